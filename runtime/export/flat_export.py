@@ -25,6 +25,7 @@ from ..aot.capture.outputs import leaf_of
 from ..aot.python_state.reader import reads_of
 from ..aot.python_state.reads import generators_in
 from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ..seam.generator_states import own_draws
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at
 from ..trace.symbols import Abstraction, Given
@@ -82,7 +83,7 @@ def traced_before_dispatch(
             level.close()
 
     mode = "symbolic" if dynamic else "real"
-    with torch.random.fork_rng(devices=()):  # the draws of the trace are not those of a call
+    with own_draws():  # the draws of the trace are not those of a call
         module = make_fx(run, decompositions, tracing_mode=mode, pre_dispatch=True)(*leaves)
     assert boundary is not None
     results: Any = module.graph.output_node().args[0]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
+from ..seam.generator_states import GeneratorStates
 from ..seam.level_mode import entered
 from ..seam.levels import Value
 from ..tape.foreign import pass_mark_on
@@ -215,10 +216,10 @@ class MappedFunction:
     ) -> Any:
         """Run the function on ``piece`` elements at a time."""
         parts = []
-        state = torch.get_rng_state() if self.randomness == "same" else None
+        states = GeneratorStates() if self.randomness == "same" else None
         for start in range(0, size, piece):
-            if state is not None:
-                torch.set_rng_state(state)
+            if states is not None:
+                states.restore()
             n = min(piece, size - start)
             part = [
                 x if d is None else x.narrow(d, start, n) for x, d in zip(leaves, dims, strict=True)

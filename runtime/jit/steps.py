@@ -35,6 +35,7 @@ from ..aot.capture.leaf_gradients import HOOKS, LeafGradients, hooked
 from ..aot.python_state.known_state import Held, Place, PythonState
 from ..aot.python_state.reads import Read, Slots
 from ..seam.ambient import Ambient
+from ..seam.generator_states import GeneratorStates
 from ..seam.level_mode import entering
 from ..session.captures import CAPTURE
 from ..session.leaf import OF_TORCH
@@ -138,10 +139,10 @@ class _Entry:
 
 
 class _Draws(Ambient):
-    """``before``: the state of the generator before the graph of this thread's call, if that may
+    """``before``: the states of the generators before the graph of this thread's call, if that may
     turn out to be for another side."""
 
-    before: torch.Tensor | None = None
+    before: GeneratorStates | None = None
 
 
 _DRAWS = _Draws()
@@ -251,7 +252,7 @@ class Steps:
 
     def _undraw(self) -> None:
         if _DRAWS.before is not None:
-            torch.set_rng_state(_DRAWS.before)
+            _DRAWS.before.restore()
 
     def _entry(self, args: Any, kwargs: Any) -> _Entry:
         flat = opened.flatten((args, kwargs))[0] if any(type(x) is int for x in self.asked) else ()
@@ -461,7 +462,7 @@ class Steps:
                 take(call, joint)
             for leaf in dropped:
                 leaf.grad = None
-            _DRAWS.before = torch.get_rng_state() if draws else None
+            _DRAWS.before = GeneratorStates() if draws else None
             return lost
 
         return begin

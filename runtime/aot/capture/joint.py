@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from ...seam.generator_states import own_draws
 from ...tape.saved import HOOKS
 from ...trace.graph_capture import module_of, trace_flat
 from ...trace.graph_module import GraphModule, LateGraphModule, with_values
@@ -144,7 +145,7 @@ def joint_graph(
 
     given = [part for t in inputs for part in flattened(t)]
     names = [f"primals_{i + 1}" for i in range(len(given))]
-    with torch.random.fork_rng(devices=()):  # the draws of the trace are not those of a call
+    with own_draws():  # the draws of the trace are not those of a call
         graph, attributes, level = trace_flat(
             run,
             given,

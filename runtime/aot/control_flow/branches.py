@@ -7,8 +7,8 @@ closes over included. So any transform around it can be applied to it as to a fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from types import FunctionType, MethodType
@@ -25,6 +25,7 @@ from ...func.draws import DrawPerElement
 from ...functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
+from ...seam.generator_states import own_draws
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value, bottom, innermost, levels_of
 from ...trace.call_facts import facts_of
@@ -348,7 +349,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
 
     try:
         # a branch around this one would take the examples for tensors from outside
-        with _own_draws(), _disable_current_modes():
+        with own_draws(), _disable_current_modes():
             run_trace(trace, run, (), (), dispatcher=mode is not None)
     finally:
         functional.close()
@@ -357,18 +358,6 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
     output.args = (tuple(r for r in results if isinstance(r, fx.Node)),)
     constants = tuple(... if isinstance(r, fx.Node) else r for r in results)
     return Branch(module_of(trace.graph, trace.attributes, "Branch"), spec, constants)
-
-
-@contextmanager
-def _own_draws() -> Iterator[None]:
-    """The draws of a capture are not those of a call."""
-    with _disable_current_modes():
-        state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        with _disable_current_modes():
-            torch.set_rng_state(state)
 
 
 def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -> list[Any]:

@@ -22,6 +22,7 @@ from runtime.jit.groups import Group, Numbers
 from runtime.jit.known import Known
 from runtime.jit.optimizers import Optimizers, Unknown
 from runtime.jit.steps import _DRAWS, Steps, _Again, _Leaves, _Side, _without_history_of_torch
+from runtime.seam.generator_states import GeneratorStates
 from runtime.trace.number_reads import OtherSide, on_side
 
 from .training import linear, normal
@@ -235,7 +236,7 @@ class Runs:
         assert args[-1] == "x"
         outcome = self.left.pop(0)
         if isinstance(outcome, BaseException):
-            _DRAWS.before = torch.get_rng_state()
+            _DRAWS.before = GeneratorStates()
             torch.rand(1)
             raise outcome
         return outcome
@@ -340,7 +341,7 @@ def test_before_a_graph_that_may_be_for_another_side_gradients_stay_and_draws_ar
     joint: Any = SimpleNamespace(traced=SimpleNamespace(graph=graph))
     begin = Steps(lambda x: x, False)._beginning((), [leaf], (), joint)
     assert begin is not None
-    _DRAWS.before = torch.zeros(1)  # of a call before
+    _DRAWS.before = earlier = GeneratorStates()  # of a call before
     lost = begin(SimpleNamespace(leaves=[]))  # type: ignore[arg-type]
     before: Any = _DRAWS.before
     _DRAWS.before = None
@@ -348,8 +349,8 @@ def test_before_a_graph_that_may_be_for_another_side_gradients_stay_and_draws_ar
         assert (
             lost == []
             and leaf.grad is not None
-            and before is not None
-            and torch.equal(before, torch.get_rng_state())
+            and before not in (None, earlier)
+            and torch.equal(before._cpu, torch.get_rng_state())
         )
     else:
         assert lost == [".grad is None of 1 tensor"] and leaf.grad is None and before is None

@@ -1,0 +1,51 @@
+"""The states of torch's default generators, on the CPU and on the accelerator.
+
+What a trace draws, a call of its graph draws once more. So a trace gives the states back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+
+def _accelerator() -> Any:
+    """The module of the accelerator, such as ``torch.cuda``. None if it has not started: then it
+    has drawn nothing, and to ask for its state would start it."""
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        return None
+    module = torch.get_device_module(device)
+    return module if getattr(module, "is_initialized", lambda: False)() else None
+
+
+class GeneratorStates:
+    """The states now, of the CPU and of the accelerator's current device. :meth:`restore` sets
+    them again."""
+
+    def __init__(self) -> None:
+        self._cpu = torch.get_rng_state()
+        self._module = _accelerator()
+        if self._module is not None:
+            self._device = self._module.current_device()
+            self._other = self._module.get_rng_state(self._device)
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._cpu)
+        if self._module is not None:
+            self._module.set_rng_state(self._other, self._device)
+
+
+@contextmanager
+def own_draws() -> Iterator[None]:
+    """The draws inside are not those of the program: afterwards the states are as before."""
+    with _disable_current_modes():
+        states = GeneratorStates()
+    try:
+        yield
+    finally:
+        with _disable_current_modes():
+            states.restore()
