@@ -8,6 +8,7 @@ parameters, gradients, buffers, the state and learning rates of optimizers, by n
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -185,30 +186,32 @@ def _train(
 ) -> list[Named]:
     """The steps, and what each leaves behind."""
     t = Trainer(Model(f, leaves), OPTIMIZERS[optimizer], data)
-    runs: list[None] = []
+    # to a stream, since a replay would repeat what the step does to an object
+    runs = io.StringIO()
     step = STEPS[kind](t)
 
     def counted(*args: Any) -> tuple[Any, ...]:
-        runs.append(None)
+        runs.write(".")
         return step(*args)
 
     run = target.jit(counted, donate=(0,) if t.donates else ()) if jitted else counted
     found: list[Named] = []
+    state, parameters = t.state, t.parameters
     for k, batch in enumerate(batches):
-        before, state = len(runs), t.state
+        before, given = runs.tell(), state
         results = run(state, *batch) if state else run(*batch)
         if t.donates:
-            results, t.state = results[:1], list(results[1])
-            t.parameters = t.state
+            results, state = results[:1], list(results[1])
+            parameters = state
             found += [
                 (f"memory of donated parameter {i} after step {k}", x.detach().clone())
-                for i, x in enumerate(state)
+                for i, x in enumerate(given)
                 if jitted
             ]
         found += [(f"result {i} of step {k}", x.detach().clone()) for i, x in enumerate(results)]
-        found += [(f"{name} after step {k}", x) for name, x in _left(t)]
+        found += [(f"{name} after step {k}", x) for name, x in _left(t, parameters)]
         t.between(k)
-    if jitted and target.name != "loop" and len(runs) > before:
+    if jitted and target.name != "loop" and runs.tell() > before:
         raise Mismatch(
             f"the last of {len(batches)} steps ran the code of the step, "
             "so it is no replay of a captured program"
@@ -218,9 +221,9 @@ def _train(
     return found
 
 
-def _left(t: Trainer) -> Iterator[Named]:
+def _left(t: Trainer, parameters: Sequence[Tensor]) -> Iterator[Named]:
     """What a step leaves in the model and its optimizers."""
-    for i, p in enumerate(t.parameters):
+    for i, p in enumerate(parameters):
         yield f"parameter {i}", p.detach().clone()
         yield (
             f".grad of parameter {i}",
@@ -233,7 +236,7 @@ def _left(t: Trainer) -> Iterator[Named]:
         (name, _tensor(x)) for name, x in (("mean", t.mean), ("total", t.total)) if x is not None
     )
     for number, optimizer in enumerate([t.optimizer, *t.further]):
-        for i, p in enumerate(t.parameters):
+        for i, p in enumerate(parameters):
             for name, x in sorted(optimizer.state.get(p, {}).items()):
                 yield f"{name} of parameter {i} in optimizer {number}", _tensor(x)
         for j, group in enumerate(optimizer.param_groups):
