@@ -7,8 +7,8 @@ is not installed, and its own checkpoint.
 Torch's engine does not know our tapes. It would run ``forward`` and record nothing, so gradients
 would silently be zero. ``import runtime`` therefore replaces functions of torch:
 
-- ``Function.apply`` forwards a call that has our values among its arguments to
-  :mod:`runtime.autograd.function`.
+- ``Function.apply`` forwards a call that has our values among its arguments, or that a program
+  makes which is captured, to :mod:`runtime.autograd.function`.
 - The entry of the engine refuses a backward pass whose outputs or inputs are our values.
 - What surrounds a function that is checkpointed is ours, if an argument is a value of ours or a
   program is captured. Torch's runs the function again for a pass of torch's engine alone.
@@ -28,7 +28,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..autograd import function, function_node
-from ..seam.level_mode import LevelMode
+from ..seam.level_mode import LevelMode, entering
 from ..seam.shells import VALUES
 from ..seam.transforms_of_torch import DualLevelOfTorch
 from ..session.tensor import Tensor
@@ -55,7 +55,9 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if type(a) in VALUES:
             break
     else:
-        return _record(cls, *args, **kwargs)
+        # a program that is captured has tensors from outside for its own
+        if entering() is None or not any(isinstance(a, torch.Tensor) for a in given):
+            return _record(cls, *args, **kwargs)
     # A transform of torch's own that runs inside of a level comes first, as at an ATen call. It
     # applies another class to what it has around.
     if _in_functorch() and any(isinstance(a, torch.Tensor) and _is_wrapped(a) for a in given):
