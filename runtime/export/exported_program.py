@@ -28,8 +28,7 @@ from torch.utils import _pytree as pytree
 from ..aot.calls.simplified import plain
 from ..aot.capture.joint import Joint
 from ..aot.capture.outputs import leaf_of
-from ..aot.python_state.reader import reads_of
-from ..aot.python_state.reads import generators_in
+from ..aot.python_state.object_graph import early_graph
 from ..func.functional_call import functional_call
 from ..seam.shells import make_subclass
 from ..trace.error_lines import naming_line
@@ -116,7 +115,7 @@ def export(
         specs = [*({} for _ in given.state), *specs_of(f, args, kwargs, dynamic_shapes)]
         sizes = ExportedSizes(specs, given.described)
     options: dict[str, Any] = {"decompositions": decompositions, "abstraction": sizes}
-    found = generators_in(reads_of(f, args, kwargs, ()))
+    found = early_graph([f]).generators
     joint = captured(
         given.call,
         given.leaves,

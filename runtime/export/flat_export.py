@@ -22,8 +22,7 @@ from ..aot.capture.boundary import Boundary, Input, Made, Output, ViewStep
 from ..aot.capture.joint import Joint, joint_graph
 from ..aot.capture.make_fx import make_fx
 from ..aot.capture.outputs import leaf_of
-from ..aot.python_state.reader import reads_of
-from ..aot.python_state.reads import generators_in
+from ..aot.python_state.object_graph import early_graph
 from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ..seam.generator_states import own_draws
 from ..trace.error_lines import naming_line
@@ -386,7 +385,7 @@ def aot_export_module(
         "dynamic": dynamic,
         "abstraction": abstraction,
     }
-    found = generators_in(reads_of(mod, args, kwargs or {}, ()))
+    found = early_graph([mod]).generators
     joint = captured(call, leaves, names, wanted=wanted, loss=loss, generators=found, **options)
     refuse_missing_gradients(joint, names)
     placeholders = named(joint, len(leaves))
@@ -511,7 +510,7 @@ def aot_export_joint_simple(
         args,
         names,
         wanted=wanted,
-        generators=generators_in(reads_of(func, args, {}, ())),
+        generators=early_graph([func]).generators,
         **options,
     )
     if joint.boundary.written:

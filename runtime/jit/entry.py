@@ -24,6 +24,7 @@ class _Keywords(TypedDict, total=False):
     static_argnames: str | Sequence[str]
     on_break: str
     donate: int | str | Sequence[int | str]
+    ignore: Sequence[object]
 
 
 class Jit:
@@ -48,7 +49,8 @@ class Jit:
     be captured (a branch on the elements of a tensor, ``.item()``): ``"error"`` raises with the
     user's line, ``"eager"`` warns once and runs ``f``. ``donate``: names or positions of arguments
     whose memory the call takes. They have no elements afterwards. They must be plain tensors that
-    own their memory.
+    own their memory. ``ignore``: objects that calls neither compare nor change. What ``f`` does to
+    them happens when it is captured, and its programs keep what it has read there.
 
     ``jit.explain(slopes)`` is a :class:`.report.Report` of what was captured and why,
     ``jit.source(slopes)`` the programs as text.
@@ -76,11 +78,14 @@ class Jit:
         static_argnames: str | Sequence[str] = (),
         on_break: str = "error",
         donate: int | str | Sequence[int | str] = (),
+        ignore: Sequence[object] = (),
     ) -> Any:
         """``f`` jitted, or without ``f`` a decorator."""
         from .jitted import Options
 
-        options = Options(dynamic, compiler, static_argnums, static_argnames, on_break, donate)
+        options = Options(
+            dynamic, compiler, static_argnums, static_argnames, on_break, donate, ignore
+        )
         return functools.partial(_jitted, options=options) if f is None else _jitted(f, options)
 
     @property

@@ -20,7 +20,7 @@ import torch
 from torch.optim import lr_scheduler, swa_utils
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..aot.python_state.reads import MISSING
+from ..aot.python_state.values import MISSING
 from ..trace.provenance import here
 
 # where a number is: the id of a group, its name, and its position if that is a tuple

@@ -38,6 +38,7 @@ class Options:
         static_argnames: str | Sequence[str],
         on_break: str,
         donate: int | str | Sequence[int | str],
+        ignore: Sequence[object] = (),
     ) -> None:
         if dynamic not in (None, True, False):
             raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
@@ -59,6 +60,7 @@ class Options:
             (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         )
         self.on_break = on_break
+        self.ignore = tuple(ignore)
         self.donate: tuple[int | str, ...] = (
             (donate,) if isinstance(donate, (int, str)) else tuple(donate)
         )
@@ -79,6 +81,7 @@ class Options:
             reads="number",
             beside=steps.beside,
             starting=steps.starting,
+            ignore=self.ignore,
         )
         captures = Captures(recipe, sizes=self.dynamic is None, breaks=self.on_break == "eager")
         return captures, steps.around(function_of(recipe, captures))

@@ -29,7 +29,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..aot.python_state.closed_over import computed_at
-from ..aot.python_state.reads import MISSING, WHOLE, Read, Slots, same
+from ..aot.python_state.reads import WHOLE, Read, Slots, same
+from ..aot.python_state.values import MISSING
 from ..seam.levels import Value
 from ..trace.number_reads import AskedForNumber, number_of
 from ..trace.provenance import here

@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 from ..aot.calls.arguments import Call, Kind, kind_of
 from ..aot.calls.compiled_function import Programs, Recipe
 from ..aot.calls.compiled_program import CompiledProgram
-from ..aot.python_state.reads import MISSING, Facts, Read
+from ..aot.python_state.reads import Facts
+from ..aot.python_state.values import MISSING
 
 
 class Break(Exception):
@@ -31,7 +32,6 @@ class Captured:
     dynamic: bool
     arguments: tuple[str, ...]
     why: str
-    reads: Sequence[Read] = field(repr=False)
     around: Kind = field(repr=False)
 
 
@@ -109,17 +109,16 @@ class Captures:
             raise Break(str(e)) from e
         if all(c.program is not program for c in self.captured):
             dynamic = programs.recipe.dynamic
-            self.captured.append(Captured(program, dynamic, arguments, why, program.reads, around))
+            self.captured.append(Captured(program, dynamic, arguments, why, around))
         return program, call
 
     def _why(self, around: Kind, arguments: tuple[str, ...]) -> str:
         if not self.captured:
             return "the first call"
         last = self.captured[-1]
-        moved = [read for read in last.reads if not read.holds()]
+        moved = last.program.moved()
         changed = [
-            f"{read} is {described(read.current())}, was {described(read.value)}"
-            for read in moved[:_TOLD]
+            f"{what} is {described(now)}, was {described(was)}" for what, was, now in moved[:_TOLD]
         ]
         changed += [f"{len(moved) - _TOLD} more"] * (len(moved) > _TOLD)
         if len(arguments) != len(last.arguments):

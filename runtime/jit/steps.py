@@ -32,7 +32,8 @@ from ..aot.capture import opened
 from ..aot.capture.global_state import autocast_enabled, surroundings
 from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import HOOKS, LeafGradients, hooked
-from ..aot.python_state.known_state import Held, Place, PythonState
+from ..aot.python_state.nodes import Place
+from ..aot.python_state.program_state import Held, ProgramState
 from ..aot.python_state.reads import Read, Slots
 from ..seam.ambient import Ambient
 from ..seam.generator_states import GeneratorStates
@@ -50,6 +51,7 @@ from .groups import Cell, Number, Numbers
 from .known import Known
 from .optimizers import Assigned, Optimizers, StatePlace, Unknown, Watched, put
 from .scalers import Scalers, make_again
+from .state_numbers import StateNumbers
 
 _BACKWARD_HOOKS, _POST_HOOKS = (
     attrgetter("_backward_hooks"),
@@ -187,6 +189,7 @@ class Steps:
         self.places: list[Place] = []
         self.sides: list[_Side | None] = [None]
         self.numbers = Numbers()
+        self._lifted = StateNumbers()
         self._known = self._others = Known()
         self._makes_optimizers = False
 
@@ -200,12 +203,17 @@ class Steps:
         """What belongs to the program that was captured last."""
         return self._beside
 
-    def starting(self, reads: Sequence[Read], state: PythonState) -> None:
-        """A capture begins, of a program that finds ``reads`` in Python's state."""
+    def starting(self, state: ProgramState) -> None:
+        """A capture begins, of a program that finds ``state``."""
         self._state = state
         self._beside = Beside()
         self._known = Known(self._others)
-        self._known.find(read.value for read in reads)
+        self._known.find(state.early.objects())
+        lifted = self._lifted.found(self.places)
+        self._lifted.begin(state)
+        if lifted:
+            self.places += lifted
+            raise _Again
 
     def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """``f`` by ``run``, which runs the programs."""
@@ -325,11 +333,13 @@ class Steps:
         if scaler is not None:
             tensors = [t for t in arguments if isinstance(t, torch.Tensor)]
             self._others.scalers.add(scaler)
-            self._state.forget(vars(scaler))
+            self._state.forget(scaler)
             make_again(scaler, tensors[0].device if tensors else torch.get_default_device())
             raise _Again
         known = [self._know(x) for x in optimizers.unseen]
         if any(known):
+            raise _Again
+        if self._known.misses(self._state.graph.objects(), self._others):
             raise _Again
         new = self._state.assigned()
         if new:

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Protocol
 
@@ -43,9 +43,10 @@ from ..compilers.graph_names import named_compilers
 from ..compilers.placing import DESTINATIONS, destinations
 from ..partition.partitions import Partition, default_partition, without_round_trips
 from ..python_state.closed_over import modules_of
-from ..python_state.known_state import PythonState
-from ..python_state.reader import reads_of, tensors_read
-from ..python_state.reads import ELEMENTS, Read, asked_for, generators_in, once, unchanged
+from ..python_state.object_graph import Code
+from ..python_state.program_state import ProgramState
+from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
+from ..python_state.values import SIMPLE
 from .arguments import Call, Kind, enter, flags_of, flatten, of_leaves
 from .backward_calls import Backward
 from .compiled_program import CompiledProgram
@@ -57,10 +58,14 @@ from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 
+# arguments that one comes to nothing from, or that the graph has as arguments
+_NO_OBJECTS = (*SIMPLE, torch.Tensor, list, tuple, dict)
 _WAYS = 4  # how many generated guards a call tries before it looks its program up
 # how many programs there are for numbers under conditions, such as the sides of a branch, before
 # numbers are constants
 _SIDES = 4
+# how many programs there are in turn, each for the state that the one before has left behind
+_STATES = 8
 
 
 def aot_function(
@@ -78,6 +83,7 @@ def aot_function(
     disable_functionalization: bool = False,
     keep_primals: bool = True,
     cache: Cache | None = None,
+    ignore: Sequence[object] = (),
 ) -> Callable[..., Any]:
     """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler,
     behind the signature of ``fn``.
@@ -104,7 +110,9 @@ def aot_function(
     them for nothing. ``keep_primals``: whether a call keeps arguments and random numbers that only
     a second derivative needs. ``cache``: a folder in which the choices of ``partition_fn`` are kept
     for later processes; without it the one that the environment variable ``RUNTIME_AOT_CACHE``
-    names, if any. The graphs never write to anything, so ``keep_inference_input_mutations`` and
+    names, if any. ``ignore``: objects that calls neither compare nor change: what ``fn`` does to
+    them happens when it is captured, and its graphs keep what it has read there.
+    The graphs never write to anything, so ``keep_inference_input_mutations`` and
     ``disable_functionalization`` change nothing; they and ``enable_log`` are there for torch's
     callers. ``RuntimeError`` for arguments that share memory where a write cannot be carried over,
     for control flow by the values of tensors, and for sizes that depend on values.
@@ -122,6 +130,7 @@ def aot_function(
         modules_of(fn),
         keep_primals,
         cache,
+        ignore=tuple(ignore),
     )
     compiled = wraps(fn)(function_of(recipe))
     compiled.recipe = recipe  # type: ignore[attr-defined]  # for `explain`
@@ -148,7 +157,9 @@ class Recipe:
     ``modules``: those that it calls. ``reads``: what becomes of ``item()``, see
     :class:`...trace.trace_level.Trace`. ``beside``: gives what belongs to the program that was
     captured last. ``starting``: is told before a capture what the program finds in Python's
-    state."""
+    state. ``entered``: code that the captures before have run, by identity. ``ignore``: objects
+    that are no state of the program. ``single``: whether one program has to serve all calls, also
+    where it has changed what it found."""
 
     fn: Callable[..., object]
     forward_compiler: Compiler
@@ -163,10 +174,14 @@ class Recipe:
     cache: Cache | None = None
     reads: str = "refuse"
     beside: Callable[[], Beside] = Beside
-    starting: Callable[[Sequence[Read], PythonState], None] | None = None
+    starting: Callable[[ProgramState], None] | None = None
+    entered: dict[int, Code] = field(default_factory=dict)
+    ignore: tuple[object, ...] = ()
+    single: bool = False
 
     @naming_line()
     @with_room
+    @without_collection()  # whose callbacks would be code of the program for the graph of objects
     def program(
         self,
         spec: pytree.TreeSpec | None,
@@ -182,23 +197,27 @@ class Recipe:
         args, kwargs = (
             (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
         )
+        objects = [x for x in (*args, *kwargs.values()) if not isinstance(x, _NO_OBJECTS)]
         # before the program changes what it reads
-        reads = reads_of(self.fn, args, kwargs, self.modules)
-        state = PythonState(reads, self.modules)
+        state = ProgramState(
+            [self.fn, *self.modules, *objects], self.ignore, list(self.entered.values())
+        )
         if self.starting is not None:
-            self.starting(reads, state)
+            self.starting(state)
         try:
             try:
-                return self._captured(spec, call, tracked, abstraction, unknown, reads, state)
+                return self._captured(spec, call, tracked, abstraction, unknown, state)
             except Exception as error:
                 if not self.dynamic or isinstance(error, Pinned):
                     raise
             # It may fail on symbols. With numbers it gives what eager mode gives, or its error.
             state.restore()
-            return self._captured(spec, call, tracked, Fixed(), unknown, reads, state)
+            return self._captured(spec, call, tracked, Fixed(), unknown, state)
         except BaseException:  # some say that the program is to be run once more
             state.restore()
             raise
+        finally:
+            self.entered.update(state.graph.code)
 
     def _captured(
         self,
@@ -207,17 +226,16 @@ class Recipe:
         tracked: bool,
         abstraction: Abstraction | None,
         unknown: frozenset[int],
-        reads: list[Read],
-        state: PythonState,
+        state: ProgramState,
     ) -> CompiledProgram:
         groups: list[Group] = []
         try:
-            joint = self._joint(spec, call, tracked, abstraction, unknown, reads)
+            joint = self._joint(spec, call, tracked, abstraction, unknown, state)
         except Exception as error:
             # perhaps as arguments that share memory were traced as if they did not
             groups = self._joined(call, error)
             state.restore()
-            joint = self._joint(spec, call, tracked, abstraction, unknown, reads, groups)
+            joint = self._joint(spec, call, tracked, abstraction, unknown, state, groups)
         # else torch's functions were captured before
         if not any(isinstance(f, fx.GraphModule) for f in (self.fn, *self.modules)):
             refuse_functions(map(unwrap, (*call.plain, *joint.closed_over)))
@@ -252,7 +270,7 @@ class Recipe:
                     tracked,
                     abstraction,
                     unknown,
-                    reads,
+                    state,
                     [with_autograd_base(g, call) for g in groups],
                 )
         if joint.boundary.n_tangents and any(n.target is on_side for n in joint.traced.graph.nodes):
@@ -265,19 +283,30 @@ class Recipe:
                 self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
             )
         state.leave_assigned()
-        state.draws.tell()
-        known = [t for t, _ in joint.elements]
-        reads += tensors_read([*joint.closed_over, *known], self.fn, self.modules)
         beside = self.beside()
+        effects = state.effects(beside.carried)
+        carried = beside.carried
+        if self.single:
+            carried, effects = carried | state.written, effects.told()
         begin = None if beside.begin is None else beside.begin(joint)
         compared = [t for t in call.leaves if isinstance(t, torch.Tensor)]
         # in inference mode a call does not ask which of them require grad
         compared += joint.closed_over if tracked else ()
-        found = [*unchanged(asked_for(reads, compared, beside.carried)), *beside.reads]
+        said = [*state.graph.tensors.values(), *state.places_of(joint.closed_over)]
+        found = [*unchanged(asked_for(said, compared, beside.carried)), *beside.reads]
         # these stay although the program may have changed them: then it is captured once more
         reads = once([*found, *(Read(t, ELEMENTS, old) for t, old in joint.elements)])
         return CompiledProgram(
-            joint, forward, backward, outside.kinds, shared, reads, unknown, begin, state.flags
+            joint,
+            forward,
+            backward,
+            outside.kinds,
+            shared,
+            reads,
+            unknown,
+            begin,
+            state.settle(carried),
+            effects,
         )
 
     def _joined(self, call: Call, error: Exception) -> list[Group]:
@@ -300,10 +329,11 @@ class Recipe:
         tracked: bool,
         abstraction: Abstraction | None,
         unknown: frozenset[int],
-        reads: Sequence[Read],
+        state: ProgramState,
         groups: Sequence[Group] = (),
     ) -> Joint:
-        f, n = with_flags(of_leaves(self.fn, spec), call.flags), len(call.plain)
+        f = state.watched(with_flags(of_leaves(self.fn, spec), call.flags))
+        n = len(call.plain)
         based = with_bases(call, groups)
         assert based is not None, "the groups are those of this call"
         given, bases = based.plain[:n], based.plain[n:]
@@ -318,7 +348,7 @@ class Recipe:
             "tracked": tracked,
             "kind": LateGraphModule,
             "reads": self.reads,
-            "generators": generators_in(reads),
+            "generators": state.early.generators,
         }
         return joint_graph(
             f,
@@ -397,6 +427,8 @@ class Programs:
         self._lock = threading.RLock()
         self._numbers = Numbers()
         self._warned = False
+        # by kind of call: the last programs in turn of which none serves the next call
+        self._moving: dict[Kind, list[CompiledProgram]] = {}
 
     def find(
         self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
@@ -409,8 +441,7 @@ class Programs:
                 kinds, unknown = self._numbers.opened(around, entered.kinds)
                 found = self._known(around, kinds, entered, tracked)
                 if found is None:
-                    with without_collection():
-                        found = self._made(around, kinds, spec, entered, tracked, unknown)
+                    found = self._made(around, kinds, spec, entered, tracked, unknown)
             self._remember(around, given, kinds, found[0], tracked)
         return found
 
@@ -434,7 +465,7 @@ class Programs:
         program: CompiledProgram,
         tracked: bool,
     ) -> None:
-        way = program.way(given, kinds, tracked)
+        way = program.way(given, kinds, tracked) if program.effects.repeats else None
         if way is not None:
             others = [w for w in self.recent.get(around, ()) if w[0] is not way]
             self.recent[around] = ((way, program), *others[: _WAYS - 1])
@@ -462,6 +493,7 @@ class Programs:
         """A new program. None if there is none for any values of the numbers ``unknown``; then
         fewer of them are inputs from now on."""
         key = (*around, *kinds)
+        self._refuse_moving(key)
         try:
             if unknown and len(self._by_key.get(key, ())) == _SIDES:
                 raise Pinned(unknown)
@@ -474,13 +506,31 @@ class Programs:
                 around, entered.kinds, e.positions if isinstance(e, Pinned) else unknown
             )
             return None
-        self._by_key.setdefault(key, []).append(program)
-        self._by_key.move_to_end(key)
+        if program.moves_on:
+            self._moving.setdefault(key, []).append(program)
+        else:
+            self._moving.pop(key, None)
+        if program.effects.repeats:
+            self._by_key.setdefault(key, []).append(program)
+            self._by_key.move_to_end(key)
         # the program may have changed what it has read, when it was captured just now
         call = program.completed(entered, tracked)
         assert call is not None, "a program takes the call that it was made for"
         self._make_room()
         return program, call
+
+    def _refuse_moving(self, key: Kind) -> None:
+        """Refuse a function that finds another state in each call, since it changes what it reads
+        itself."""
+        moving = self._moving.get(key, [])
+        if len(moving) < _STATES:
+            return
+        name = getattr(self.recipe.fn, "__qualname__", type(self.recipe.fn).__name__)
+        raise RuntimeError(
+            f"{name} has been captured {_STATES} times in turn, since each call changes what the "
+            f"next one may read: {moving[-1].effects.what}. Hold it in a tensor, change it outside "
+            "of the function, or name the object in ignore=[…]."
+        )
 
     def _make_room(self) -> None:
         if sum(map(len, self._by_key.values())) <= self.LIMIT:

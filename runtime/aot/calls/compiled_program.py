@@ -25,7 +25,9 @@ from ..capture.joint import Joint
 from ..capture.subclass_parts import flattened
 from ..compilers.boxed import Boxed
 from ..compilers.staged import Staged
+from ..python_state.program_state import Effects
 from ..python_state.reads import Read
+from ..python_state.state_guard import StateGuard
 from .arguments import Call, Kind, Target, enter
 from .backward_calls import Backward, CompiledBackward
 from .guards import Sizes, Take, guard
@@ -106,8 +108,8 @@ class CompiledProgram:
     the kinds of the tensors that it closes over. ``sharing``: which of its arguments share memory,
     if it changes any. ``reads``: what the program finds in Python's state. ``unknown``: the
     arguments that are numbers of any value. ``begin``: does what a call does before the graph runs,
-    and says what of it an error of the graph does not undo. ``modes``: modules whose ``training``
-    flag the program changes, each with its flag afterwards.
+    and says what of it an error of the graph does not undo. ``state``: asks whether Python's
+    objects are as the program has found them. ``effects``: what a call assigns to them.
     """
 
     __slots__ = (
@@ -119,11 +121,11 @@ class CompiledProgram:
         "copied",
         "direct",
         "drawing",
+        "effects",
         "exposed",
         "forward",
         "hooked",
         "joint",
-        "modes",
         "n_forward",
         "outside",
         "placed",
@@ -133,6 +135,7 @@ class CompiledProgram:
         "reshaped",
         "seedings",
         "sharing",
+        "state",
         "unknown",
         "ways",
         "written",
@@ -148,10 +151,12 @@ class CompiledProgram:
         reads: Sequence[Read],
         unknown: frozenset[int] = frozenset(),
         begin: Callable[[Call], Sequence[str]] | None = None,
-        modes: Sequence[tuple[torch.nn.Module, bool]] = (),
+        state: StateGuard | None = None,
+        effects: Effects | None = None,
     ) -> None:
         self.joint = joint
-        self.modes = modes
+        self.state = state or StateGuard(())
+        self.effects = effects or Effects((), True)
         self.begin = begin
         self.reads = reads
         self.unknown = unknown
@@ -187,7 +192,8 @@ class CompiledProgram:
         self.sharing = shared
         # guards by the classes of the arguments
         self.ways: dict[tuple[type, ...], Take | None] = {}
-        self.direct = None if backward is not None or self.modes else boundary.direct
+        changes = bool(self.effects.changes)
+        self.direct = None if backward is not None or changes else boundary.direct
 
     def _runs(self, generated: Boxed) -> None:
         self.forward = generated
@@ -195,9 +201,23 @@ class CompiledProgram:
     def takes(self, call: Call, tracked: bool) -> Call | None:
         """``call`` with the tensors that the program closes over as further arguments; None if it
         is of another kind."""
-        if not all(read.holds() for read in self.reads):
+        if not self.state.holds() or not all(read.holds() for read in self.reads):
             return None
         return self.completed(call, tracked)
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether the program leaves a state behind in which it does not serve the next call. Asked
+        when it has just been captured."""
+        return bool(self.effects.changes or not self.effects.repeats) and not self.state.holds()
+
+    def moved(self) -> list[tuple[str, Any, Any]]:
+        """What of Python's state is not as the program has found it: the name, what was there, what
+        is."""
+        return [
+            *self.state.differences(),
+            *((str(r), r.value, r.current()) for r in self.reads if not r.holds()),
+        ]
 
     def completed(self, call: Call, tracked: bool) -> Call | None:
         """As :meth:`takes`, for a call that finds in Python's state what the program has found."""
@@ -267,6 +287,7 @@ class CompiledProgram:
                     self.sharing,
                     holds,
                     tracked,
+                    self.state,
                 )
         return self.ways[classes]
 
@@ -339,8 +360,7 @@ class CompiledProgram:
             for i in self.exposed:
                 refuse_inference(saved[i])
             raise
-        for module, flag in self.modes:
-            vars(module)["training"] = flag
+        self.effects.carry_out()
         outs = list(results[:n_forward])
         backward = self.backward if targets or not boundary.differentiated else None
         if backward is not None:

@@ -32,6 +32,7 @@ from ...tape.values import edge_of
 from ...trace.generated_code import function
 from ..capture.aliasing import Group, sharing
 from ..python_state.reads import FACTS, Read
+from ..python_state.state_guard import StateGuard
 from .arguments import Call, Kind, kind_of
 from .numbers import in_range
 
@@ -101,6 +102,7 @@ def guard(
     groups: tuple[Group, ...] | None,
     sizes: Sizes | None,
     tracked: bool,
+    state: StateGuard | None = None,
 ) -> Take | None:
     """The function for calls like the one with arguments ``given``, of the kinds ``kinds``.
 
@@ -136,6 +138,8 @@ def guard(
     ]
     source.compare()
     source.require(*(read.condition(source.constant) for read in reads))
+    if state is not None and not state.is_empty:
+        source.require(f"{source.constant(state.holds)}()")
     if sizes is not None:
         source.require(
             f"{source.constant(sizes.holds)}({', '.join(plain[i] for i in sizes.asked)})"

@@ -140,6 +140,7 @@ def aot_module_simplified(
         modules_of(mod),
         True,
         cache,
+        single=True,
     )
     run = OneProgram(recipe, list(state), list(state.values()), args, mod)
 
@@ -295,6 +296,12 @@ class OneProgram:
                         "argument, so its results depend on that. Compile the module for these "
                         "arguments, or use aot_module, which compiles for each kind of arguments."
                     )
+        moved = [what for what, _, _ in self.program.moved()]
+        if moved:
+            return (
+                f"at compilation time {', '.join(moved[:4])} was something else. "
+                "Compile the module again, or use aot_module, which does."
+            )
         return (
             "at compilation time the arguments and the tensors that the module closes "
             "over shared memory in another way, or the module had other tensors. "

@@ -36,8 +36,7 @@ from ...trace.random_states import RandomStates
 from ...trace.symbols import SYMBOLIC, Given
 from ...trace.trace_level import Trace
 from ..python_state.closed_over import at_hand, generators_of
-from ..python_state.reader import reads_of
-from ..python_state.reads import generators_in
+from ..python_state.object_graph import early_graph
 
 
 class Piece(NamedTuple):
@@ -297,12 +296,8 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
     tensors = [*operands, *outside]
     spec: Any = None
     call = here()  # of the operator, for what is found when the piece has returned
-    found = [
-        g
-        for x in at_hand(piece.run, 3)
-        if isinstance(x, (FunctionType, MethodType))
-        for g in generators_in(reads_of(x, (), {}, ()))
-    ]
+    called = [x for x in at_hand(piece.run, 3) if isinstance(x, (FunctionType, MethodType))]
+    found = early_graph(called).generators
 
     def take(t: torch.Tensor) -> FunctionalValue:
         # else the levels around would see the calls that make an example

@@ -1,7 +1,21 @@
-"""Find the Python state that a captured program reads: attributes, globals, items of containers.
+"""Find the state of Python's on which a program depends, as one graph of objects.
 
-``reader`` follows the bytecode of a program, ``paths`` says how it came to an object, ``reads``
-turns what it found into questions that every call asks again. ``closed_over`` has the tensors that
-it found so, ``known_state`` notices state that is written or drawn. The package imports ``trace``
-and ``session``, and no other room of ``aot``. Start with ``reader.py``.
+    rate = 0.1
+
+    class Trainer:
+        def step(self, x):
+            self.steps += 1
+            return x * rate
+
+The graph of ``Trainer().step`` has a node for the object, one for its class, one for the globals of
+the module. A node knows what its object had when the program came to it. So a call can ask whether
+that is still so, and a capture what the program has changed.
+
+From the ground: ``values`` (what is the same), ``nodes`` and ``contents`` (what an object has, by
+kind), ``object_kinds`` (the table of kinds), ``trusted`` (whose code is not followed),
+``code_names``, ``object_graph``, ``entry_hook`` (what the program enters), ``state_guard`` (what a
+call compares), ``program_state`` (one capture). ``closed_over`` has the tensors that a program
+closes over, ``reads`` single questions. The package imports ``trace`` and ``session``, and no other
+room of ``aot``. Start with
+``object_graph.py``.
 """

@@ -28,6 +28,7 @@ from ...trace.number_reads import number_of
 from ...trace.provenance import CALL, line_of, refuse_default_dtype
 from ...trace.symbols import SYMBOLIC
 from ...trace.trace_value import TracedValue
+from .entry_hook import unwatched
 
 _default_dtype = torch.get_default_dtype  # by one look-up
 
@@ -97,7 +98,7 @@ class ClosedOver(EnteringMode):
         around = CALL.made_by
         CALL.made_by = sys._getframe(1)
         try:
-            return self._dispatched(func, types, args, kwargs)
+            return unwatched(self._dispatched, func, types, args, kwargs)
         finally:
             CALL.made_by = around
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from runtime.aot.python_state.reads import MISSING
+from runtime.aot.python_state.values import MISSING
 from runtime.jit.groups import Cell, Group, Kinds, Numbers
 
 USES: dict[str, Callable[[Any], Any]] = {

@@ -12,6 +12,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
+from runtime.aot.python_state.object_graph import early_graph
 from runtime.jit.known import Known
 
 
@@ -22,7 +23,7 @@ def made() -> tuple[SGD, StepLR, GradScaler]:
 
 def found(*objects: Any) -> tuple[set[Any], set[Any], set[Any]]:
     known = Known()
-    known.find(objects)
+    known.find(early_graph(objects).objects())
     return set(known.optimizers), set(known.schedulers), set(known.scalers)
 
 
@@ -44,18 +45,10 @@ def test_they_are_found_in_lists_dictionaries_and_objects(hold: Any) -> None:
     assert found(hold(scheduler))[1:] == ({scheduler}, set())
 
 
-def test_a_trainer_is_looked_into_over_three_steps_and_no_further() -> None:
-    optimizer, _, _ = made()
-    assert found([[[optimizer]]]) == ({optimizer}, set(), set())
-    assert found([[[[optimizer]]]]) == (set(), set(), set())
-
-
-def test_what_is_met_far_away_first_is_looked_into_from_the_nearest_place() -> None:
+def test_they_are_found_however_deep_they_are() -> None:
     optimizer, scheduler, _ = made()
     trainer = {"optimizers": [optimizer], "schedulers": [scheduler]}
-    for objects in ([[[trainer]], trainer], [trainer, [[trainer]]]):
-        assert found(*objects) == ({optimizer}, {scheduler}, set())
-    assert found([[trainer]]) == (set(), set(), set())
+    assert found([[[[[trainer]]]]]) == ({optimizer}, {scheduler}, set())
 
 
 def test_what_holds_itself_is_looked_into_once() -> None:
@@ -75,7 +68,7 @@ def test_the_wrapper_of_an_optimizer_is_looked_into() -> None:
     assert found(outer) == ({outer, inner}, set(), set())
 
 
-def test_long_lists_functions_classes_and_modules_are_not_looked_into() -> None:
+def test_what_no_code_asks_a_function_or_a_class_for_is_not_looked_into() -> None:
     optimizer, _, _ = made()
 
     def function() -> None: ...
@@ -84,10 +77,15 @@ def test_long_lists_functions_classes_and_modules_are_not_looked_into() -> None:
         held = optimizer
 
     function.held = optimizer  # type: ignore[attr-defined]
-    assert found(
-        function, Holder, nn, [*range(256), optimizer], dict(enumerate([*range(256), optimizer]))
-    ) == (set(), set(), set())
-    assert found([*range(255), optimizer]) == ({optimizer}, set(), set())
+    assert found(function, Holder, nn) == (set(), set(), set())
+
+
+def test_an_optimizer_that_a_run_has_met_is_known_from_then_on() -> None:
+    optimizer, _, scaler = made()
+    known, others = Known(), Known()
+    assert known.misses([1, optimizer], others) and known.misses([scaler], others)
+    assert (set(others.optimizers), set(others.scalers)) == ({optimizer}, {scaler})
+    assert not Known(others).misses([optimizer, scaler], others)
 
 
 def test_a_capture_starts_from_the_optimizers_and_scalers_that_others_have_met() -> None:

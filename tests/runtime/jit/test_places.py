@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import StepLR
 import runtime
 from runtime import jit
 from runtime.aot.python_state.reads import WHOLE
-from runtime.jit.groups import Group, Numbers
+from runtime.jit.groups import Numbers
 from runtime.jit.known import Known
 from runtime.jit.optimizers import Optimizers, Unknown
 from runtime.jit.steps import _DRAWS, Steps, _Again, _Leaves, _Side, _without_history_of_torch
@@ -155,29 +155,6 @@ def test_another_threads_optimizer_is_none_of_the_programs() -> None:
         assert raised.value.optimizer() is optimizer
     for p, old in zip(model.parameters(), before, strict=True):
         torch.testing.assert_close(p.detach(), old - 0.5)
-
-
-GROUPS: list[Any] = []
-
-
-def test_a_capture_does_not_watch_the_optimizers_of_captures_before() -> None:
-    first, second = (SGD(linear().parameters(), lr=0.5) for _ in range(2))
-
-    @jit
-    def step(optimizer: Any, x: Tensor) -> None:
-        # a name that no read shows
-        GROUPS.append([type(o.param_groups[0]) for o in globals()["OPTI" + "MIZERS"]])
-        optimizer.zero_grad()
-        optimizer.param_groups[0]["lr"] = 0.25
-
-    globals()["OPTIMIZERS"] = [first, second]
-    try:
-        step(first, torch.ones(2))
-        step(second, torch.ones(2))
-    finally:
-        del globals()["OPTIMIZERS"]
-    assert GROUPS[0] == [Group, dict] and GROUPS[-1] == [dict, Group]
-    assert [o.param_groups[0]["lr"] for o in (first, second)] == [0.25, 0.25]
 
 
 def test_what_a_program_has_found_in_an_optimizer_that_it_does_not_step() -> None:

@@ -34,7 +34,7 @@ def test_why_each_program_was_captured(monkeypatch: pytest.MonkeyPatch) -> None:
             "or another structure of the arguments"
         ),
         (
-            "the 'RATE' of a dict is 5.0, was 2.0; other modes: "
+            f"'RATE' of {__name__} is 5.0, was 2.0; other modes: "
             "of grad, of autocast, of a module, or another structure of the arguments"
         ),
     ]

@@ -68,7 +68,7 @@ def test_static_arguments_may_be_given_by_position_or_by_name(
 def test_static_arguments_that_are_equal_and_of_other_types_are_others() -> None:
     kinds: list[Any] = []
 
-    @functools.partial(jit, static_argnames=("k", "j"))
+    @functools.partial(jit, static_argnames=("k", "j"), ignore=[kinds])
     def f(x: Any, k: Any = 0, j: Any = 0) -> Any:
         kinds.append((k, j))
         return x * 2

@@ -74,7 +74,7 @@ def test_a_debugger_enters_the_replay_of_a_jitted_function() -> None:
     compiled, x = jit(f), torch.ones(2)
     compiled(x), compiled(x)
     out = io.StringIO()
-    debugger = pdb.Pdb(stdin=io.StringIO("step\n" * 80 + "continue\n"), stdout=out, readrc=False)
+    debugger = pdb.Pdb(stdin=io.StringIO("step\n" * 160 + "continue\n"), stdout=out, readrc=False)
     debugger.runcall(compiled, x)
     assert (
         "-> def take(given):" in out.getvalue()

@@ -79,7 +79,9 @@ def test_a_program_with_a_backward_or_that_changes_a_mode_does_more() -> None:
     module = nn.Dropout()
     assert program_of(lambda x: x * 2, leaf(1.0)).direct is None
     found = program_of(lambda x: other_mode(module, x), torch.ones(2))
-    assert found.direct is None and found.modes == [(module, False)]
+    (change,) = found.effects.changes
+    assert found.direct is None
+    assert (change.node.owner, change.label, change.now) == (module, "training", False)
 
 
 def test_a_program_knows_what_it_does_to_its_arguments() -> None:

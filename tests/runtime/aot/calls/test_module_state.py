@@ -67,6 +67,6 @@ def test_an_assigned_tensor_stays_as_it_was_and_a_warning_tells() -> None:
             return x
 
     module = Keeps()
-    with pytest.warns(UserWarning, match="assigns a tensor that it computes to 'last' of a Keeps"):
+    with pytest.warns(UserWarning, match="assigns a tensor that it computes to 'last' of Keeps"):
         aot_function(module, nop)(torch.ones(1))
     assert module.last is None

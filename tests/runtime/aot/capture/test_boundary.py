@@ -24,7 +24,6 @@ from runtime.aot.capture.boundary import (
     write,
 )
 from runtime.aot.capture.joint import Joint, joint_graph
-from runtime.aot.python_state.paths import paths_of
 from runtime.session.leaf import as_leaf
 from tests.runtime.aot.capture.boundary_helpers import both, compiled, equal
 
@@ -414,7 +413,6 @@ def test_nobody_changes_a_record() -> None:
         step,
         sizes[0],
         group,
-        paths_of(f.__code__)[0],
     ):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(record, dataclasses.fields(record)[0].name, None)

@@ -1,0 +1,81 @@
+"""The names in a function's code.
+
+    def step(self, x):
+        return x * getattr(self, "rate") * scale
+
+has the global name ``scale``, the attributes ``getattr`` and so on, and the word ``rate`` of a
+text. Which object a name leads to is not asked. So the names are more than the function uses, and
+never less."""
+
+from __future__ import annotations
+
+import dis
+import re
+from types import CodeType
+from typing import Any
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_LONG = 256  # characters of a text from which on it is prose
+# These ask an object for a name. An instruction that is not known counts as one that asks for
+# globals, too: then the names are more.
+_OF_OBJECTS = frozenset(
+    (
+        "LOAD_ATTR",
+        "LOAD_METHOD",
+        "LOAD_SUPER_ATTR",
+        "STORE_ATTR",
+        "DELETE_ATTR",
+        "IMPORT_FROM",
+    )
+)
+
+
+_STORING = ("STORE_", "DELETE_")
+
+
+class CodeNames:
+    """The names in ``code`` and in the functions that it defines. ``every``: of globals, attributes
+    and imports. ``globals``: those that it looks up as globals. ``loaded``: those that it does not
+    only store to. ``words``: of short texts."""
+
+    __slots__ = ("every", "globals", "loaded", "words")
+
+    def __init__(self, code: CodeType) -> None:
+        self.every: set[str] = set()
+        self.globals: set[str] = set()
+        self.loaded: set[str] = set()
+        self.words: set[str] = set()
+        pending: list[Any] = [code]
+        while pending:
+            self._add(pending.pop(), pending)
+
+    def _add(self, constant: Any, pending: list[Any]) -> None:
+        if isinstance(constant, CodeType):
+            self.every.update(constant.co_names)
+            self._sort(constant)
+            pending += constant.co_consts
+        elif isinstance(constant, (tuple, frozenset)):
+            pending += constant
+        elif isinstance(constant, str) and len(constant) < _LONG and "\n" not in constant:
+            self.words.update(_WORD.findall(constant))
+
+    def _sort(self, code: CodeType) -> None:
+        for i in dis.get_instructions(code):
+            if i.opcode not in dis.hasname:
+                continue
+            if i.opname not in _OF_OBJECTS:
+                self.globals.add(i.argval)
+            if not i.opname.startswith(_STORING):
+                self.loaded.add(i.argval)
+
+
+_known: dict[int, tuple[CodeType, CodeNames]] = {}
+
+
+def names_of(code: CodeType) -> CodeNames:
+    """The names in ``code``. Code objects are told apart by identity, since to hash one takes as
+    long as to hash all that it holds."""
+    found = _known.get(id(code))
+    if found is None:
+        found = _known[id(code)] = (code, CodeNames(code))
+    return found[1]

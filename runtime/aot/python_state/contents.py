@@ -1,0 +1,283 @@
+"""What containers and objects of Python's own in C have: a node for each kind of them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from .nodes import Change, Label, Node, OneByOne
+from .values import MISSING, same
+
+
+class DictItems(OneByOne):
+    """The items of a dictionary, in their order. ``base``: the class of Python's whose methods find
+    them. An ``OrderedDict`` has an order of its own."""
+
+    __slots__ = ("base",)
+    had: dict[Any, Any]
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.base: Any = OrderedDict if issubclass(type(owner), OrderedDict) else dict
+        super().__init__(owner, name)
+
+    def _keys(self) -> list[Any]:
+        return list(self.base.__iter__(self.owner))
+
+    def look(self) -> dict[Any, Any]:
+        return {key: dict.__getitem__(self.owner, key) for key in self._keys()}
+
+    def put(self, values: dict[Any, Any]) -> None:
+        self.base.clear(self.owner)
+        for key, value in values.items():
+            self.base.__setitem__(self.owner, key, value)
+
+    def at(self, label: Label) -> Any:
+        return dict.get(self.owner, label, MISSING)
+
+    def assign(self, label: Label, value: Any) -> None:
+        if value is MISSING:
+            self.base.pop(self.owner, label, None)
+        else:
+            self.base.__setitem__(self.owner, label, value)
+
+    def holds(self) -> bool:
+        keys = self._keys()
+        if len(keys) != len(self.had) or not all(map(same, keys, self.had)):
+            return False
+        now = map(dict.__getitem__, itertools.repeat(self.owner), keys)
+        return all(map(same, now, self.had.values())) or not self.differences()
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        found = [
+            (key, was, now)
+            for key, was in self.had.items()
+            if not same(now := self.at(key), was) and key not in self.free
+        ]
+        keys = self._keys()
+        new = [k for k in keys if k not in self.had and k not in self.free]
+        found += [(k, MISSING, self.at(k)) for k in new]
+        if not found and not all(map(same, keys, self.had)):
+            found.append((None, "its order", "another order"))
+        return found
+
+    def changes(self) -> list[Change]:
+        keys, had = self._keys(), self.had
+        # what was there has not stayed in place
+        if len(keys) < len(had) or not all(map(same, keys, had)):
+            return [Change(self, None, had, self.look())]
+        found = [
+            Change(self, key, was, now)
+            for key, was in had.items()
+            if not same(now := self.at(key), was)
+        ]
+        return found + [Change(self, k, MISSING, self.at(k)) for k in keys if k not in had]
+
+    def restore(self) -> None:
+        if self.changes():
+            self.put(self.had)
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        kind = type(self.owner)
+        made = self.owner.default_factory if kind is defaultdict else None
+        keys = ((k, f"a key of {self.name}") for k in self.had)
+        return (
+            *keys,
+            *((x, f"{self.name}[{k!r:.40}]") for k, x in self.had.items()),
+            (made, f"{self.name}.default_factory"),
+        )
+
+
+class SequenceItems(Node):
+    """The items of a list or deque. ``base``: the class of Python's whose methods find them."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.base: Any = list if issubclass(type(owner), list) else deque
+        super().__init__(owner, name)
+
+    def look(self) -> list[Any]:
+        return [*self.base.__iter__(self.owner)]
+
+    def put(self, values: list[Any]) -> None:
+        self.base.clear(self.owner)
+        self.base.extend(self.owner, values)
+
+    def holds(self) -> bool:
+        return len(self.owner) == len(self.had) and all(map(same, self.look(), self.had))
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        return [] if self.holds() else [(None, self.had, self.look())]
+
+    def changes(self) -> list[Change]:
+        return [] if self.holds() else [Change(self, None, self.had, self.look())]
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ((x, f"{self.name}[{i}]") for i, x in enumerate(self.had))
+
+
+class SetItems(Node):
+    """The items of a set."""
+
+    __slots__ = ()
+
+    def look(self) -> frozenset[Any]:
+        return frozenset(set.__iter__(self.owner))
+
+    def put(self, values: frozenset[Any]) -> None:
+        set.clear(self.owner)
+        set.update(self.owner, values)
+
+
+class Elements(Node):
+    """The elements of a NumPy array."""
+
+    __slots__ = ()
+
+    def look(self) -> tuple[Any, ...]:
+        x: np.ndarray[Any, Any] = self.owner
+        if x.dtype == object:
+            return (x.dtype.str, x.shape, *x.flat)
+        mask = getattr(x, "_mask", None)
+        masked = mask.tobytes() if isinstance(mask, np.ndarray) else None
+        return (x.dtype.str, x.shape, np.ndarray.tobytes(x), masked)
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        x: np.ndarray[Any, Any] = self.owner
+        if x.dtype == object:
+            for i, value in enumerate(values[2:]):
+                x.flat[i] = value
+        else:
+            x[...] = np.frombuffer(values[2], x.dtype).reshape(values[1])
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ((x, self.name) for x in self.had[2:]) if self.owner.dtype == object else ()
+
+
+class Buffer(Node):
+    """The bytes of an array, a ``bytearray`` or a view of memory."""
+
+    __slots__ = ()
+
+    def look(self) -> bytes:
+        return bytes(self.owner)
+
+    def put(self, values: bytes) -> None:
+        memoryview(self.owner).cast("B")[:] = values
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ()
+
+
+class Variable(Node):
+    """What a context variable has in this context."""
+
+    __slots__ = ()
+    owner: ContextVar[Any]
+
+    def look(self) -> tuple[Any, ...]:
+        return (self.owner.get(MISSING),)
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        if values[0] is not MISSING:
+            self.owner.set(values[0])
+
+
+class Draws(Node):
+    """The state of a random generator of Python's or NumPy's. A program may draw from it where a
+    call does not ask for its state."""
+
+    __slots__ = ()
+    watched = False
+
+    def look(self) -> Any:
+        x = self.owner
+        if isinstance(x, np.random.Generator):
+            return repr(x.bit_generator.state), x.bit_generator.state
+        if isinstance(x, random.Random):
+            return (x.getstate(),)
+        state = x.get_state()
+        return repr(state[2:]), state[1].tobytes(), state
+
+    def holds(self) -> bool:
+        return same(self.look()[: len(self.had) - 1 or 1], self.had[: len(self.had) - 1 or 1])
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        return [] if self.holds() else [(None, "a state", "another state")]
+
+    def changes(self) -> list[Change]:
+        return [] if self.holds() else [Change(self, None, self.had, MISSING)]
+
+    def put(self, values: Any) -> None:
+        x, state = self.owner, values[-1]
+        if isinstance(x, np.random.Generator):
+            x.bit_generator.state = state
+        elif isinstance(x, random.Random):
+            x.setstate(state)
+        else:
+            x.set_state(state)
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ()
+
+
+class Fact(Node):
+    """What a function of Python's or torch's says: a switch that no object of the graph has. The
+    owner is the function."""
+
+    __slots__ = ()
+    puts = False
+
+    def look(self) -> Any:
+        return self.owner()
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ()
+
+
+class Parts(Node):
+    """What an object of Python's in C consists of, by ``parts``: a partial function, a weak
+    reference, a cache of results."""
+
+    __slots__ = ("parts",)
+    puts = False
+
+    def __init__(self, owner: Any, name: str, parts: Callable[[Any], tuple[Any, ...]]) -> None:
+        self.parts = parts
+        super().__init__(owner, name)
+
+    def look(self) -> tuple[Any, ...]:
+        return self.parts(self.owner)
+
+
+class Position(Parts):
+    """How far an iterator is. A call does not ask for it: the program may not move it. ``steps``:
+    how often the program has let a generator go on, which does not say how far it is."""
+
+    __slots__ = ("steps",)
+    watched = False
+
+    def __init__(self, owner: Any, name: str, parts: Callable[[Any], tuple[Any, ...]]) -> None:
+        self.steps = 0
+        super().__init__(owner, name, parts)
+
+    def look(self) -> tuple[Any, ...]:
+        return (self.steps, *super().look())
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ()
+
+
+CONTAINERS: tuple[tuple[type, type[Node]], ...] = (
+    (dict, DictItems),
+    (list, SequenceItems),
+    (deque, SequenceItems),
+    (set, SetItems),
+)
+"""The classes whose items are values."""

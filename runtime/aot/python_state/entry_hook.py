@@ -1,0 +1,244 @@
+"""Watches which functions a program enters, and what it asks that no graph of objects has.
+
+    with watching(graph) as seen:
+        f(x)                            # graph.enter(code of f, its globals), before its first line
+    seen.asked                          # {"posix.getcwd": its line}
+
+The hook is Python's profile hook of this thread. It is off while the seam handles a call of an op
+(:func:`unwatched`), where hundreds of functions of ours run for one of the user's. A profiler that
+has the hook is called, too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import BuiltinFunctionType, FrameType, ModuleType
+from typing import Any
+
+from torch.optim import lr_scheduler
+
+from ...trace.provenance import Line, is_of_user
+from .contents import Position
+from .object_graph import ObjectGraph
+from .trusted import is_followed
+
+_set = sys.setprofile
+_get = sys.getprofile
+_OF_SCHEDULERS = lr_scheduler.__file__
+
+TRUSTED = frozenset(
+    [
+        "_abc",
+        "_ast",
+        "_asyncio",
+        "_bisect",
+        "_codecs",
+        "_collections",
+        "_collections_abc",
+        "_contextvars",
+        "_csv",
+        "_datetime",
+        "_decimal",
+        "_functools",
+        "_hashlib",
+        "_heapq",
+        "_json",
+        "_operator",
+        "_pickle",
+        "_sre",
+        "_statistics",
+        "_string",
+        "_struct",
+        "_thread",
+        "_tracemalloc",
+        "_typing",
+        "_warnings",
+        "_weakref",
+        "abc",
+        "array",
+        "atexit",
+        "base64",
+        "binascii",
+        "bisect",
+        "builtins",
+        "cmath",
+        "codecs",
+        "collections",
+        "contextlib",
+        "contextvars",
+        "copy",
+        "dataclasses",
+        "datetime",
+        "decimal",
+        "enum",
+        "faulthandler",
+        "fractions",
+        "functools",
+        "gc",
+        "hashlib",
+        "heapq",
+        "inspect",
+        "io",
+        "itertools",
+        "json",
+        "logging",
+        "marshal",
+        "math",
+        "ml_dtypes",
+        "numbers",
+        "numpy",
+        "operator",
+        "pickle",
+        "pprint",
+        "random",
+        "re",
+        "runtime",
+        "sre_compile",
+        "statistics",
+        "string",
+        "struct",
+        "sys",
+        "textwrap",
+        "threading",
+        "torch",
+        "types",
+        "typing",
+        "unicodedata",
+        "warnings",
+        "weakref",
+        "zlib",
+        "zoneinfo",
+    ]
+)
+"""Modules with functions of C that ask for nothing but their arguments, or whose state the graph
+has, or that the capture follows itself."""
+CLOCKS = frozenset(("time",))
+"""Modules that are mostly asked for what a log says, so that a warning is enough."""
+_IMPURE: dict[str, frozenset[str]] = {
+    "builtins": frozenset(("open", "input")),
+    "io": frozenset(("open",)),
+    "datetime": frozenset(("now", "utcnow", "today")),
+}
+"""Functions of trusted modules that ask for something else."""
+
+
+class Seen:
+    """What one run has asked. ``asked``: the functions of C, each with the user's line. ``moved``:
+    the lines of calls to random generators and the like, by identity."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Line] = {}
+        self.moved: dict[int, Line] = {}
+
+
+class _Hook:
+    """The hook for one run of a program. ``known``: by identity of code, whether it is the
+    user's."""
+
+    def __init__(self, graph: ObjectGraph, before: Any) -> None:
+        self.graph = graph
+        self.before = before
+        self.seen = Seen()
+        self.known: dict[int, tuple[Any, bool]] = {}
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            resumed = self.graph.generator_frames.get(id(frame))
+            if resumed is not None:
+                self._resumed(resumed, frame.f_back)
+            if id(code) not in self.known:
+                self.known[id(code)] = (code, is_followed(code.co_filename))
+                if self.known[id(code)][1]:
+                    self._enter(frame)
+                elif code.co_filename == _OF_SCHEDULERS:
+                    self.graph.enter_scheduler(code)
+        elif event == "c_call":
+            self._called(frame, argument)
+        if self.before is not None:
+            self.before(frame, event, argument)
+
+    def _resumed(self, node: Position, caller: FrameType | None) -> None:
+        """A generator from outside goes on."""
+        node.steps += 1
+        line = self._user_line(caller)
+        if line is not None:
+            self.seen.moved.setdefault(id(node.owner), line)
+
+    def _enter(self, frame: FrameType) -> None:
+        _set(None)
+        try:
+            self.graph.enter(frame.f_code, frame.f_globals)
+        finally:
+            _set(self)
+
+    def _called(self, frame: FrameType, function: Any) -> None:
+        owner = getattr(function, "__self__", None)
+        if id(owner) in self.graph.moving:
+            line = self._user_line(frame)
+            if line is not None:
+                self.seen.moved.setdefault(id(owner), line)
+        of_user = self.known.get(id(frame.f_code))
+        if of_user is None:
+            of_user = self.known.setdefault(
+                id(frame.f_code), (frame.f_code, is_followed(frame.f_code.co_filename))
+            )
+        if of_user[1] and (name := _asks(function, owner)) is not None:
+            code = frame.f_code
+            self.seen.asked.setdefault(name, (code.co_filename, frame.f_lineno, code.co_name))
+
+    @staticmethod
+    def _user_line(frame: FrameType | None) -> Line | None:
+        while frame is not None and not is_of_user(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return None
+        return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+
+
+def _asks(function: Any, owner: Any) -> str | None:
+    """The name of a function of C that asks for what no object of Python's has. None for any
+    other."""
+    if owner is sys.stdout or owner is sys.stderr:
+        return None
+    if owner is None or issubclass(type(owner), ModuleType):
+        module = getattr(function, "__module__", None)
+    else:
+        module = (owner if issubclass(type(owner), type) else type(owner)).__module__
+    root = str(module or "builtins").partition(".")[0]
+    name: str = getattr(function, "__name__", "")
+    if root in TRUSTED or f"_{root}" in TRUSTED or root.lstrip("_") in TRUSTED:
+        asks = name in _IMPURE.get(root, ())
+    else:
+        asks = root in sys.stdlib_module_names and isinstance(function, BuiltinFunctionType)
+    return f"{root}.{name}" if asks else None
+
+
+@contextmanager
+def watching(graph: ObjectGraph) -> Iterator[Seen]:
+    """While entered, ``graph`` learns of each function that this thread enters."""
+    before: Any = _get()
+    in_c = before is not None and not callable(before)
+    if in_c:  # such as cProfile's, which nobody can call
+        before.disable()
+    hook = _Hook(graph, None if in_c else before)
+    _set(hook)
+    try:
+        yield hook.seen
+    finally:
+        _set(None if in_c else before)
+        if in_c:
+            before.enable()
+
+
+def unwatched(run: Callable[..., Any], *args: Any) -> Any:
+    """``run(*args)`` without the hook."""
+    hook = _get()
+    if type(hook) is not _Hook:
+        return run(*args)
+    _set(None)
+    try:
+        return run(*args)
+    finally:
+        _set(hook)

@@ -1,0 +1,419 @@
+"""What kinds of objects have: a class for each kind.
+
+    node = ListItems([1, 2], "losses")      # a list, and what it had
+    node.changes()                          # none until somebody appends to it
+    node.restore()
+
+A node is made when a program comes to its object, before the program has changed it. It never calls
+the user's code: attributes are found in the object's own dictionary, items by the methods of the
+classes of Python's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
+from typing import Any, ClassVar, NamedTuple
+
+from .values import MISSING, same, slot_value, slots_of
+
+Label = Any
+"""Where an object has a value: a name, a key, a position. None if there is one place alone."""
+
+
+class Change(NamedTuple):
+    """What a program has made of one value. ``label``: None for the object as a whole."""
+
+    node: Node
+    label: Label
+    before: Any
+    now: Any
+
+    @property
+    def what(self) -> str:
+        if self.label is None:
+            return self.node.name
+        return f"{self.label!r} of {self.node.name}"
+
+
+class Node:
+    """An object and the values that it had. ``name``: how the program comes to it. ``free``: labels
+    of values that are inputs of the program, so that a call does not compare them."""
+
+    __slots__ = ("free", "had", "name", "owner")
+    watched: ClassVar[bool] = True
+    """Whether a call asks if the values are as they were."""
+    puts: ClassVar[bool] = True
+    """Whether values can be put back."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner = owner
+        self.name = name
+        self.free: frozenset[Label] = frozenset()
+        self.had: Any = self.look()
+
+    def look(self) -> Any:
+        """The values that the object has now, as a tuple or another copy."""
+        raise NotImplementedError
+
+    def put(self, values: Any) -> None:
+        """Let the object have ``values``, which :meth:`look` gave."""
+        raise NotImplementedError
+
+    def redo(self, change: Change) -> None:
+        """Make a change again."""
+        self.put(change.now)
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        """The objects that one comes to from here, each with its name."""
+        return ((x, self.name) for x in self.had)
+
+    def holds(self) -> bool:
+        """Whether a call finds what the program has found."""
+        return same(self.look(), self.had)
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        """For each value that a call finds changed: where, what it was, what it is."""
+        now = self.look()
+        return [] if same(now, self.had) else [(None, self.had, now)]
+
+    def changes(self) -> list[Change]:
+        """What differs from before, also where no call asks for it."""
+        now = self.look()
+        return [] if same(now, self.had) else [Change(self, None, self.had, now)]
+
+    def restore(self) -> None:
+        if self.puts and self.changes():
+            self.put(self.had)
+
+    def settle(self) -> None:
+        """Forget what only a capture needs."""
+
+
+class Place(NamedTuple):
+    """Where one value is that can be assigned by itself: an attribute, an item, a variable of a
+    function around."""
+
+    node: OneByOne
+    label: Label
+
+    @property
+    def key(self) -> tuple[int, Label]:
+        return id(self.node.owner), self.label
+
+    @property
+    def what(self) -> str:
+        return self.node.name if self.label is None else f"{self.label!r} of {self.node.name}"
+
+    def current(self) -> Any:
+        return self.node.at(self.label)
+
+    def put(self, value: Any) -> None:
+        """Let ``value`` be there. ``MISSING``: nothing."""
+        self.node.assign(self.label, value)
+
+
+class OneByOne(Node):
+    """A node whose values can be assigned one by one."""
+
+    __slots__ = ()
+
+    def at(self, label: Label) -> Any:
+        """The value at ``label``, or ``MISSING``."""
+        raise NotImplementedError
+
+    def assign(self, label: Label, value: Any) -> None:
+        """Let ``value`` be at ``label``. ``MISSING``: nothing."""
+        raise NotImplementedError
+
+    def redo(self, change: Change) -> None:
+        if change.label is None:
+            self.put(change.now)
+        else:
+            self.assign(change.label, change.now)
+
+
+class Named(OneByOne):
+    """The values that a dictionary has under the names that the program's code has. ``had``: by
+    name, ``MISSING`` where there was nothing."""
+
+    __slots__ = ()
+    had: dict[str, Any]
+
+    def look(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def names(self) -> Mapping[str, Any]:
+        """The dictionary."""
+        owner: Mapping[str, Any] = self.owner
+        return owner
+
+    def pick(self, names: Iterable[str]) -> list[Any]:
+        """Let ``names`` count, too. What was there."""
+        new = {name: self.before(name) for name in names if name not in self.had}
+        self.had.update(new)
+        return list(new.values())
+
+    def before(self, name: str) -> Any:
+        """What was there when the object was reached."""
+        return self.names.get(name, MISSING)
+
+    def at(self, label: Label) -> Any:
+        return self.names.get(label, MISSING)
+
+    def assign(self, label: Label, value: Any) -> None:
+        if value is MISSING:
+            self.owner.pop(label, None)
+        else:
+            self.owner[label] = value
+
+    def holds(self) -> bool:
+        now = map(self.names.get, self.had, itertools.repeat(MISSING))
+        return all(map(same, now, self.had.values())) or not self.differences()
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        return [
+            (name, was, now)
+            for name, was in self.had.items()
+            if not same(now := self.at(name), was) and name not in self.free
+        ]
+
+    def changes(self) -> list[Change]:
+        return [
+            Change(self, name, was, now)
+            for name, was in self.had.items()
+            if not same(now := self.at(name), was)
+        ]
+
+    def restore(self) -> None:
+        for change in self.changes():
+            self.assign(change.label, change.before)
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ()  # what a name leads to is reached when the name is picked
+
+
+class Globals(Named):
+    """Names of a module."""
+
+    __slots__ = ()
+
+
+class ClassNames(Named):
+    """Names that a class defines itself. ``counts``: as that of :class:`Attributes`."""
+
+    __slots__ = ("counts", "defined")
+
+    def __init__(self, owner: type, name: str, counts: Callable[[Any, str], bool]) -> None:
+        self.counts = counts
+        self.defined = frozenset(vars(owner))
+        super().__init__(owner, name)
+
+    def holds(self) -> bool:
+        return super().holds() and (
+            len(vars(self.owner)) == len(self.defined) or not self._appeared()
+        )
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        return [*super().differences(), *((n, MISSING, self.at(n)) for n in self._appeared())]
+
+    def _appeared(self) -> list[str]:
+        """Names that count, and that the class did not define."""
+        new = vars(self.owner).keys() - self.defined
+        return [n for n in sorted(new) if n not in self.free and self.counts(self.owner, n)]
+
+    @property
+    def names(self) -> Mapping[str, Any]:
+        own: Mapping[str, Any] = vars(self.owner)
+        return own
+
+    def assign(self, label: Label, value: Any) -> None:
+        if value is MISSING:
+            type.__delattr__(self.owner, label)
+        else:
+            type.__setattr__(self.owner, label, value)
+
+
+class Bases(Node):
+    """The classes that a class inherits from."""
+
+    __slots__ = ()
+
+    def look(self) -> tuple[Any, ...]:
+        return tuple(self.owner.__bases__)
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        self.owner.__bases__ = values
+
+
+class Attributes(Named):
+    """Attributes in an object's own dictionary, its class, and its slots.
+
+    ``copy``: the dictionary when the object was reached. ``counts``: whether an attribute that the
+    object gets later would change what the program does."""
+
+    __slots__ = ("copy", "counts", "kind", "own", "size", "slots")
+    kind: type | None
+
+    def __init__(
+        self, owner: Any, name: str, own: dict[str, Any], counts: Callable[[Any, str], bool]
+    ) -> None:
+        self.own = own
+        self.copy = dict(own)
+        self.size = len(own)
+        self.counts = counts
+        self.kind = type(owner)
+        super().__init__(owner, name)
+        self.slots = {s.__name__: slot_value(s, owner) for s in slots_of(type(owner))}
+
+    @property
+    def names(self) -> Mapping[str, Any]:
+        return self.own
+
+    def before(self, name: str) -> Any:
+        return self.copy.get(name, MISSING)
+
+    def at(self, label: Label) -> Any:
+        if label in self.slots:
+            return self._slot(label)
+        return self.own.get(label, MISSING)
+
+    def _slot(self, name: str) -> Any:
+        found = next(s for s in slots_of(type(self.owner)) if s.__name__ == name)
+        return slot_value(found, self.owner)
+
+    def assign(self, label: Label, value: Any) -> None:
+        if label in self.slots:
+            slot = next(s for s in slots_of(type(self.owner)) if s.__name__ == label)
+            if value is MISSING:
+                slot.__delete__(self.owner)
+            else:
+                slot.__set__(self.owner, value)
+        elif value is MISSING:
+            self.own.pop(label, None)
+        else:
+            self.own[label] = value
+
+    def holds(self) -> bool:
+        if self.kind is not None and type(self.owner) is not self.kind:
+            return False
+        if self.slots and not all(same(self._slot(n), was) for n, was in self.slots.items()):
+            return not self.differences()
+        return super().holds() and (len(self.own) == self.size or not self._appeared())
+
+    def _appeared(self) -> list[str]:
+        """Attributes that count, and were not there."""
+        new = [n for n in self.own if n not in self.had and n not in self.copy]
+        return [n for n in new if n not in self.free and self.counts(self.owner, n)]
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        found = super().differences()
+        found += [
+            (n, was, now)
+            for n, was in self.slots.items()
+            if not same(now := self._slot(n), was) and n not in self.free
+        ]
+        found += [(n, MISSING, self.own[n]) for n in self._appeared()]
+        if self.kind is not None and type(self.owner) is not self.kind:
+            found.append(("__class__", self.kind, type(self.owner)))
+        return found
+
+    def changes(self) -> list[Change]:
+        own, copy = self.own, self.copy
+        found = [
+            Change(self, n, was, now)
+            for n, was in copy.items()
+            if not same(now := own.get(n, MISSING), was)
+        ]
+        found += [Change(self, n, MISSING, now) for n, now in own.items() if n not in copy]
+        found += [
+            Change(self, n, was, now)
+            for n, was in self.slots.items()
+            if not same(now := self._slot(n), was)
+        ]
+        if type(self.owner) is not self.kind:
+            found.append(Change(self, "__class__", self.kind, type(self.owner)))
+        return found
+
+    def restore(self) -> None:
+        if type(self.owner) is not self.kind:
+            object.__setattr__(self.owner, "__class__", self.kind)
+        if list(self.own) != list(self.copy):
+            self.own.clear()
+        super_changes = self.changes()
+        self.own.update(self.copy)
+        for change in super_changes:
+            if change.label in self.slots:
+                self.assign(change.label, change.before)
+
+    def settle(self) -> None:
+        self.copy = dict.fromkeys(self.copy)  # the names, and not what was there
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ((x, f"{self.name}.{n}") for n, x in self.slots.items())
+
+    def let_go(self) -> None:
+        """Keep the object's dictionary, and not the object."""
+        if not self.slots:
+            self.owner = self.kind = None
+
+
+class Cell(OneByOne):
+    """A variable of a function around."""
+
+    __slots__ = ()
+
+    def look(self) -> tuple[Any, ...]:
+        return (self.at(None),)
+
+    def at(self, label: Label) -> Any:
+        try:
+            return self.owner.cell_contents
+        except ValueError:
+            return MISSING
+
+    def assign(self, label: Label, value: Any) -> None:
+        if value is MISSING:
+            del self.owner.cell_contents
+        else:
+            self.owner.cell_contents = value
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        self.assign(None, *values)
+
+    def redo(self, change: Change) -> None:
+        self.assign(None, change.now)
+
+    def holds(self) -> bool:
+        now, was = self.at(None), self.had[0]
+        return same(now, was) or bool(self.free)
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        return [] if self.holds() else [(None, self.had[0], self.at(None))]
+
+    def changes(self) -> list[Change]:
+        now = self.at(None)
+        return [] if same(now, self.had[0]) else [Change(self, None, self.had[0], now)]
+
+
+class FunctionParts(Node):
+    """The code of a function, and the defaults of its arguments."""
+
+    __slots__ = ()
+
+    def look(self) -> tuple[Any, ...]:
+        f: FunctionType = self.owner
+        named = f.__kwdefaults__
+        return (f.__code__, f.__defaults__, None if named is None else tuple(named.items()))
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        code, defaults, named = values
+        f: FunctionType = self.owner
+        f.__code__, f.__defaults__ = code, defaults
+        f.__kwdefaults__ = None if named is None else dict(named)
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        _, defaults, named = self.had
+        values = (*(defaults or ()), *(x for _, x in named or ()))
+        return ((x, f"a default of {self.name}") for x in values)

@@ -1,0 +1,577 @@
+"""The graph of the objects that a program can come to.
+
+    graph = ObjectGraph([f])            # f, its closure, its defaults
+    graph.enter(f.__code__, f.__globals__)
+    graph.holds()                       # whether all is as it was
+    graph.changes()                     # what a run has changed
+
+Only code that runs widens it: when a function is entered (:mod:`.entry_hook`), before its first
+line, the graph learns the names in its code. Each name is asked of each object, class and module
+that is known, and what is there is reached in turn. So a snapshot is older than the write of the
+function that is entered, since that function has the name in its code.
+
+A name counts wherever it may lead, so that the graph is too large rather than too small. Where
+code looks attributes up by a name that it computes (``getattr``, ``vars``, …), all attributes of
+all objects count."""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import inspect
+import random
+import sys
+import types
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from torch.optim.lr_scheduler import LRScheduler
+
+from ...seam.levels import Value
+from ...trace.provenance import Line, is_of_package
+from ...trace.symbols import SYMBOLIC
+from .code_names import names_of
+from .contents import Fact, Parts, Position
+from .nodes import (
+    Attributes,
+    Bases,
+    Cell,
+    Change,
+    ClassNames,
+    FunctionParts,
+    Globals,
+    Named,
+    Node,
+)
+from .object_kinds import FACTS, PLAIN, registered, row_of
+from .reads import FACTS as FACTS_OF_TENSOR
+from .reads import Read, facts
+from .trusted import is_followed, is_followed_module
+from .values import MISSING, SIMPLE, attributes_of, slots_of
+
+Code = tuple[CodeType, dict[str, Any]]
+"""A function's code, and its globals."""
+LIMIT = 200_000
+"""Objects of one graph."""
+LARGE = 2**24
+"""Bytes of an array from which on it is not compared."""
+COMPUTED = frozenset(
+    [
+        "vars",
+        "__dict__",
+        "getattr",
+        "setattr",
+        "hasattr",
+        "delattr",
+        "dir",
+        "asdict",
+        "astuple",
+        "fields",
+        "replace",
+        "copy",
+        "deepcopy",
+        "dumps",
+        "__getstate__",
+        "attrgetter",
+        "methodcaller",
+        "globals",
+        "eval",
+        "exec",
+        "locals",
+    ]
+)
+"""Names of what looks attributes up whose names are in no code."""
+_OF_CLASSES = frozenset(
+    [
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__qualname__",
+        "_abc_impl",
+        "__abstractmethods__",
+        "__annotations__",
+        "__firstlineno__",
+        "__static_attributes__",
+    ]
+)
+# which the capture follows itself, and a note that only a warning of schedulers reads
+_OF_OPTIMIZERS = frozenset(("param_groups", "state", "defaults", "_opt_called"))
+_SIMPLE = frozenset((*SIMPLE, type(MISSING)))
+
+
+class ObjectGraph:
+    """See above. ``roots``: what is known before the program runs. ``ignore``: objects that are
+    left out. ``ahead``: code that is known to run, from captures before. ``budget``: of a graph
+    that is made without a run, in which all code counts that is reached: how many nodes it may
+    have. It ends there, with the objects that are nearest. ``tensors``: what
+    those that the graph has come to say of themselves, by identity. ``opaque``: names of objects
+    that say nothing of
+    themselves."""
+
+    def __init__(
+        self,
+        roots: Iterable[Any],
+        ignore: Iterable[Any] = (),
+        ahead: Iterable[Code] = (),
+        budget: int | None = None,
+    ) -> None:
+        self.budget = budget
+        self.nodes: list[Node] = []
+        self.tensors: dict[int, Read] = {}
+        self.generators: list[torch.Generator] = []
+        self.opaque: list[str] = []
+        self.code: dict[int, Code] = {}
+        self.names: set[str] = set()
+        self.of_schedulers: set[str] = set()  # names in the code of torch's schedulers that ran
+        self.loaded: set[str] = set()  # names that code does not only store to
+        self.words: set[str] = set()
+        self.large: list[str] = []
+        self.moving: set[int] = set()  # identities of what the program may not move
+        self.generator_frames: dict[int, Position] = {}  # by identity of a generator's frame
+        self.weak: list[int] = []  # identities of objects that a weak reference has led to
+        self._new: list[str] = []  # names that no object has been asked for yet
+        self._reached: dict[int, Any] = {id(x): x for x in ignore}
+        self._named: dict[int, Named] = {}  # by identity of an object, class or globals
+        # by name, the objects that have it and that no code has asked for it
+        self._waiting: defaultdict[str, list[Named]] = defaultdict(list)
+        self._modules: dict[int, Globals] = {}
+        self._facts: set[str] = set()
+        self.computed = False
+        self._pending: deque[tuple[Any, str]] = deque()
+        roots = list(roots)
+        for root in roots:
+            self._pending.append((root, getattr(root, "__name__", type(root).__name__)))
+        with torch._C.DisableTorchFunction():
+            for x, name in _DRAWN:
+                self._reach(x, name)
+            self._drain()
+            for code, names in (*map(_code_of, roots), *ahead):
+                if code is not None:
+                    self._learn_code(code, names)
+            self._drain()
+
+    # --- what the program enters ------------------------------------------------------------------
+
+    def enter(self, code: CodeType, names: dict[str, Any]) -> None:
+        """A function is about to run. ``names``: its globals."""
+        if id(code) not in self.code:
+            with torch._C.DisableTorchFunction():
+                self._learn_code(code, names)
+                self._drain()
+
+    def enter_scheduler(self, code: CodeType) -> None:
+        """A function of torch's learning-rate schedulers is about to run. Most programs only hold
+        a scheduler, which another part of the loop steps."""
+        new = set(code.co_names) - self.of_schedulers
+        self.of_schedulers |= new
+        with torch._C.DisableTorchFunction():
+            for node in list(self._named.values()):
+                if issubclass(type(node.owner), LRScheduler):
+                    self._ask(node, [n for n in new if n in node.names])
+            self._drain()
+
+    def _learn_code(self, code: CodeType, names: dict[str, Any]) -> None:
+        if id(code) in self.code:
+            return
+        self.code[id(code)] = (code, names)
+        found = names_of(code)
+        self.loaded |= found.loaded
+        self._learn(found.every, found.words)
+        self._ask(self._globals(names, str(names.get("__name__"))), found.globals)
+        of_python = [n for n in found.globals if n not in names]
+        self._ask(self._globals(vars(builtins), "builtins"), of_python)
+
+    def _learn(self, names: Iterable[str], words: Iterable[str]) -> None:
+        fresh = [n for n in names if n not in self.names]
+        self.names.update(fresh)
+        words = [w for w in words if w not in self.words]
+        self.words.update(words)
+        self._new += fresh
+        self._new += [w for w in words if w not in self.names]
+
+    # --- objects ----------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        while self._pending or self._new:
+            while self._pending:
+                self._reach(*self._pending.popleft())
+                if self.budget is not None and len(self.nodes) > self.budget:
+                    self._pending.clear()
+                    self._new.clear()
+                    return
+            self._spread()
+
+    def _reach(self, x: Any, name: str) -> None:
+        kind = type(x)
+        if kind in _SIMPLE or x is MISSING or id(x) in self._reached:
+            return
+        self._reached[id(x)] = x
+        for kinds, visit in _VISITS:
+            if issubclass(kind, kinds):  # `isinstance` may ask the object for its class
+                visit(self, x, name)
+                return
+        if issubclass(kind, PLAIN):
+            return
+        row = row_of(x)
+        if row is None:
+            self._object(x, name)
+            return
+        if row.node is not None:
+            self._add(self._made(row.node, x, name))
+        self._pending += [(y, f"{name}.{type(y).__name__}") for y in row.below(x)]
+        if (kind.__dictoffset__ or slots_of(kind)) and (_is_of_user(kind) or attributes_of(x)):
+            self._object(x, name)  # of a class of the user's that is a container, too
+
+    def _made(self, make: Callable[[Any, str], Node], x: Any, name: str) -> Node | None:
+        try:
+            return make(x, name)
+        except Exception:  # an object of C that refuses to be asked
+            self.opaque.append(name)
+            return None
+
+    def _add(self, node: Node | None) -> None:
+        if node is None:
+            return
+        self.nodes.append(node)
+        if not node.watched:
+            self.moving.add(id(node.owner))
+            if isinstance(node, Position) and isinstance(node.owner, types.GeneratorType):
+                self.generator_frames[id(node.owner.gi_frame)] = node
+        if len(self.nodes) > LIMIT:
+            raise RuntimeError(
+                f"the program can come to more than {LIMIT:,} objects, such as {node.name}. "
+                "Name what it does not depend on in jit(f, ignore=(…,))."
+            )
+        self._pending += node.below()
+
+    def _function(self, f: FunctionType, name: str) -> None:
+        file, wrapped = f.__code__.co_filename, f.__dict__.get("__wrapped__")
+        self._pending.append((wrapped, name))
+        if is_of_package(file) or (not is_followed(file) and not f.__closure__):
+            return  # what our own functions close over is no state of the program
+        self._add(FunctionParts(f, f.__qualname__))
+        if self.budget is not None and is_followed(file):
+            self._learn_code(f.__code__, f.__globals__)
+        for variable, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
+            self._variable(cell, f"{variable!r} around {f.__qualname__}")
+        self._object(f, f.__qualname__)
+
+    def _variable(self, cell: Any, name: str) -> None:
+        if id(cell) not in self._reached:
+            self._reached[id(cell)] = cell
+            node = Cell(cell, name)
+            self._add(node)
+
+    def _module(self, m: ModuleType, name: str) -> None:
+        if is_followed_module(m.__name__):
+            self._imported(m)
+
+    def _imported(self, m: ModuleType) -> None:
+        node = self._globals(vars(m), m.__name__)
+        if id(node.owner) not in self._modules:
+            self._modules[id(node.owner)] = node
+            self._ask(node, [n for n in self.names if n in node.owner])
+
+    def _globals(self, names: dict[str, Any], name: str) -> Globals:
+        found = self._named.get(id(names))
+        if found is None:
+            found = self._named[id(names)] = Globals(names, name)
+            self.nodes.append(found)
+        assert isinstance(found, Globals)
+        return found
+
+    def _ask(self, node: Named, names: Iterable[str]) -> None:
+        """Let ``names`` of ``node`` count, and reach what is there."""
+        wanted = (n for n in names if n not in node.had and n not in _OF_CLASSES)
+        new = list(dict.fromkeys(wanted))
+        found = zip(new, node.pick(new), strict=True)
+        self._pending += [(x, _path(node.name, n)) for n, x in found]
+
+    def _class(self, c: type, name: str) -> None:
+        if _is_of_user(c):
+            self._add(Bases(c, c.__qualname__))
+            if "_abc_impl" in vars(c):
+                self._add(Parts(c, c.__qualname__, registered))
+            self._learn((), [n for n in vars(c).get("__match_args__", ()) if isinstance(n, str)])
+            self._names_of(ClassNames(c, c.__qualname__, self.counts), c)
+            self._pending += [(base, base.__qualname__) for base in (*c.__bases__, type(c))]
+        elif issubclass(c, torch.nn.Module) and "forward" in vars(c):
+            node = self._named[id(c)] = ClassNames(c, c.__qualname__, lambda x, name: False)
+            self.nodes.append(node)
+            node.pick(("forward",))
+
+    def _object(self, x: Any, name: str) -> None:
+        own, kind = attributes_of(x), type(x)
+        of_ours = str(_module_of(kind)).partition(".")[0] == _OURS
+        if of_ours and not issubclass(kind, torch.nn.Module):
+            self._pending.append((None if own is None else own.get("__wrapped__"), name))
+            return
+        if own is None and not slots_of(kind):
+            self.opaque.append(name)
+            return
+        if issubclass(kind, enum.Enum):
+            self._pending.append((kind, kind.__qualname__))
+            return
+        node = Attributes(x, name, {} if own is None else own, self.counts)
+        self._names_of(node, x)
+        self._pending.append((kind, kind.__qualname__))
+        if issubclass(kind, torch.nn.Module):
+            self._pending += [(hooks, name) for name, hooks in _HOOKS_OF_ALL]
+
+    def _names_of(self, node: Named, x: Any) -> None:
+        """Add a node of names, and let those count that do. It waits for the others."""
+        self._named[id(x)] = node
+        self._add(node)
+        counting: list[str] = []
+        for n in node.names:
+            if self.counts(x, n):
+                counting.append(n)
+            else:
+                self._waiting[n].append(node)
+        self._ask(node, counting)
+
+    def _tensor(self, t: torch.Tensor, name: str) -> None:
+        if isinstance(t, Value) and t._level.number > 0:
+            return
+        self.tensors[id(t)] = Read(t, FACTS_OF_TENSOR, facts(t))
+        if type(t) in _PLAIN_TENSORS and t.__dict__:
+            self._object(t, name)
+
+    def _array(self, x: np.ndarray[Any, Any], name: str) -> None:
+        if x.nbytes > LARGE:
+            self.large.append(f"{name}, a NumPy array of {x.nbytes} bytes")
+            return
+        row = row_of(x)
+        assert row is not None and row.node is not None
+        self._add(self._made(row.node, x, name))
+
+    def _proxy(self, x: Any, name: str) -> None:
+        self._pending.append((x.__reduce_ex__.__self__, name))
+
+    def _cached(self, x: Any, name: str) -> None:
+        """A function behind a cache. What it has computed is found without a call of it, so that
+        it counts as one that runs."""
+        f = x.__wrapped__
+        if type(f) is FunctionType and is_followed(f.__code__.co_filename):
+            self._learn_code(f.__code__, f.__globals__)
+        row = row_of(x)
+        assert row is not None and row.node is not None
+        self._add(self._made(row.node, x, name))
+        self._pending.append((f, name))
+
+    def _reference(self, x: weakref.ref[Any], name: str) -> None:
+        """A weak reference. What it refers to may go when the capture has ended."""
+        self._add(Parts(x, name, lambda r: (id(r()),)))
+        target = x()
+        if target is not None and id(target) not in self._reached:
+            self.weak.append(id(target))
+            self._pending.append((target, name))
+
+    def _generator(self, x: torch.Generator, name: str) -> None:
+        self.generators.append(x)
+
+    def _passed_over(self, x: Any, name: str) -> None:
+        """Of the graph of another program nothing is asked."""
+
+    # --- names ------------------------------------------------------------------------------------
+
+    def _sees_all(self, kind: type) -> bool:
+        """Whether code that is not looked through may read any attribute of an object of this
+        class: that of a class that it inherits from."""
+        return self.computed or any(
+            not _is_of_user(c) for c in kind.__mro__ if c not in _WITHOUT_STATE
+        )
+
+    def counts(self, x: Any, name: str) -> bool:
+        """Whether the program may ask ``x`` for ``name``."""
+        if name in self.names or name in self.words:
+            return not (name in _OF_OPTIMIZERS and issubclass(type(x), torch.optim.Optimizer))
+        if issubclass(type(x), LRScheduler):
+            return name in self.of_schedulers
+        if issubclass(type(x), type):
+            of_torch = issubclass(x, torch.nn.Module) and name == "forward"
+            return of_torch or name.startswith("__") or self._sees_all(x)
+        if issubclass(type(x), torch.optim.Optimizer):
+            return name not in _OF_OPTIMIZERS
+        if type(x) is FunctionType:
+            return self.computed
+        if issubclass(type(x), torch.nn.Module) and (
+            name[0] == "_" or name in ("training", "forward")
+        ):
+            return True
+        return self._sees_all(type(x))
+
+    def _spread(self) -> None:
+        """Ask all that is known for the new names."""
+        new, self._new = self._new, []
+        for n in new:
+            self._ask_fact(n)
+            m = sys.modules.get(n)
+            if isinstance(m, ModuleType) and is_followed_module(n):
+                self._imported(m)
+        if not self.computed and not COMPUTED.isdisjoint(new):
+            self._ask_all_attributes()
+        self._ask_waiting(new)
+        for of_module in list(self._modules.values()):
+            names = [n for n in new if n in self.names and n in of_module.owner]
+            self._ask(of_module, names)
+        if not self.names.isdisjoint(("globals", "eval", "exec")):
+            self._ask_all_globals()
+
+    def _ask_all_attributes(self) -> None:
+        self.computed = True
+        for node in list(self._named.values()):
+            if not isinstance(node, Globals):
+                self._ask(node, [n for n in node.names if self.counts(node.owner, n)])
+        self._waiting.clear()
+
+    def _ask_waiting(self, names: Iterable[str]) -> None:
+        for n in names:
+            for node in self._waiting.pop(n, ()):
+                if self.counts(node.owner, n):
+                    self._ask(node, (n,))
+
+    def _ask_fact(self, name: str) -> None:
+        if name in FACTS and name in self.names and name not in self._facts:
+            self._facts.add(name)
+            self._add(Fact(FACTS[name], f"{name}()"))
+
+    def _ask_all_globals(self) -> None:
+        """Let globals count that are found by a computed name: all values, and the functions and
+        classes that a text names."""
+        for node in [x for x in self._named.values() if isinstance(x, Globals) and x.had]:
+            values = [
+                n
+                for n, x in list(node.owner.items())
+                if n[:2] != "__" and not issubclass(type(x), (FunctionType, ModuleType, type))
+            ]
+            self._ask(node, [*values, *(self.words & node.owner.keys())])
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def objects(self) -> Iterable[Any]:
+        """All that the graph has come to."""
+        return list(self._reached.values())
+
+    @property
+    def first_line(self) -> Line | None:
+        """Where the function begins that the program entered first."""
+        for code, _ in self.code.values():
+            return code.co_filename, code.co_firstlineno, code.co_name
+        return None
+
+    def holds(self) -> bool:
+        return all(node.holds() for node in self.nodes if node.watched)
+
+    def changes(self) -> list[Change]:
+        """What differs from before the program."""
+        return [change for node in self.nodes for change in node.changes()]
+
+    def restore(self) -> None:
+        """Let each object have what it had."""
+        for node in self.nodes:
+            node.restore()
+
+    def settle(self) -> None:
+        """Forget what only a capture needs, and what is not the graph's to keep alive."""
+        weak = set(self.weak)
+        for node in self.nodes:
+            node.settle()
+            if id(node.owner) in weak and isinstance(node, Attributes):
+                node.let_go()
+        self._reached.clear()
+        self._named.clear()
+        self._waiting.clear()
+        self._modules.clear()
+        self.tensors.clear()
+
+    def knows_all(self, change: Change) -> bool:
+        """Whether a call can make this change again, by assignment of what it has assigned."""
+        now = change.now
+        if change.label is not None or isinstance(now, tuple):
+            return self.knows(now)
+        if isinstance(now, dict):
+            return all(map(self.knows, now)) and all(map(self.knows, now.values()))
+        return not isinstance(now, (list, frozenset)) or all(map(self.knows, now))
+
+    def knows(self, x: Any) -> bool:
+        """Whether ``x`` is a constant, or an object that was there before the program ran."""
+        kind = type(x)
+        if kind is tuple or kind is frozenset:
+            return all(map(self.knows, x))
+        return kind in _SIMPLE or kind is types.MethodType or id(x) in self._reached
+
+
+def _path(owner: str, name: str) -> str:
+    """How one comes to an attribute. The dictionaries of a module's parts are a detail of torch."""
+    return owner if name in ("_parameters", "_buffers", "_modules") else f"{owner}.{name}"
+
+
+def _is_of_user(c: type) -> bool:
+    """Whether a class is followed. ``c.__module__`` might run the code of its metaclass."""
+    module = _module_of(c)
+    return type(module) is str and is_followed_module(module)
+
+
+_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
+
+
+def _code_of(root: Any) -> tuple[CodeType | None, dict[str, Any]]:
+    """The code that a call of ``root`` runs first, if that is the user's."""
+    f = root
+    if isinstance(f, torch.nn.Module):
+        f = f.forward
+    elif not isinstance(f, (FunctionType, types.MethodType, type)):
+        f = _found_in_class(type(f), "__call__")
+    f = inspect.unwrap(getattr(f, "__func__", f))
+    if isinstance(f, FunctionType) and is_followed(f.__code__.co_filename):
+        return f.__code__, f.__globals__
+    return None, {}
+
+
+def _found_in_class(kind: type, name: str) -> Any:
+    return next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
+
+
+BUDGET = 20_000
+"""Nodes of an early graph."""
+
+
+def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph:
+    """What can be known before the program runs: of all code that it may come to, the nearest
+    first."""
+    return ObjectGraph(roots, ignore, budget=BUDGET)
+
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_OURS = __name__.partition(".")[0]
+_WITHOUT_STATE = (torch.nn.Module, object)
+_DRAWN: tuple[tuple[Any, str], ...] = (
+    (vars(random)["_inst"], "random"),
+    (vars(np.random.mtrand)["_rand"], "numpy.random"),
+)
+_HOOKS_OF_ALL = [
+    (name, hooks)
+    for name, hooks in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and name.endswith("hooks")
+]
+_VISITS: tuple[tuple[Any, Callable[[ObjectGraph, Any, str], None]], ...] = (
+    ((weakref.ProxyType, weakref.CallableProxyType), ObjectGraph._proxy),
+    (torch.Tensor, ObjectGraph._tensor),
+    (FunctionType, ObjectGraph._function),
+    (type, ObjectGraph._class),
+    (ModuleType, ObjectGraph._module),
+    (np.ndarray, ObjectGraph._array),
+    (functools._lru_cache_wrapper, ObjectGraph._cached),
+    (weakref.ref, ObjectGraph._reference),
+    (torch.Generator, ObjectGraph._generator),
+    ((fx.GraphModule, *SYMBOLIC), ObjectGraph._passed_over),
+)

@@ -1,0 +1,146 @@
+"""Which kinds of objects there are, one row each: the node that knows what such an object has, and
+where one comes to from it.
+
+An object of none of these kinds that has attributes or slots is a node of its attributes. One that
+has none, such as one of another package in C, is *opaque*: nobody can ask it whether it is as it
+was."""
+
+from __future__ import annotations
+
+import array
+import decimal
+import functools
+import importlib
+import io
+import itertools
+import logging
+import os
+import random
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from .contents import CONTAINERS, Buffer, Draws, Elements, Parts, Position, Variable
+from .nodes import Node
+
+
+class Row(NamedTuple):
+    """``kinds``: classes. ``node``: makes what knows the values of such an object; None if it never
+    has others. ``below``: what one comes to beside these values."""
+
+    kinds: tuple[type, ...]
+    node: Callable[[Any, str], Node] | None
+    below: Callable[[Any], Iterable[Any]] = lambda x: ()
+
+
+def _parts(parts: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, str], Node]:
+    return lambda x, name: Parts(x, name, parts)
+
+
+def _position(x: Any, name: str) -> Node:
+    return Position(x, name, position_of)
+
+
+def position_of(x: Any) -> tuple[Any, ...]:
+    """How far an iterator is, as far as it says. A generator is as far as it has run."""
+    if isinstance(x, types.GeneratorType):
+        return (x.gi_frame is None,)
+    if isinstance(x, itertools.count):
+        return (repr(x),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        reduced = x.__reduce__()
+    _, arguments, *state = reduced
+    inner = [position_of(a) if isinstance(a, Iterator) else id(a) for a in arguments]
+    return (tuple(inner), repr([s for s in state if isinstance(s, (int, tuple))]))
+
+
+def registered(c: type) -> tuple[int, ...]:
+    """The classes that an abstract base class takes for its own."""
+    registry: Any = importlib.import_module("_abc")._get_dump(c)[0]
+    return tuple(sorted(id(reference()) for reference in registry))
+
+
+def _self_of(x: types.BuiltinMethodType) -> tuple[Any, ...]:
+    return () if isinstance(x.__self__, types.ModuleType) else (x.__self__,)
+
+
+def _partial_parts(x: functools.partial[Any]) -> tuple[Any, ...]:
+    return (x.func, *x.args, *x.keywords, *x.keywords.values())
+
+
+def _wrapped(x: Any) -> tuple[Any, ...]:
+    return (x.__wrapped__,)
+
+
+ROWS: tuple[Row, ...] = (
+    Row((types.MethodType,), None, lambda x: (x.__self__, x.__func__)),
+    Row((types.BuiltinMethodType, types.MethodWrapperType), None, _self_of),
+    Row((functools.partial,), _parts(_partial_parts)),
+    Row((property,), None, lambda x: (x.fget, x.fset)),
+    Row((staticmethod, classmethod), None, lambda x: (x.__func__,)),
+    Row((functools.cached_property,), None, lambda x: (x.func,)),
+    Row((functools._lru_cache_wrapper,), _parts(lambda f: (f.cache_info().currsize,)), _wrapped),
+    Row((ContextVar,), Variable),
+    Row((array.array, bytearray, memoryview), Buffer),
+    Row((types.MappingProxyType,), _parts(lambda x: (*x.keys(), *x.values()))),
+    Row((np.ndarray,), Elements),
+    Row((random.SystemRandom,), None),
+    Row((random.Random, np.random.Generator, np.random.RandomState), Draws),
+    *(Row((kind,), node) for kind, node in CONTAINERS),
+    Row((tuple, frozenset), None, tuple),
+)
+
+PLAIN: tuple[Any, ...] = (
+    np.generic,
+    decimal.Decimal,
+    types.BuiltinFunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.CodeType,
+    types.EllipsisType,
+    types.NotImplementedType,
+    torch.Size,
+    torch._ops.OperatorBase,
+    torch._ops.OpOverloadPacket,
+    logging.Logger,
+    logging.Handler,
+    io.IOBase,
+    threading.Thread,
+    type(threading.Lock()),
+    type(threading.RLock()),
+)
+"""Kinds whose objects are no state of the program: constants, what is followed elsewhere (random
+generators), and what a program only tells something to."""
+
+
+def row_of(x: Any) -> Row | None:
+    """The row for an object; None if it has none."""
+    if issubclass(type(x), Iterator) and type(x).__module__ in ("builtins", "itertools"):
+        return Row((type(x),), _position)
+    return next((row for row in ROWS if issubclass(type(x), row.kinds)), None)
+
+
+FACTS: dict[str, Callable[[], Any]] = {
+    "get_num_threads": torch.get_num_threads,
+    "get_float32_matmul_precision": torch.get_float32_matmul_precision,
+    "initial_seed": torch.initial_seed,
+    "is_anomaly_enabled": torch.is_anomaly_enabled,
+    "get_autocast_dtype": lambda: tuple(map(torch.get_autocast_dtype, ("cpu", "cuda"))),
+    "mkldnn": lambda: torch.backends.mkldnn.enabled,
+    "getrecursionlimit": sys.getrecursionlimit,
+    "Decimal": lambda: repr(decimal.getcontext()).partition(", flags")[0],
+    "environ": lambda: tuple(os.environ.items()),
+    "getenv": lambda: tuple(os.environ.items()),
+}
+"""State behind functions of Python's and torch's, by the name that code has for them."""

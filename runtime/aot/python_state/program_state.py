@@ -1,0 +1,305 @@
+"""Python's state around a capture.
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean = 0.9 * self.mean + 0.1 * x.mean()
+        return x - self.mean
+
+A program may have to be run several times until its graph is known. Each run begins with what the
+first one found, and so does the caller after an error. What the last run has changed, each call
+changes again: here it assigns ``calls``. ``self.mean`` is a value of the trace when the program has
+returned, which nothing may find afterwards: ``jit`` makes it a result of the graph."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from ...seam.levels import Value
+from ...trace.provenance import happened_at
+from ...trace.symbols import SYMBOLIC
+from .closed_over import computed_at
+from .contents import Draws
+from .entry_hook import CLOCKS, Seen, watching
+from .nodes import Change, Named, Node, OneByOne, Place
+from .object_graph import Code, ObjectGraph, early_graph
+from .reads import OF_MEMORY, WHOLE, Read, has_place
+from .state_guard import StateGuard
+from .values import SIMPLE, attributes_of
+
+_DEEP = 6  # steps from a changed place to a value of the trace
+
+
+class Held:
+    """While entered, ``values`` are at ``places``, as far as there are any. ``left``: what was
+    there at the end."""
+
+    def __init__(self, places: Sequence[Place], values: Sequence[Any]) -> None:
+        self._places = places[: len(values)]
+        self._values = values
+        self.left: list[Any] = []
+
+    def __enter__(self) -> Held:
+        self._before = [place.current() for place in self._places]
+        for place, value in zip(self._places, self._values, strict=True):
+            place.put(value)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.left = [place.current() for place in self._places]
+        for place, value in zip(self._places, self._before, strict=True):
+            place.put(value)
+
+
+class Effects:
+    """What each call does to Python's state after its graph has run. ``changes``: what it assigns.
+    ``repeats``: whether that is all that the program did: an object that it made would have to be
+    made anew."""
+
+    def __init__(self, changes: Sequence[Change], repeats: bool) -> None:
+        self.changes = changes
+        self.repeats = repeats
+
+    def told(self) -> Effects:
+        """No effects. A warning tells of these."""
+        if self.changes:
+            warnings.warn(
+                f"the program changes {self.what}. It does so when it is compiled, and in no "
+                "call, and its graph keeps what it has found. Do that outside of it, or hold the "
+                "number in a tensor.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return Effects((), True)
+
+    def carry_out(self) -> None:
+        for change in self.changes:
+            change.node.redo(change)
+
+    @property
+    def what(self) -> str:
+        names = list(dict.fromkeys(change.what for change in self.changes)) or ["a cache"]
+        more = [f"{len(names) - 4} more"] if len(names) > 4 else []
+        return ", ".join([*names[:4], *more])
+
+
+class ProgramState:
+    """What one capture of a program finds in Python's state, and what it changes. ``roots``: what
+    is known before it runs. ``ahead``: code that is known to run."""
+
+    def __init__(
+        self, roots: Iterable[Any], ignore: Iterable[Any] = (), ahead: Iterable[Code] = ()
+    ) -> None:
+        roots = list(roots)
+        self.early = early_graph(roots, ignore)
+        self.graph = ObjectGraph(roots, ignore, ahead)
+        self.seen = Seen()
+        self._left_alone: set[int] = set()
+        # keys of the places that the program has changed
+        self.written: frozenset[tuple[int, Any]] = frozenset()
+
+    def watched(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """``f``, while which runs the graph learns which functions are entered."""
+
+        @functools.wraps(f)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with watching(self.graph) as seen:
+                result = f(*args, **kwargs)
+            self.seen = seen
+            return result
+
+        return run
+
+    def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
+        """Where ``tensors`` and those of the graph are, as far as the program's code has names for
+        such questions."""
+        asked = [name for name in OF_MEMORY if name in self.graph.names]
+        if not asked:
+            return []
+        known = [*tensors, *(read.owner for read in self.graph.tensors.values())]
+        known = [t for t in known if has_place(t)]
+        return [Read(t, name, OF_MEMORY[name](t)) for t in known for name in asked]
+
+    def restore(self) -> None:
+        """Let each object have what it had before the first run."""
+        for node in self.graph.nodes:
+            if id(node.owner) not in self._left_alone:
+                node.restore()
+
+    def forget(self, x: Any) -> None:
+        """Let the attributes of ``x`` be as they are from now on."""
+        own = attributes_of(x) or {}
+        self._left_alone |= {id(x), id(own), *(id(value) for value in own.values())}
+
+    def changes(self) -> list[Change]:
+        found = self.graph.changes()
+        return [c for c in found if id(c.node.owner) not in self._left_alone]
+
+    def assigned(self) -> list[Place]:
+        """Where the program has assigned what holds a value of the trace. ``RuntimeError`` for a
+        container that has got one and cannot be assigned to by the place."""
+        places: list[Place] = []
+        for change in self.changes():
+            if not self._holds_value(change.now):
+                continue
+            if not isinstance(change.node, OneByOne) or change.label is None:
+                if not isinstance(change.node, OneByOne) or not self._is_one(change.node):
+                    self._refuse_value(change)
+                places.append(Place(change.node, None))
+                continue
+            places.append(Place(change.node, change.label))
+        return places
+
+    @staticmethod
+    def _is_one(node: OneByOne) -> bool:
+        return isinstance(node.had, tuple)  # a variable, which has one value
+
+    def _holds_value(self, x: Any, depth: int = _DEEP) -> bool:
+        """Whether ``x`` is a value of a trace, or a number that is a symbol there, or holds one in
+        what the program has made."""
+        kind = type(x)
+        if issubclass(kind, torch.Tensor):
+            return issubclass(kind, Value) and x._level.number > 0
+        if kind in SYMBOLIC:
+            return True
+        if kind in SIMPLE or not depth:
+            return False
+        return any(self._holds_value(y, depth - 1) for y in self._inside(x))
+
+    def _inside(self, x: Any) -> Iterator[Any]:
+        kind = type(x)
+        if issubclass(kind, dict):
+            yield from dict.values(x)
+        elif kind in (list, tuple, set, frozenset, deque):
+            yield from x
+        elif not self.graph.knows(x) and not issubclass(kind, (type, torch.nn.Module)):
+            yield from (attributes_of(x) or {}).values()
+
+    def _refuse_value(self, change: Change) -> NoReturn:
+        kind = type(change.node.owner).__name__
+        values = [x for x in self._inside(change.now) if self._holds_value(x)]
+        raise RuntimeError(
+            f"the program adds a tensor that it computes to a {kind} "
+            f"from outside, {change.node.name}. A call would not do that. "
+            "Return the tensor, and add it outside of the compiled function."
+            f"{computed_at(values)}"
+        )
+
+    def leave_assigned(self) -> None:
+        """Put back what the program has assigned and no call assigns. ``RuntimeError`` if the
+        program reads such a place."""
+        places = self.assigned()
+        what = ", ".join(place.what for place in places)
+        if any(self._is_read(place) for place in places):
+            raise RuntimeError(
+                f"the program reads and assigns {what}, and what it assigns is a tensor that "
+                "it computes. A graph would not do that. Let it write to the tensor by copy_(), "
+                "or return the new one, or use runtime.jit, which assigns it in each call."
+                f"{computed_at([place.current() for place in places])}"
+            )
+        for change in self.changes():
+            if any(change.node is p.node and change.label == p.label for p in places):
+                assert isinstance(change.node, OneByOne)
+                change.node.assign(change.label, change.before)
+        if places:
+            warnings.warn(
+                (
+                    f"the program assigns a tensor that it computes to {what}. "
+                    "A compiled program leaves it as it was. Return the tensor, "
+                    "or use runtime.jit, which assigns it in each call."
+                ),
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def _is_read(self, place: Place) -> bool:
+        """Whether the program may read what is at a place, and not only assign it."""
+        graph = self.graph
+        if not isinstance(place.node, Named):
+            return True
+        return graph.computed or place.label in graph.loaded or place.label in graph.words
+
+    def effects(self, carried: frozenset[tuple[int, Any]]) -> Effects:
+        """What each call does again. ``carried``: keys of places that it assigns in another
+        way. ``RuntimeError`` for what no call can do again."""
+        self._tell_of_asked()
+        if self.graph.large:
+            warnings.warn(
+                f"the program may read {', '.join(self.graph.large)}, which a call does not "
+                "compare. Pass it as a tensor.",
+                UserWarning,
+                stacklevel=2,
+            )
+        found: list[Change] = []
+        repeats = True
+        for change in self.changes():
+            if (id(change.node.owner), change.label) in carried:
+                continue
+            if not change.node.watched:
+                self._refuse_moved(change.node)
+            if change.node.puts:
+                found.append(change)
+            repeats = repeats and change.node.puts and self.graph.knows_all(change)
+        self.written = frozenset((id(c.node.owner), c.label) for c in found)
+        # what was there before is not the program's to keep alive
+        return Effects([change._replace(before=None) for change in found], repeats)
+
+    def _tell_of_asked(self) -> None:
+        """Refuse what no graph of objects has: files, the system. Warn of clocks."""
+        for name, line in self.seen.asked.items():
+            if name.partition(".")[0] in CLOCKS:
+                warnings.warn(
+                    f"the program calls {name}, and its graph keeps what that has returned."
+                    f"{happened_at(line)}",
+                    UserWarning,
+                    stacklevel=2,
+                )
+                continue
+            raise RuntimeError(
+                f"the program calls {name}, which no call would do again: a graph keeps what it "
+                f"has returned. Call it outside, and pass what it returns.{happened_at(line)}"
+            )
+
+    def _refuse_moved(self, node: Node) -> NoReturn:
+        """Refuse that the program has moved a random generator of Python's or an iterator."""
+        line = happened_at(self.seen.moved.get(id(node.owner)) or self.graph.first_line)
+        kind = type(node.owner).__name__
+        if isinstance(node, Draws):
+            raise RuntimeError(
+                f"the program draws from {node.name}, a {kind} of Python's or NumPy's. A graph "
+                "keeps the numbers of the capture. Draw outside of it and pass the number, or "
+                f"draw by torch.rand.{line}"
+            )
+        raise RuntimeError(
+            f"the program takes items from {node.name}, a {kind}. No call would take the next "
+            f"ones. Take them outside, and pass them.{line}"
+        )
+
+    def moved(self) -> list[tuple[Node, Any, Any, Any]]:
+        """What is not as the program has found it: the node, the label, what was there, what is."""
+        return [
+            (node, *difference)
+            for node in self.graph.nodes
+            if node.watched
+            for difference in node.differences()
+        ]
+
+    def settle(self, carried: frozenset[tuple[int, Any]]) -> StateGuard:
+        """What a call asks. ``carried``: keys of places whose values are arguments of the graph."""
+        by_owner: dict[int, set[Any]] = {}
+        for owner, label in carried:
+            by_owner.setdefault(owner, set()).add(label)
+        asked = []
+        for node in self.graph.nodes:
+            node.free = frozenset(by_owner.get(id(node.owner), ()))
+            if WHOLE not in node.free:
+                asked.append(node)
+        self.graph.settle()
+        self.early.nodes.clear()
+        self.early.settle()
+        return StateGuard(asked)

@@ -1,0 +1,54 @@
+"""Whose code is not followed.
+
+The state that a program depends on is in the user's code and in that of other packages that it
+calls. torch, this package and Python's own library are known. So are a few packages that they are
+built on: their functions ask for nothing but their arguments."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+
+from ...trace.provenance import is_of_user
+
+_PACKAGES = ("mpmath", "numpy", "opt_einsum", "sympy", "typing_extensions")
+
+
+def _folder(package: str) -> str | None:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    folder, file = os.path.split(spec.origin)
+    return folder + os.sep if file == "__init__.py" else spec.origin
+
+
+_FOLDERS = tuple(folder for folder in map(_folder, _PACKAGES) if folder is not None)
+_files: dict[str, bool] = {}
+_modules: dict[str, bool] = {}
+
+
+def is_followed(file: str) -> bool:
+    """Whether the functions of a file are looked through for the state that they ask for."""
+    found = _files.get(file)
+    if found is None:
+        found = _files[file] = is_of_user(file) and not file.startswith(_FOLDERS)
+    return found
+
+
+def is_followed_module(name: str) -> bool:
+    """Whether the objects of a module's classes, and its globals, are state of the program."""
+    found = _modules.get(name)
+    if found is None:
+        found = _modules[name] = _is_followed_module(name)
+    return found
+
+
+def _is_followed_module(name: str) -> bool:
+    if name == "__main__":
+        return True
+    root = name.partition(".")[0]
+    if root in sys.stdlib_module_names or root in _PACKAGES:
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is None or is_followed(file)

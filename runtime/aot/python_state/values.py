@@ -1,0 +1,96 @@
+"""What a graph takes for the same, and how the parts of an object are found without a call of the
+user's code."""
+
+from __future__ import annotations
+
+import decimal
+import threading
+from types import MemberDescriptorType, MethodType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+MISSING: Any = object()
+SIMPLE = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    range,
+    slice,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+"""Classes of constants: no object of them changes, and equal ones are the same."""
+
+
+def _scalars_of(kind: type) -> list[type]:
+    heirs: list[type] = kind.__subclasses__()
+    return [kind, *(c for heir in heirs for c in _scalars_of(heir))]
+
+
+_EQUAL = frozenset((*SIMPLE, frozenset, decimal.Decimal, *_scalars_of(np.generic)))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are the same for a graph: one object, or equal constants of one class."""
+    if a is b:
+        return True
+    kind = type(a)
+    if kind is not type(b):
+        return False
+    if kind is float or kind is complex:
+        return repr(a) == repr(b)  # 0.0 and -0.0 are equal, and a NaN is not
+    if issubclass(kind, tuple):
+        return tuple.__len__(a) == tuple.__len__(b) and all(
+            map(same, tuple.__iter__(a), tuple.__iter__(b))
+        )
+    if kind is MethodType:
+        return a.__self__ is b.__self__ and a.__func__ is b.__func__
+    return kind in _EQUAL and bool(a == b)
+
+
+def attributes_of(x: Any) -> dict[str, Any] | None:
+    """The dictionary of an object, or None. No ``__getattr__`` of the user's is called."""
+    try:
+        # a ``threading.local`` has one for each thread
+        of_thread = issubclass(type(x), threading.local)
+        found = vars(x) if of_thread else object.__getattribute__(x, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def slots_of(kind: type) -> tuple[MemberDescriptorType, ...]:
+    """The descriptors of the ``__slots__`` of a class and of those that it inherits from."""
+    found = _SLOTS.get(kind)
+    if found is None:
+        found = _SLOTS[kind] = _find_slots(kind)
+    return found
+
+
+_SLOTS: WeakKeyDictionary[type, tuple[MemberDescriptorType, ...]] = WeakKeyDictionary()
+
+
+def _find_slots(kind: type) -> tuple[MemberDescriptorType, ...]:
+    return tuple(
+        member
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for member in vars(base).values()
+        if isinstance(member, MemberDescriptorType)
+    )
+
+
+def slot_value(slot: MemberDescriptorType, x: Any) -> Any:
+    try:
+        return slot.__get__(x)
+    except AttributeError:
+        return MISSING

@@ -1,0 +1,395 @@
+"""A jitted program has Python's state as in eager mode: what it finds, what it changes, and what
+only the capture could do is refused with the user's line."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import functools
+import itertools
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+import runtime
+from runtime import jit
+from runtime.aot import aot_function, nop
+from runtime.jit import explain
+
+WAYS: dict[str, Callable[..., Any]] = {
+    "jit": jit,
+    "aot_function": lambda f, **options: aot_function(f, nop, **options),
+}
+each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+class Config:
+    shared = 2.0
+
+    def __init__(self) -> None:
+        self.rate = 2.0
+        self.inner = SimpleNamespace(rate=2.0)
+        self.rates = [2.0]
+        self.by_name = {"rate": 2.0}
+
+    @property
+    def doubled(self) -> float:
+        return self.rate * 2
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "computed":
+            return self.rate
+        raise AttributeError(name)
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.k = 2.0
+
+    def forward(self, x: Any) -> Any:
+        return x * self.k
+
+
+class Below(Layer):
+    def forward(self, x: Any) -> Any:
+        return super().forward(x)
+
+
+class Reads(runtime.autograd.Function):
+    """A Function that reads a global when it runs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * CONFIG.rate
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * CONFIG.rate
+
+
+CONFIG = Config()
+LAYERS = nn.ModuleList([Below()])
+
+# what finds a number, 2.0 at first, and what makes it 3.0
+FINDS: dict[str, tuple[Callable[[Any], Any], Callable[[], Any]]] = {
+    "an attribute": (lambda x: x * CONFIG.rate, lambda: setattr(CONFIG, "rate", 3.0)),
+    "by getattr": (
+        lambda x: x * getattr(CONFIG, "ra" + "te" * len(x)),
+        lambda: setattr(CONFIG, "rate", 3.0),
+    ),
+    "by vars": (lambda x: x * vars(CONFIG)["rate"], lambda: setattr(CONFIG, "rate", 3.0)),
+    "by attrgetter": (lambda x: x * attrgetter("inner.rate")(CONFIG), lambda: _inner(3.0)),
+    "a property": (lambda x: x * CONFIG.doubled / 2, lambda: setattr(CONFIG, "rate", 3.0)),
+    "by __getattr__": (lambda x: x * CONFIG.computed, lambda: setattr(CONFIG, "rate", 3.0)),
+    "of a class": (lambda x: x * CONFIG.shared, lambda: setattr(Config, "shared", 3.0)),
+    "an attribute before that of the class": (
+        lambda x: x * CONFIG.shared,
+        lambda: setattr(CONFIG, "shared", 3.0),
+    ),
+    "an item": (lambda x: x * next(iter(CONFIG.rates)), lambda: CONFIG.rates.__setitem__(0, 3.0)),
+    "an item by a computed key": (
+        lambda x: x * CONFIG.by_name["".join(["ra", "te"])],
+        lambda: CONFIG.by_name.update(rate=3.0),
+    ),
+    "one of two objects": (
+        lambda x: x * (CONFIG if x.dim() else CONFIG.inner).rate,
+        lambda: setattr(CONFIG, "rate", 3.0),
+    ),
+    "a method of a layer's base class": (
+        lambda x: LAYERS[0](x),
+        lambda: setattr(LAYERS[0], "k", 3.0),
+    ),
+    "in a custom Function": (lambda x: Reads.apply(x), lambda: setattr(CONFIG, "rate", 3.0)),
+    "by eval": (lambda x: x * eval("CONFIG.rate"), lambda: setattr(CONFIG, "rate", 3.0)),
+    "the environment": (
+        lambda x: x * float(os.environ["RATE"]),
+        lambda: os.environ.update(RATE="3.0"),
+    ),
+    "what was missing": (
+        lambda x: x * getattr(CONFIG.inner, "other", 2.0),
+        lambda: setattr(CONFIG.inner, "other", 3.0),
+    ),
+    "a chain of mappings": (
+        lambda x: x * collections.ChainMap({}, CONFIG.by_name)["rate"],
+        lambda: CONFIG.by_name.update(rate=3.0),
+    ),
+}
+
+
+def _inner(rate: float) -> None:
+    CONFIG.inner.rate = rate
+
+
+@pytest.fixture(autouse=True)
+def _as_at_first(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("RATE", "2.0")
+    monkeypatch.setattr(Config, "shared", 2.0)
+    monkeypatch.setitem(globals(), "CONFIG", Config())
+    yield
+    LAYERS[0].k = 2.0  # type: ignore[assignment]
+
+
+@each_way
+@pytest.mark.parametrize("what", FINDS)
+def test_what_changes_between_two_calls_is_found(what: str, way: Callable[..., Any]) -> None:
+    f, change = FINDS[what]
+    g, x = way(f), torch.ones(1)
+    assert (g(x).item(), g(x).item()) == (2.0, 2.0)
+    change()
+    assert g(x).item() == 3.0
+
+
+class Trainer:
+    calls = 0
+
+    def __init__(self) -> None:
+        self.steps, self.total, self.last = 0, 0.0, None
+        self.kinds: set[str] = set()
+        self.queue = collections.deque([1.0, 2.0, 3.0], maxlen=3)
+        self.table: dict[str, Any] = {}
+
+
+def counts(t: Trainer, x: Any) -> Any:
+    t.steps += 1
+    return x * t.steps
+
+
+def counts_for_all(t: Trainer, x: Any) -> Any:
+    Trainer.calls += 1
+    return x * Trainer.calls
+
+
+def decays(t: Trainer, x: Any) -> Any:
+    t.total = 0.5 * t.total + 1.0
+    return x * t.total
+
+
+def goes_round(t: Trainer, x: Any) -> Any:
+    t.queue.append(t.queue[0])
+    return x * t.queue[-1]
+
+
+def remembers(t: Trainer, x: Any) -> Any:
+    if "mask" not in t.table:
+        t.table["mask"] = torch.ones(1) * 3
+        t.kinds.add("made")
+    return x * t.table["mask"]
+
+
+def deletes(t: Trainer, x: Any) -> Any:
+    if hasattr(t, "last"):
+        del t.last
+        return x * 2
+    return x
+
+
+def caches(t: Trainer, x: Any) -> Any:
+    return x * _doubled(3)
+
+
+@functools.lru_cache
+def _doubled(n: int) -> int:
+    return n * 2
+
+
+@pytest.mark.parametrize(
+    "f, programs",
+    [
+        (counts, 3),
+        (counts_for_all, 3),
+        (decays, 3),
+        (goes_round, 3),
+        (remembers, 2),
+        (deletes, 2),
+        (caches, 2),
+    ],
+)
+def test_what_a_program_changes_each_call_changes(f: Any, programs: int) -> None:
+    def seen(wrap: Callable[[Any], Any]) -> tuple[Any, Any]:
+        _doubled.cache_clear()
+        t, Trainer.calls = Trainer(), 0
+        g = wrap(functools.partial(f, t))
+        found = [(g(torch.ones(1)).item(), repr(sorted(vars(t).items()))) for _ in range(6)]
+        return found, g
+
+    expected, _ = seen(lambda f: f)
+    found, g = seen(jit)
+    assert found == expected and len(explain(g).programs) == programs
+
+
+def test_a_number_that_changes_outside_is_an_argument_from_the_third_value_on() -> None:
+    config = Config()
+    g = jit(lambda x: x * config.rate)
+    for i in range(8):
+        config.rate = float(i)
+        assert g(torch.ones(1)).item() == i
+    assert len(explain(g).programs) == 4
+
+
+@each_way
+def test_a_program_that_never_comes_to_an_end_of_its_changes_is_refused(way: Any) -> None:
+    history: list[int] = []
+
+    def f(x: Any) -> Any:
+        history.append(len(history))
+        return x * len(history)
+
+    g = way(f)
+    for i in range(8):
+        assert g(torch.ones(1)).item() == i + 1
+    with pytest.raises(RuntimeError, match=r"captured 8 times in turn.*'history' around.*ignore="):
+        g(torch.ones(1))
+    assert len(history) == 8
+
+
+@each_way
+def test_what_is_ignored_is_neither_compared_nor_changed(way: Any) -> None:
+    history: list[int] = []
+
+    def f(x: Any) -> Any:
+        history.append(1)
+        return x * len(history)
+
+    g = way(f, ignore=[history])
+    assert [g(torch.ones(1)).item() for _ in range(3)] == [1.0] * 3 and history == [1]
+
+
+@each_way
+def test_an_error_leaves_every_object_as_it_was(way: Any) -> None:
+    t = Trainer()
+
+    def f(x: Any) -> Any:
+        t.steps += 1
+        t.kinds.add("a")
+        t.queue.append(4.0)
+        t.table["x"] = x
+        t.new = x  # type: ignore[attr-defined]
+        del t.last
+        raise ValueError("mine")
+
+    before = repr(vars(t))
+    with pytest.raises(ValueError, match="mine"):
+        way(f)(torch.ones(1))
+    assert repr(vars(t)) == before
+
+
+def generated() -> Iterator[float]:
+    while True:
+        yield 1.0
+
+
+TAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "an iterator": (lambda: iter([1.0, 2.0]), "a list_iterator"),
+    "a count": (lambda: itertools.count(), "a count"),
+    "a generator": (generated, "a generator"),
+    "zip": (lambda: (lambda z: map(sum, z))(zip([1.0, 2.0], [1.0, 2.0], strict=True)), "a map"),
+}
+
+
+@each_way
+@pytest.mark.parametrize("what", TAKES)
+def test_what_is_taken_from_an_iterator_is_refused(what: str, way: Any) -> None:
+    make, kind = TAKES[what]
+    source = make()
+    with pytest.raises(RuntimeError, match=rf"takes items from 'source' around .*{kind}"):
+        way(lambda x: x * next(source))(torch.ones(1))
+
+
+SYSTEM: dict[str, Callable[[], Any]] = {
+    "posix.getcwd": lambda: len(os.getcwd()),
+    "datetime.now": lambda: datetime.datetime.now().year,
+    "io.open": lambda: len(open(__file__).read()),  # noqa: SIM115
+    "posix.urandom": lambda: len(os.urandom(2)),
+}
+
+
+@each_way
+@pytest.mark.parametrize("name", SYSTEM)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_what_the_system_says_is_refused_with_the_line(name: str, way: Any) -> None:
+    ask = SYSTEM[name]
+    with pytest.raises(RuntimeError, match=rf"calls {name}, .*test_state\.py:"):
+        way(lambda x: x * ask())(torch.ones(1))
+
+
+def test_a_clock_is_told_of() -> None:
+    with pytest.warns(UserWarning, match=r"calls time\.perf_counter.*test_state\.py"):
+        jit(lambda x: (time.perf_counter(), x * 2)[1])(torch.ones(1))
+
+
+def test_ordinary_code_is_neither_refused_nor_told_of() -> None:
+    def f(x: Any) -> Any:
+        print(f"{len(x):3d}", end="")
+        names = sorted({"b": 1, "a": 2}.items(), key=lambda item: item[1])
+        return x * sum(n for _, n in names) + float("1.5")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert jit(f)(torch.ones(1)).item() == 4.5
+
+
+def test_a_profiler_sees_the_program_and_keeps_its_hook() -> None:
+    import cProfile
+    import sys
+
+    seen: list[str] = []
+
+    def hook(frame: Any, event: str, argument: Any) -> None:
+        seen.append(frame.f_code.co_name)
+
+    def watched_by_the_profiler(x: Any) -> Any:
+        return x * CONFIG.rate
+
+    sys.setprofile(hook)
+    try:
+        g = jit(watched_by_the_profiler)
+        g(torch.ones(1))
+        assert sys.getprofile() is hook
+    finally:
+        sys.setprofile(None)
+    assert "watched_by_the_profiler" in seen
+    profile = cProfile.Profile()
+    profile.enable()
+    jit(lambda x: x * CONFIG.rate)(torch.ones(1))
+    profile.disable()
+    assert profile.getstats()
+
+
+class Reversed(torch.autograd.Function):
+    """torch's own class, which knows nothing of a capture."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g * -CONFIG.rate
+
+
+def test_a_custom_function_on_a_parameter_trains_it_with_what_its_backward_finds() -> None:
+    def trained(wrap: Callable[[Any], Any]) -> Any:
+        w, apply = nn.Parameter(torch.ones(2)), cast(Any, Reversed.apply)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            apply(w).sum().backward()
+            optimizer.step()
+
+        run = wrap(step)
+        for i in range(4):
+            CONFIG.rate = float(i)
+            run()
+        return w.tolist()
+
+    assert trained(jit) == pytest.approx(trained(lambda f: f))
