@@ -43,6 +43,11 @@ class Report:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
+        lines += [
+            f"program {i} changes {c.program.effects.what}"
+            for i, c in enumerate(self.programs)
+            if c.program.effects.changes
+        ]
         lines += [f"refused {text}" for text in self.refused]
         return "\n".join(
             [f"{self.name}: {len(self.programs)} program{'s' * (len(self.programs) != 1)}", *lines]

@@ -14,6 +14,9 @@ from runtime.jit.report import _text
 RATE = 2.0
 
 
+NAME = "test_the_table_names_what_a_program_changes.<locals>.f"
+
+
 def test_why_each_program_was_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     f = jit(lambda x, *more: x * RATE)
     f(torch.ones(2))
@@ -59,6 +62,18 @@ def test_the_table_names_programs_and_refusals() -> None:
     assert lines[3].startswith(
         "refused (float32[]): item(), bool(), int() or float() asks for the elements"
     )
+
+
+def test_the_table_names_what_a_program_changes() -> None:
+    totals = {"steps": "none"}
+
+    def f(x: Any) -> Any:
+        totals["steps"] = "some"
+        return x * 2
+
+    g = jit(f)
+    g(torch.ones(2))
+    assert str(explain(g)).splitlines()[3] == f"program 0 changes 'steps' of 'totals' around {NAME}"
 
 
 def test_the_source_has_the_lines_of_the_user() -> None:
