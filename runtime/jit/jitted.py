@@ -235,6 +235,8 @@ def _partial(
         named = {name: x for name, x in known.items() if name not in positional}
         return f(*(known[name] for name in positional), *args[len(free) :], **named, **kwargs)
 
+    # for the graph of objects, which does not look into functions of ours
+    without_static.static_values = tuple(static.values())  # type: ignore[attr-defined]
     return without_static
 
 

@@ -6,7 +6,8 @@
 
 The first program keeps such a number. It becomes an argument and a result of the next ones, so that
 they serve any value. A number that the program changes itself does so when it is met again, one
-that is changed outside when it has changed twice."""
+that is changed outside when it has changed twice. Where the program asks for the type of an object,
+or fails on an argument, numbers stay constants."""
 
 from __future__ import annotations
 
@@ -27,16 +28,19 @@ class StateNumbers:
     def __init__(self) -> None:
         self._last: ProgramState | None = None
         self._changed: Counter[tuple[int, Any]] = Counter()
+        self._lifted: set[tuple[int, Any]] = set()
+        self._constant: set[tuple[int, Any]] = set()
 
     def begin(self, state: ProgramState) -> None:
         """A capture begins, of a program that finds ``state``."""
         self._last = state
 
-    def found(self, known: Sequence[Place]) -> list[Place]:
-        """Further numbers that are others than the last capture found, and are to be arguments."""
-        if self._last is None:
+    def found(self, known: Sequence[Place], state: ProgramState) -> list[Place]:
+        """Further numbers that are others than the last capture found, and are to be arguments of
+        the program that finds ``state``."""
+        if self._last is None or self._last.graph.asks_types or state.graph.asks_types:
             return []
-        taken = {place.key for place in known}
+        taken = {place.key for place in known} | self._constant
         found = []
         for node, label, was, now in self._last.moved():
             if not isinstance(node, OneByOne) or not _is_number(was, now):
@@ -44,7 +48,13 @@ class StateNumbers:
             place = Place(node, label)
             if place.key not in taken and self._is_often(place):
                 found.append(place)
+        self._lifted |= {place.key for place in found}
         return found
+
+    def keep(self, places: Sequence[Place]) -> list[Place]:
+        """``places`` without numbers, which are constants from now on."""
+        self._constant |= self._lifted
+        return [place for place in places if place.key not in self._lifted]
 
     def _is_often(self, place: Place) -> bool:
         assert self._last is not None

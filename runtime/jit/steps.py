@@ -15,7 +15,9 @@ state that an optimizer makes. A call puts them where they belong."""
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
 from operator import attrgetter
@@ -46,6 +48,7 @@ from ..tape.saved import FREED
 from ..tape.values import GradValue
 from ..trace.number_reads import AskedForNumber, OtherSide, on_side
 from ..trace.provenance import line_in
+from ..trace.symbols import SYMBOLIC
 from .donation import take
 from .groups import Cell, Number, Numbers
 from .known import Known
@@ -57,6 +60,9 @@ _BACKWARD_HOOKS, _POST_HOOKS = (
     attrgetter("_backward_hooks"),
     attrgetter("_post_accumulate_grad_hooks"),
 )
+
+
+_NOTHING = nullcontext()
 
 
 class _Again(BaseException):
@@ -190,6 +196,7 @@ class Steps:
         self.sides: list[_Side | None] = [None]
         self.numbers = Numbers()
         self._lifted = StateNumbers()
+        self._assigning = threading.RLock()
         self._known = self._others = Known()
         self._makes_optimizers = False
 
@@ -209,7 +216,7 @@ class Steps:
         self._beside = Beside()
         self._known = Known(self._others)
         self._known.find(state.early.objects())
-        lifted = self._lifted.found(self.places)
+        lifted = self._lifted.found(self.places, state)
         self._lifted.begin(state)
         if lifted:
             self.places += lifted
@@ -219,6 +226,11 @@ class Steps:
         """``f`` by ``run``, which runs the programs."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            # a number that one call reads and assigns is no other call's meanwhile
+            with self._assigning if self.places else _NOTHING:
+                return called(*args, **kwargs)
+
+        def called(*args: Any, **kwargs: Any) -> Any:
             while True:
                 try:
                     if self.asked or self.places or self.sides[0] is not None:
@@ -299,8 +311,10 @@ class Steps:
                 result = self.f(*args, **kwargs)
             except AskedForNumber as e:
                 self._fix(optimizers.pinned(e))
+                self._keep_numbers()
                 raise
             except TypeError as e:
+                self._keep_numbers()
                 if "SymFloat" not in str(e):
                     raise
                 self._fix(optimizers.opened)  # Python does not say which number it is
@@ -311,6 +325,9 @@ class Steps:
                 ) from e
             except Unknown as e:
                 unknown = e.optimizer  # the error itself keeps it alive
+            except Exception:
+                self._keep_numbers()
+                raise
             if unknown is not None:
                 self._know(unknown)
                 raise _Again
@@ -341,10 +358,18 @@ class Steps:
             raise _Again
         if self._known.misses(self._state.graph.objects(), self._others):
             raise _Again
-        new = self._state.assigned()
+        try:
+            new = self._state.assigned()
+        except RuntimeError:
+            self._keep_numbers()
+            raise
         if new:
             self.places += new
             raise _Again
+        for place, value in zip(self.places, held.left, strict=False):
+            for x in opened.flatten(value)[0]:
+                if not isinstance(x, (torch.Tensor, *SYMBOLIC)):
+                    self._state.refuse_hidden(place, x)
         return self._outcome(
             (result, held.left), gradients, changed, used, made, assigned, of_scalers
         )
@@ -476,6 +501,13 @@ class Steps:
             return lost
 
         return begin
+
+    def _keep_numbers(self) -> None:
+        """Let numbers of Python's state be constants again, if some are arguments."""
+        kept = self._lifted.keep(self.places)
+        if len(kept) < len(self.places):
+            self.places = kept
+            raise _Again
 
     def _fix(self, numbers: Sequence[Number]) -> None:
         """Let ``numbers`` of optimizers, for whose values the program has asked, be constants."""

@@ -66,6 +66,8 @@ _WAYS = 4  # how many generated guards a call tries before it looks its program 
 _SIDES = 4
 # how many programs there are in turn, each for the state that the one before has left behind
 _STATES = 8
+# how many programs for states of one kind of call are kept: each keeps its objects alive
+_KEPT = 16
 
 
 def aot_function(
@@ -282,6 +284,7 @@ class Recipe:
             forward, backward = (
                 self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
             )
+        state.returned()
         state.leave_assigned()
         beside = self.beside()
         effects = state.effects(beside.carried)
@@ -511,7 +514,9 @@ class Programs:
         else:
             self._moving.pop(key, None)
         if program.effects.repeats:
-            self._by_key.setdefault(key, []).append(program)
+            known = self._by_key.setdefault(key, [])
+            known.append(program)
+            del known[:-_KEPT]
             self._by_key.move_to_end(key)
         # the program may have changed what it has read, when it was captured just now
         call = program.completed(entered, tracked)

@@ -10,9 +10,14 @@ never less."""
 from __future__ import annotations
 
 import dis
+import inspect
 import re
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
+
+import torch
+
+from .trusted import is_followed
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LONG = 256  # characters of a text from which on it is prose
@@ -79,3 +84,20 @@ def names_of(code: CodeType) -> CodeNames:
     if found is None:
         found = _known[id(code)] = (code, CodeNames(code))
     return found[1]
+
+
+def first_code(root: Any) -> tuple[CodeType | None, dict[str, Any]]:
+    """The code that a call of ``root`` runs first, if that is the user's."""
+    f = root
+    if isinstance(f, torch.nn.Module):
+        f = f.forward
+    elif not isinstance(f, (FunctionType, MethodType, type)):
+        f = _found_in_class(type(f), "__call__")
+    f = inspect.unwrap(getattr(f, "__func__", f))
+    if isinstance(f, FunctionType) and is_followed(f.__code__.co_filename):
+        return f.__code__, f.__globals__
+    return None, {}
+
+
+def _found_in_class(kind: type, name: str) -> Any:
+    return next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)

@@ -67,16 +67,14 @@ class DictItems(OneByOne):
         return found
 
     def changes(self) -> list[Change]:
-        keys, had = self._keys(), self.had
+        items, had = list(self.base.items(self.owner)), self.had
+        keys = [key for key, _ in items]
         # what was there has not stayed in place
         if len(keys) < len(had) or not all(map(same, keys, had)):
-            return [Change(self, None, had, self.look())]
-        found = [
-            Change(self, key, was, now)
-            for key, was in had.items()
-            if not same(now := self.at(key), was)
-        ]
-        return found + [Change(self, k, MISSING, self.at(k)) for k in keys if k not in had]
+            return [Change(self, None, had, dict(items))]
+        # without a look-up: a key may be a symbol, which has no hash
+        pairs = zip(items, itertools.chain(had.values(), itertools.repeat(MISSING)), strict=False)
+        return [Change(self, key, was, now) for (key, now), was in pairs if not same(now, was)]
 
     def restore(self) -> None:
         if self.changes():
@@ -93,7 +91,7 @@ class DictItems(OneByOne):
         )
 
 
-class SequenceItems(Node):
+class SequenceItems(OneByOne):
     """The items of a list or deque. ``base``: the class of Python's whose methods find them."""
 
     __slots__ = ("base",)
@@ -109,14 +107,28 @@ class SequenceItems(Node):
         self.base.clear(self.owner)
         self.base.extend(self.owner, values)
 
+    def at(self, label: Label) -> Any:
+        now = self.look()
+        return now[label] if label < len(now) else MISSING
+
+    def assign(self, label: Label, value: Any) -> None:
+        self.base.__setitem__(self.owner, label, value)
+
     def holds(self) -> bool:
-        return len(self.owner) == len(self.had) and all(map(same, self.look(), self.had))
+        now, had = self.look(), self.had
+        if len(now) == len(had) and all(map(same, now, had)):
+            return True
+        return bool(self.free) and not self.differences()
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
-        return [] if self.holds() else [(None, self.had, self.look())]
+        return [(c.label, c.before, c.now) for c in self.changes() if c.label not in self.free]
 
     def changes(self) -> list[Change]:
-        return [] if self.holds() else [Change(self, None, self.had, self.look())]
+        now, had = self.look(), self.had
+        if len(now) != len(had):
+            return [Change(self, None, had, now)]
+        pairs = enumerate(zip(had, now, strict=True))
+        return [Change(self, i, a, b) for i, (a, b) in pairs if not same(a, b)]
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ((x, f"{self.name}[{i}]") for i, x in enumerate(self.had))
@@ -225,6 +237,21 @@ class Draws(Node):
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ()
+
+
+class Arguments(Node):
+    """The arguments of an exception."""
+
+    __slots__ = ()
+
+    def look(self) -> Any:
+        return _ARGUMENTS.__get__(self.owner)
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        _ARGUMENTS.__set__(self.owner, values)
+
+
+_ARGUMENTS: Any = vars(BaseException)["args"]
 
 
 class Fact(Node):

@@ -226,6 +226,11 @@ def watching(graph: ObjectGraph) -> Iterator[Seen]:
     _set(hook)
     try:
         yield hook.seen
+        if _get() is not hook:
+            raise RuntimeError(
+                "the program sets a profile hook of Python's, by which its capture learns which "
+                "functions it enters. Set it outside of the program."
+            )
     finally:
         _set(None if in_c else before)
         if in_c:

@@ -17,9 +17,8 @@ all objects count."""
 from __future__ import annotations
 
 import builtins
-import enum
 import functools
-import inspect
+import gc
 import random
 import sys
 import types
@@ -37,8 +36,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...seam.levels import Value
 from ...trace.provenance import Line, is_of_package
 from ...trace.symbols import SYMBOLIC
-from .code_names import names_of
+from .code_names import first_code, names_of
 from .contents import Fact, Parts, Position
+from .lookups import COMPUTED, is_lookup
 from .nodes import (
     Attributes,
     Bases,
@@ -50,7 +50,7 @@ from .nodes import (
     Named,
     Node,
 )
-from .object_kinds import FACTS, PLAIN, registered, row_of
+from .object_kinds import FACTS, NAMED_ALONE, PLAIN, registered, row_of
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .trusted import is_followed, is_followed_module
@@ -62,32 +62,6 @@ LIMIT = 200_000
 """Objects of one graph."""
 LARGE = 2**24
 """Bytes of an array from which on it is not compared."""
-COMPUTED = frozenset(
-    [
-        "vars",
-        "__dict__",
-        "getattr",
-        "setattr",
-        "hasattr",
-        "delattr",
-        "dir",
-        "asdict",
-        "astuple",
-        "fields",
-        "replace",
-        "copy",
-        "deepcopy",
-        "dumps",
-        "__getstate__",
-        "attrgetter",
-        "methodcaller",
-        "globals",
-        "eval",
-        "exec",
-        "locals",
-    ]
-)
-"""Names of what looks attributes up whose names are in no code."""
 _OF_CLASSES = frozenset(
     [
         "__dict__",
@@ -103,7 +77,7 @@ _OF_CLASSES = frozenset(
     ]
 )
 # which the capture follows itself, and a note that only a warning of schedulers reads
-_OF_OPTIMIZERS = frozenset(("param_groups", "state", "defaults", "_opt_called"))
+_OF_OPTIMIZERS = frozenset(("param_groups", "state", "_opt_called"))
 _SIMPLE = frozenset((*SIMPLE, type(MISSING)))
 
 
@@ -144,6 +118,7 @@ class ObjectGraph:
         self._waiting: defaultdict[str, list[Named]] = defaultdict(list)
         self._modules: dict[int, Globals] = {}
         self._facts: set[str] = set()
+        self.asks_types = False  # whether code calls `type`, which tells symbols from numbers
         self.computed = False
         self._pending: deque[tuple[Any, str]] = deque()
         roots = list(roots)
@@ -153,7 +128,7 @@ class ObjectGraph:
             for x, name in _DRAWN:
                 self._reach(x, name)
             self._drain()
-            for code, names in (*map(_code_of, roots), *ahead):
+            for code, names in (*map(first_code, roots), *ahead):
                 if code is not None:
                     self._learn_code(code, names)
             self._drain()
@@ -187,6 +162,7 @@ class ObjectGraph:
         self._learn(found.every, found.words)
         self._ask(self._globals(names, str(names.get("__name__"))), found.globals)
         of_python = [n for n in found.globals if n not in names]
+        self.asks_types = self.asks_types or "type" in of_python
         self._ask(self._globals(vars(builtins), "builtins"), of_python)
 
     def _learn(self, names: Iterable[str], words: Iterable[str]) -> None:
@@ -214,6 +190,9 @@ class ObjectGraph:
         if kind in _SIMPLE or x is MISSING or id(x) in self._reached:
             return
         self._reached[id(x)] = x
+        if is_lookup(x):
+            self._lookup(x, name)
+            return
         for kinds, visit in _VISITS:
             if issubclass(kind, kinds):  # `isinstance` may ask the object for its class
                 visit(self, x, name)
@@ -255,6 +234,7 @@ class ObjectGraph:
     def _function(self, f: FunctionType, name: str) -> None:
         file, wrapped = f.__code__.co_filename, f.__dict__.get("__wrapped__")
         self._pending.append((wrapped, name))
+        self._pending += [(x, name) for x in f.__dict__.get("static_values", ())]
         if is_of_package(file) or (not is_followed(file) and not f.__closure__):
             return  # what our own functions close over is no state of the program
         self._add(FunctionParts(f, f.__qualname__))
@@ -278,7 +258,14 @@ class ObjectGraph:
         node = self._globals(vars(m), m.__name__)
         if id(node.owner) not in self._modules:
             self._modules[id(node.owner)] = node
-            self._ask(node, [n for n in self.names if n in node.owner])
+            self._ask_module(node)
+
+    def _ask_module(self, node: Globals) -> None:
+        """Let the names of a module count that code has, also in texts. All of them where code
+        computes names."""
+        wanted = self.names | self.words | {"__getattr__"}
+        names = [n for n in node.owner if n in wanted or (self.computed and n[:2] != "__")]
+        self._ask(node, names)
 
     def _globals(self, names: dict[str, Any], name: str) -> Globals:
         found = self._named.get(id(names))
@@ -315,16 +302,26 @@ class ObjectGraph:
             self._pending.append((None if own is None else own.get("__wrapped__"), name))
             return
         if own is None and not slots_of(kind):
-            self.opaque.append(name)
-            return
-        if issubclass(kind, enum.Enum):
-            self._pending.append((kind, kind.__qualname__))
+            self._opaque(x, name)
             return
         node = Attributes(x, name, {} if own is None else own, self.counts)
         self._names_of(node, x)
         self._pending.append((kind, kind.__qualname__))
         if issubclass(kind, torch.nn.Module):
             self._pending += [(hooks, name) for name, hooks in _HOOKS_OF_ALL]
+
+    def _opaque(self, x: Any, name: str) -> None:
+        """An object of C, which says nothing of itself but what it tells Python's collector that it
+        holds."""
+        self.opaque.append(name)
+        held = [y for y in gc.get_referents(x) if not isinstance(y, (type, ModuleType))]
+        self._pending += [(y, name) for y in held]
+
+    def _lookup(self, x: Any, name: str) -> None:
+        """A function that looks names up that are in no code."""
+        self._look_through_all()
+        if issubclass(type(x), types.BuiltinMethodType):
+            self._pending.append((x.__self__, name))
 
     def _names_of(self, node: Named, x: Any) -> None:
         """Add a node of names, and let those count that do. It waits for the others."""
@@ -352,6 +349,8 @@ class ObjectGraph:
         row = row_of(x)
         assert row is not None and row.node is not None
         self._add(self._made(row.node, x, name))
+        if attributes_of(x):
+            self._object(x, name)
 
     def _proxy(self, x: Any, name: str) -> None:
         self._pending.append((x.__reduce_ex__.__self__, name))
@@ -377,6 +376,8 @@ class ObjectGraph:
 
     def _generator(self, x: torch.Generator, name: str) -> None:
         self.generators.append(x)
+        if attributes_of(x):
+            self._object(x, name)
 
     def _passed_over(self, x: Any, name: str) -> None:
         """Of the graph of another program nothing is asked."""
@@ -394,8 +395,8 @@ class ObjectGraph:
         """Whether the program may ask ``x`` for ``name``."""
         if name in self.names or name in self.words:
             return not (name in _OF_OPTIMIZERS and issubclass(type(x), torch.optim.Optimizer))
-        if issubclass(type(x), LRScheduler):
-            return name in self.of_schedulers
+        if issubclass(type(x), NAMED_ALONE):
+            return name in self.of_schedulers or self.computed
         if issubclass(type(x), type):
             of_torch = issubclass(x, torch.nn.Module) and name == "forward"
             return of_torch or name.startswith("__") or self._sees_all(x)
@@ -417,16 +418,19 @@ class ObjectGraph:
             m = sys.modules.get(n)
             if isinstance(m, ModuleType) and is_followed_module(n):
                 self._imported(m)
-        if not self.computed and not COMPUTED.isdisjoint(new):
-            self._ask_all_attributes()
+        if not COMPUTED.isdisjoint(new):
+            self._look_through_all()
         self._ask_waiting(new)
-        for of_module in list(self._modules.values()):
-            names = [n for n in new if n in self.names and n in of_module.owner]
-            self._ask(of_module, names)
+        if new:
+            for of_module in list(self._modules.values()):
+                self._ask_module(of_module)
         if not self.names.isdisjoint(("globals", "eval", "exec")):
             self._ask_all_globals()
 
-    def _ask_all_attributes(self) -> None:
+    def _look_through_all(self) -> None:
+        """Let all attributes of all objects count."""
+        if self.computed:
+            return
         self.computed = True
         for node in list(self._named.values()):
             if not isinstance(node, Globals):
@@ -507,7 +511,7 @@ class ObjectGraph:
         kind = type(x)
         if kind is tuple or kind is frozenset:
             return all(map(self.knows, x))
-        return kind in _SIMPLE or kind is types.MethodType or id(x) in self._reached
+        return kind in _SIMPLE or kind in _UNMADE or id(x) in self._reached
 
 
 def _path(owner: str, name: str) -> str:
@@ -524,23 +528,6 @@ def _is_of_user(c: type) -> bool:
 _module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 
 
-def _code_of(root: Any) -> tuple[CodeType | None, dict[str, Any]]:
-    """The code that a call of ``root`` runs first, if that is the user's."""
-    f = root
-    if isinstance(f, torch.nn.Module):
-        f = f.forward
-    elif not isinstance(f, (FunctionType, types.MethodType, type)):
-        f = _found_in_class(type(f), "__call__")
-    f = inspect.unwrap(getattr(f, "__func__", f))
-    if isinstance(f, FunctionType) and is_followed(f.__code__.co_filename):
-        return f.__code__, f.__globals__
-    return None, {}
-
-
-def _found_in_class(kind: type, name: str) -> Any:
-    return next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
-
-
 BUDGET = 20_000
 """Nodes of an early graph."""
 
@@ -551,6 +538,8 @@ def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph
     return ObjectGraph(roots, ignore, budget=BUDGET)
 
 
+# kinds whose objects no run makes, or that are as good as equal ones
+_UNMADE = frozenset((types.MethodType, types.BuiltinFunctionType, ModuleType, type))
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _OURS = __name__.partition(".")[0]
 _WITHOUT_STATE = (torch.nn.Module, object)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import decimal
 import functools
+import gc
 import importlib
 import io
 import itertools
@@ -26,8 +27,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
-from .contents import CONTAINERS, Buffer, Draws, Elements, Parts, Position, Variable
+from .contents import (
+    CONTAINERS,
+    Arguments,
+    Buffer,
+    Draws,
+    Elements,
+    Parts,
+    Position,
+    Variable,
+)
 from .nodes import Node
 
 
@@ -80,6 +91,10 @@ def _wrapped(x: Any) -> tuple[Any, ...]:
     return (x.__wrapped__,)
 
 
+def _mapping_of(view: Any) -> tuple[Any, ...]:
+    return tuple(x for x in gc.get_referents(view) if isinstance(x, dict))
+
+
 ROWS: tuple[Row, ...] = (
     Row((types.MethodType,), None, lambda x: (x.__self__, x.__func__)),
     Row((types.BuiltinMethodType, types.MethodWrapperType), None, _self_of),
@@ -91,6 +106,8 @@ ROWS: tuple[Row, ...] = (
     Row((ContextVar,), Variable),
     Row((array.array, bytearray, memoryview), Buffer),
     Row((types.MappingProxyType,), _parts(lambda x: (*x.keys(), *x.values()))),
+    Row(tuple(map(type, ({}.keys(), {}.values(), {}.items()))), None, _mapping_of),
+    Row((BaseException,), Arguments),
     Row((np.ndarray,), Elements),
     Row((random.SystemRandom,), None),
     Row((random.Random, np.random.Generator, np.random.RandomState), Draws),
@@ -101,7 +118,6 @@ ROWS: tuple[Row, ...] = (
 PLAIN: tuple[Any, ...] = (
     np.generic,
     decimal.Decimal,
-    types.BuiltinFunctionType,
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
@@ -113,10 +129,7 @@ PLAIN: tuple[Any, ...] = (
     torch.Size,
     torch._ops.OperatorBase,
     torch._ops.OpOverloadPacket,
-    logging.Logger,
-    logging.Handler,
     io.IOBase,
-    threading.Thread,
     type(threading.Lock()),
     type(threading.RLock()),
 )
@@ -130,6 +143,10 @@ def row_of(x: Any) -> Row | None:
         return Row((type(x),), _position)
     return next((row for row in ROWS if issubclass(type(x), row.kinds)), None)
 
+
+NAMED_ALONE: tuple[type, ...] = (LRScheduler, logging.Logger, logging.Handler, threading.Thread)
+"""Kinds of torch's and Python's of which only the attributes count that code has names for. Of
+others code that is not looked through may read any."""
 
 FACTS: dict[str, Callable[[], Any]] = {
     "get_num_threads": torch.get_num_threads,

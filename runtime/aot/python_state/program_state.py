@@ -13,9 +13,11 @@ returned, which nothing may find afterwards: ``jit`` makes it a result of the gr
 from __future__ import annotations
 
 import functools
+import gc
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -30,9 +32,9 @@ from .nodes import Change, Named, Node, OneByOne, Place
 from .object_graph import Code, ObjectGraph, early_graph
 from .reads import OF_MEMORY, WHOLE, Read, has_place
 from .state_guard import StateGuard
-from .values import SIMPLE, attributes_of
+from .values import SIMPLE, attributes_of, look_into
 
-_DEEP = 6  # steps from a changed place to a value of the trace
+_MANY = 10_000  # objects that are looked at for a value of the trace
 
 
 class Held:
@@ -125,8 +127,17 @@ class ProgramState:
         known = [t for t in known if has_place(t)]
         return [Read(t, name, OF_MEMORY[name](t)) for t in known for name in asked]
 
+    def _empty_caches(self) -> None:
+        """Empty each cache of a function that has kept a value of the trace."""
+        for node in self.graph.nodes:
+            if not isinstance(node.owner, functools._lru_cache_wrapper) or not node.changes():
+                continue
+            if any(map(self._holds_value, gc.get_referents(node.owner))):
+                node.owner.cache_clear()
+
     def restore(self) -> None:
         """Let each object have what it had before the first run."""
+        self._empty_caches()
         for node in self.graph.nodes:
             if id(node.owner) not in self._left_alone:
                 node.restore()
@@ -145,6 +156,8 @@ class ProgramState:
         container that has got one and cannot be assigned to by the place."""
         places: list[Place] = []
         for change in self.changes():
+            if type(change.label) in SYMBOLIC:
+                self._refuse_value(change)
             if not self._holds_value(change.now):
                 continue
             if not isinstance(change.node, OneByOne) or change.label is None:
@@ -159,36 +172,62 @@ class ProgramState:
     def _is_one(node: OneByOne) -> bool:
         return isinstance(node.had, tuple)  # a variable, which has one value
 
-    def _holds_value(self, x: Any, depth: int = _DEEP) -> bool:
+    def refuse_hidden(self, place: Place, x: Any) -> None:
+        """Refuse an object with a value of the trace inside, which a call would have to make."""
+        values = self._values_in(x)
+        if values:
+            raise RuntimeError(
+                f"the program assigns a {type(x).__name__}, with a tensor that it computes inside, "
+                f"to {place.what}. A call would not make it anew. Assign the tensor, or a tuple, "
+                f"list or dictionary.{computed_at(values)}"
+            )
+
+    def _holds_value(self, x: Any) -> bool:
         """Whether ``x`` is a value of a trace, or a number that is a symbol there, or holds one in
         what the program has made."""
-        kind = type(x)
-        if issubclass(kind, torch.Tensor):
-            return issubclass(kind, Value) and x._level.number > 0
-        if kind in SYMBOLIC:
-            return True
-        if kind in SIMPLE or not depth:
-            return False
-        return any(self._holds_value(y, depth - 1) for y in self._inside(x))
+        return bool(self._values_in(x))
 
-    def _inside(self, x: Any) -> Iterator[Any]:
+    def _values_in(self, x: Any) -> list[Any]:
+        seen: dict[int, Any] = {}
+        found, pending = [], [x]
+        while pending and len(seen) < _MANY:
+            y = pending.pop()
+            kind = type(y)
+            if issubclass(kind, torch.Tensor) or kind in SYMBOLIC:
+                if kind in SYMBOLIC or (issubclass(kind, Value) and y._level.number > 0):
+                    found.append(y)
+            elif kind not in SIMPLE and id(y) not in seen:
+                seen[id(y)] = y
+                pending += self._inside(y)
+        return found
+
+    def _inside(self, x: Any) -> Iterable[Any]:
+        """What an object holds that the program has made. What was there before has nodes of its
+        own."""
         kind = type(x)
-        if issubclass(kind, dict):
-            yield from dict.values(x)
-        elif kind in (list, tuple, set, frozenset, deque):
-            yield from x
-        elif not self.graph.knows(x) and not issubclass(kind, (type, torch.nn.Module)):
-            yield from (attributes_of(x) or {}).values()
+        if issubclass(kind, (dict, list, tuple, set, frozenset, deque)):
+            own = attributes_of(x) or {}
+            return [*gc.get_referents(x), *own.values()]
+        if issubclass(kind, (type, ModuleType)) or self.graph.knows(x):
+            return ()
+        if kind is FunctionType:
+            cells = x.__closure__ or ()
+            return [*map(look_into, cells), *(x.__defaults__ or ()), *x.__dict__.values()]
+        return gc.get_referents(x)
 
     def _refuse_value(self, change: Change) -> NoReturn:
         kind = type(change.node.owner).__name__
-        values = [x for x in self._inside(change.now) if self._holds_value(x)]
+        values = self._values_in((change.label, change.now))
         raise RuntimeError(
-            f"the program adds a tensor that it computes to a {kind} "
+            f"the program adds a tensor or number that it computes to a {kind} "
             f"from outside, {change.node.name}. A call would not do that. "
-            "Return the tensor, and add it outside of the compiled function."
+            "Return it, and add it outside of the compiled function."
             f"{computed_at(values)}"
         )
+
+    def returned(self) -> None:
+        """The program has returned for the last time."""
+        self._empty_caches()
 
     def leave_assigned(self) -> None:
         """Put back what the program has assigned and no call assigns. ``RuntimeError`` if the

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import decimal
 import threading
-from types import MemberDescriptorType, MethodType
+from types import CellType, MemberDescriptorType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -87,6 +87,14 @@ def _find_slots(kind: type) -> tuple[MemberDescriptorType, ...]:
         for member in vars(base).values()
         if isinstance(member, MemberDescriptorType)
     )
+
+
+def look_into(cell: CellType) -> Any:
+    """What a variable of a function around has, or ``MISSING``."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
 
 
 def slot_value(slot: MemberDescriptorType, x: Any) -> Any:

@@ -67,6 +67,13 @@ class Abstract(ABC):  # noqa: B024
 class Colour(Enum):
     RED = 1
 
+    def __init__(self, number: int) -> None:
+        self.seen: list[int] = []
+
+
+class Array(np.ndarray[Any, Any]):
+    a: int
+
 
 def with_default(x: int = 1, *, a: int = 2) -> int:
     return x + a
@@ -108,6 +115,7 @@ def _with(x: Any, name: str, value: Any) -> Any:
 
 
 _kept = Plain()
+_viewed: dict[str, list[int]] = {"a": []}
 
 # an object, and what another call would find changed
 KINDS: dict[str, Case] = {
@@ -156,6 +164,15 @@ KINDS: dict[str, Case] = {
     ),
     "an attribute of a parameter": _case(
         lambda: _with(torch.ones(1), "a", 1), lambda t: setattr(t, "a", 2)
+    ),
+    "a member of an enumeration": _case(lambda: Colour.RED, lambda x: x.seen.append(1)),
+    "an exception": _case(lambda: ValueError(1), lambda e: setattr(e, "args", (2,))),
+    "a bound method of C": _case(lambda: {}.get, lambda f: f.__self__.update(a=1)),
+    "the values of a dictionary": _case(
+        lambda: _viewed.values(), lambda v: _viewed.update(a=[*_viewed["a"], 1])
+    ),
+    "an attribute of an array of the user's": _case(
+        lambda: _with(np.zeros(1).view(Array), "a", 1), lambda x: setattr(x, "a", 2)
     ),
     "a weak reference": _case(lambda: weakref.ref(_kept), lambda r: setattr(_kept, "a", 2)),
 }
@@ -218,10 +235,6 @@ def test_a_context_variable_is_found_in_its_context() -> None:
     graph.restore()
     assert graph.holds() and VARIABLE.get() == 1
     VARIABLE.reset(token)
-
-
-def test_a_member_of_an_enumeration_is_a_constant() -> None:
-    assert not [n for n in graph_of(Colour.RED).nodes if n.owner is Colour.RED]
 
 
 def test_an_attribute_that_no_code_names_is_not_asked_for() -> None:

@@ -241,7 +241,7 @@ def test_a_tensor_that_is_added_to_a_list_from_outside_is_refused() -> None:
 
     for wrap in WRAPPERS.values():
         with pytest.raises(
-            RuntimeError, match="adds a tensor that it computes to a list from outside"
+            RuntimeError, match="adds a tensor or number that it computes to a list from outside"
         ):
             wrap(f)(torch.ones(2))
         assert losses == []
