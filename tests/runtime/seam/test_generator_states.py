@@ -61,8 +61,7 @@ def test_a_compiled_function_is_captured_without_using_up_draws(
         return x * 2
 
     x = torch.ones(2, requires_grad=True)
-    graph = aot_function(f, nop)
-    with pytest.warns(UserWarning, match="reads and changes"):
-        assert graph(x).tolist() == [2.0, 2.0]
+    graph = aot_function(f, nop, ignore=[cuda])  # which stands for torch's own state
+    assert graph(x).tolist() == [2.0, 2.0]
     assert cuda.asked > 0
     assert cuda.state.item() == 7

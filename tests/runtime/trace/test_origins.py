@@ -41,7 +41,7 @@ STACKS: dict[str, tuple[str | None, Any]] = {
     "the innermost of the user's": (OTHER + USERS + INNER, ("/home/me/net.py", 3, "forward")),
     "one of the user's": (INNER + OTHER + INNER, ("/home/me/train.py", 9, "main")),
     "the innermost of others": (
-        INNER + INNER.replace("12", "14"),
+        INNER + INNER.replace("line 12", "line 14"),
         (nn.modules.module.__file__, 14, "_call_impl"),
     ),
 }

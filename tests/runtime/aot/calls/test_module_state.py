@@ -50,7 +50,6 @@ class AddsOne(Net):
         return y * 1
 
 
-@pytest.mark.filterwarnings("ignore:the program reads and changes the 'steps':UserWarning")
 @pytest.mark.parametrize("kind", [Writes, AddsOne])
 def test_a_capture_that_is_repeated_changes_python_once(kind: Any) -> None:
     net, x = kind(), torch.ones(2)
