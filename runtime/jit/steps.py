@@ -174,6 +174,11 @@ class _Leaves:
         )
 
 
+def _without_hooks(leaves: Sequence[torch.Tensor]) -> list[Read]:
+    """The question whether ``leaves`` have no hooks, which a graph would not call."""
+    return [Read(Slots(_Leaves(leaves)), "hooked", False)] if leaves else []
+
+
 class _Side:
     """An argument of the program, by which it is captured once for each way through the branches of
     an optimizer or gradient scaler."""
@@ -406,9 +411,8 @@ class Steps:
         if not (
             changed or gradients.used or gradients.spent or gradients.frozen or used or self.places
         ):
-            self._beside = Beside(
-                of_scalers, partial(self._beginning, (), (), ()) if self.donates else None
-            )
+            begin = partial(self._beginning, (), (), ()) if self.donates else None
+            self._beside = Beside([*of_scalers, *_without_hooks(gradients.differentiated)], begin)
             return result[0]
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
         for i in spent:
@@ -428,7 +432,7 @@ class Steps:
         )
         reads = [
             *of_scalers,
-            Read(Slots(_Leaves(added)), "hooked", False),
+            *_without_hooks([*added, *gradients.differentiated]),
             *(read for w in used for read in w.reads()),
         ]
         carried = frozenset(

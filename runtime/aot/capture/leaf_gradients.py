@@ -83,6 +83,8 @@ class LeafGradients:
         self.arguments = arguments
         self.asked: list[Any] = []  # leaves, or numbers of arguments
         self.spent: set[Node] = set()  # which a pass has freed
+        # tensors from outside whose gradients the program has asked torch.autograd.grad for
+        self.differentiated: list[torch.Tensor] = []
         self.used = False
         self.entering = False
         self._kept: dict[Any, KeptGradient] = {}
@@ -267,6 +269,9 @@ class LeafGradients:
         **options: Any,
     ) -> Any:
         """As ``torch.autograd.grad``."""
+        wanted = inputs.values() if isinstance(inputs, dict) else session.listed(inputs)
+        for t in wanted:
+            self.check_input(t)
         outputs, inputs = self.inside(outputs), self.inside(inputs)
         reached = _behind(_nodes(outputs))
         with without_autocast():
@@ -334,6 +339,17 @@ class LeafGradients:
             with torch.no_grad():
                 kept.value.add_(g)
         self.completed(kept, node)
+
+    def check_input(self, t: Any) -> None:
+        """Before a pass for the gradient of ``t``: raise if a graph would do something else."""
+        if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level.number):
+            return
+        self.differentiated.append(t)
+        if hooked(t):
+            raise RuntimeError(
+                "torch.autograd.grad in the program asks for the gradient of a tensor with "
+                f"hooks, {HOOKS}{here()}"
+            )
 
     def check_leaf(self, kept: KeptGradient, node: Node) -> None:
         """Before a backward pass adds to ``kept``: raise if a graph would do something else."""

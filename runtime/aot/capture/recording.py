@@ -85,6 +85,9 @@ class TracedGradients(LeafGradients):
             before = leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
             kept.value = None if before is None else self.inside(before)
 
+    def check_input(self, t: Any) -> None:
+        """Hooks of a leaf are called in the trace."""
+
     def check_leaf(self, kept: KeptGradient, node: Node) -> None:
         leaf = self.tensor_of(kept)
         if leaf is not None and not leaf.is_leaf:

@@ -144,6 +144,21 @@ def test_hooks_of_a_leaf_are_refused(kind: str, calls_before: int) -> None:
 
 
 @pytest.mark.parametrize("calls_before", [0, 2])
+def test_hooks_of_a_leaf_are_refused_by_torch_autograd_grad(calls_before: int) -> None:
+    w = nn.Parameter(torch.ones(1))
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        return torch.autograd.grad((x * w).sum(), w)[0]
+
+    for _ in range(calls_before):
+        assert f(torch.ones(1)).item() == 1.0
+    w.register_hook(lambda g: g * 3)
+    with pytest.raises(RuntimeError, match=r"autograd\.grad in the program asks.*with hooks"):
+        f(torch.ones(1))
+
+
+@pytest.mark.parametrize("calls_before", [0, 2])
 def test_hooks_of_an_argument_that_gets_a_gradient_are_refused(calls_before: int) -> None:
     f = jit(lambda x: (x * x).sum().backward())
     for _ in range(calls_before):
