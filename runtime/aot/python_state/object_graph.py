@@ -528,7 +528,7 @@ def _is_of_user(c: type) -> bool:
 _module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 
 
-BUDGET = 20_000
+BUDGET = 5_000
 """Nodes of an early graph."""
 
 
