@@ -125,7 +125,7 @@ class ObjectGraph:
         for root in roots:
             self._pending.append((root, getattr(root, "__name__", type(root).__name__)))
         with torch._C.DisableTorchFunction():
-            for x, name in _DRAWN:
+            for x, name in _DRAWN if budget is None else ():
                 self._reach(x, name)
             self._drain()
             for code, names in (*map(first_code, roots), *ahead):
@@ -528,7 +528,7 @@ def _is_of_user(c: type) -> bool:
 _module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 
 
-BUDGET = 5_000
+BUDGET = 1_000
 """Nodes of an early graph."""
 
 

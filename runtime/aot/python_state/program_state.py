@@ -151,11 +151,12 @@ class ProgramState:
         found = self.graph.changes()
         return [c for c in found if id(c.node.owner) not in self._left_alone]
 
-    def assigned(self) -> list[Place]:
+    def assigned(self, changes: Sequence[Change] | None = None) -> list[Place]:
         """Where the program has assigned what holds a value of the trace. ``RuntimeError`` for a
-        container that has got one and cannot be assigned to by the place."""
+        container that has got one and cannot be assigned to by the place. ``changes``: all that the
+        program has changed, if that is known."""
         places: list[Place] = []
-        for change in self.changes():
+        for change in self.changes() if changes is None else changes:
             if type(change.label) in SYMBOLIC:
                 self._refuse_value(change)
             if not self._holds_value(change.now):
@@ -232,7 +233,8 @@ class ProgramState:
     def leave_assigned(self) -> None:
         """Put back what the program has assigned and no call assigns. ``RuntimeError`` if the
         program reads such a place."""
-        places = self.assigned()
+        changes = self.changes()
+        places = self.assigned(changes)
         what = ", ".join(place.what for place in places)
         if any(self._is_read(place) for place in places):
             raise RuntimeError(
@@ -241,7 +243,7 @@ class ProgramState:
                 "or return the new one, or use runtime.jit, which assigns it in each call."
                 f"{computed_at([place.current() for place in places])}"
             )
-        for change in self.changes():
+        for change in changes if places else ():
             if any(change.node is p.node and change.label == p.label for p in places):
                 assert isinstance(change.node, OneByOne)
                 change.node.assign(change.label, change.before)
