@@ -261,11 +261,10 @@ class ObjectGraph:
             self._ask_module(node)
 
     def _ask_module(self, node: Globals) -> None:
-        """Let the names of a module count that code has, also in texts. All of them where code
-        computes names."""
+        """Let the names of a module count that code has, also in texts. Not all of them where code
+        computes names: a module leads to what it imports, and so to all modules."""
         wanted = self.names | self.words | {"__getattr__"}
-        names = [n for n in node.owner if n in wanted or (self.computed and n[:2] != "__")]
-        self._ask(node, names)
+        self._ask(node, [n for n in node.owner if n in wanted])
 
     def _globals(self, names: dict[str, Any], name: str) -> Globals:
         found = self._named.get(id(names))
@@ -314,7 +313,7 @@ class ObjectGraph:
         """An object of C, which says nothing of itself but what it tells Python's collector that it
         holds."""
         self.opaque.append(name)
-        held = [y for y in gc.get_referents(x) if not isinstance(y, (type, ModuleType))]
+        held = [y for y in gc.get_referents(x) if not issubclass(type(y), _NOT_HELD)]
         self._pending += [(y, name) for y in held]
 
     def _lookup(self, x: Any, name: str) -> None:
@@ -396,7 +395,7 @@ class ObjectGraph:
         if name in self.names or name in self.words:
             return not (name in _OF_OPTIMIZERS and issubclass(type(x), torch.optim.Optimizer))
         if issubclass(type(x), NAMED_ALONE):
-            return name in self.of_schedulers or self.computed
+            return name in self.of_schedulers
         if issubclass(type(x), type):
             of_torch = issubclass(x, torch.nn.Module) and name == "forward"
             return of_torch or name.startswith("__") or self._sees_all(x)
@@ -540,6 +539,8 @@ def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph
 
 # kinds whose objects no run makes, or that are as good as equal ones
 _UNMADE = frozenset((types.MethodType, types.BuiltinFunctionType, ModuleType, type))
+# what an object of C may refer to, and what is no state of it
+_NOT_HELD = (type, ModuleType, types.FrameType, types.TracebackType)
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _OURS = __name__.partition(".")[0]
 _WITHOUT_STATE = (torch.nn.Module, object)
