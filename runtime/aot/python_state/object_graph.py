@@ -53,7 +53,7 @@ from .nodes import (
 from .object_kinds import FACTS, NAMED_ALONE, PLAIN, registered, row_of
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
-from .trusted import is_followed, is_followed_module
+from .trusted import RUNNERS, is_followed, is_followed_module
 from .values import MISSING, SIMPLE, attributes_of, slots_of
 
 Code = tuple[CodeType, dict[str, Any]]
@@ -296,8 +296,10 @@ class ObjectGraph:
 
     def _object(self, x: Any, name: str) -> None:
         own, kind = attributes_of(x), type(x)
-        of_ours = str(_module_of(kind)).partition(".")[0] == _OURS
-        if of_ours and not issubclass(kind, torch.nn.Module):
+        root = str(_module_of(kind)).partition(".")[0]
+        if root in RUNNERS:
+            return
+        if root == _OURS and not issubclass(kind, torch.nn.Module):
             self._pending.append((None if own is None else own.get("__wrapped__"), name))
             return
         if own is None and not slots_of(kind):

@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from ...trace.provenance import is_of_user
 
 _PACKAGES = ("mpmath", "numpy", "opt_einsum", "sympy", "typing_extensions")
+RUNNERS = frozenset(("_pytest", "execnet", "hypothesis", "pluggy", "pytest", "xdist"))
+"""Packages that run tests: what they have is no state of a program, and leads to all tests."""
 
 
 def _folder(package: str) -> str | None:
@@ -51,4 +53,4 @@ def _is_followed_module(name: str) -> bool:
     if root in sys.stdlib_module_names or root in _PACKAGES:
         return False
     file = getattr(sys.modules.get(name), "__file__", None)
-    return file is None or is_followed(file)
+    return root not in RUNNERS and (file is None or is_followed(file))
