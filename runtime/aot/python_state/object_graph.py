@@ -212,7 +212,7 @@ class ObjectGraph:
     def _made(self, make: Callable[[Any, str], Node], x: Any, name: str) -> Node | None:
         try:
             return make(x, name)
-        except Exception:  # an object of C that refuses to be asked
+        except TypeError:  # an iterator of C that does not say how far it is
             self.opaque.append(name)
             return None
 

@@ -69,8 +69,16 @@ def position_of(x: Any) -> tuple[Any, ...]:
         warnings.simplefilter("ignore", DeprecationWarning)
         reduced = x.__reduce__()
     _, arguments, *state = reduced
-    inner = [position_of(a) if isinstance(a, Iterator) else id(a) for a in arguments]
-    return (tuple(inner), repr([s for s in state if isinstance(s, (int, tuple))]))
+    marks = tuple(map(_mark_of, arguments))
+    return (marks, repr([s for s in state if isinstance(s, (int, tuple))]))
+
+
+def _mark_of(argument: Any) -> Any:
+    """What an argument of an iterator says of its position. Some iterators give a new list of the
+    items that are left, so that only its length counts."""
+    if isinstance(argument, Iterator):
+        return position_of(argument)
+    return len(argument) if type(argument) in (list, tuple) else id(argument)
 
 
 def registered(c: type) -> tuple[int, ...]:

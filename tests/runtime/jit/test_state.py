@@ -334,6 +334,7 @@ TAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "an iterator": (lambda: iter([1.0, 2.0]), "a list_iterator"),
     "a count": (lambda: itertools.count(), "a count"),
     "a generator": (generated, "a generator"),
+    "an iterator of a set": (lambda: iter({1.0, 2.0}), "a set_iterator"),
     "zip": (lambda: (lambda z: map(sum, z))(zip([1.0, 2.0], [1.0, 2.0], strict=True)), "a map"),
 }
 
@@ -345,6 +346,13 @@ def test_what_is_taken_from_an_iterator_is_refused(what: str, way: Any) -> None:
     source = make()
     with pytest.raises(RuntimeError, match=rf"takes items from 'source' around .*{kind}"):
         way(lambda x: x * next(source))(torch.ones(1))
+
+
+@pytest.mark.parametrize("make", [lambda: iter({1}), lambda: iter({"a": 1}), lambda: iter([1])])
+def test_an_iterator_from_which_nothing_is_taken_is_no_reason_to_refuse(make: Any) -> None:
+    source = make()
+    g = jit(lambda x: x * 2 if source is not None else x)
+    assert [g(torch.ones(1)).item() for _ in range(2)] == [2.0] * 2 and next(source)
 
 
 SYSTEM: dict[str, Callable[[], Any]] = {
@@ -433,7 +441,8 @@ def test_a_named_tuple_of_what_is_computed_is_assigned_by_each_call() -> None:
             return x * 1
 
         g = wrap(f)
-        return [(g(torch.ones(1)).item(), repr(t.kept)) for _ in range(4)]  # type: ignore[attr-defined]
+        calls = range(4)
+        return [(g(torch.ones(1)).item(), repr(vars(t)["kept"])) for _ in calls]
 
     assert seen(jit) == seen(lambda f: f)
 
