@@ -81,6 +81,7 @@ class Options:
             reads="number",
             beside=steps.beside,
             starting=steps.starting,
+            before=steps,
             ignore=self.ignore,
         )
         captures = Captures(recipe, sizes=self.dynamic is None, breaks=self.on_break == "eager")

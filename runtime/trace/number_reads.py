@@ -7,42 +7,39 @@ In the graph are the number of ``step``, ``operator.pow(0.9, number)``, ``operat
 the product. Nothing is simplified, so that a replay gives the bits of eager mode. (Torch's own
 symbols are expressions, whose terms are sorted and merged.)
 
-A program that asks for the value, by a branch, as a size or by ``int()``, gets an error with its
-line. Only a branch of torch's optimizers and gradient scaler is followed: the graph is for the side
-that is taken, and asks at that point whether the number is on that side (:func:`on_side`).
+A branch is followed: the graph is for the side that is taken, and asks at that point whether the
+number is on that side (:func:`on_side`). A program that asks for the value in another way, as a
+size or by ``int()``, gets an error with its line.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-import os
-import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 from torch import fx
 
-from .provenance import here, is_of_user
+from .provenance import here
 
 Number = float | bool | None
 
 
-_OF_TORCH = tuple(
-    os.path.join(os.path.dirname(torch.__file__), name, "") for name in ("optim", "amp")
-)
-
-
 class OtherSide(Exception):
-    """A number in a graph is not on the side of a branch for which the graph is."""
+    """A number in a graph is not on the side of a branch for which the graph is. ``where``: the
+    branch, as the end of an error message."""
+
+    def __init__(self, where: str = "") -> None:
+        super().__init__(f"a branch takes another side.{where}")
+        self.where = where
 
 
-def on_side(number: float | bool, side: bool) -> None:
+def on_side(number: float | bool, side: bool, where: str = "") -> None:
     """A call of a graph. Raise :class:`OtherSide` unless a branch on ``number`` takes this side."""
     if bool(number) is not side:
-        raise OtherSide
+        raise OtherSide(where)
 
 
 class AskedForNumber(RuntimeError):
@@ -160,10 +157,10 @@ class TracedNumber:
         raise AskedForNumber(self, "float(), or a function of numbers,")
 
     def guard_bool(self, *where: object) -> bool:
-        if self.value is None or not _asked_by_torch():
+        if self.value is None:
             raise AskedForNumber(self, "a condition")
         side = bool(self.value)
-        self._graph().call_function(on_side, (self.node, side))
+        self._graph().call_function(on_side, (self.node, side, here()))
         return side
 
     def guard_int(self, *where: object) -> NoReturn:
@@ -173,8 +170,7 @@ class TracedNumber:
         return self.guard_bool()
 
     def __str__(self) -> str:
-        if is_of_user(_asking().f_code.co_filename):
-            raise AskedForNumber(self, "str(), or print(),")
+        """The name of the number. While its program runs :mod:`.symbol_values` refuses a text."""
         return f"item({self.node})"
 
     def _graph_repr(self) -> str:
@@ -215,26 +211,6 @@ for _name, _function in _COMPARISONS.items():
     setattr(TracedNumber, _name, _method(_function, bool))
 for _name in _TO_INTEGERS:
     setattr(TracedNumber, _name, TracedNumber.guard_int)
-
-
-def _asking() -> FrameType:
-    """The frame of the function that asks for the value of a number."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_name in (
-        "bool_",
-        "__bool__",
-        "guard_bool",
-        "__str__",
-        "__repr__",
-        "_graph_repr",
-    ):
-        frame = frame.f_back
-    return frame
-
-
-def _asked_by_torch() -> bool:
-    """Whether a branch in torch's optimizers or gradient scaler asks."""
-    return _asking().f_code.co_filename.startswith(_OF_TORCH)
 
 
 def number_of(a: Any) -> TracedNumber | None:

@@ -8,7 +8,7 @@ import inspect
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Protocol
@@ -144,11 +144,31 @@ class Beside:
     """What belongs to a program beside its graph. ``reads``: what it has found in Python's state,
     and its code does not show. ``begin``: makes of the joint graph what a call does before the
     graph runs. ``carried``: places, each the id of an owner and a name, that a call does not ask
-    for, although the code reads them: the graph has what is there then."""
+    for, although the code reads them: the graph has what is there then. ``left``: names of places
+    that the graph, too, changes, beside ``carried``."""
 
     reads: Sequence[Read] = ()
     begin: Callable[[Joint], Callable[[Call], Sequence[str]] | None] | None = None
     carried: frozenset[tuple[int, Any]] = frozenset()
+    left: Sequence[str] = ()
+
+
+class Leading(Protocol):
+    """The arguments that a caller puts before those of the user's: values that change from call to
+    call. ``leading``: how many of them there are."""
+
+    @property
+    def leading(self) -> int: ...
+
+    def pinned(self, positions: Collection[int]) -> None:
+        """The program asks for the values of the numbers at ``positions``. May raise what has the
+        call begin once more."""
+
+
+class _None:
+    leading = 0
+
+    def pinned(self, positions: Collection[int]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -159,9 +179,10 @@ class Recipe:
     ``modules``: those that it calls. ``reads``: what becomes of ``item()``, see
     :class:`...trace.trace_level.Trace`. ``beside``: gives what belongs to the program that was
     captured last. ``starting``: is told before a capture what the program finds in Python's
-    state. ``entered``: code that the captures before have run, by identity. ``ignore``: objects
-    that are no state of the program. ``single``: whether one program has to serve all calls, also
-    where it has changed what it found."""
+    state. ``before``: the arguments before those of the user's. ``entered``: code that the captures
+    before have run, by identity. ``ignore``: objects that are no state of the program.
+    ``single``: whether one program has to serve all calls, also where it has changed what it
+    found."""
 
     fn: Callable[..., object]
     forward_compiler: Compiler
@@ -177,6 +198,7 @@ class Recipe:
     reads: str = "refuse"
     beside: Callable[[], Beside] = Beside
     starting: Callable[[ProgramState], None] | None = None
+    before: Leading = field(default_factory=_None)
     entered: dict[int, Code] = field(default_factory=dict)
     ignore: tuple[object, ...] = ()
     single: bool = False
@@ -275,11 +297,7 @@ class Recipe:
                     state,
                     [with_autograd_base(g, call) for g in groups],
                 )
-        if joint.boundary.n_tangents and any(n.target is on_side for n in joint.traced.graph.nodes):
-            raise RuntimeError(
-                "the program branches on a number that it computes, in an optimizer or gradient "
-                "scaler, and returns a tensor that requires grad. Return its detach()."
-            )
+        _refuse_branches(joint)
         with without_autocast():
             forward, backward = (
                 self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
@@ -287,7 +305,7 @@ class Recipe:
         state.returned()
         state.leave_assigned()
         beside = self.beside()
-        effects = state.effects(beside.carried)
+        effects = state.effects(beside.carried, beside.left)
         carried = beside.carried
         if self.single:
             carried, effects = carried | state.written, effects.told()
@@ -404,6 +422,17 @@ class Recipe:
         )
 
 
+def _refuse_branches(joint: Joint) -> None:
+    """Refuse a program whose result has a history, and that is for one side of a branch on a
+    number."""
+    branches = [n for n in joint.traced.graph.nodes if n.target is on_side]
+    if branches and joint.boundary.n_tangents:
+        raise RuntimeError(
+            "the program branches on a number that it computes, and returns a tensor that "
+            f"requires grad. Return its detach().{branches[0].args[-1]}"
+        )
+
+
 class Finder(Protocol):
     """What finds the program for a call: :class:`Programs`. ``recent``: by the state around a call,
     the last programs with their guards."""
@@ -441,7 +470,7 @@ class Programs:
         with self._lock:
             found = None
             while found is None:
-                kinds, unknown = self._numbers.opened(around, entered.kinds)
+                kinds, unknown = self._opened(around, entered)
                 found = self._known(around, kinds, entered, tracked)
                 if found is None:
                     found = self._made(around, kinds, spec, entered, tracked, unknown)
@@ -454,11 +483,14 @@ class Programs:
         """As :meth:`find`, but None if there is no program yet."""
         tracked = not _inference()
         with self._lock:
-            kinds, _ = self._numbers.opened(around, entered.kinds)
+            kinds, _ = self._opened(around, entered)
             found = self._known(around, kinds, entered, tracked)
             if found is not None:
                 self._remember(around, given, kinds, found[0], tracked)
             return found
+
+    def _opened(self, around: Kind, entered: Call) -> tuple[list[Kind], frozenset[int]]:
+        return self._numbers.opened(around, entered.kinds, self.recipe.before.leading)
 
     def _remember(
         self,
@@ -505,9 +537,9 @@ class Programs:
             if not unknown:
                 raise
             # The trace for these values alone says what is wrong, if anything is.
-            self._numbers.fix(
-                around, entered.kinds, e.positions if isinstance(e, Pinned) else unknown
-            )
+            positions = e.positions if isinstance(e, Pinned) else unknown
+            self._numbers.fix(around, entered.kinds, positions)
+            self.recipe.before.pinned(positions)
             return None
         if program.moves_on:
             self._moving.setdefault(key, []).append(program)

@@ -209,7 +209,9 @@ class CompiledProgram:
     def moves_on(self) -> bool:
         """Whether the program leaves a state behind in which it does not serve the next call. Asked
         when it has just been captured."""
-        return bool(self.effects.changes or not self.effects.repeats) and not self.state.holds()
+        effects = self.effects
+        changes = bool(effects.changes) or not effects.repeats
+        return bool(effects.left) or (changes and not self.state.holds())
 
     def moved(self) -> list[tuple[str, Any, Any]]:
         """What of Python's state is not as the program has found it: the name, what was there, what

@@ -35,14 +35,19 @@ class Numbers:
     def __init__(self) -> None:
         self._seen: OrderedDict[Kind, _Seen] = OrderedDict()
 
-    def opened(self, around: Kind, kinds: Sequence[Kind]) -> tuple[list[Kind], frozenset[int]]:
+    def opened(
+        self, around: Kind, kinds: Sequence[Kind], leading: int = 0
+    ) -> tuple[list[Kind], frozenset[int]]:
         """``kinds`` without the values of the numbers that are inputs, and the
-        positions of these."""
+        positions of these. ``leading``: how many of the first arguments are known to change from
+        call to call."""
         if not any(map(_is_number, kinds)):
             return list(kinds), frozenset()
         seen = self._of(around, kinds)
         for i, kind in enumerate(kinds):
-            if _is_number(kind) and i not in seen.fixed and kind != seen.first.setdefault(i, kind):
+            if not _is_number(kind) or i in seen.fixed:
+                continue
+            if i < leading or kind != seen.first.setdefault(i, kind):
                 seen.open.add(i)
         return [kind[:2] if i in seen.open else kind for i, kind in enumerate(kinds)], frozenset(
             seen.open

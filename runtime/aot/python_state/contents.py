@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .nodes import Change, Label, Node, OneByOne
-from .values import MISSING, same
+from .values import MISSING, same, shown
 
 
 class DictItems(OneByOne):
@@ -86,7 +86,7 @@ class DictItems(OneByOne):
         keys = ((k, f"a key of {self.name}") for k in self.had)
         return (
             *keys,
-            *((x, f"{self.name}[{k!r:.40}]") for k, x in self.had.items()),
+            *((x, f"{self.name}[{shown(k)}]") for k, x in self.had.items()),
             (made, f"{self.name}.default_factory"),
         )
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any
 
-from torch.optim import lr_scheduler
+from torch.optim import Optimizer, lr_scheduler
 
 from ...trace.provenance import Line, is_of_user
 from .contents import Position
@@ -26,6 +26,7 @@ from .trusted import is_followed
 _set = sys.setprofile
 _get = sys.getprofile
 _OF_SCHEDULERS = lr_scheduler.__file__
+_MAKES_OPTIMIZER = Optimizer.__init__.__code__
 
 TRUSTED = frozenset(
     [
@@ -148,6 +149,8 @@ class _Hook:
             resumed = self.graph.generator_frames.get(id(frame))
             if resumed is not None:
                 self._resumed(resumed, frame.f_back)
+            if code is _MAKES_OPTIMIZER:
+                self.graph.made.add(id(frame.f_locals["self"]))
             if id(code) not in self.known:
                 self.known[id(code)] = (code, is_followed(code.co_filename))
                 if self.known[id(code)][1]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-from .values import MISSING, same, slot_value, slots_of
+from .values import MISSING, same, shown, slot_value, slots_of
 
 Label = Any
 """Where an object has a value: a name, a key, a position. None if there is one place alone."""
@@ -33,7 +33,7 @@ class Change(NamedTuple):
     def what(self) -> str:
         if self.label is None:
             return self.node.name
-        return f"{self.label!r} of {self.node.name}"
+        return f"{shown(self.label)} of {self.node.name}"
 
 
 class Node:
@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
     @property
     def what(self) -> str:
-        return self.node.name if self.label is None else f"{self.label!r} of {self.node.name}"
+        return self.node.name if self.label is None else f"{shown(self.label)} of {self.node.name}"
 
     def current(self) -> Any:
         return self.node.at(self.label)

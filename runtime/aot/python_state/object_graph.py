@@ -49,6 +49,7 @@ from .nodes import (
     Globals,
     Named,
     Node,
+    Place,
 )
 from .object_kinds import FACTS, NAMED_ALONE, PLAIN, registered, row_of
 from .reads import FACTS as FACTS_OF_TENSOR
@@ -76,8 +77,8 @@ _OF_CLASSES = frozenset(
         "__static_attributes__",
     ]
 )
-# which the capture follows itself, and a note that only a warning of schedulers reads
-_OF_OPTIMIZERS = frozenset(("param_groups", "state", "_opt_called"))
+# a note that only a warning of schedulers reads
+_OF_OPTIMIZERS = frozenset(("_opt_called",))
 _SIMPLE = frozenset((*SIMPLE, type(MISSING)))
 
 
@@ -110,6 +111,7 @@ class ObjectGraph:
         self.large: list[str] = []
         self.moving: set[int] = set()  # identities of what the program may not move
         self.generator_frames: dict[int, Position] = {}  # by identity of a generator's frame
+        self.made: set[int] = set()  # identities of optimizers that the program has made
         self.weak: list[int] = []  # identities of objects that a weak reference has led to
         self._new: list[str] = []  # names that no object has been asked for yet
         self._reached: dict[int, Any] = {id(x): x for x in ignore}
@@ -141,6 +143,18 @@ class ObjectGraph:
             with torch._C.DisableTorchFunction():
                 self._learn_code(code, names)
                 self._drain()
+
+    def reach(self, places: Iterable[Place]) -> None:
+        """Come to the objects at whose places a run will find other values than there are now."""
+        with torch._C.DisableTorchFunction():
+            for node, label in places:
+                if isinstance(node, Cell):
+                    self._variable(node.owner, node.name)
+                elif isinstance(node, Globals):
+                    self._ask(self._globals(node.owner, node.name), (label,))
+                else:
+                    self._pending.append((node.owner, node.name))
+            self._drain()
 
     def enter_scheduler(self, code: CodeType) -> None:
         """A function of torch's learning-rate schedulers is about to run. Most programs only hold
@@ -506,6 +520,10 @@ class ObjectGraph:
         if isinstance(now, dict):
             return all(map(self.knows, now)) and all(map(self.knows, now.values()))
         return not isinstance(now, (list, frozenset)) or all(map(self.knows, now))
+
+    def has(self, x: Any) -> bool:
+        """Whether the graph has come to this object."""
+        return id(x) in self._reached
 
     def knows(self, x: Any) -> bool:
         """Whether ``x`` is a constant, or an object that was there before the program ran."""

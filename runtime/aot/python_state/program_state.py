@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import gc
 import warnings
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
@@ -34,7 +34,14 @@ from .reads import OF_MEMORY, WHOLE, Read, has_place
 from .state_guard import StateGuard
 from .values import SIMPLE, attributes_of, look_into
 
+_CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 _MANY = 10_000  # objects that are looked at for a value of the trace
+
+
+def _is_place(change: Change) -> bool:
+    """Whether what was changed can be assigned by itself. A variable has one value."""
+    single = change.label is not None or isinstance(change.node.had, tuple)
+    return single and isinstance(change.node, OneByOne)
 
 
 class Held:
@@ -61,11 +68,13 @@ class Held:
 class Effects:
     """What each call does to Python's state after its graph has run. ``changes``: what it assigns.
     ``repeats``: whether that is all that the program did: an object that it made would have to be
-    made anew."""
+    made anew. ``left``: names of places to which the call assigns a result of the graph, and finds
+    another value the next time."""
 
-    def __init__(self, changes: Sequence[Change], repeats: bool) -> None:
+    def __init__(self, changes: Sequence[Change], repeats: bool, left: Sequence[str] = ()) -> None:
         self.changes = changes
         self.repeats = repeats
+        self.left = left
 
     def told(self) -> Effects:
         """No effects. A warning tells of these."""
@@ -85,7 +94,8 @@ class Effects:
 
     @property
     def what(self) -> str:
-        names = list(dict.fromkeys(change.what for change in self.changes)) or ["a cache"]
+        found = (*(change.what for change in self.changes), *self.left)
+        names = list(dict.fromkeys(found)) or ["a cache"]
         more = [f"{len(names) - 4} more"] if len(names) > 4 else []
         return ", ".join([*names[:4], *more])
 
@@ -101,7 +111,6 @@ class ProgramState:
         self.early = early_graph(roots, ignore)
         self.graph = ObjectGraph(roots, ignore, ahead)
         self.seen = Seen()
-        self._left_alone: set[int] = set()
         # keys of the places that the program has changed
         self.written: frozenset[tuple[int, Any]] = frozenset()
 
@@ -138,48 +147,47 @@ class ProgramState:
     def restore(self) -> None:
         """Let each object have what it had before the first run."""
         self._empty_caches()
-        for node in self.graph.nodes:
-            if id(node.owner) not in self._left_alone:
-                node.restore()
-
-    def forget(self, x: Any) -> None:
-        """Let the attributes of ``x`` be as they are from now on."""
-        own = attributes_of(x) or {}
-        self._left_alone |= {id(x), id(own), *(id(value) for value in own.values())}
+        self.graph.restore()
 
     def changes(self) -> list[Change]:
-        found = self.graph.changes()
-        return [c for c in found if id(c.node.owner) not in self._left_alone]
+        """What the program has changed."""
+        return self.graph.changes()
 
-    def assigned(self, changes: Sequence[Change] | None = None) -> list[Place]:
-        """Where the program has assigned what holds a value of the trace. ``RuntimeError`` for a
-        container that has got one and cannot be assigned to by the place. ``changes``: all that the
-        program has changed, if that is known."""
-        places: list[Place] = []
+    def results(self, changes: Sequence[Change] | None = None) -> list[Change]:
+        """The changes whose values a graph has to return: each assigns what holds a value of the
+        trace. ``RuntimeError`` for a container that has got one and cannot be assigned to by the
+        place. ``changes``: all that the program has changed, if that is known."""
+        found = []
         for change in self.changes() if changes is None else changes:
             if type(change.label) in SYMBOLIC:
                 self._refuse_value(change)
-            if not self._holds_value(change.now):
-                continue
-            if not isinstance(change.node, OneByOne) or change.label is None:
-                if not isinstance(change.node, OneByOne) or not self._is_one(change.node):
+            if self._holds_value(change.now):
+                if not _is_place(change):
                     self._refuse_value(change)
-                places.append(Place(change.node, None))
-                continue
-            places.append(Place(change.node, change.label))
-        return places
+                found.append(change)
+        return found
 
-    @staticmethod
-    def _is_one(node: OneByOne) -> bool:
-        return isinstance(node.had, tuple)  # a variable, which has one value
+    def made_anew(self, changes: Sequence[Change]) -> list[Change]:
+        """The changes that assign a container of Python's own that the program has made, to one
+        place alone, with constants inside."""
+        found = [c for c in changes if _is_place(c) and self._is_new(c.now)]
+        times = Counter(id(c.now) for c in changes)
+        return [c for c in found if times[id(c.now)] == 1]
 
-    def refuse_hidden(self, place: Place, x: Any) -> None:
+    def _is_new(self, x: Any) -> bool:
+        return type(x) in _CONTAINERS and not self.graph.knows(x) and self._knows_inside(x)
+
+    def _knows_inside(self, x: Any) -> bool:
+        inside = [*x, *x.values()] if isinstance(x, dict) else x
+        return all(self._is_new(y) or self.graph.knows(y) for y in inside)
+
+    def refuse_hidden(self, what: str, x: Any) -> None:
         """Refuse an object with a value of the trace inside, which a call would have to make."""
         values = self._values_in(x)
         if values:
             raise RuntimeError(
                 f"the program assigns a {type(x).__name__}, with a tensor that it computes inside, "
-                f"to {place.what}. A call would not make it anew. Assign the tensor, or a tuple, "
+                f"to {what}. A call would not make it anew. Assign the tensor, or a tuple, "
                 f"list or dictionary.{computed_at(values)}"
             )
 
@@ -230,24 +238,26 @@ class ProgramState:
         """The program has returned for the last time."""
         self._empty_caches()
 
+    def put_back(self, changes: Sequence[Change]) -> None:
+        """Undo ``changes``, which a call makes in another way or not at all."""
+        for change in changes:
+            assert isinstance(change.node, OneByOne)
+            change.node.assign(change.label, change.before)
+
     def leave_assigned(self) -> None:
         """Put back what the program has assigned and no call assigns. ``RuntimeError`` if the
         program reads such a place."""
-        changes = self.changes()
-        places = self.assigned(changes)
-        what = ", ".join(place.what for place in places)
-        if any(self._is_read(place) for place in places):
+        found = self.results()
+        what = ", ".join(change.what for change in found)
+        if any(map(self._is_read, found)):
             raise RuntimeError(
                 f"the program reads and assigns {what}, and what it assigns is a tensor that "
                 "it computes. A graph would not do that. Let it write to the tensor by copy_(), "
                 "or return the new one, or use runtime.jit, which assigns it in each call."
-                f"{computed_at([place.current() for place in places])}"
+                f"{computed_at([change.now for change in found])}"
             )
-        for change in changes if places else ():
-            if any(change.node is p.node and change.label == p.label for p in places):
-                assert isinstance(change.node, OneByOne)
-                change.node.assign(change.label, change.before)
-        if places:
+        self.put_back(found)
+        if found:
             warnings.warn(
                 (
                     f"the program assigns a tensor that it computes to {what}. "
@@ -258,16 +268,16 @@ class ProgramState:
                 stacklevel=2,
             )
 
-    def _is_read(self, place: Place) -> bool:
-        """Whether the program may read what is at a place, and not only assign it."""
+    def _is_read(self, change: Change) -> bool:
+        """Whether the program may read what it assigns, and not only assign it."""
         graph = self.graph
-        if not isinstance(place.node, Named):
+        if not isinstance(change.node, Named):
             return True
-        return graph.computed or place.label in graph.loaded or place.label in graph.words
+        return graph.computed or change.label in graph.loaded or change.label in graph.words
 
-    def effects(self, carried: frozenset[tuple[int, Any]]) -> Effects:
+    def effects(self, carried: frozenset[tuple[int, Any]], left: Sequence[str] = ()) -> Effects:
         """What each call does again. ``carried``: keys of places that it assigns in another
-        way. ``RuntimeError`` for what no call can do again."""
+        way. ``left``: names of further ones. ``RuntimeError`` for what no call can do again."""
         self._tell_of_asked()
         if self.graph.large:
             warnings.warn(
@@ -288,7 +298,7 @@ class ProgramState:
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
         self.written = frozenset((id(c.node.owner), c.label) for c in found)
         # what was there before is not the program's to keep alive
-        return Effects([change._replace(before=None) for change in found], repeats)
+        return Effects([change._replace(before=None) for change in found], repeats, left)
 
     def _tell_of_asked(self) -> None:
         """Refuse what no graph of objects has: files, the system. Warn of clocks."""

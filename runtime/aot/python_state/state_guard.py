@@ -25,6 +25,7 @@ from .nodes import (
     Named,
     Node,
 )
+from .values import shown
 
 Check = Callable[[], bool]
 _is = operator.is_
@@ -69,7 +70,7 @@ class StateGuard:
     def differences(self) -> list[tuple[str, Any, Any]]:
         """Where a call finds something else: the name, what was there, what is."""
         return [
-            (node.name if label is None else f"{label!r} of {node.name}", was, now)
+            (node.name if label is None else f"{shown(label)} of {node.name}", was, now)
             for node in self.nodes
             for label, was, now in node.differences()
         ]

@@ -57,6 +57,11 @@ def same(a: Any, b: Any) -> bool:
     return kind in _EQUAL and bool(a == b)
 
 
+def shown(label: Any) -> str:
+    """A name or key in a message. To show an object of the user's would run the user's code."""
+    return f"{label!r:.40}" if type(label) in SIMPLE else f"a {type(label).__name__}"
+
+
 def attributes_of(x: Any) -> dict[str, Any] | None:
     """The dictionary of an object, or None. No ``__getattr__`` of the user's is called."""
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,15 +16,13 @@ from torch.optim.lr_scheduler import StepLR
 
 import runtime
 from runtime import jit
-from runtime.aot.python_state.reads import WHOLE
-from runtime.jit.groups import Numbers
-from runtime.jit.known import Known
-from runtime.jit.optimizers import Optimizers, Unknown
-from runtime.jit.steps import _DRAWS, Steps, _Again, _Leaves, _Side, _without_history_of_torch
+from runtime.jit.outcome import _without_history_of_torch
+from runtime.jit.sides import DRAWS, Side
+from runtime.jit.steps import Steps, _Again, _Leaves
 from runtime.seam.generator_states import GeneratorStates
 from runtime.trace.number_reads import OtherSide, on_side
 
-from .training import linear, normal
+from .training import linear
 
 
 def recorded() -> Tensor:
@@ -131,12 +128,13 @@ def test_another_threads_optimizer_is_none_of_the_programs() -> None:
     model = linear()
     optimizer = SGD(model.parameters(), lr=0.5)
     errors: list[BaseException] = []
+    held = [optimizer]
 
     def other() -> None:
         try:
-            for p in optimizer.param_groups[0]["params"]:
+            for p in held[0].param_groups[0]["params"]:
                 p.grad = torch.ones_like(p)
-            optimizer.step()
+            held[0].step()
         except BaseException as e:
             errors.append(e)
 
@@ -147,55 +145,9 @@ def test_another_threads_optimizer_is_none_of_the_programs() -> None:
         return x * 2
 
     before = [p.detach().clone() for p in model.parameters()]
-    with Optimizers(Numbers(), Known()) as optimizers:
-        f(torch.ones(2))
-        assert errors == [] and optimizers.used == [] and optimizers.unseen == []
-        with pytest.raises(Unknown) as raised:
-            optimizer.step()
-        assert raised.value.optimizer() is optimizer
+    assert jit(f, ignore=held)(torch.ones(2)).tolist() == [2.0, 2.0] and errors == []
     for p, old in zip(model.parameters(), before, strict=True):
         torch.testing.assert_close(p.detach(), old - 0.5)
-
-
-def test_what_a_program_has_found_in_an_optimizer_that_it_does_not_step() -> None:
-    optimizer = SGD(linear().parameters(), lr=0.5, momentum=0.5)
-    known = Known()
-    known.find([optimizer])
-    group = optimizer.param_groups[0]
-    with Optimizers(Numbers(), known) as optimizers:
-        (seen,) = optimizer.param_groups
-        assert (
-            optimizers.used == []
-            and list(seen["params"]) == group["params"]
-            and optimizers.used == []
-        )
-        assert seen["momentum"] == 0.5
-        (watched,) = optimizers.used
-    names = {(id(r.owner), r.name) for r in watched.reads()}
-    assert {
-        (id(vars(optimizer)), "param_groups"),
-        (id(optimizer.param_groups), WHOLE),
-        (id(group["params"]), WHOLE),
-    } <= names
-    assert (id(group), "momentum") in names and (id(vars(optimizer)), "state") not in names
-    assert (id(group), WHOLE) in watched.carried and (id(group), "momentum") not in watched.carried
-    assert watched.cells == [] and watched.assigned() == [] and watched.made() == []
-
-
-def test_an_optimizer_whose_state_a_program_reads_and_leaves_is_not_used() -> None:
-    model = linear()
-    optimizer = SGD(model.parameters(), lr=0.5, momentum=0.5)
-    model(normal(0, 8, 4)).sum().backward()
-    optimizer.step()
-    known = Known()
-    known.find([optimizer])
-    state = next(iter(optimizer.state.values()))
-    with Optimizers(Numbers(), known) as optimizers:
-        assert optimizers.used == []
-        before = state["momentum_buffer"]
-        state["momentum_buffer"] = before.clone()
-        assert len(optimizers.used) == 1
-    assert state["momentum_buffer"] is before
 
 
 class Runs:
@@ -209,11 +161,11 @@ class Runs:
         self.call = self.steps.around(self.run)
 
     def run(self, *args: Any) -> Any:
-        self.sides.append(args[0] if isinstance(args[0], _Side) else None)
+        self.sides.append(args[0] if isinstance(args[0], Side) else None)
         assert args[-1] == "x"
         outcome = self.left.pop(0)
         if isinstance(outcome, BaseException):
-            _DRAWS.before = GeneratorStates()
+            DRAWS.before = GeneratorStates()
             torch.rand(1)
             raise outcome
         return outcome
@@ -232,19 +184,21 @@ def test_a_program_that_is_to_be_captured_again_is_run_again() -> None:
 def test_the_side_that_a_branch_took_last_is_tried_first() -> None:
     runs = Runs(OtherSide(), 5)
     assert runs() == 5
-    first, second = runs.steps.sides
-    assert runs.sides == [None, first] and isinstance(first, _Side) and second is None
+    first, second = runs.steps.sides.known
+    assert runs.sides == [None, first] and isinstance(first, Side) and second is None
     runs.left = [6]
     assert runs() == 6 and runs.sides[2:] == [first]
     runs.left = [OtherSide(), 7]
-    assert runs() == 7 and runs.sides[3:] == [first, None] and runs.steps.sides == [None, first]
+    assert (
+        runs() == 7 and runs.sides[3:] == [first, None] and runs.steps.sides.known == [None, first]
+    )
     runs.left = [OtherSide(), OtherSide(), _Again(), 8]
     assert runs() == 8
-    third = runs.steps.sides[0]
+    third = runs.steps.sides.known[0]
     assert (
         runs.sides[5:] == [None, first, third, third]
         and third not in (None, first)
-        and runs.steps.sides == [third, None, first]
+        and runs.steps.sides.known == [third, None, first]
     )
 
 
@@ -252,20 +206,20 @@ def test_a_branch_that_takes_another_side_whenever_it_is_run_is_an_error() -> No
     runs = Runs(OtherSide(), OtherSide())
     with pytest.raises(RuntimeError, match="takes another side whenever it is run"):
         runs()
-    assert runs.left == [] and runs.steps.sides == [None]
+    assert runs.left == [] and runs.steps.sides.known == [None]
 
 
 @pytest.mark.parametrize("sides", [1, 2])
 def test_what_a_program_for_another_side_has_drawn_is_drawn_again(sides: int) -> None:
     runs = Runs(*(OtherSide() for _ in range(sides)), 5)
     if sides == 2:
-        runs.steps.sides.append(_Side())
+        runs.steps.sides.known.append(Side())
     torch.manual_seed(3)
     assert runs() == 5
     found = torch.rand(1)
     torch.manual_seed(3)
     assert torch.equal(found, torch.rand(1))
-    _DRAWS.before = None
+    DRAWS.before = None
 
 
 def test_a_number_type_of_autocast_that_a_program_changes_is_refused() -> None:
@@ -280,28 +234,24 @@ def test_a_number_type_of_autocast_that_a_program_changes_is_refused() -> None:
             torch.set_autocast_dtype("cpu", torch.bfloat16)
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_attributes_of_optimizers_and_schedulers_are_put_back_after_an_error(fails: bool) -> None:
+def test_attributes_of_optimizers_and_schedulers_are_put_back_after_an_error() -> None:
     optimizer: Any = SGD(linear().parameters(), lr=0.5)
     scheduler = StepLR(optimizer, 2)
-    known = Known()
-    known.find([optimizer, scheduler])
     before, epoch = dict(vars(optimizer)), scheduler.last_epoch
-    with suppress(KeyError), Optimizers(Numbers(), known):
+
+    @jit
+    def f(x: Tensor) -> None:
         optimizer.more, optimizer.defaults = 1, {}
         scheduler.last_epoch += 3
-        if fails:
-            raise KeyError
-    if fails:
-        assert (
-            vars(optimizer) == before
-            and optimizer.defaults is before["defaults"]
-            and scheduler.last_epoch == epoch
-        )
-    else:
-        assert (
-            optimizer.more == 1 and optimizer.defaults == {} and scheduler.last_epoch == epoch + 3
-        )
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        f(torch.ones(2))
+    assert (
+        vars(optimizer) == before
+        and optimizer.defaults is before["defaults"]
+        and scheduler.last_epoch == epoch
+    )
 
 
 @pytest.mark.parametrize("sided", [True, False])
@@ -316,12 +266,12 @@ def test_before_a_graph_that_may_be_for_another_side_gradients_stay_and_draws_ar
     leaf: Any = torch.ones(1, requires_grad=True)
     leaf.grad = torch.ones(1)
     joint: Any = SimpleNamespace(traced=SimpleNamespace(graph=graph))
-    begin = Steps(lambda x: x, False)._beginning((), [leaf], (), joint)
+    begin = Steps(lambda x: x, False)._beginning([leaf], (), joint)
     assert begin is not None
-    _DRAWS.before = earlier = GeneratorStates()  # of a call before
+    DRAWS.before = earlier = GeneratorStates()  # of a call before
     lost = begin(SimpleNamespace(leaves=[]))  # type: ignore[arg-type]
-    before: Any = _DRAWS.before
-    _DRAWS.before = None
+    before: Any = DRAWS.before
+    DRAWS.before = None
     if sided:
         assert (
             lost == []

@@ -229,7 +229,7 @@ def test_a_donated_tensor_is_not_kept_alive() -> None:
     assert reference() is None
 
 
-def test_a_tensor_for_an_item_of_a_group_is_refused() -> None:
+def test_an_item_of_a_group_may_become_a_tensor_that_the_program_computes() -> None:
     optimizer = torch.optim.SGD(linear().parameters(), lr=0.1)
 
     @jit
@@ -237,6 +237,6 @@ def test_a_tensor_for_an_item_of_a_group_is_refused() -> None:
         optimizer.param_groups[0]["lr"] = x.sum()
         return x * 2
 
-    with pytest.raises(RuntimeError, match="assigns a tensor to 'lr' of a group of its SGD"):
-        f(torch.ones(2))
-    assert optimizer.param_groups[0]["lr"] == 0.1
+    for n in range(1, 4):
+        assert f(torch.full((2,), float(n))).tolist() == [2.0 * n] * 2
+        assert optimizer.param_groups[0]["lr"].item() == 2.0 * n

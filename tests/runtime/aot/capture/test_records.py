@@ -16,14 +16,11 @@ from runtime.aot.capture.pullback import Pullback
 from runtime.aot.capture.subclass_parts import Layouts, layout_of
 from runtime.aot.python_state.reads import Read, Slots
 from runtime.jit import explain
-from runtime.jit.groups import Cell
-from runtime.jit.optimizers import Assigned, StatePlace
+from runtime.jit.outcome import Entry, Float, Outcome
 from runtime.jit.report import Report
-from runtime.jit.steps import Outcome, _Entry
 from tests.runtime.aot.subclass_helpers import two
 
 OWNER: dict[str, Any] = {}
-OPTIMIZER = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
 NUMBER = torch.zeros((), dtype=torch.float64)
 FIXED: list[Any] = [
     Pullback(),
@@ -48,11 +45,9 @@ def test_a_record_is_not_changed(record: Any) -> None:
 PLACES: list[Callable[[], Any]] = [
     lambda: Slots(OWNER),
     lambda: Read(OWNER, "a", 1),
-    lambda: Cell(OWNER, "lr", None, NUMBER),
-    lambda: StatePlace(OPTIMIZER, NUMBER, "step"),
-    lambda: Assigned(OWNER, "lr"),
-    lambda: Outcome(None, [], [], [], None),  # type: ignore[arg-type]
-    lambda: _Entry([], []),
+    lambda: Float(NUMBER),
+    lambda: Outcome(None, [], None),  # type: ignore[arg-type]
+    lambda: Entry([], []),
 ]
 
 

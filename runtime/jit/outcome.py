@@ -1,0 +1,149 @@
+"""What a program with effects takes and returns beside arguments and results, and what a call does
+with it.
+
+The graph has no effects. It takes an :class:`Entry`, what is at certain places before the call, and
+returns an :class:`Outcome`. A call puts what is in there where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..aot.capture import opened
+from ..aot.python_state.nodes import Place
+from ..session.leaf import OF_TORCH
+from ..session.tensor import SESSION, Tensor, unwrap
+from ..tape.nodes import Node
+from ..tape.saved import FREED
+
+NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
+
+
+class _Spent(Node):
+    """The history of a result that the program itself has differentiated."""
+
+    __slots__ = ()
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Any:
+        raise RuntimeError(FREED)
+
+
+class _Uncrossable(Node):
+    """The history that torch's own autograd has given to what is at a place before a call."""
+
+    __slots__ = ()
+
+    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Any:
+        raise RuntimeError(OF_TORCH)
+
+
+@dataclass(eq=False)
+class Float:
+    """A ``float`` that the graph reads from a tensor without dimensions, so that it computes with
+    any."""
+
+    tensor: torch.Tensor
+
+
+@dataclass(eq=False)
+class Entry:
+    """What the program reads that each call finds anew. ``gradients``: of leaves, from before the
+    call. ``values``: what is at places of Python's state."""
+
+    gradients: list[Any]
+    values: list[Any]
+
+
+def value_at(place: Place) -> Any:
+    """What is at a place, as an argument of the graph."""
+    found = place.current()
+    if type(found) is float:
+        return _as_float(found)
+    if isinstance(found, torch.Tensor) or found is None:
+        return _without_history_of_torch(found)
+    return pytree.tree_map(_as_argument, found)
+
+
+def _as_argument(x: Any) -> Any:
+    return _as_float(x) if type(x) is float else _without_history_of_torch(x)
+
+
+def _as_float(x: float) -> Float:
+    return Float(torch.tensor(x, dtype=torch.float64, device="cpu"))
+
+
+def _without_history_of_torch(x: Any) -> Any:
+    """``x``, what is at a place to which the program assigns. Most often the program
+    does not compute with it, so that only a gradient that comes to what torch has
+    recorded of it is an error."""
+    if (
+        not isinstance(x, torch.Tensor)
+        or isinstance(x, Tensor)
+        or x.grad_fn is None
+        or not torch.is_grad_enabled()
+    ):
+        return x
+    return SESSION.wrap(x.detach(), (_Uncrossable(SESSION, (), ((x.shape, x.dtype),)), 0))
+
+
+class Destinations:
+    """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of
+    arguments, each with a gradient. ``frozen``: tensors that require no grad afterwards. ``spent``:
+    the numbers of the results whose histories have been freed. ``places``: in Python's state.
+
+    No data class: the graph returns it as a constant."""
+
+    def __init__(
+        self,
+        leaves: Sequence[Any],
+        frozen: Sequence[Any],
+        spent: Sequence[int],
+        places: Sequence[Place],
+    ) -> None:
+        self.leaves = leaves
+        self.frozen = frozen
+        self.spent = spent
+        self.places = places
+
+
+@dataclass(eq=False)
+class Outcome:
+    """What a program with effects returns. ``result``: what is for the caller, and what belongs to
+    places of Python's state."""
+
+    result: Any
+    gradients: list[Any]
+    destinations: Destinations
+
+    def carry_out(self, args: Any, kwargs: Any) -> Any:
+        """Put all where it belongs, in a call with these arguments. What is for the caller."""
+        to = self.destinations
+        for leaf, g in zip(to.leaves, self.gradients, strict=True):
+            _owner_of(leaf, args, kwargs).grad = g
+        for t in to.frozen:
+            t.requires_grad_(False)
+        returned, left = self._with_histories() if to.spent else self.result
+        for place, value in zip(to.places, left, strict=True):
+            place.put(value)
+        return returned
+
+    def _with_histories(self) -> Any:
+        flat, spec = opened.flatten(self.result)
+        for i in self.destinations.spent:
+            t = unwrap(flat[i])
+            flat[i] = SESSION.wrap(t, (_Spent(SESSION, (), ((t.shape, t.dtype),)), 0))
+        return pytree.tree_unflatten(flat, spec)
+
+
+def _owner_of(leaf: Any, args: Any, kwargs: Any) -> Any:
+    """The tensor that ``leaf`` is, or the argument of that number."""
+    if type(leaf) is not int:
+        return leaf
+    argument = opened.flatten((args, kwargs))[0][leaf]
+    if not argument.is_leaf:
+        raise RuntimeError(NO_LEAF)
+    return argument

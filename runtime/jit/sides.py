@@ -1,0 +1,79 @@
+"""Branches on numbers that a program computes: a program for each side.
+
+    if grad_norm.item() > 1.0:          # the first call takes a side, and the graph is for it
+        rate = 0.1
+
+The graph asks at the branch whether the number is on its side, and raises :class:`OtherSide` if
+not. It has changed nothing by then. So the call tries the programs for other sides, and captures
+one more if there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..seam.ambient import Ambient
+from ..seam.generator_states import GeneratorStates
+from ..trace.number_reads import OtherSide
+
+LIMIT = 16
+"""Ways through its branches for which one function has programs."""
+
+
+class Side:
+    """An argument of the program, by which it is captured once for each way through its
+    branches."""
+
+
+class _Draws(Ambient):
+    """``before``: the states of the generators before the graph of this thread's call, if that may
+    turn out to be for another side."""
+
+    before: GeneratorStates | None = None
+
+
+DRAWS = _Draws()
+
+
+class Sides:
+    """The ways through the branches of one function. ``known``: in the order in which calls try
+    them; None is the first one's."""
+
+    def __init__(self) -> None:
+        self.known: list[Side | None] = [None]
+
+    def result(self, run: Callable[[Side | None], Any]) -> Any:
+        """What ``run(side)`` gives for the side that the call is on."""
+        try:
+            return run(self.known[0])
+        except OtherSide as e:
+            other = e
+        _undraw()
+        return self._by_another(run, other)
+
+    def _by_another(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
+        """The result by another program than the first one. If all are for other sides, one more is
+        captured."""
+        for side in (*self.known[1:], Side()):
+            if side not in self.known and len(self.known) >= LIMIT:
+                raise RuntimeError(
+                    f"the program has taken {LIMIT} ways through branches on numbers that it "
+                    "computes, and this call takes one more. Use torch.where for a choice, or "
+                    f"leave the loop or branch out of what is jitted.{other.where}"
+                )
+            try:
+                result = run(side)
+            except OtherSide as e:
+                _undraw()
+                other = e
+                continue
+            self.known = [side, *(s for s in self.known if s is not side)]
+            return result
+        raise RuntimeError(
+            f"a branch on a number takes another side whenever it is run.{other.where}"
+        )
+
+
+def _undraw() -> None:
+    if DRAWS.before is not None:
+        DRAWS.before.restore()

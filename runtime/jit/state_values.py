@@ -1,0 +1,164 @@
+"""Values in Python's state that a program takes as arguments and returns as results.
+
+    def step(self, x):
+        self.steps += 1             # another number in each call
+        self.found = []             # another list
+        self.mean = 0.9 * self.mean + 0.1 * x.mean()
+        return x * self.rate        # which a schedule outside changes
+
+The first program keeps the numbers that it finds. One that changes becomes an argument and a result
+of the next program, which serves any value. A number that the program changes itself does so when
+it is met again, and so does a list or dictionary that it makes anew. A number of an optimizer's
+group does so when it has changed once, any other one that is changed outside when it has changed
+twice. A tensor that the program replaces is an argument at once.
+
+Where the program asks for the type of an object, numbers stay constants but those of optimizers. So
+do those on which it fails."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..aot.capture import opened
+from ..aot.python_state.nodes import Change, Node, OneByOne, Place
+from ..aot.python_state.program_state import ProgramState
+from ..trace.symbols import SYMBOLIC
+
+Key = tuple[int, Any]
+_OFTEN = 2  # changes from outside after which a number is an argument
+_CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
+
+
+def holds_tensor(x: Any) -> bool:
+    """Whether ``x`` is a tensor or a container of Python's with one inside."""
+    return any(isinstance(y, torch.Tensor) for y in opened.flatten(x)[0])
+
+
+class StateValues:
+    """The places of Python's state whose values the programs of one function take and return.
+    ``places``: these, in the order of the arguments."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self._last: ProgramState | None = None
+        self._made: frozenset[Key] = frozenset()
+        self._changed: Counter[Key] = Counter()
+        self._numbers: set[Key] = set()  # those of `places` that are numbers
+        self._constant: set[Key] = set()
+        self._set_aside: list[Place] = []
+        self._resumed: list[Place] = []
+
+    def begin(self, state: ProgramState) -> bool:
+        """A capture begins, of a program that finds ``state``. Whether further values are arguments
+        from now on."""
+        found = [*self._resumed, *self._found(state)]
+        self._resumed = []
+        self._last, self._made = state, frozenset()
+        self.places += found
+        return bool(found)
+
+    def take(self, changes: Sequence[Change]) -> bool:
+        """The last capture has changed values that a graph computes or a call makes anew. Whether
+        some of them have to be arguments, too: tensors and numbers that it replaces."""
+        known = {place.key for place in self.places} | self._constant
+        numbers = {place_of(c).key for c in changes if _is_number(c.before) and _is_symbol(c.now)}
+        self._numbers |= numbers - known
+        new = [place_of(c) for c in changes if holds_tensor(c.before)]
+        new += [place_of(c) for c in changes if place_of(c).key in numbers]
+        new = [place for place in new if place.key not in known]
+        self.places += new
+        self._set_aside = []
+        self._made = frozenset(place_of(c).key for c in changes)
+        return bool(new)
+
+    @property
+    def tries_constants(self) -> bool:
+        """Whether this run is one with constants in place of numbers that were arguments."""
+        return bool(self._set_aside)
+
+    def set_aside(self) -> bool:
+        """Let numbers be constants in the next run, as one has failed. Whether some were
+        arguments."""
+        self._set_aside = [p for p in self.places if p.key in self._numbers]
+        return self._drop(self._set_aside)
+
+    def resume(self) -> None:
+        """Numbers were not to blame: the run has failed on constants, too. They are arguments from
+        the next capture on."""
+        kept = {place.key for place in self._set_aside}
+        self._constant -= kept
+        self._numbers |= kept
+        self._resumed += self._set_aside
+        self._set_aside = []
+
+    def fix(self, places: Sequence[Place]) -> bool:
+        """Let the values at ``places`` be constants from now on. Whether they were arguments."""
+        return self._drop(places)
+
+    def _drop(self, places: Sequence[Place]) -> bool:
+        keys = {place.key for place in places}
+        self._constant |= keys
+        self._numbers -= keys
+        self.places = [place for place in self.places if place.key not in keys]
+        return bool(keys)
+
+    def _found(self, state: ProgramState) -> list[Place]:
+        """Where the last capture has found other values, which are to be arguments."""
+        if self._last is None:
+            return []
+        taken = {place.key for place in self.places} | self._constant
+        asks_types = self._last.graph.asks_types or state.graph.asks_types
+        groups = _groups_in(self._last.graph.nodes)
+        found = []
+        for node, label, was, now in self._last.moved():
+            if not isinstance(node, OneByOne) or type(was) is not type(now):
+                continue
+            place = Place(node, label)
+            if place.key in taken:
+                continue
+            if _is_number(now):
+                of_group = id(node.owner) in groups
+                if (of_group or not asks_types) and self._is_often(place, of_group):
+                    self._numbers.add(place.key)
+                    found.append(place)
+            elif place.key in self._made and type(now) in _CONTAINERS:
+                found.append(place)
+        return found
+
+    def _is_often(self, place: Place, of_group: bool) -> bool:
+        assert self._last is not None
+        by_program = place.key in self._last.written or place.key in self._made
+        self._changed[place.key] += _OFTEN if by_program or of_group else 1
+        return self._changed[place.key] >= _OFTEN
+
+
+def place_of(change: Change) -> Place:
+    assert isinstance(change.node, OneByOne)
+    return Place(change.node, change.label)
+
+
+def _is_number(x: Any) -> bool:
+    """Whether ``x`` is a number, or several that belong together, such as ``betas``."""
+    if type(x) is tuple:
+        return bool(x) and all(type(y) is float for y in x)
+    return type(x) is int or type(x) is float
+
+
+def _is_symbol(x: Any) -> bool:
+    """Whether ``x`` is a number that the graph computes."""
+    return any(type(y) in SYMBOLIC for y in (x if type(x) is tuple else (x,)))
+
+
+def _groups_in(nodes: Iterable[Node]) -> set[int]:
+    """The identities of the groups of the optimizers that are known."""
+    return {
+        id(group)
+        for node in nodes
+        if isinstance(node.owner, Optimizer)
+        for group in vars(node.owner).get("param_groups", ())
+    }
