@@ -87,7 +87,6 @@ def test_a_function_of_a_number_has_its_value_and_is_computed_anew_by_the_graph(
 
 
 ASKED: dict[str, list[Callable[[Any], Any]]] = {
-    "a condition asks": [bool, lambda n: n > 1 and None, lambda n: max(n, 2)],
     r"float\(\), or a function of numbers, asks": [float, math.sin],
     r"int\(\), or a size, asks": [
         int,
@@ -110,6 +109,23 @@ def test_asking_for_the_value_is_an_error(message: str, ask: Callable[[Any], Any
     with running(None), pytest.raises(AskedForNumber, match=message) as error:
         ask(n)
     assert error.value.number.sources
+
+
+@pytest.mark.parametrize("ask", [bool, lambda n: n > 1 and None, lambda n: max(n, 2)])
+def test_a_condition_is_a_call_of_the_graph_that_asks_for_the_side(
+    ask: Callable[[Any], Any],
+) -> None:
+    graph, n = number(3.0)
+    with running(None):
+        ask(n)
+    (asked,) = [x for x in graph.nodes if x.target is on_side]
+    assert isinstance(asked.args[1], bool)
+
+
+def test_a_condition_on_an_abstract_value_is_an_error() -> None:
+    n: Any = TracedNumber.read(fx.Graph().placeholder("number"), None)
+    with running(None), pytest.raises(AskedForNumber, match="a condition asks"):
+        bool(n)
 
 
 def test_of_abstract_values_a_number_has_no_value() -> None:
