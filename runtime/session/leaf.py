@@ -59,6 +59,14 @@ def _following(leaf: Tensor, t: torch.Tensor) -> Tensor:
     return leaf
 
 
+def follow_hooks(leaf: Tensor) -> None:
+    """Let a leaf that stands for a tensor have its hooks, if that has got another dictionary of
+    them since. Which hooks there are is asked when the gradient arrives, as torch does."""
+    t = None if leaf._stands_for is None else leaf._stands_for()
+    if t is not None and t._backward_hooks is not leaf._hooks:
+        leaf._backward_hooks = t._backward_hooks
+
+
 def plain_of(t: Any) -> Any:
     """The plain tensor whose leaf ``t`` is, if it is one; else ``t``."""
     source = t._stands_for() if isinstance(t, Tensor) and t._stands_for is not None else None

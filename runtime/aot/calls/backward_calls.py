@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from ...seam import factories
+from ...session.leaf import follow_hooks
 from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge, Node
 from ...tape.running import RUNNING
@@ -291,6 +292,9 @@ class CompiledBackward(Node):
     @property
     def edges(self) -> tuple[Edge | None, ...]:
         if self.known_edges is None:
+            for target in self.targets:
+                if isinstance(target, Tensor):
+                    follow_hooks(target)
             self.known_edges = tuple(
                 [
                     e if e is None or type(e) is tuple else (accumulator_of(e), 0)
@@ -314,11 +318,11 @@ class CompiledBackward(Node):
             return None
         found: list[Tensor] = []
         for target in self.targets:
-            if target is None:
+            if target is None or isinstance(target, tuple):
                 return None
+            follow_hooks(target)
             if (
-                isinstance(target, tuple)
-                or target._edge is not None
+                target._edge is not None
                 or not target._req
                 or target._hooks
                 or target._post_accumulate

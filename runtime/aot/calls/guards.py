@@ -6,10 +6,10 @@ function for each program.
         [x0] = given
         if type(x0) is not T0: return None
         p0 = x0._inner
-        if not (c1.requires_grad and …): return None
-        if not tensors.check(p0, c1): return None
-        if not (names1.get('w') is c1 …): return None
-        return Call([x0, leaf1], [p0, inner1], [x0, leaf1], KINDS)
+        if not (list(map(data_ptr, outside)) == pointers): return None
+        if not tensors.check(p0, *outside): return None
+        if not state_holds(): return None
+        return Call([x0, *leaves], [p0, *inner], [x0, *leaves], KINDS)
 
 It asks what :func:`~.arguments.enter` asks, about tensors of the classes that the first call had.
 It returns None where it is not sure. Then the general way decides, which may find the same
@@ -19,6 +19,7 @@ the same in Python."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from torch._C._dynamo.guards import TensorGuards
 
 from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
-from ...session.tensor import SESSION, Tensor, unwrap
+from ...session.tensor import unwrap
 from ...tape.values import edge_of
 from ...trace.generated_code import function
 from ..capture.aliasing import Group, sharing
@@ -35,9 +36,10 @@ from ..python_state.reads import FACTS, Read
 from ..python_state.state_guard import StateGuard
 from .arguments import Call, Kind, kind_of
 from .numbers import in_range
+from .outside_tensors import OutsideTensors, has_plain_geometry
 
 Take = Callable[[Sequence[Any]], Call | None]
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_is_leaf = operator.attrgetter("is_leaf")
 
 
 class Sizes(NamedTuple):
@@ -62,6 +64,7 @@ class _Source:
         }
         # by name, a tensor that has the sizes and the like which are asked for
         self.compared: dict[str, torch.Tensor] = {}
+        self.outside: dict[int, torch.Tensor] = {}  # by identity, the same of no argument
 
     def constant(self, value: Any, stem: str = "k") -> str:
         name = f"{stem}{len(self.names)}"
@@ -73,16 +76,44 @@ class _Source:
             self.lines.append(f"if not ({' and '.join(conditions)}): return None")
 
     def compare(self) -> None:
-        """Require of the tensors in ``compared`` that they are as they are now."""
-        if self.compared:
-            now = list(self.compared.values())
-            sizes: Any = [list(t.shape) for t in now]
-            strides: Any = [list(t.stride()) for t in now]
-            tensors = self.constant(
-                TensorGuards(*now, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides),
-                "tensors",
-            )
-            self.require(f"{tensors}.check({', '.join(self.compared)})")
+        """Require of the tensors in ``compared`` and ``outside`` that they are as they are now."""
+        outside = list(self.outside.values())
+        now = [*self.compared.values(), *outside]
+        if not now:
+            return
+        sizes: Any = [list(t.shape) for t in now]
+        strides: Any = [list(t.stride()) for t in now]
+        tensors = self.constant(
+            TensorGuards(*now, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides),
+            "tensors",
+        )
+        rest = [f"*{self.constant(outside)}"] if outside else []
+        self.require(f"{tensors}.check({', '.join([*self.compared, *rest])})")
+
+    def unpacked(self, constants: Sequence[Any]) -> list[str]:
+        """The items of ``constants`` as an item of a list display; none if there are none."""
+        return [f"*{self.constant(constants)}"] if constants else []
+
+    def without_compared(self, reads: Sequence[Read]) -> list[Read]:
+        """``reads``, without what tensors say of themselves that :meth:`compare` asks for. The
+        program does not compute with these tensors, but has come to them."""
+        found: list[Read] = []
+        leaves: list[torch.Tensor] = []
+        others: list[torch.Tensor] = []
+        for read in reads:
+            t = read.owner
+            if read.name is not FACTS or not has_plain_geometry(t):
+                found.append(read)
+            elif id(t) not in self.outside:
+                self.outside[id(t)] = t
+                if t.requires_grad:  # else it is a leaf
+                    (leaves if t.is_leaf else others).append(t)
+        for quantity, tensors in (("all", leaves), ("not any", others)):
+            if tensors:
+                self.require(
+                    f"{quantity}(map({self.constant(_is_leaf)}, {self.constant(tensors)}))"
+                )
+        return found
 
     def function(self) -> Take:
         return function(
@@ -124,34 +155,38 @@ def guard(
         plain.append(inner)
         if target:
             targets.append(target)
-    for t, kind in zip(closed_over, outside, strict=True):
-        found = _outside(source, t, kind, tracked)
-        if found is None:
-            return None
-        leaf, inner, target = found
-        leaves.append(leaf)
-        plain.append(inner)
-        if target:
-            targets.append(target)
-    reads = [
-        read for read in reads if read.name is not FACTS or not _says_the_same(source, read.owner)
-    ]
+    tensors = OutsideTensors.of(closed_over, outside, tracked)
+    if tensors is None:
+        return None
+    apart = groups is not None and _are_apart(groups, given, tensors.plain)
+    source.outside.update((id(t), t) for t in tensors.compared)
+    reads = source.without_compared(reads)
     source.compare()
+    source.require(*tensors.conditions(source.constant, apart))
     source.require(*(read.condition(source.constant) for read in reads))
     if state is not None and not state.is_empty:
         source.require(f"{source.constant(state.holds)}()")
     if sizes is not None:
-        source.require(
-            f"{source.constant(sizes.holds)}({', '.join(plain[i] for i in sizes.asked)})"
-        )
-    if groups is not None:
-        _sharing(source, groups, plain, given, closed_over)
+        asked = [_item(plain, tensors.plain, i, source) for i in sizes.asked]
+        source.require(f"{source.constant(sizes.holds)}({', '.join(asked)})")
+    all_plain = [*plain, *source.unpacked(tensors.plain)]
+    if apart:
+        _require_apart(source, plain, given, tensors.plain)
+    elif groups is not None:
+        source.require(f"sharing([{', '.join(all_plain)}]) == {source.constant(groups)}")
     all_kinds = source.constant([*kinds, *outside])
+    all_leaves = [*leaves, *source.unpacked(tensors.leaves)]
+    all_targets = [*targets, *source.unpacked(tensors.targets)]
     source.lines.append(
-        f"return Call([{', '.join(leaves)}], [{', '.join(plain)}], "
-        f"[{', '.join(targets)}], {all_kinds})"
+        f"return Call([{', '.join(all_leaves)}], [{', '.join(all_plain)}], "
+        f"[{', '.join(all_targets)}], {all_kinds})"
     )
     return source.function()
+
+
+def _item(names: Sequence[str], outside: Sequence[Any], i: int, source: _Source) -> str:
+    """The name of plain argument ``i``, of which those after the call's own are ``outside``."""
+    return names[i] if i < len(names) else source.constant(outside[i - len(names)])
 
 
 def _argument(
@@ -204,85 +239,32 @@ def _argument(
     return inner, target
 
 
-def _sharing(
-    source: _Source,
-    groups: tuple[Group, ...],
-    plain: Sequence[str],
-    given: Sequence[Any],
-    closed_over: Sequence[Any],
-) -> None:
-    """Require that the tensors share memory as ``groups`` says. Most often none do: then the
-    closed-over ones have the storages that they have now, and the arguments have others."""
-    arguments = [name for name, x in zip(plain, given, strict=False) if isinstance(x, torch.Tensor)]
-    outside = [unwrap(t) for t in closed_over]
+def _are_apart(groups: tuple[Group, ...], given: Sequence[Any], outside: Sequence[Any]) -> bool:
+    """Whether no two tensors share memory, and all are such that it shows by their storages."""
     tensors = [*(unwrap(x) for x in given if isinstance(x, torch.Tensor)), *outside]
-    if groups or any(t.layout is not torch.strided or type(t) not in _PLAIN for t in tensors):
-        source.require(f"sharing([{', '.join(plain)}]) == {source.constant(groups)}")
+    return not groups and all(map(has_plain_geometry, tensors))
+
+
+def _require_apart(
+    source: _Source, plain: Sequence[str], given: Sequence[Any], outside: Sequence[Any]
+) -> None:
+    """Require of the arguments that no two of them share memory, nor one with a tensor of
+    ``outside``. These are where they have been."""
+    arguments = [name for name, x in zip(plain, given, strict=True) if isinstance(x, torch.Tensor)]
+    if not arguments:
         return
-    if outside:
-        pointers = ", ".join(f"{name}.data_ptr()" for name in plain[len(given) :])
-        source.require(f"({pointers},) == {source.constant(tuple(t.data_ptr() for t in outside))}")
-    if arguments:
-        storages = source.constant(frozenset(t.untyped_storage()._cdata for t in outside))
-        of_arguments = [f"{name}.untyped_storage()._cdata" for name in arguments]
-        if len(arguments) == 1:
-            source.require(f"{of_arguments[0]} not in {storages}")
-        else:
-            source.lines.append(f"found = {{{', '.join(of_arguments)}}}")
-            source.require(f"len(found) == {len(arguments)}", f"found.isdisjoint({storages})")
+    storages = source.constant(frozenset(t.untyped_storage()._cdata for t in outside))
+    of_arguments = [f"{name}.untyped_storage()._cdata" for name in arguments]
+    if len(arguments) == 1:
+        source.require(f"{of_arguments[0]} not in {storages}")
+    else:
+        source.lines.append(f"found = {{{', '.join(of_arguments)}}}")
+        source.require(f"len(found) == {len(arguments)}", f"found.isdisjoint({storages})")
 
 
 def _geometry(source: _Source, value: torch.Tensor, inner: str, kind: Kind, dynamic: bool) -> None:
     """Require of the plain tensor ``inner`` what ``kind`` says of ``value``."""
-    if dynamic or value.layout is not torch.strided or type(value) not in _PLAIN:
+    if dynamic or not has_plain_geometry(value):
         source.require(f"kind_of({inner}, {bool(kind[0])}, {dynamic}) == {source.constant(kind)}")
     else:
         source.compared[inner] = value
-
-
-def _says_the_same(source: _Source, t: torch.Tensor) -> bool:
-    """Require of a tensor that the program does not compute with that it says of itself what it
-    says now. False if that needs Python."""
-    if t.layout is not torch.strided or type(t) not in _PLAIN:
-        return False
-    if all(t is not other for other in source.compared.values()):
-        name = source.constant(t, "a")
-        source.compared[name] = t
-        if t.requires_grad:  # else it is a leaf
-            source.require(f"{name}.is_leaf is {t.is_leaf}")
-    return True
-
-
-def _outside(
-    source: _Source, t: torch.Tensor, kind: Kind, tracked: bool
-) -> tuple[str, str, str] | None:
-    """(leaf, what is given to the graph, where the gradient goes or nothing) for closed-over tensor
-    ``t``, which is always the same."""
-    wanted = bool(kind[0])
-    name = source.constant(t, "c")
-    if type(t) in VALUES:
-        v: Tensor = t  # type: ignore[assignment]
-        if v._level is not SESSION or v._edge is not None or v._view is not None:
-            return None  # its history may change
-        if tracked:
-            source.require(
-                f"{name}._req is {wanted} and {name}._edge is None and {name}._view is None"
-            )
-        inner = source.constant(v._inner, "i")
-        source.require(f"{name}._inner is {inner}")
-        _geometry(source, v._inner, inner, kind, False)
-        return name, inner, name if wanted else ""
-    if wanted:
-        if t.layout is not torch.strided:
-            return None  # a guard of its own for each layout would not pay
-        leaf: Tensor = as_leaf(t)  # type: ignore[assignment]
-        known, inner = source.constant(leaf, "l"), source.constant(leaf._inner, "i")
-        # what `as_leaf` asks
-        source.require(f"{name}.requires_grad and {name}.data_ptr() == {leaf._inner.data_ptr()}")
-        _geometry(source, t, name, kind, False)
-        source.lines.append(f"{known}._hooks = {name}._backward_hooks")
-        return known, inner, known
-    if tracked:
-        source.require(f"not {name}.requires_grad")
-    _geometry(source, t, name, kind, False)
-    return name, name, ""

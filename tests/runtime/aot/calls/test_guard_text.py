@@ -43,9 +43,8 @@ def text(take: Any) -> str:
     ]
     assert lines.pop(0).startswith("if len(given) != ")
     found = "; ".join(line.replace(": return None", "") for line in lines)
-    found = re.sub(r"== \d{4,}", "== N", found)
     return re.sub(
-        r"\b([kTacltisp]|tensors)\d+\b", lambda m: m[0] if m[1] in "tp" else m[1], found
+        r"\b([kTtp]|tensors)\d+\b", lambda m: m[0] if m[1] in "tp" else m[1], found
     ).replace("if not ", "? ")
 
 
@@ -164,39 +163,41 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     "closed over": (
         lambda: taking([plain()], [plain()]),
         (
-            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (not c.requires_grad); "
-            "? (tensors.check(x0, c)); return Call([x0, c], [x0, c], [], k)"
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); "
+            "? (tensors.check(x0, *k)); return Call([x0, *k], [x0, *k], [], k)"
         ),
     ),
     "closed over without grad": (
         lambda: taking([plain()], [plain()], tracked=False),
         (
-            "[x0] = given; ? (type(x0) is T); ? (tensors.check(x0, c)); "
-            "return Call([x0, c], [x0, c], [], k)"
+            "[x0] = given; ? (type(x0) is T); ? (tensors.check(x0, *k)); "
+            "return Call([x0, *k], [x0, *k], [], k)"
         ),
     ),
     "closed over of torch": (
         lambda: taking([plain()], [of_torch()]),
         (
             "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
-            "(c.requires_grad and c.data_ptr() == N); l._hooks = c._backward_hooks; ? "
-            "(tensors.check(x0, c)); return Call([x0, l], [x0, i], [l], k)"
+            "(tensors.check(x0, *k)); ? (list(map(k, k)) == k); "
+            "return Call([x0, *k], [x0, *k], [*k], k)"
         ),
     ),
     "closed-over leaf": (
         lambda: taking([plain()], [leaf()]),
         (
             "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
-            "(c._req is True and c._edge is None and c._view is None); ? (c._inner is i); ? "
-            "(tensors.check(x0, i)); return Call([x0, c], [x0, i], [c], k)"
+            "(tensors.check(x0, *k)); ? (all(map(k, map(k, k), k)) and all(map(k, map(k, k), k)) "
+            "and all(map(k, map(k, k), k(None))) and all(map(k, map(k, k), k(None)))); "
+            "return Call([x0, *k], [x0, *k], [*k], k)"
         ),
     ),
     "closed over of the session": (
         lambda: taking([plain()], [runtime.wrap(torch.ones(2))]),
         (
             "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
-            "(c._req is False and c._edge is None and c._view is None); ? (c._inner is i); ? "
-            "(tensors.check(x0, i)); return Call([x0, c], [x0, i], [], k)"
+            "(tensors.check(x0, *k)); ? (all(map(k, map(k, k), k)) and all(map(k, map(k, k), k)) "
+            "and all(map(k, map(k, k), k(None))) and all(map(k, map(k, k), k(None)))); "
+            "return Call([x0, *k], [x0, *k], [], k)"
         ),
     ),
     "closed-over result": (
@@ -211,8 +212,8 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
         lambda: taking([plain()], [sparse()]),
         (
             "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
-            "(not c.requires_grad); ? (kind_of(c, False, False) == k); ? (tensors.check(x0)); "
-            "return Call([x0, c], [x0, c], [], k)"
+            "(tensors.check(x0)); ? (k(k, False, False) == k and k.requires_grad is False); "
+            "return Call([x0, *k], [x0, *k], [], k)"
         ),
     ),
     "closed-over sparse of torch": (
@@ -227,7 +228,7 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     "what a tensor says": (
         lambda: taking([plain()], reads=[Read(OTHER, FACTS, facts(OTHER))]),
         (
-            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (tensors.check(x0, a)); "
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (tensors.check(x0, *k)); "
             "return Call([x0], [x0], [], k)"
         ),
     ),
@@ -241,15 +242,15 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     "what a leaf says": (
         lambda: (lambda t: taking([plain()], reads=[Read(t, FACTS, facts(t))]))(of_torch()),
         (
-            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (a.is_leaf is True); ? "
-            "(tensors.check(x0, a)); return Call([x0], [x0], [], k)"
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (all(map(k, k))); ? "
+            "(tensors.check(x0, *k)); return Call([x0], [x0], [], k)"
         ),
     ),
     "what a closed-over tensor says": (
         lambda: (lambda t: taking([plain()], [t], reads=[Read(t, FACTS, facts(t))]))(plain()),
         (
-            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (not c.requires_grad); "
-            "? (tensors.check(x0, c)); return Call([x0, c], [x0, c], [], k)"
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); "
+            "? (tensors.check(x0, *k)); return Call([x0, *k], [x0, *k], [], k)"
         ),
     ),
     "no shared memory of one": (
@@ -271,10 +272,10 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
         lambda: taking([plain(), plain()], [plain()], groups=()),
         (
             "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); "
-            "? (not x1.requires_grad); ? (not c.requires_grad); ? (tensors.check(x0, x1, c)); "
-            "? ((c.data_ptr(),) == k); found = {x0.untyped_storage()._cdata, "
+            "? (not x1.requires_grad); ? (tensors.check(x0, x1, *k)); "
+            "? (list(map(k, k)) == k); found = {x0.untyped_storage()._cdata, "
             "x1.untyped_storage()._cdata}; ? (len(found) == 2 and found.isdisjoint(k)); "
-            "return Call([x0, x1, c], [x0, x1, c], [], k)"
+            "return Call([x0, x1, *k], [x0, x1, *k], [], k)"
         ),
     ),
     "no shared memory of a sparse one": (
