@@ -17,6 +17,7 @@ from benchmarks import (
     calls,
     compiled,
     engine,
+    guards,
     jitted,
     memory,
     partitions,
@@ -39,6 +40,7 @@ SUITES = (
     "engine",
     "compiled",
     "calls",
+    "guards",
     "per_sample",
     "per_sample_peers",
     "memory",
@@ -112,6 +114,7 @@ def main() -> int:
         console.print(
             f"{name}: {taken:.2f} s of processor time beyond import torch (goal: at most 1)"
         )
+    asked = guards.report(console, options.only, options.seconds) if wanted("guards") else None
     kept = memory.report(console, options.only, options.iterations) if wanted("memory") else None
     if kept is not None:
         kept["compiled"] = partitions.tables(console, options.only)
@@ -131,6 +134,7 @@ def main() -> int:
             {
                 "times": report.as_data(outcomes),
                 "imports": imported,
+                "guards": asked,
                 "memory": kept,
                 "compilers": beside,
             },
