@@ -12,6 +12,7 @@ import torch
 
 from ..rules.record import NestedMeta
 from ..seam.levels import Value
+from ..seam.user_code import watched
 from ..tape.conform import conform
 from ..tape.grad_level import GradLevel
 from ..tape.hooks import for_users
@@ -249,7 +250,7 @@ class FunctionNode(Node, FunctionCtx):
                 torch.zeros_like(p) if t is None and _floating(p) else t
                 for p, t in zip(primals, tangents, strict=True)
             ]
-        result = self._forward_cls.jvp(self, *tangents)
+        result = watched(self._forward_cls.jvp, self, *tangents)
         found = result if isinstance(result, tuple) else (result,)
         if len(found) != len(outs):
             raise RuntimeError(
@@ -297,7 +298,8 @@ class FunctionNode(Node, FunctionCtx):
         self._outward = not (self.level.shows_values or create_graph)
         try:
             backward = backward_of(self._forward_cls)
-            result = backward(self, shown) if self._boxed_grads else backward(self, *shown)
+            given = (shown,) if self._boxed_grads else shown
+            result = watched(backward, self, *given)
         finally:
             self._outward = before
         return self._edges_of(result if isinstance(result, tuple) else (result,), create_graph)

@@ -13,6 +13,7 @@ from .levels import Level, hand_over, innermost
 from .nested_views import reopen_for
 from .shells import VALUES
 from .transforms_of_torch import refuse_value_of_torch
+from .user_code import unwatched
 
 n_modes, mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
 _push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
@@ -95,6 +96,9 @@ class LevelMode(TorchDispatchMode):
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return unwatched(self._handled, func, types, args, kwargs)
+
+    def _handled(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         level = self.level
         found = innermost(args, kwargs)
         if found is not None and found.number > level.number:

@@ -17,6 +17,7 @@ import torch
 
 from ..seam.ambient import continued
 from ..seam.levels import Level, scope_outside
+from ..seam.user_code import unwatched, watched
 from . import accumulate as adding
 from . import anomaly, hooks
 from .conform import conform
@@ -417,9 +418,9 @@ def _execute(task: GraphTask, roots: Sequence[tuple[Edge, Any]]) -> list[Any]:
     RUNNING.task = task
     try:
         with scope_outside(task.level):
-            task.run(roots)
+            unwatched(task.run, roots)
             while task.callbacks:
-                task.callbacks.pop(0)()
+                watched(task.callbacks.pop(0))
     except Exception:
         if anomaly.STATE.enabled and task.node is not None:
             anomaly.explain(task.node)

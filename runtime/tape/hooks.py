@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import called_from
 from ..rules.record import extent
 from ..seam.levels import Level, Value
+from ..seam.user_code import watched
 from .conform import conform
 from .node_protocol import Hook as Hook
 from .node_protocol import Hooks as Hooks
@@ -60,7 +61,7 @@ def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_grap
     if node.tensor_hooks:
         for index, hooks in node.tensor_hooks.items():
             for hook in list(hooks.values()):
-                new = hook(for_users(level, grads[index]))
+                new = watched(hook, for_users(level, grads[index]))
                 if new is not None:
                     grads[index] = _checked(level, grads[index], new, hook, create_graph)
     if node.retained:
@@ -83,7 +84,7 @@ def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: b
     """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them.
     Returns the cotangents."""
     for hook in list((node.pre_hooks or {}).values()):
-        new = hook(tuple(for_users(level, g) for g in grads))
+        new = watched(hook, tuple(for_users(level, g) for g in grads))
         if new is not None:
             grads = _checked_tuple(level, grads, new, hook, create_graph)
     return grads
@@ -103,7 +104,7 @@ def run_posthooks(
     seen: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
     shown = tuple(for_users(level, g) for g in grads)
     for hook in list((node.post_hooks or {}).values()):
-        new = hook(tuple(for_users(level, g) for g in seen), shown)
+        new = watched(hook, tuple(for_users(level, g) for g in seen), shown)
         if new is not None:
             seen = _checked_tuple(level, seen, new, hook, create_graph)
     for at, g in zip(inputs, seen, strict=True):
@@ -115,7 +116,7 @@ def run_posthooks(
 def run_post_accumulate(leaf: Any, hooks: Mapping[int, Hook] | None) -> None:
     """Run ``hooks``, after the ``.grad`` of ``leaf`` has changed."""
     for hook in list((hooks or {}).values()):
-        if hook(leaf) is not None:
+        if watched(hook, leaf) is not None:
             raise RuntimeError("Tensor post accumulate grad hooks should return None.")
 
 

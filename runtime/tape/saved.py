@@ -18,6 +18,7 @@ from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import NestedMeta
 from ..seam.ambient import Ambient
 from ..seam.levels import Level
+from ..seam.user_code import watched
 from .node_names import op_name
 from .node_protocol import History
 
@@ -188,7 +189,7 @@ def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tens
         return s.check(edge)
     assert type(s) is Packed
     with level.packing():
-        t = s.unpack(s.payload)
+        t = watched(s.unpack, s.payload)
     if not isinstance(t, torch.Tensor):
         raise TypeError(
             "Output of saved tensor unpack_hook expected to be a Tensor but got result "
@@ -215,7 +216,7 @@ def present(level: Level, t: torch.Tensor, edge: History | None) -> Any:
 def pack(level: Level, t: torch.Tensor, edge: History | None, hook: Pack, unpack: Unpack) -> Packed:
     version = t._version
     with torch.no_grad(), level.packing():
-        payload = hook(present(level, t, edge))
+        payload = watched(hook, present(level, t, edge))
     if t._version != version:
         raise RuntimeError(
             "A saved tensor pack hook is modifying its input in place. "

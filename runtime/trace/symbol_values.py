@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from ..seam.ambient import Ambient
+from ..seam.user_code import unwatched
 from .number_reads import AskedForNumber, TracedNumber
 from .provenance import computes_with_symbols, is_of_python
 
@@ -240,6 +241,8 @@ def _define_of_two(cls: type, name: str, of_two: Callable[[Any, Any], Any]) -> N
     def method(self: Any, other: Any, *rest: Any) -> Any:
         if _is_foreign(other) and _is_ours(self):
             return of_two(_value(self), other)
+        if type(other) in _OWN:
+            return unwatched(theirs, self, other, *rest)
         return theirs(self, other, *rest)
 
     method.__name__, method.__qualname__ = name, f"{cls.__name__}.{name}"

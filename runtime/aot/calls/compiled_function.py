@@ -10,7 +10,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from ...seam.levels import SCOPE
 from ...seam.transforms_of_torch import transform_of_torch
+from ...seam.user_code import watched
 from ...session.tensor import unwrap
 from ...tape.running import current_dual
 from ...trace.error_lines import naming_line
@@ -353,7 +354,7 @@ class Recipe:
         state: ProgramState,
         groups: Sequence[Group] = (),
     ) -> Joint:
-        f = state.watched(with_flags(of_leaves(self.fn, spec), call.flags))
+        f = partial(watched, with_flags(of_leaves(self.fn, spec), call.flags))
         n = len(call.plain)
         based = with_bases(call, groups)
         assert based is not None, "the groups are those of this call"
@@ -371,7 +372,8 @@ class Recipe:
             "reads": self.reads,
             "generators": state.early.generators,
         }
-        return joint_graph(
+        capture = partial(
+            joint_graph,
             f,
             given,
             based.wanted[:n],
@@ -380,6 +382,7 @@ class Recipe:
             unknown=sorted(unknown),
             **options,
         )
+        return state.watched(capture)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
         output = joint.traced.graph.output_node()

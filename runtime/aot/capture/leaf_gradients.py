@@ -29,6 +29,7 @@ from ...functionalize.functional_level import FunctionalValue
 from ...seam.level_mode import EnteringMode, entering_mode
 from ...seam.levels import Value
 from ...seam.memory import refuse_data
+from ...seam.user_code import unwatched
 from ...session import backward as session
 from ...session.captures import CAPTURE
 from ...session.subclasses import NATIVE
@@ -480,8 +481,17 @@ class _GradFunctions(TorchFunctionMode):
                 if not kwargs or not kwargs.get("requires_grad")
                 else _leaf_of(func, args, kwargs)
             )
+        if handler is not known or handler is _backward_of:  # these iterate over arguments
+            args = tuple(map(_listed, args))
+            kwargs = {name: _listed(x) for name, x in (kwargs or {}).items()}
         with self:  # for hooks and custom Functions of a backward pass
-            return handler(self.gradients, *args, **kwargs or {})
+            return unwatched(handler, self.gradients, *args, **kwargs or {})
+
+
+def _listed(x: Any) -> Any:
+    """``x``, or its items if it is a generator or another iterable of the user's."""
+    known = isinstance(x, (torch.Tensor, list, tuple, dict, str))
+    return x if known or not isinstance(x, Iterable) else tuple(x)
 
 
 def _is_of_functorch(args: Any) -> bool:

@@ -23,13 +23,14 @@ from ...seam.level_mode import EnteringMode, call_below
 from ...seam.levels import Value, values_of
 from ...seam.memory_gate import address_of, elements_of, memory_gate
 from ...seam.shells import VALUES
+from ...seam.user_code import unwatched
 from ...session.tensor import SESSION
 from ...trace.number_reads import number_of
 from ...trace.provenance import CALL, line_of, refuse_default_dtype
 from ...trace.symbols import SYMBOLIC
 from ...trace.trace_value import TracedValue
-from .entry_hook import unwatched
 
+_OF_TORCH = frozenset(("aten", "prim", "prims", "quantized", "mkldnn"))
 _default_dtype = torch.get_default_dtype  # by one look-up
 
 
@@ -98,6 +99,8 @@ class ClosedOver(EnteringMode):
         around = CALL.made_by
         CALL.made_by = sys._getframe(1)
         try:
+            if func.namespace not in _OF_TORCH:  # its kernel may be the user's Python
+                return self._dispatched(func, types, args, kwargs)
             return unwatched(self._dispatched, func, types, args, kwargs)
         finally:
             CALL.made_by = around

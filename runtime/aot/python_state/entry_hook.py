@@ -1,30 +1,29 @@
 """Watches which functions a program enters, and what it asks that no graph of objects has.
 
     with watching(graph) as seen:
-        f(x)                            # graph.enter(code of f, its globals), before its first line
+        watched(f, x)                   # graph.enter(code of f, its globals), before its first line
     seen.asked                          # {"posix.getcwd": its line}
 
-The hook is Python's profile hook of this thread. It is off while the seam handles a call of an op
-(:func:`unwatched`), where hundreds of functions of ours run for one of the user's. A profiler that
-has the hook is called, too."""
+The hook is Python's profile hook of this thread. It is on in the user's code alone, see
+:mod:`runtime.seam.user_code`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
+from ...seam.user_code import CaptureHook, capturing
 from ...trace.provenance import Line, is_of_user
 from .contents import Position
 from .object_graph import ObjectGraph
 from .trusted import is_followed
 
 _set = sys.setprofile
-_get = sys.getprofile
 _OF_SCHEDULERS = lr_scheduler.__file__
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
 
@@ -133,13 +132,13 @@ class Seen:
         self.moved: dict[int, Line] = {}
 
 
-class _Hook:
+class _Hook(CaptureHook):
     """The hook for one run of a program. ``known``: by identity of code, whether it is the
     user's."""
 
     def __init__(self, graph: ObjectGraph, before: Any) -> None:
+        super().__init__(before)
         self.graph = graph
-        self.before = before
         self.seen = Seen()
         self.known: dict[int, tuple[Any, bool]] = {}
 
@@ -220,33 +219,22 @@ def _asks(function: Any, owner: Any) -> str | None:
 
 @contextmanager
 def watching(graph: ObjectGraph) -> Iterator[Seen]:
-    """While entered, ``graph`` learns of each function that this thread enters."""
-    before: Any = _get()
+    """While entered, ``graph`` learns of each function that the program enters. It is run by
+    :func:`~runtime.seam.user_code.watched`. A hook that Python calls is called, too; another one,
+    which is of C and nobody can call, such as that of ``cProfile``, pauses."""
+    before: Any = sys.getprofile()
     in_c = before is not None and not callable(before)
-    if in_c:  # such as cProfile's, which nobody can call
+    if in_c:
         before.disable()
     hook = _Hook(graph, None if in_c else before)
-    _set(hook)
     try:
-        yield hook.seen
-        if _get() is not hook:
+        with capturing(hook):
+            yield hook.seen
+        if hook.replaced:
             raise RuntimeError(
                 "the program sets a profile hook of Python's, by which its capture learns which "
                 "functions it enters. Set it outside of the program."
             )
     finally:
-        _set(None if in_c else before)
         if in_c:
             before.enable()
-
-
-def unwatched(run: Callable[..., Any], *args: Any) -> Any:
-    """``run(*args)`` without the hook."""
-    hook = _get()
-    if type(hook) is not _Hook:
-        return run(*args)
-    _set(None)
-    try:
-        return run(*args)
-    finally:
-        _set(hook)

@@ -18,11 +18,12 @@ import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
 from ...seam.levels import Value
+from ...seam.user_code import as_door
 from ...trace.provenance import happened_at
 from ...trace.symbols import SYMBOLIC
 from .closed_over import computed_at
@@ -35,6 +36,7 @@ from .state_guard import StateGuard
 from .values import SIMPLE, attributes_of, look_into
 
 _CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
+R = TypeVar("R")
 _MANY = 10_000  # objects that are looked at for a value of the trace
 
 
@@ -114,17 +116,12 @@ class ProgramState:
         # keys of the places that the program has changed
         self.written: frozenset[tuple[int, Any]] = frozenset()
 
-    def watched(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """``f``, while which runs the graph learns which functions are entered."""
-
-        @functools.wraps(f)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with watching(self.graph) as seen:
-                result = f(*args, **kwargs)
-            self.seen = seen
-            return result
-
-        return run
+    def watched(self, capture: Callable[[], R]) -> R:
+        """Run ``capture``. The graph learns which functions the user's code enters."""
+        with watching(self.graph) as seen:
+            result = capture()
+        self.seen = seen
+        return result
 
     def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
         """Where ``tensors`` and those of the graph are, as far as the program's code has names for
@@ -144,15 +141,18 @@ class ProgramState:
             if any(map(self._holds_value, gc.get_referents(node.owner))):
                 node.owner.cache_clear()
 
+    @as_door
     def restore(self) -> None:
         """Let each object have what it had before the first run."""
         self._empty_caches()
         self.graph.restore()
 
+    @as_door
     def changes(self) -> list[Change]:
         """What the program has changed."""
         return self.graph.changes()
 
+    @as_door
     def results(self, changes: Sequence[Change] | None = None) -> list[Change]:
         """The changes whose values a graph has to return: each assigns what holds a value of the
         trace. ``RuntimeError`` for a container that has got one and cannot be assigned to by the
@@ -167,6 +167,7 @@ class ProgramState:
                 found.append(change)
         return found
 
+    @as_door
     def made_anew(self, changes: Sequence[Change]) -> list[Change]:
         """The changes that assign a container of Python's own that the program has made, to one
         place alone, with constants inside."""
@@ -181,6 +182,7 @@ class ProgramState:
         inside = [*x, *x.values()] if isinstance(x, dict) else x
         return all(self._is_new(y) or self.graph.knows(y) for y in inside)
 
+    @as_door
     def refuse_hidden(self, what: str, x: Any) -> None:
         """Refuse an object with a value of the trace inside, which a call would have to make."""
         values = self._values_in(x)
@@ -238,6 +240,7 @@ class ProgramState:
         """The program has returned for the last time."""
         self._empty_caches()
 
+    @as_door
     def put_back(self, changes: Sequence[Change]) -> None:
         """Undo ``changes``, which a call makes in another way or not at all."""
         for change in changes:

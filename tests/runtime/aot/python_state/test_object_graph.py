@@ -21,12 +21,13 @@ from torch import nn
 
 from runtime.aot.python_state.code_names import names_of
 from runtime.aot.python_state.contents import DictItems
-from runtime.aot.python_state.entry_hook import unwatched, watching
+from runtime.aot.python_state.entry_hook import watching
 from runtime.aot.python_state.nodes import Attributes, Cell, Place
 from runtime.aot.python_state.object_graph import ObjectGraph, early_graph
 from runtime.aot.python_state.program_state import Held
 from runtime.aot.python_state.state_guard import StateGuard
 from runtime.aot.python_state.values import MISSING, same
+from runtime.seam.user_code import unwatched, watched
 
 VARIABLE: ContextVar[int] = ContextVar("VARIABLE", default=1)
 
@@ -290,11 +291,20 @@ def test_the_hook_is_off_in_the_seam_and_on_again_after_it() -> None:
     def after() -> None:
         y.later = 2  # type: ignore[attr-defined]
 
+    def inside() -> None:
+        y.inside = 2  # type: ignore[attr-defined]
+
+    def program() -> None:
+        unwatched(below)
+        unwatched(watched, inside)
+        after()
+
     graph = ObjectGraph([y])
     with watching(graph):
-        unwatched(below)
-        after()
-    assert {code.co_name for code, _ in graph.code.values()} == {"after"}
+        below()
+        watched(program)
+        below()
+    assert {code.co_name for code, _ in graph.code.values()} == {"program", "inside", "after"}
 
 
 def test_an_early_graph_reaches_code_that_has_not_run_up_to_its_budget() -> None:
