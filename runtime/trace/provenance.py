@@ -221,6 +221,12 @@ def happened_at(line: Line | None) -> str:
     return "" if line is None else f" It happened at {text_of(line)}"
 
 
+def begins_at(line: Line | None) -> str:
+    """``line``, the first one of a program, as the end of an error message. Empty if there is
+    none."""
+    return "" if line is None else f" The program begins at {text_of(line)}"
+
+
 class Provenance:
     """Notes where the nodes of one graph come from.
 

@@ -25,6 +25,7 @@ from ...tape.running import current_dual
 from ...trace.error_lines import naming_line
 from ...trace.graph_module import LateGraphModule
 from ...trace.number_reads import on_side
+from ...trace.provenance import begins_at
 from ...trace.stack_room import with_room
 from ...trace.symbols import Abstraction, Fixed
 from ..cache.cuts import Cache, default_cache
@@ -570,6 +571,7 @@ class Programs:
             f"{name} has been captured {_STATES} times in turn, since each call changes what the "
             f"next one may read: {moving[-1].effects.what}. Hold it in a tensor, change it outside "
             "of the function, or name the object in ignore=[…]."
+            f"{begins_at(moving[-1].effects.line)}"
         )
 
     def _make_room(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import random
 from collections import OrderedDict, defaultdict, deque
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .nodes import Change, Label, Node, OneByOne
-from .values import MISSING, same, shown
+from .values import MISSING, marks_of, same, shown
 
 
 class DictItems(OneByOne):
@@ -135,14 +136,25 @@ class SequenceItems(OneByOne):
 
 
 class SetItems(Node):
-    """The items of a set."""
+    """The items of a set, in the order in which it gives them. A set that was filled again may have
+    another order, and is the same nevertheless."""
 
     __slots__ = ()
 
-    def look(self) -> frozenset[Any]:
-        return frozenset(set.__iter__(self.owner))
+    def look(self) -> tuple[Any, ...]:
+        return (*set.__iter__(self.owner),)
 
-    def put(self, values: frozenset[Any]) -> None:
+    def holds(self) -> bool:
+        now, had = self.look(), self.had
+        return same(now, had) or (len(now) == len(had) and marks_of(now) == marks_of(had))
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        return [] if self.holds() else [(None, self.had, self.look())]
+
+    def changes(self) -> list[Change]:
+        return [] if self.holds() else [Change(self, None, self.had, self.look())]
+
+    def put(self, values: tuple[Any, ...]) -> None:
         set.clear(self.owner)
         set.update(self.owner, values)
 
@@ -182,6 +194,52 @@ class Buffer(Node):
 
     def put(self, values: bytes) -> None:
         memoryview(self.owner).cast("B")[:] = values
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ()
+
+
+class StreamText(Node):
+    """What a stream in memory has, and how far it is read."""
+
+    __slots__ = ()
+    owner: io.StringIO | io.BytesIO
+
+    def look(self) -> tuple[Any, ...]:
+        x = self.owner
+        return () if x.closed else (x.tell(), x.getvalue())
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        if values and not self.owner.closed:
+            place, content = values
+            stream: Any = self.owner
+            stream.seek(0)
+            stream.truncate()
+            stream.write(content)
+            stream.seek(place)
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ()
+
+
+class FilePlace(Node):
+    """How far a file is read. A program may not read it."""
+
+    __slots__ = ()
+    watched = False
+
+    def look(self) -> tuple[Any, ...]:
+        x = self.owner
+        if x.closed or not x.readable() or x.writable() or not x.seekable():
+            return ()
+        try:
+            return (x.tell(),)
+        except OSError:  # a loop over its lines is under way
+            return (x.buffer.tell(),)
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        if values and not self.owner.closed:
+            self.owner.seek(values[0])
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ()

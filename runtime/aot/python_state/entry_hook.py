@@ -9,6 +9,7 @@ The hook is Python's profile hook of this thread. It is on in the user's code al
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 
 from ...seam.user_code import CaptureHook, capturing
-from ...trace.provenance import Line, is_of_user
+from ...trace.provenance import Line, is_of_package, is_of_user
 from .contents import Position
 from .object_graph import ObjectGraph
 from .trusted import is_followed
@@ -26,6 +27,7 @@ from .trusted import is_followed
 _set = sys.setprofile
 _OF_SCHEDULERS = lr_scheduler.__file__
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
+_IMPORT = importlib.import_module.__code__
 
 TRUSTED = frozenset(
     [
@@ -125,11 +127,13 @@ _IMPURE: dict[str, frozenset[str]] = {
 
 class Seen:
     """What one run has asked. ``asked``: the functions of C, each with the user's line. ``moved``:
-    the lines of calls to random generators and the like, by identity."""
+    the lines of calls to random generators and the like, by identity. ``advanced``: that of the
+    first call of ``next``, which does not say of what."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Line] = {}
         self.moved: dict[int, Line] = {}
+        self.advanced: Line | None = None
 
 
 class _Hook(CaptureHook):
@@ -158,6 +162,8 @@ class _Hook(CaptureHook):
                     self.graph.enter_scheduler(code)
         elif event == "c_call":
             self._called(frame, argument)
+        elif event == "return" and frame.f_code is _IMPORT and isinstance(argument, ModuleType):
+            self._import(argument)
         if self.before is not None:
             self.before(frame, event, argument)
 
@@ -175,12 +181,22 @@ class _Hook(CaptureHook):
         finally:
             _set(self)
 
+    def _import(self, m: ModuleType) -> None:
+        """A module was found by a name that no code has."""
+        _set(None)
+        try:
+            self.graph.enter_module(m)
+        finally:
+            _set(self)
+
     def _called(self, frame: FrameType, function: Any) -> None:
         owner = getattr(function, "__self__", None)
-        if id(owner) in self.graph.moving:
+        if id(owner) in self.graph.moving and not is_of_package(frame.f_code.co_filename):
             line = self._user_line(frame)
             if line is not None:
                 self.seen.moved.setdefault(id(owner), line)
+        if function is next and self.seen.advanced is None and is_of_user(frame.f_code.co_filename):
+            self.seen.advanced = self._user_line(frame)
         of_user = self.known.get(id(frame.f_code))
         if of_user is None:
             of_user = self.known.setdefault(

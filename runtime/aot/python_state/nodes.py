@@ -235,16 +235,23 @@ class ClassNames(Named):
             type.__setattr__(self.owner, label, value)
 
 
-class Bases(Node):
-    """The classes that a class inherits from."""
+class ClassParts(Node):
+    """The name of a class, and the classes that it inherits from."""
 
     __slots__ = ()
 
     def look(self) -> tuple[Any, ...]:
-        return tuple(self.owner.__bases__)
+        return (_name_of(self.owner), *self.owner.__bases__)
 
     def put(self, values: tuple[Any, ...]) -> None:
-        self.owner.__bases__ = values
+        name, *bases = values
+        self.owner.__name__ = name
+        if self.owner.__bases__ != tuple(bases):
+            self.owner.__bases__ = tuple(bases)
+
+
+# a metaclass of the user's may have an attribute of this name
+_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
 class Attributes(Named):
@@ -284,7 +291,9 @@ class Attributes(Named):
         return slot_value(found, self.owner)
 
     def assign(self, label: Label, value: Any) -> None:
-        if label in self.slots:
+        if label == "__class__":  # which no dictionary has
+            object.__setattr__(self.owner, "__class__", value)
+        elif label in self.slots:
             slot = next(s for s in slots_of(type(self.owner)) if s.__name__ == label)
             if value is MISSING:
                 slot.__delete__(self.owner)

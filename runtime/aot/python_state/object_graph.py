@@ -41,10 +41,10 @@ from .contents import Fact, Parts, Position
 from .lookups import COMPUTED, is_lookup
 from .nodes import (
     Attributes,
-    Bases,
     Cell,
     Change,
     ClassNames,
+    ClassParts,
     FunctionParts,
     Globals,
     Named,
@@ -154,6 +154,12 @@ class ObjectGraph:
                     self._ask(self._globals(node.owner, node.name), (label,))
                 else:
                     self._pending.append((node.owner, node.name))
+            self._drain()
+
+    def enter_module(self, m: ModuleType) -> None:
+        """The program has found a module by a name that it computes."""
+        with torch._C.DisableTorchFunction():
+            self._pending.append((m, m.__name__))
             self._drain()
 
     def enter_scheduler(self, code: CodeType) -> None:
@@ -297,7 +303,7 @@ class ObjectGraph:
 
     def _class(self, c: type, name: str) -> None:
         if _is_of_user(c):
-            self._add(Bases(c, c.__qualname__))
+            self._add(ClassParts(c, c.__qualname__))
             if "_abc_impl" in vars(c):
                 self._add(Parts(c, c.__qualname__, registered))
             self._learn((), [n for n in vars(c).get("__match_args__", ()) if isinstance(n, str)])
@@ -530,6 +536,10 @@ class ObjectGraph:
         kind = type(x)
         if kind is tuple or kind is frozenset:
             return all(map(self.knows, x))
+        if kind is types.MethodType:
+            return self.knows(x.__func__) and self.knows(x.__self__)
+        if kind is types.BuiltinFunctionType:
+            return self.knows(x.__self__)
         return kind in _SIMPLE or kind in _UNMADE or id(x) in self._reached
 
 
@@ -558,7 +568,7 @@ def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph
 
 
 # kinds whose objects no run makes, or that are as good as equal ones
-_UNMADE = frozenset((types.MethodType, types.BuiltinFunctionType, ModuleType, type))
+_UNMADE = frozenset((CodeType, ModuleType, type))
 # what an object of C may refer to, and what is no state of it
 _NOT_HELD = (type, ModuleType, types.FrameType, types.TracebackType)
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)

@@ -35,8 +35,10 @@ from .contents import (
     Buffer,
     Draws,
     Elements,
+    FilePlace,
     Parts,
     Position,
+    StreamText,
     Variable,
 )
 from .nodes import Node
@@ -91,10 +93,6 @@ def _self_of(x: types.BuiltinMethodType) -> tuple[Any, ...]:
     return () if isinstance(x.__self__, types.ModuleType) else (x.__self__,)
 
 
-def _partial_parts(x: functools.partial[Any]) -> tuple[Any, ...]:
-    return (x.func, *x.args, *x.keywords, *x.keywords.values())
-
-
 def _wrapped(x: Any) -> tuple[Any, ...]:
     return (x.__wrapped__,)
 
@@ -106,7 +104,9 @@ def _mapping_of(view: Any) -> tuple[Any, ...]:
 ROWS: tuple[Row, ...] = (
     Row((types.MethodType,), None, lambda x: (x.__self__, x.__func__)),
     Row((types.BuiltinMethodType, types.MethodWrapperType), None, _self_of),
-    Row((functools.partial,), _parts(_partial_parts)),
+    Row((functools.partial,), None, lambda x: (x.func, *x.args, x.keywords)),
+    Row((io.StringIO, io.BytesIO), StreamText),
+    Row((io.TextIOWrapper, io.BufferedReader, io.FileIO), FilePlace),
     Row((property,), None, lambda x: (x.fget, x.fset)),
     Row((staticmethod, classmethod), None, lambda x: (x.__func__,)),
     Row((functools.cached_property,), None, lambda x: (x.func,)),
@@ -137,7 +137,9 @@ PLAIN: tuple[Any, ...] = (
     torch.Size,
     torch._ops.OperatorBase,
     torch._ops.OpOverloadPacket,
-    io.IOBase,
+    io.BufferedWriter,
+    io.BufferedRandom,
+    io.BufferedRWPair,
     type(threading.Lock()),
     type(threading.RLock()),
 )

@@ -24,7 +24,7 @@ import torch
 
 from ...seam.levels import Value
 from ...seam.user_code import as_door
-from ...trace.provenance import happened_at
+from ...trace.provenance import Line, happened_at
 from ...trace.symbols import SYMBOLIC
 from .closed_over import computed_at
 from .contents import Draws
@@ -71,12 +71,19 @@ class Effects:
     """What each call does to Python's state after its graph has run. ``changes``: what it assigns.
     ``repeats``: whether that is all that the program did: an object that it made would have to be
     made anew. ``left``: names of places to which the call assigns a result of the graph, and finds
-    another value the next time."""
+    another value the next time. ``line``: where the program begins."""
 
-    def __init__(self, changes: Sequence[Change], repeats: bool, left: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        changes: Sequence[Change],
+        repeats: bool,
+        left: Sequence[str] = (),
+        line: Line | None = None,
+    ) -> None:
         self.changes = changes
         self.repeats = repeats
         self.left = left
+        self.line = line
 
     def told(self) -> Effects:
         """No effects. A warning tells of these."""
@@ -301,7 +308,8 @@ class ProgramState:
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
         self.written = frozenset((id(c.node.owner), c.label) for c in found)
         # what was there before is not the program's to keep alive
-        return Effects([change._replace(before=None) for change in found], repeats, left)
+        unlinked = [change._replace(before=None) for change in found]
+        return Effects(unlinked, repeats, left, self.graph.first_line)
 
     def _tell_of_asked(self) -> None:
         """Refuse what no graph of objects has: files, the system. Warn of clocks."""
@@ -321,7 +329,9 @@ class ProgramState:
 
     def _refuse_moved(self, node: Node) -> NoReturn:
         """Refuse that the program has moved a random generator of Python's or an iterator."""
-        line = happened_at(self.seen.moved.get(id(node.owner)) or self.graph.first_line)
+        line = happened_at(
+            self.seen.moved.get(id(node.owner)) or self.seen.advanced or self.graph.first_line
+        )
         kind = type(node.owner).__name__
         if isinstance(node, Draws):
             raise RuntimeError(

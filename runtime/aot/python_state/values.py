@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import decimal
 import threading
+from collections.abc import Iterable
 from types import CellType, MemberDescriptorType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,7 +37,7 @@ def _scalars_of(kind: type) -> list[type]:
     return [kind, *(c for heir in heirs for c in _scalars_of(heir))]
 
 
-_EQUAL = frozenset((*SIMPLE, frozenset, decimal.Decimal, *_scalars_of(np.generic)))
+_EQUAL = frozenset((*SIMPLE, decimal.Decimal, *_scalars_of(np.generic)))
 
 
 def same(a: Any, b: Any) -> bool:
@@ -54,12 +55,20 @@ def same(a: Any, b: Any) -> bool:
         )
     if kind is MethodType:
         return a.__self__ is b.__self__ and a.__func__ is b.__func__
+    if kind is frozenset:
+        return len(a) == len(b) and marks_of(a) == marks_of(b)
     return kind in _EQUAL and bool(a == b)
 
 
 def shown(label: Any) -> str:
     """A name or key in a message. To show an object of the user's would run the user's code."""
     return f"{label!r:.40}" if type(label) in SIMPLE else f"a {type(label).__name__}"
+
+
+def marks_of(items: Iterable[Any]) -> frozenset[Any]:
+    """What tells the items of a set apart, without their own ``__eq__``: ``1``, ``1.0`` and
+    ``True`` are different."""
+    return frozenset((type(x), repr(x) if type(x) in SIMPLE else id(x)) for x in items)
 
 
 def attributes_of(x: Any) -> dict[str, Any] | None:

@@ -1,0 +1,256 @@
+"""Kinds of Python's state that a jitted program follows: names of classes, types of items, streams,
+files, modules that a text names, methods of new objects."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+
+Tensor = torch.Tensor
+X = torch.ones(2)
+
+
+def line_of(f: Any) -> str:
+    """The line after the first one of ``f``, as an error names it."""
+    return f"{__file__}:{f.__code__.co_firstlineno + 1}"
+
+
+def test_a_class_that_is_renamed_is_another_state() -> None:
+    class Layer:
+        pass
+
+    f = runtime.jit(lambda x: x * len(Layer.__name__))
+    assert f(X)[0] == 5
+    Layer.__name__ = "Deep"
+    assert f(X)[0] == 4
+
+
+def test_a_class_that_the_program_renames_has_that_name_after_each_call() -> None:
+    class Layer:
+        pass
+
+    def f(x: Tensor) -> Tensor:
+        Layer.__name__ = "Flat" if Layer.__name__ == "Deep" else "Deep"
+        return x * 2
+
+    jitted = runtime.jit(f)
+    names = []
+    for _ in range(4):
+        jitted(X)
+        names.append(Layer.__name__)
+    assert names == ["Deep", "Flat", "Deep", "Flat"]
+
+
+class Double:
+    def scale(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class Triple:
+    def scale(self, x: Tensor) -> Tensor:
+        return x * 3
+
+
+def test_a_call_gives_an_object_its_other_class_and_nothing_else() -> None:
+    thing: Any = Double()
+
+    def f(x: Tensor) -> Tensor:
+        thing.__class__ = Double if type(thing) is Triple else Triple
+        scaled: Tensor = thing.scale(x)
+        return scaled
+
+    jitted = runtime.jit(f)
+    assert [jitted(X)[0].item() for _ in range(4)] == [3, 2, 3, 2]
+    assert type(thing) is Double and vars(thing) == {}
+
+
+@pytest.mark.parametrize("make", [set, frozenset])
+def test_items_of_a_set_that_are_equal_and_of_other_types_are_other_items(make: Any) -> None:
+    box = SimpleNamespace(items=make([1]))
+    f = runtime.jit(lambda x: x * (2 if type(next(iter(box.items))) is int else 3))
+    assert f(X)[0] == 2
+    box.items = make([1.0])
+    assert f(X)[0] == 3
+
+
+class Hashed:
+    """Counts what a comparison asks of it."""
+
+    asked = 0
+
+    def __hash__(self) -> int:
+        Hashed.asked += 1
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        Hashed.asked += 1
+        return True
+
+
+def test_a_call_asks_no_item_of_a_set() -> None:
+    items = {Hashed()}
+    f = runtime.jit(lambda x: x * len(items))
+    f(X)
+    f(X)
+    before = Hashed.asked
+    f(X)
+    assert Hashed.asked == before
+
+
+def test_a_stream_in_memory_is_read_from_where_it_is() -> None:
+    def read(stream: io.StringIO) -> Any:
+        return lambda x: x * float(stream.readline())
+
+    expected, found = (io.StringIO("1\n2\n3\n4\n") for _ in range(2))
+    plain, jitted = read(expected), runtime.jit(read(found))
+    for _ in range(3):
+        assert jitted(X)[0] == plain(X)[0]
+        assert found.tell() == expected.tell()
+
+
+def test_a_stream_in_memory_gets_what_the_program_writes() -> None:
+    stream = io.BytesIO()
+
+    def f(x: Tensor) -> Tensor:
+        if not stream.getvalue():
+            stream.write(b"once")
+        return x * len(stream.getvalue())
+
+    jitted = runtime.jit(f)
+    assert [jitted(X)[0].item() for _ in range(3)] == [4, 4, 4]
+    assert stream.getvalue() == b"once"
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Iterator[Any]:
+    (tmp_path / "numbers").write_text("1\n2\n3\n")
+    with (tmp_path / "numbers").open() as file:
+        yield file
+
+
+def test_a_file_that_the_program_reads_is_refused_and_put_back(numbers: Any) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x * float(numbers.readline())
+
+    with pytest.raises(RuntimeError, match="takes items from 'numbers' around") as caught:
+        runtime.jit(f)(X)
+    assert line_of(f) in str(caught.value)
+    assert numbers.readline() == "1\n"
+
+
+@pytest.fixture
+def settings() -> Iterator[Any]:
+    module: Any = types.ModuleType("settings_by_name")
+    module.rate = 2.0
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+def test_a_module_that_a_computed_text_names_is_state(settings: Any) -> None:
+    f = runtime.jit(lambda x: x * importlib.import_module("_".join(["settings", "by_name"])).rate)
+    assert f(X)[0] == 2
+    settings.rate = 3.0
+    assert f(X)[0] == 3
+
+
+def test_keywords_of_a_partial_function_are_put_back_after_a_refusal() -> None:
+    scale = functools.partial(torch.mul, other=2.0)
+
+    def f(x: Tensor) -> Tensor:
+        scale.keywords["other"] = 3.0
+        return scale(x) * float(x.sum() > 0)
+
+    with pytest.raises(RuntimeError, match=r"being traced|elements"):
+        runtime.jit(f)(X)
+    assert scale.keywords == {"other": 2.0}
+
+
+def test_keywords_of_a_partial_function_change_in_each_call() -> None:
+    scale = functools.partial(torch.mul, other=2.0)
+
+    def f(x: Tensor) -> Tensor:
+        scale.keywords["other"] += 1.0
+        scaled: Tensor = scale(x)
+        return scaled
+
+    jitted = runtime.jit(f)
+    assert [jitted(X)[0].item() for _ in range(4)] == [3, 4, 5, 6]
+    assert scale.keywords == {"other": 6.0}
+
+
+class Held:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def read(self) -> Any:
+        return self.value
+
+
+def test_a_method_of_a_new_object_with_a_computed_tensor_is_refused() -> None:
+    box = SimpleNamespace(read=None)
+
+    def f(x: Tensor) -> Tensor:
+        box.read = Held(x * 2).read
+        return x * 3
+
+    with pytest.raises(RuntimeError, match="assigns a method") as caught:
+        runtime.jit(f)(X)
+    assert line_of(f) in str(caught.value)
+    assert box.read is None
+
+
+def test_two_states_of_named_defaults_have_two_programs() -> None:
+    def scale(x: Tensor, *, by: float = 2.0) -> Tensor:
+        return x * by
+
+    function: Any = scale
+
+    def f(x: Tensor) -> Tensor:
+        y = scale(x)
+        function.__kwdefaults__ = {"by": 5.0 - function.__kwdefaults__["by"]}
+        return y
+
+    jitted = runtime.jit(f)
+    assert [jitted(X)[0].item() for _ in range(12)] == [2, 3] * 6
+
+
+def test_a_program_with_another_state_after_each_call_is_refused_by_its_line() -> None:
+    seen: list[float] = []
+
+    def f(x: Tensor) -> Tensor:
+        seen.append(0.5)
+        return x * sum(seen)
+
+    jitted = runtime.jit(f)
+    with pytest.raises(RuntimeError, match="captured 8 times in turn") as caught:
+        for _ in range(9):
+            jitted(X)
+    assert f"The program begins at {__file__}:{f.__code__.co_firstlineno}" in str(caught.value)
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize(
+    "items",
+    [iter([1.0, 2.0]), zip([1.0, 2.0], [3, 4], strict=True), enumerate([1.0, 2.0])],
+    ids=["iter", "zip", "enumerate"],
+)
+def test_an_item_that_is_taken_is_refused_by_the_line_that_takes_it(items: Any) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x * torch.tensor(next(items)).sum()
+
+    with pytest.raises(RuntimeError, match="takes items from 'items' around") as caught:
+        runtime.jit(f)(X)
+    assert line_of(f) in str(caught.value)
