@@ -9,6 +9,7 @@ The hook is Python's profile hook of this thread. It is on in the user's code al
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from .trusted import is_followed
 _set = sys.setprofile
 _OF_SCHEDULERS = lr_scheduler.__file__
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
+_CACHE = functools._lru_cache_wrapper
 _IMPORT = importlib.import_module.__code__
 
 TRUSTED = frozenset(
@@ -128,12 +130,14 @@ _IMPURE: dict[str, frozenset[str]] = {
 class Seen:
     """What one run has asked. ``asked``: the functions of C, each with the user's line. ``moved``:
     the lines of calls to random generators and the like, by identity. ``advanced``: that of the
-    first call of ``next``, which does not say of what."""
+    first call of ``next``, which does not say of what. ``cleared``: caches of functions that were
+    emptied."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Line] = {}
         self.moved: dict[int, Line] = {}
         self.advanced: Line | None = None
+        self.cleared: list[Any] = []
 
 
 class _Hook(CaptureHook):
@@ -157,40 +161,37 @@ class _Hook(CaptureHook):
             if id(code) not in self.known:
                 self.known[id(code)] = (code, is_followed(code.co_filename))
                 if self.known[id(code)][1]:
-                    self._enter(frame)
+                    self._look(self.graph.enter, code, frame.f_globals)
                 elif code.co_filename == _OF_SCHEDULERS:
                     self.graph.enter_scheduler(code)
         elif event == "c_call":
             self._called(frame, argument)
         elif event == "return" and frame.f_code is _IMPORT and isinstance(argument, ModuleType):
-            self._import(argument)
+            self._look(self.graph.enter_module, argument)
         if self.before is not None:
             self.before(frame, event, argument)
 
     def _resumed(self, node: Position, caller: FrameType | None) -> None:
         """A generator from outside goes on."""
+        if not node.steps:
+            self._look(self.graph.enter_generator, node.owner, node.name)
         node.steps += 1
         line = self._user_line(caller)
         if line is not None:
             self.seen.moved.setdefault(id(node.owner), line)
 
-    def _enter(self, frame: FrameType) -> None:
+    def _look(self, enter: Callable[..., None], *found: Any) -> None:
+        """Let the graph learn of something, without a call of this hook."""
         _set(None)
         try:
-            self.graph.enter(frame.f_code, frame.f_globals)
-        finally:
-            _set(self)
-
-    def _import(self, m: ModuleType) -> None:
-        """A module was found by a name that no code has."""
-        _set(None)
-        try:
-            self.graph.enter_module(m)
+            enter(*found)
         finally:
             _set(self)
 
     def _called(self, frame: FrameType, function: Any) -> None:
         owner = getattr(function, "__self__", None)
+        if type(owner) is _CACHE and function.__name__ == "cache_clear":
+            self.seen.cleared.append(owner)
         if id(owner) in self.graph.moving and not is_of_package(frame.f_code.co_filename):
             line = self._user_line(frame)
             if line is not None:

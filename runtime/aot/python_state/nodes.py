@@ -195,9 +195,41 @@ class Named(OneByOne):
 
 
 class Globals(Named):
-    """Names of a module."""
+    """Names of a module. ``counts``: whether a name that the module gets later would change what
+    the program does. None for a module that code has no name for: what its functions look up is
+    asked for by name, also where it is missing."""
 
-    __slots__ = ()
+    __slots__ = ("counts", "defined")
+
+    def __init__(self, owner: dict[str, Any], name: str) -> None:
+        self.counts: Callable[[str], bool] | None = None
+        self.defined = frozenset(owner)
+        super().__init__(owner, name)
+
+    def before(self, name: str) -> Any:
+        return super().before(name) if name in self.defined else MISSING
+
+    @property
+    def asks_nothing(self) -> bool:
+        return not self.had and self.counts is None
+
+    def holds(self) -> bool:
+        return super().holds() and not self._appeared()
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        new = [(n, MISSING, self.owner[n]) for n in self._appeared() if n not in self.free]
+        return [*super().differences(), *new]
+
+    def changes(self) -> list[Change]:
+        new = [Change(self, n, MISSING, self.owner[n]) for n in self._appeared()]
+        return [*super().changes(), *new]
+
+    def _appeared(self) -> list[str]:
+        """Names that count, and that the module did not have."""
+        if self.counts is None:
+            return []
+        new = self.owner.keys() - self.defined - self.had.keys()
+        return [n for n in sorted(new) if self.counts(n)]
 
 
 class ClassNames(Named):
@@ -218,6 +250,10 @@ class ClassNames(Named):
     def differences(self) -> list[tuple[Label, Any, Any]]:
         return [*super().differences(), *((n, MISSING, self.at(n)) for n in self._appeared())]
 
+    def changes(self) -> list[Change]:
+        new = [Change(self, n, MISSING, self.at(n)) for n in self._appeared()]
+        return [*super().changes(), *new]
+
     def _appeared(self) -> list[str]:
         """Names that count, and that the class did not define."""
         new = vars(self.owner).keys() - self.defined
@@ -228,11 +264,14 @@ class ClassNames(Named):
         own: Mapping[str, Any] = vars(self.owner)
         return own
 
+    def before(self, name: str) -> Any:
+        return super().before(name) if name in self.defined else MISSING
+
     def assign(self, label: Label, value: Any) -> None:
-        if value is MISSING:
-            type.__delattr__(self.owner, label)
-        else:
+        if value is not MISSING:
             type.__setattr__(self.owner, label, value)
+        elif label in vars(self.owner):
+            type.__delattr__(self.owner, label)
 
 
 class ClassParts(Node):

@@ -162,6 +162,13 @@ class ObjectGraph:
             self._pending.append((m, m.__name__))
             self._drain()
 
+    def enter_generator(self, x: types.GeneratorType[Any, Any, Any], name: str) -> None:
+        """A generator from outside is about to go on. What its variables hold is put back when the
+        program is refused."""
+        with torch._C.DisableTorchFunction():
+            self._opaque(x, name)
+            self._drain()
+
     def enter_scheduler(self, code: CodeType) -> None:
         """A function of torch's learning-rate schedulers is about to run. Most programs only hold
         a scheduler, which another part of the loop steps."""
@@ -278,13 +285,16 @@ class ObjectGraph:
         node = self._globals(vars(m), m.__name__)
         if id(node.owner) not in self._modules:
             self._modules[id(node.owner)] = node
+            node.counts = self._counts_in_modules
             self._ask_module(node)
 
     def _ask_module(self, node: Globals) -> None:
         """Let the names of a module count that code has, also in texts. Not all of them where code
         computes names: a module leads to what it imports, and so to all modules."""
-        wanted = self.names | self.words | {"__getattr__"}
-        self._ask(node, [n for n in node.owner if n in wanted])
+        self._ask(node, [n for n in node.owner if self._counts_in_modules(n)])
+
+    def _counts_in_modules(self, name: str) -> bool:
+        return name in self.names or name in self.words or name == "__getattr__"
 
     def _globals(self, names: dict[str, Any], name: str) -> Globals:
         found = self._named.get(id(names))

@@ -297,7 +297,8 @@ class ProgramState:
                 stacklevel=2,
             )
         found: list[Change] = []
-        repeats = True
+        # a cache that is filled again has other results, and as many as before
+        repeats = not any(map(self.graph.knows, self.seen.cleared))
         for change in self.changes():
             if (id(change.node.owner), change.label) in carried:
                 continue

@@ -169,4 +169,4 @@ _OF_PYTHON = frozenset((dict, defaultdict, OrderedDict, list, deque, set))
 
 def _asks_nothing(node: Node) -> bool:
     """Whether no call needs to ask: no code has a name for a global there."""
-    return isinstance(node, Globals) and not node.had
+    return isinstance(node, Globals) and node.asks_nothing

@@ -254,3 +254,93 @@ def test_an_item_that_is_taken_is_refused_by_the_line_that_takes_it(items: Any) 
     with pytest.raises(RuntimeError, match="takes items from 'items' around") as caught:
         runtime.jit(f)(X)
     assert line_of(f) in str(caught.value)
+
+
+def test_a_call_deletes_and_makes_a_class_attribute() -> None:
+    class Box:
+        rate = 2.0
+
+    def f(x: Tensor) -> Tensor:
+        if hasattr(Box, "rate"):
+            rate = Box.rate
+            del Box.rate
+            return x * rate
+        Box.rate = 3.0
+        return x * 5
+
+    jitted = runtime.jit(f)
+    assert [jitted(X)[0].item() for _ in range(6)] == [2, 5, 3, 5, 3, 5]
+
+
+def test_a_name_that_a_module_gets_is_another_state(settings: Any) -> None:
+    del settings.rate
+
+    def f(x: Tensor) -> Tensor:
+        import settings_by_name  # type: ignore[import-not-found]
+
+        try:
+            return x * settings_by_name.rate
+        except AttributeError:
+            return x * 7
+
+    jitted = runtime.jit(f)
+    assert jitted(X)[0] == 7
+    settings.rate = 4.0
+    assert jitted(X)[0] == 4
+
+
+def test_a_call_makes_a_name_of_a_module(settings: Any) -> None:
+    del settings.rate
+
+    def f(x: Tensor) -> Tensor:
+        import settings_by_name as found
+
+        found.rate = getattr(found, "rate", 0.0) + 1.0
+        return x * found.rate
+
+    jitted = runtime.jit(f)
+    assert [jitted(X)[0].item() for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert settings.rate == 5.0
+
+
+def test_a_cache_that_the_program_empties_has_the_results_of_plain_python() -> None:
+    def made() -> Any:
+        box = SimpleNamespace(flag=True)
+
+        @functools.lru_cache
+        def held() -> bool:
+            return bool(box.flag)
+
+        def f(x: Tensor) -> Tensor:
+            box.flag = not held()
+            held.cache_clear()
+            return x * (2 if held() else 3)
+
+        return f, held
+
+    (plain, expected), (f, found) = made(), made()
+    jitted = runtime.jit(f)
+    for _ in range(5):
+        assert jitted(X)[0] == plain(X)[0]
+        assert found() == expected()
+
+
+def test_what_only_a_generator_holds_is_put_back_after_a_refusal() -> None:
+    items = [1.0]
+
+    def generate() -> Iterator[list[float]]:
+        held = items
+        while True:
+            yield held
+
+    generator = generate()
+    del generate
+
+    def f(x: Tensor) -> Tensor:
+        next(generator).append(2.0)
+        return x * 2
+
+    with pytest.raises(RuntimeError, match="takes items from 'generator' around") as caught:
+        runtime.jit(f)(X)
+    assert line_of(f) in str(caught.value)
+    assert items == [1.0]
