@@ -9,6 +9,7 @@ ops of torch.
 ``boundaries``, ``calls``, ``parts``        what compiled parts share with their caller
 ``graphs``, ``exports``, ``partitions``     programs that capture, export and cut graphs
 ``jits``                                    jitted functions, modules and training steps with state
+``state``                                   a grammar of programs with a state in Python
 ``eager``, ``engines``, ``sessions``        hooks, flags, accumulation and the engine, in eager code
 ``functions``                               custom autograd Functions
 ``transforms``, ``writes``, ``draws``       nested transforms, writes, random draws

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from gen.checks import batch_axis, forms, illformed, memory_access, ranges, refusals
+from gen.checks import (
+    batch_axis,
+    forms,
+    illformed,
+    memory_access,
+    python_state,
+    ranges,
+    refusals,
+)
 from gen.checks.compare import Rule, Tally
 from gen.checks.entries import Known
 from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
@@ -180,6 +188,7 @@ class Case:
             *(("cuts",) if self.axes.get("cuts") == "loaded" else ()),
             *(("per_sample_answer",) if "of" in self.axes else ()),
             *(("fake",) if "fake" in words else ()),
+            *(("jit",) if "moment" in self.axes else ()),
             *(("refusal",) if "refusal" in self.axes else ()),
             *(("jit",) if self.axes.get("trains", "").startswith("jitted") else ()),
             *(("out_dims",) if self.axes.get("batch") in ("out_dims", "mistaken") else ()),
@@ -303,6 +312,9 @@ class Case:
             )
         if "reach" in axes:
             memory_access.assert_kept(self.target, sample, stages, axes, tally)
+            return
+        if "moment" in axes:
+            python_state.assert_seen(self.target, sample, axes["moment"], tally)
             return
         if axes["values"] == "ill_formed":
             illformed.assert_refused(self.target, sample, axes["form"], tally)

@@ -92,6 +92,12 @@ AXES: dict[str, tuple[str, ...]] = {
         "closure", "stateful", "totalled", "drawn", "resized", "by_hand", "donated",
     ),
     "trains": ("eagerly", "jitted", "jitted_in_session"),
+    "moment": (
+        "between", "between_often", "between_kinds", "in_thread", "by_other_program",
+        "inside_before", "inside_after", "helper_before", "helper_after", "once", "on_flag",
+        "twice", "in_finally", "in_context", "in_layer_hook", "in_backward", "in_tensor_hook",
+        "in_finalizer", "inside_and_between",
+    ),
     RUN: (PLAIN, "jitted"),
 }  # fmt: skip
 REFERENCES = (

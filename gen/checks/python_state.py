@@ -1,0 +1,326 @@
+"""A program with a state in Python, compiled: the results and the state of plain Python, or a
+refusal with a line of the program.
+
+A row gives the texts of programs for a value of the axis ``moment``. A text is run twice, as two
+modules. One module's ``step`` is called as it is, the other one's is compiled. Both get the same
+calls and the same alterations of the state between them.
+
+| a program that | is |
+|---|---|
+| gives what plain Python gives, and leaves what it leaves, at each call | right |
+| raises an error that names a line of its text, and leaves its state as before the call | right |
+| gives another result or state | a mismatch |
+| raises an error without a line, or leaves the state changed | a mismatch |
+
+At the end both modules make one more call without a compiler, which finds what no description of an
+object says, such as how far a generator is."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import linecache
+import random
+import sys
+import threading
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+
+from gen.checks.compare import Tally
+from gen.outcomes import Mismatch, Unsuitable
+from gen.samples.samples import Sample
+from gen.targets.protocol import Jitting, Target
+
+Tensor = torch.Tensor
+_OTHER = "OTHER_MODULE"  # in a text: the name of another module
+_DEEPEST = 6  # levels of objects that are described
+
+
+class Grammar(Protocol):
+    """A row: how a program comes to its state."""
+
+    def text(self, holder: str, change: str, moment: str) -> str:
+        """The text of a program."""
+        ...
+
+    def programs(self, moment: str) -> list[tuple[str, str]]:
+        """The holder and the change of each program at a moment."""
+        ...
+
+    def calls(self, moment: str) -> str:
+        """A letter for each step of the caller: `programs/state/moments.py` has them."""
+        ...
+
+
+class ProgramModule:
+    """One run of a program's text: ``step`` is what is called, ``alter`` changes the state,
+    ``look`` finds it. ``name``: of the module while it is there."""
+
+    def __init__(self, text: str, file: str, name: str) -> None:
+        self.name = name
+        self.module: Any = types.ModuleType(name)
+        self.other = types.ModuleType(f"{name}_settings")
+        self.module.__file__ = self.other.__file__ = file
+        sys.modules.update({name: self.module, self.other.__name__: self.other})
+        text = text.replace(_OTHER, self.other.__name__)
+        exec(compile(text, file, "exec"), vars(self.module))
+        self.step: Callable[..., Any] = self.module.step
+
+    def close(self) -> None:
+        for name in (self.name, self.other.__name__):
+            sys.modules.pop(name, None)
+
+    def alter(self) -> str:
+        """Change the state. What Python says if it cannot."""
+        try:
+            self.module.alter()
+        except Exception as error:
+            return type(error).__name__
+        return ""
+
+    def state(self) -> Any:
+        """A description of the state."""
+        try:
+            return describe(self.module.look())
+        except Exception as error:
+            return type(error).__name__
+
+
+def assert_seen(target: Target, sample: Sample, moment: str, tally: Tally) -> None:
+    """Raise Mismatch if a compiled program of a row gives another result or leaves another state
+    than the plain one, or is refused without a line. It names each such program."""
+    grammar = cast(Grammar, sample.op.call)
+    failures: list[tuple[str, Mismatch]] = []
+    for holder, change in grammar.programs(moment):
+        try:
+            run_program(target, sample, holder, change, moment)
+        except Mismatch as error:
+            failures.append((f"{holder}, {change}, {moment}: {error}", error))
+        except Unsuitable:
+            continue
+        tally.entries += 1
+        tally.nonzero += 1
+    if failures:
+        raise Mismatch("\n".join(text for text, _ in failures)) from failures[0][1]
+
+
+def run_program(
+    target: Target, sample: Sample, holder: str, change: str, moment: str
+) -> Exception | None:
+    """Compare one program. The error by which the target refuses it, if it does."""
+    grammar = cast(Grammar, sample.op.call)
+    name = "_".join((sample.op.name.rpartition(".")[2], holder, change, moment))
+    text = grammar.text(holder, change, moment)
+    with two_modules(text, name) as (plain, compiled), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        jit = cast(Jitting, target).jit
+        comparison = _Comparison(plain, compiled, jit, sample.inputs[0].detach())
+        comparison.run(grammar.calls(moment))
+        return comparison.refused
+
+
+@contextlib.contextmanager
+def two_modules(text: str, name: str) -> Iterator[tuple[ProgramModule, ProgramModule]]:
+    """Two runs of a text, whose lines tracebacks find."""
+    file = f"state/{name}.py"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    modules = []
+    try:
+        for role in ("plain", "compiled"):
+            modules.append(ProgramModule(text, file, f"{name}_{role}"))
+        yield modules[0], modules[1]
+    finally:
+        for module in modules:
+            module.close()
+        linecache.cache.pop(file, None)
+
+
+class _Comparison:
+    """The steps of a caller, made with the plain module and with the compiled one."""
+
+    def __init__(
+        self,
+        plain: ProgramModule,
+        compiled: ProgramModule,
+        jit: Callable[[Callable[..., Any]], Callable[..., Any]],
+        x: Tensor,
+    ) -> None:
+        self.plain = plain
+        self.compiled = compiled
+        self.jitted = jit(compiled.step)
+        # another program that changes the same state
+        self.altering = jit(_altering(compiled))
+        self.x = x
+        self.refused: Exception | None = None
+        self.ended = False
+
+    def run(self, letters: str) -> None:
+        for place, letter in enumerate(letters):
+            where = f"step {place} ({letter}) of {letters}"
+            if letter in "cof":
+                self._call(letter, place, where)
+            else:
+                self._alter(letter, where)
+            if self.ended:
+                return
+        self._assert_equal(
+            _outcome(self.plain.step, self.x),
+            _outcome(self.compiled.step, self.x),
+            "a plain call at the end",
+        )
+
+    def _call(self, letter: str, place: int, where: str) -> None:
+        x = self.x[: len(self.x) - (letter == "o")] + place / 4
+        arguments = (x, True) if letter == "f" else (x,)
+        expected = _outcome(self.plain.step, *arguments)
+        if place == 0 and isinstance(expected, Exception):
+            raise Unsuitable(f"the plain program raises {expected!r}")
+        before = self.compiled.state()
+        found = _outcome(self.jitted, *arguments)
+        if isinstance(found, Exception) and not isinstance(expected, Exception):
+            self._assert_refused(found, before, where)
+            return
+        self._assert_equal(expected, found, where)
+        self.ended = isinstance(expected, Exception)
+        if not self.ended:
+            self._assert_state(where)
+
+    def _alter(self, letter: str, where: str) -> None:
+        expected = _in_thread(self.plain.alter) if letter == "t" else self.plain.alter()
+        if letter == "j":
+            before = self.compiled.state()
+            found = _outcome(self.altering, self.x)
+            if isinstance(found, Exception):
+                if not expected:
+                    self._assert_refused(found, before, where)
+                return
+        elif (
+            _in_thread(self.compiled.alter) if letter == "t" else self.compiled.alter()
+        ) != expected:
+            raise Mismatch(f"{where}: only one of two alterations raises {expected}")
+        self._assert_state(where)
+
+    def _assert_refused(self, error: Exception, before: Any, where: str) -> None:
+        if not names_line_of(self.plain.module.__file__, error):
+            raise Mismatch(f"{where}: an error without a line of the program: {error!r}") from error
+        if self.compiled.state() != before:
+            raise Mismatch(
+                f"{where}: refused, but the state is {self.compiled.state()}, it was {before}"
+            ) from error
+        self.refused, self.ended = error, True
+
+    def _assert_state(self, where: str) -> None:
+        expected, found = self.plain.state(), self.compiled.state()
+        if found != expected:
+            raise Mismatch(f"{where} leaves the state {found}, plain Python leaves {expected}")
+
+    def _assert_equal(self, expected: Any, found: Any, where: str) -> None:
+        if isinstance(expected, Exception) or isinstance(found, Exception):
+            if type(expected) is not type(found):
+                raise Mismatch(f"{where} gives {found!r}, plain Python {expected!r}")
+            return
+        same = (found.dtype, found.shape, found.requires_grad) == (
+            expected.dtype,
+            expected.shape,
+            expected.requires_grad,
+        )
+        if not same or not torch.allclose(found.detach(), expected.detach(), equal_nan=True):
+            raise Mismatch(f"{where} gives {found}, plain Python {expected}")
+
+
+def _altering(module: ProgramModule) -> Callable[[Tensor], Tensor]:
+    alter = module.module.alter
+
+    def altering(x: Tensor) -> Tensor:
+        alter()
+        return x * 2
+
+    return altering
+
+
+def _outcome(f: Callable[..., Any], *arguments: Any) -> Any:
+    """What a call returns, or the exception that it raises."""
+    try:
+        return f(*arguments)
+    except Exception as error:
+        return error
+
+
+def _in_thread(alter: Callable[[], str]) -> str:
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(alter()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def names_line_of(file: str, error: Exception) -> bool:
+    """Whether the traceback, the message or a note shows a line of ``file``."""
+    texts = (str(error), *getattr(error, "__notes__", ()))
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(frame.filename == file for frame in frames) or any(f"{file}:" in t for t in texts)
+
+
+def describe(x: Any, depth: int = 0) -> Any:
+    """What an object is, as values that are equal for equal objects of two modules. ``1``, ``1.0``
+    and ``True`` differ, and so do two orders of a dictionary."""
+    kind = type(x)
+    if x is None or kind in (bool, int, float, complex, str, bytes):
+        return (kind.__name__, repr(x))
+    if depth > _DEEPEST:
+        return kind.__name__
+    for kinds, parts in _DESCRIBED:
+        if isinstance(x, kinds):
+            return (kind.__name__, *(describe(part, depth + 1) for part in parts(x)))
+    own = getattr(x, "__dict__", {})
+    return (kind.__name__, *((name, describe(value, depth + 1)) for name, value in own.items()))
+
+
+def _of_tensor(x: Tensor) -> list[Any]:
+    return [str(x.dtype), x.detach().tolist(), x.requires_grad]
+
+
+def _of_set(x: Any) -> list[Any]:
+    return sorted(x, key=lambda item: (str(type(item)), repr(item)))
+
+
+def _of_layer(x: torch.nn.Module) -> list[Any]:
+    # a hook is known by a number that no other hook of the process has
+    own = ((name, value) for name, value in vars(x).items())
+    return [
+        (name, len(value) if name.endswith("_hooks") else describe(value, _DEEPEST - 2))
+        for name, value in own
+    ]
+
+
+def _of_function(x: Any) -> list[Any]:
+    code = x.__code__
+    return [
+        x.__qualname__,
+        code.co_names,
+        code.co_consts[1:],
+        *(c.cell_contents for c in x.__closure__ or ()),
+    ]
+
+
+_DESCRIBED: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (torch.Tensor, _of_tensor),
+    (np.ndarray, lambda x: [str(x.dtype), x.tolist()]),
+    (dict, lambda x: [part for item in x.items() for part in item]),
+    ((set, frozenset), _of_set),
+    ((list, tuple, collections.deque), list),
+    (random.Random, lambda x: [x.getstate()]),
+    (np.random.Generator, lambda x: [x.bit_generator.state]),
+    (torch.Generator, lambda x: [x.get_state()]),
+    (torch.nn.Module, _of_layer),
+    (types.FunctionType, _of_function),
+    (types.CodeType, lambda x: [x.co_name]),
+    (type, lambda x: [x.__name__]),
+    (types.ModuleType, lambda x: []),
+)
