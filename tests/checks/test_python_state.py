@@ -14,6 +14,7 @@ import torch
 import yaml
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import runtime
 from gen.checks.compare import Tally
 from gen.checks.python_state import assert_seen, describe, names_line_of, run_program, two_modules
 from gen.language.spec import AXES
@@ -114,11 +115,11 @@ def test_plain_python_is_right() -> None:
 @pytest.mark.parametrize("path", ["super_method", "function_backward", "training_step"])
 def test_the_jit_of_this_package_is_right(path: str) -> None:
     for moment in ("between", "inside_before"):
-        assert outcome(load("runtime").jit, path, "attribute", "number", moment) == "right"
+        assert outcome(runtime.jit, path, "attribute", "number", moment) == "right"
 
 
 def test_the_jit_of_this_package_refuses_what_no_call_does_again() -> None:
-    assert outcome(load("runtime").jit, "plain", "attribute", "zip", "between") == "refused"
+    assert outcome(runtime.jit, "plain", "attribute", "zip", "between") == "refused"
 
 
 def stale(f: Callable[..., Any]) -> Callable[..., Any]:
