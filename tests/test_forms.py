@@ -28,6 +28,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "frames": "the optimizer that a program makes, which a function that is entered has",
         "hooks": "it tells the graph of objects which functions are entered",
     },
+    "seam/user_code.py": {"hooks": "it puts the hook of a capture aside while our own code runs"},
     "aot/python_state/code_names.py": {
         "opcodes": "names in code, more than it uses: an unknown instruction counts as all kinds"
     },

@@ -49,11 +49,26 @@ class Float:
     tensor: torch.Tensor
 
 
+class Layout:
+    """Which gradients and values the programs of one function take. ``asked``: leaves, or numbers
+    of arguments. ``places``: of Python's state. It is part of the kind of a call, so that no
+    program takes values of other places."""
+
+    def __init__(self, asked: Sequence[Any] = (), places: Sequence[Place] = ()) -> None:
+        self.asked = tuple(asked)
+        self.places = tuple(places)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.asked and not self.places
+
+
 @dataclass(eq=False)
 class Entry:
     """What the program reads that each call finds anew. ``gradients``: of leaves, from before the
     call. ``values``: what is at places of Python's state."""
 
+    layout: Layout
     gradients: list[Any]
     values: list[Any]
 

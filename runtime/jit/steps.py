@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial, wraps
 from operator import attrgetter
 from typing import Any
@@ -45,7 +46,7 @@ from ..trace.number_reads import AskedForNumber, number_of, on_side
 from ..trace.symbols import SYMBOLIC
 from .donation import take
 from .optimizer_steps import refuse_strangers
-from .outcome import NO_LEAF, Destinations, Entry, Float, Outcome, value_at
+from .outcome import NO_LEAF, Destinations, Entry, Float, Layout, Outcome, value_at
 from .sides import DRAWS, Side, Sides
 from .state_values import StateValues
 
@@ -91,7 +92,8 @@ class Steps:
     ``program``: what is captured.
 
     ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs
-    read. ``values``: the places of Python's state whose values they take. ``sides``: of their
+    read. ``values``: the places of Python's state whose values they take. ``layout``: both, for
+    the next call. ``sides``: of their
     branches. ``donates``: whether calls take the memory of arguments, see :mod:`.donation`."""
 
     def __init__(self, f: Callable[..., Any], donates: bool) -> None:
@@ -99,6 +101,7 @@ class Steps:
         self.donates = donates
         self.asked: list[Any] = []
         self.values = StateValues()
+        self.layout = Layout()
         self.sides = Sides()
         self._assigning = threading.RLock()
 
@@ -117,27 +120,33 @@ class Steps:
         self._state = state
         self._beside = Beside()
         if self.values.begin(state):
-            raise _Again
+            raise self._again()
         state.graph.reach(self.values.places)
 
     @property
     def leading(self) -> int:
         """How many arguments of a program are gradients and values of places."""
-        return len(self.asked) + sum(self._sizes())
+        return 1 + len(self.layout.asked) + sum(self._sizes())
 
     def pinned(self, positions: Collection[int]) -> None:
         """The program asks for the values of the arguments at ``positions``. Those of Python's
         state are constants from now on."""
-        owners: list[Place | None] = [None] * len(self.asked)
-        for place, size in zip(self.values.places, self._sizes(), strict=True):
+        layout = self.layout
+        owners: list[Place | None] = [None] * (1 + len(layout.asked))
+        for place, size in zip(layout.places, self._sizes(), strict=True):
             owners += [place] * size
         found = [owners[i] for i in positions if i < len(owners)]
         if self.values.fix([place for place in found if place is not None]):
-            raise _Again
+            raise self._again()
 
     def _sizes(self) -> list[int]:
         """How many arguments the value at each place is."""
-        return [len(opened.flatten(value_at(place))[0]) for place in self.values.places]
+        return [len(opened.flatten(value_at(place))[0]) for place in self.layout.places]
+
+    def _again(self) -> _Again:
+        """What has a capture begin once more, with what the programs take from now on."""
+        self.layout = Layout(self.asked, self.values.places)
+        return _Again()
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -146,7 +155,7 @@ class Steps:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             # a number that one call reads and assigns is no other call's meanwhile
-            with self._assigning if self.values.places else _NOTHING:
+            with self._assigning if self.layout.places else _NOTHING:
                 return self.sides.result(partial(self._result, run, args, kwargs))
 
         return call
@@ -154,7 +163,8 @@ class Steps:
     def _result(self, run: Callable[..., Any], args: Any, kwargs: Any, side: Side | None) -> Any:
         """What ``run`` gives and leaves by the program for a side."""
         while True:
-            entry = (self._entry(args, kwargs),) if self.asked or self.values.places else ()
+            layout = self.layout
+            entry = () if layout.is_empty else (self._entry(layout, args, kwargs),)
             sides = () if side is None else (side,)
             try:
                 result = run(*entry, *sides, *args, **kwargs)
@@ -162,11 +172,13 @@ class Steps:
                 continue
             return result.carry_out(args, kwargs) if type(result) is Outcome else result
 
-    def _entry(self, args: Any, kwargs: Any) -> Entry:
-        flat = opened.flatten((args, kwargs))[0] if any(type(x) is int for x in self.asked) else ()
-        leaves = [flat[x] if type(x) is int else x for x in self.asked]
+    @staticmethod
+    def _entry(layout: Layout, args: Any, kwargs: Any) -> Entry:
+        by_number = any(type(x) is int for x in layout.asked)
+        flat = opened.flatten((args, kwargs))[0] if by_number else ()
+        leaves = [flat[x] if type(x) is int else x for x in layout.asked]
         gradients = [x._grad if isinstance(x, Tensor) else x.grad for x in leaves]
-        return Entry(gradients, [value_at(place) for place in self.values.places])
+        return Entry(layout, gradients, [value_at(place) for place in layout.places])
 
     # --- captures ---------------------------------------------------------------------------------
 
@@ -178,12 +190,15 @@ class Steps:
         if entering() is None or CAPTURE.gradients is not None:
             return self.f(*args, **kwargs)
         self._offset = len(opened.flatten(ours)[0])
-        entry = ours[0] if ours and isinstance(ours[0], Entry) else Entry([], [])
+        entry = ours[0] if ours and isinstance(ours[0], Entry) else Entry(Layout(), [], [])
+        layout = entry.layout
+        if layout is not self.layout and not (layout.is_empty and self.layout.is_empty):
+            raise _Again  # another thread's capture has changed what programs take
         given = {
             x if type(x) is int else id(x): g
-            for x, g in zip(self.asked, entry.gradients, strict=True)
+            for x, g in zip(layout.asked, entry.gradients, strict=True)
         }
-        places = self.values.places
+        places = layout.places
         numbers = _Numbers()
         values = [numbers.read(x, place) for x, place in zip(entry.values, places, strict=True)]
         with (
@@ -195,14 +210,15 @@ class Steps:
                 result = self.f(*args, **kwargs)
             if gradients.asked:
                 self.asked += gradients.asked
-                raise _Again
+                raise self._again()
             changed = gradients.changed
         made = self._made()
         left = [*held.left, *(change.now for change in made)]
         to = [*places, *(Place(change.node, change.label) for change in made)]  # type: ignore[arg-type]
         self._refuse_hidden(to, left)
         names = [change.what for change in made]
-        return self._outcome((result, left), to, gradients, changed, names)
+        self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
+        return self._outcome((result, left), to, gradients, changed)
 
     @contextmanager
     def _restarts(self, numbers: _Numbers) -> Iterator[None]:
@@ -211,7 +227,7 @@ class Steps:
             yield
         except AskedForNumber as e:
             if self.values.fix(numbers.places_of(e)):
-                raise _Again from e
+                raise self._again() from e
             raise
         except Exception:
             self._try_constants()
@@ -222,7 +238,7 @@ class Steps:
         if self.values.tries_constants:
             self.values.resume()
         elif self.values.set_aside():
-            raise _Again
+            raise self._again()
 
     def _made(self) -> list[Change]:
         """What the program leaves at places that are no arguments: what the graph computes, and
@@ -235,7 +251,7 @@ class Steps:
             raise
         made += [c for c in self._state.made_anew(changes) if c not in made]
         if self.values.take(made):
-            raise _Again
+            raise self._again()
         self._state.put_back(made)
         return made
 
@@ -251,10 +267,9 @@ class Steps:
         places: Sequence[Place],
         gradients: LeafGradients,
         changed: Sequence[tuple[Any, Any]],
-        made: Sequence[str],
     ) -> Any:
         """What the graph returns. ``result``: what the program returns, and what it
-        leaves at ``places``. ``made``: names of those that are no arguments."""
+        leaves at ``places``."""
         flat, spec = opened.flatten(result)
         if any(isinstance(t, GradValue) and t._retains for t in flat):
             raise RuntimeError(
@@ -280,9 +295,8 @@ class Steps:
         begin = partial(
             self._beginning, [x for x in leaves if isinstance(x, torch.Tensor)], arguments
         )
-        carried = frozenset(place.key for place in self.values.places)
         reads = _without_hooks([*added, *gradients.differentiated])
-        self._beside = Beside(reads, begin, carried, made)
+        self._beside = replace(self._beside, reads=reads, begin=begin)
         to = Destinations(leaves, gradients.frozen, spent, places)
         return Outcome(pytree.tree_unflatten(flat, spec), values, to)
 

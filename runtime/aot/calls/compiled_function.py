@@ -542,8 +542,11 @@ class Programs:
                 raise
             # The trace for these values alone says what is wrong, if anything is.
             positions = e.positions if isinstance(e, Pinned) else unknown
-            self._numbers.fix(around, entered.kinds, positions)
-            self.recipe.before.pinned(positions)
+            before = self.recipe.before
+            self._numbers.fix(around, entered.kinds, positions, before.leading)
+            before.pinned(positions)
+            if all(i < before.leading for i in positions):
+                raise
             return None
         if program.moves_on:
             self._moving.setdefault(key, []).append(program)

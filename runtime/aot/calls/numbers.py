@@ -30,7 +30,9 @@ class _Seen:
 
 
 class Numbers:
-    """Which numbers are inputs of graphs, for each kind of call of one compiled function."""
+    """Which numbers are inputs of graphs, for each kind of call of one compiled function.
+    ``leading``: how many of the first arguments come before the user's. They are known to change
+    from call to call, so those that are numbers are inputs at once."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[Kind, _Seen] = OrderedDict()
@@ -39,28 +41,34 @@ class Numbers:
         self, around: Kind, kinds: Sequence[Kind], leading: int = 0
     ) -> tuple[list[Kind], frozenset[int]]:
         """``kinds`` without the values of the numbers that are inputs, and the
-        positions of these. ``leading``: how many of the first arguments are known to change from
-        call to call."""
+        positions of these."""
         if not any(map(_is_number, kinds)):
             return list(kinds), frozenset()
-        seen = self._of(around, kinds)
-        for i, kind in enumerate(kinds):
-            if not _is_number(kind) or i in seen.fixed:
+        seen = self._of(around, kinds, leading)
+        for i, kind in enumerate(kinds[leading:], leading):
+            position = i - leading
+            if not _is_number(kind) or position in seen.fixed:
                 continue
-            if i < leading or kind != seen.first.setdefault(i, kind):
-                seen.open.add(i)
-        return [kind[:2] if i in seen.open else kind for i, kind in enumerate(kinds)], frozenset(
-            seen.open
-        )
+            if kind != seen.first.setdefault(position, kind):
+                seen.open.add(position)
+        found = {i + leading for i in seen.open}
+        found |= {i for i, kind in enumerate(kinds[:leading]) if _is_number(kind)}
+        return [kind[:2] if i in found else kind for i, kind in enumerate(kinds)], frozenset(found)
 
-    def fix(self, around: Kind, kinds: Sequence[Kind], positions: Collection[int]) -> None:
+    def fix(
+        self, around: Kind, kinds: Sequence[Kind], positions: Collection[int], leading: int = 0
+    ) -> None:
         """From now on the numbers at ``positions`` are constants of the graphs."""
-        seen = self._of(around, kinds)
-        seen.fixed.update(positions)
-        seen.open.difference_update(positions)
+        seen = self._of(around, kinds, leading)
+        found = {i - leading for i in positions if i >= leading}
+        seen.fixed |= found
+        seen.open -= found
 
-    def _of(self, around: Kind, kinds: Sequence[Kind]) -> _Seen:
-        key = (*around, *(kind[:2] if _is_number(kind) else kind for kind in kinds))
+    def _of(self, around: Kind, kinds: Sequence[Kind], leading: int) -> _Seen:
+        # the structure of all arguments comes first, and changes with the leading ones
+        kept = around[1:] if leading else around
+        of_user = kinds[leading:]
+        key = (*kept, *(kind[:2] if _is_number(kind) else kind for kind in of_user))
         found = self._seen.setdefault(key, _Seen())
         self._seen.move_to_end(key)
         if len(self._seen) > _LIMIT:

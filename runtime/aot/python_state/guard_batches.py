@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from torch._C._dynamo.guards import dict_version
 
-from .nodes import Attributes, Bases, Cell, ClassNames, FunctionParts, Node
+from .nodes import Attributes, Cell, ClassNames, ClassParts, FunctionParts, Node, name_of_class
 from .values import MISSING
 
 Constant = Callable[[Any], str]
@@ -226,16 +226,20 @@ class NamesOfClasses:
         return _all_hold(self._nodes)
 
 
-class BasesOfClasses:
-    """What classes inherit from."""
+class PartsOfClasses:
+    """What classes inherit from, and their names."""
 
-    def __init__(self, nodes: Sequence[Bases]) -> None:
+    def __init__(self, nodes: Sequence[ClassParts]) -> None:
         self._nodes = nodes
-        self._bases = [node.owner.__bases__ for node in nodes]
+        # other tuples than those of the classes, until they have been compared
+        self._bases = [tuple(node.had[1:]) for node in nodes]
+        self._names = [node.had[0] for node in nodes]
 
     def condition(self, constant: Constant) -> str:
         classes = constant([node.owner for node in self._nodes])
-        return _identities(constant, f"map({constant(_bases)}, {classes})", self._bases)
+        names = f"list(map({constant(name_of_class)}, {classes})) == {constant(self._names)}"
+        bases = _identities(constant, f"map({constant(_bases)}, {classes})", self._bases)
+        return f"{bases} and {names}"
 
     def compare(self) -> bool:
         now = [node.owner.__bases__ for node in self._nodes]

@@ -280,7 +280,7 @@ class ClassParts(Node):
     __slots__ = ()
 
     def look(self) -> tuple[Any, ...]:
-        return (_name_of(self.owner), *self.owner.__bases__)
+        return (name_of_class(self.owner), *self.owner.__bases__)
 
     def put(self, values: tuple[Any, ...]) -> None:
         name, *bases = values
@@ -290,7 +290,7 @@ class ClassParts(Node):
 
 
 # a metaclass of the user's may have an attribute of this name
-_name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+name_of_class: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
 class Attributes(Named):

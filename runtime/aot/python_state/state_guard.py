@@ -18,7 +18,6 @@ from typing import Any
 from ...trace.generated_code import function
 from .contents import DictItems, SequenceItems, SetItems
 from .guard_batches import (
-    BasesOfClasses,
     Batch,
     Cells,
     Classes,
@@ -27,14 +26,15 @@ from .guard_batches import (
     NamesOfClasses,
     Orders,
     Others,
+    PartsOfClasses,
     Sequences,
     Versions,
 )
 from .nodes import (
     Attributes,
-    Bases,
     Cell,
     ClassNames,
+    ClassParts,
     FunctionParts,
     Globals,
     Named,
@@ -92,7 +92,7 @@ class _Sorted:
         self.cells: list[Cell] = []
         self.functions: list[FunctionParts] = []
         self.classes: list[ClassNames] = []
-        self.bases: list[Bases] = []
+        self.parts: list[ClassParts] = []
         self.others: list[Node] = []
         for node in nodes:
             if not (self._add_named(node) or self._add_items(node) or self._add_of_one(node)):
@@ -108,7 +108,7 @@ class _Sorted:
             (Sequences, self.sequences),
             (Orders, self.ordered),
             (NamesOfClasses, self.classes),
-            (BasesOfClasses, self.bases),
+            (PartsOfClasses, self.parts),
             (Others, self.others),
         ]
         return [batch(nodes) for batch, nodes in kinds if nodes]
@@ -158,8 +158,8 @@ class _Sorted:
         if isinstance(node, Cell) and not node.free:
             self.cells.append(node)
             return True
-        if isinstance(node, Bases):
-            self.bases.append(node)
+        if isinstance(node, ClassParts):
+            self.parts.append(node)
             return True
         return False
 

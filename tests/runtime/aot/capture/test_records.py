@@ -16,7 +16,7 @@ from runtime.aot.capture.pullback import Pullback
 from runtime.aot.capture.subclass_parts import Layouts, layout_of
 from runtime.aot.python_state.reads import Read, Slots
 from runtime.jit import explain
-from runtime.jit.outcome import Entry, Float, Outcome
+from runtime.jit.outcome import Entry, Float, Layout, Outcome
 from runtime.jit.report import Report
 from tests.runtime.aot.subclass_helpers import two
 
@@ -47,7 +47,7 @@ PLACES: list[Callable[[], Any]] = [
     lambda: Read(OWNER, "a", 1),
     lambda: Float(NUMBER),
     lambda: Outcome(None, [], None),  # type: ignore[arg-type]
-    lambda: Entry([], []),
+    lambda: Entry(Layout(), [], []),
 ]
 
 
