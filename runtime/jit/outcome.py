@@ -72,6 +72,12 @@ class Entry:
     gradients: list[Any]
     values: list[Any]
 
+    @property
+    def given(self) -> dict[int, Any]:
+        """The gradients, by id of the leaf or by number of the argument."""
+        keys = (x if type(x) is int else id(x) for x in self.layout.asked)
+        return dict(zip(keys, self.gradients, strict=True))
+
 
 def value_at(place: Place) -> Any:
     """What is at a place, as an argument of the graph."""

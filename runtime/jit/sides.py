@@ -44,6 +44,7 @@ class Sides:
 
     def result(self, run: Callable[[Side | None], Any]) -> Any:
         """What ``run(side)`` gives for the side that the call is on."""
+        DRAWS.before = None
         try:
             return run(self.known[0])
         except OtherSide as e:
@@ -77,3 +78,4 @@ class Sides:
 def _undraw() -> None:
     if DRAWS.before is not None:
         DRAWS.before.restore()
+        DRAWS.before = None

@@ -28,27 +28,24 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..aot.calls.arguments import Call
 from ..aot.calls.compiled_function import Beside
 from ..aot.capture import opened
 from ..aot.capture.global_state import autocast_enabled, surroundings
-from ..aot.capture.joint import Joint
-from ..aot.capture.leaf_gradients import HOOKS, LeafGradients, hooked
+from ..aot.capture.leaf_gradients import LeafGradients, hooked
 from ..aot.python_state.nodes import Change, Place
 from ..aot.python_state.program_state import Held, ProgramState
 from ..aot.python_state.reads import Read, Slots
-from ..seam.generator_states import GeneratorStates
 from ..seam.level_mode import entering
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
 from ..tape.values import GradValue
-from ..trace.number_reads import AskedForNumber, number_of, on_side
+from ..trace.number_reads import AskedForNumber, number_of
 from ..trace.symbols import SYMBOLIC
-from .donation import take
+from .beginning import Beginning
 from .optimizer_steps import refuse_strangers
-from .outcome import NO_LEAF, Destinations, Entry, Float, Layout, Outcome, value_at
-from .sides import DRAWS, Side, Sides
-from .state_values import StateValues
+from .outcome import Destinations, Entry, Float, Layout, Outcome, value_at
+from .sides import Side, Sides
+from .state_values import StateValues, place_of
 
 _BACKWARD_HOOKS, _POST_HOOKS = (
     attrgetter("_backward_hooks"),
@@ -57,6 +54,7 @@ _BACKWARD_HOOKS, _POST_HOOKS = (
 
 
 _NOTHING = nullcontext()
+_NO_ENTRY = Entry(Layout(), [], [])
 
 
 class _Again(BaseException):
@@ -190,20 +188,15 @@ class Steps:
         if entering() is None or CAPTURE.gradients is not None:
             return self.f(*args, **kwargs)
         self._offset = len(opened.flatten(ours)[0])
-        entry = ours[0] if ours and isinstance(ours[0], Entry) else Entry(Layout(), [], [])
-        layout = entry.layout
-        if layout is not self.layout and not (layout.is_empty and self.layout.is_empty):
+        entry = next((x for x in ours if isinstance(x, Entry)), _NO_ENTRY)
+        places = entry.layout.places
+        if entry.layout is not self.layout and not (entry is _NO_ENTRY and self.layout.is_empty):
             raise _Again  # another thread's capture has changed what programs take
-        given = {
-            x if type(x) is int else id(x): g
-            for x, g in zip(layout.asked, entry.gradients, strict=True)
-        }
-        places = layout.places
         numbers = _Numbers()
         values = [numbers.read(x, place) for x, place in zip(entry.values, places, strict=True)]
         with (
             Held(places, values) as held,
-            LeafGradients(given, opened.flatten((args, kwargs))[0]) as gradients,
+            LeafGradients(entry.given, opened.flatten((args, kwargs))[0]) as gradients,
             refuse_strangers(self._state.graph),
         ):
             with self._restarts(numbers), _same_modes():
@@ -214,7 +207,7 @@ class Steps:
             changed = gradients.changed
         made = self._made()
         left = [*held.left, *(change.now for change in made)]
-        to = [*places, *(Place(change.node, change.label) for change in made)]  # type: ignore[arg-type]
+        to = [*places, *map(place_of, made)]
         self._refuse_hidden(to, left)
         names = [change.what for change in made]
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
@@ -271,83 +264,43 @@ class Steps:
         """What the graph returns. ``result``: what the program returns, and what it
         leaves at ``places``."""
         flat, spec = opened.flatten(result)
-        if any(isinstance(t, GradValue) and t._retains for t in flat):
-            raise RuntimeError(
-                "the program calls retain_grad() of a tensor that it returns. "
-                "Call it of the result, or return the gradient."
-            )
-        if not (changed or gradients.used or gradients.spent or gradients.frozen or places):
-            begin = partial(self._beginning, (), ()) if self.donates else None
+        _refuse_retained(flat)
+        if not (changed or places or gradients.has_effects):
+            begin = Beginning((), (), self.donates).of
             self._beside = Beside(_without_hooks(gradients.differentiated), begin)
             return result[0]
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
         for i in spent:
             flat[i] = flat[i].detach()
         leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
-        if any(g is not None and g.requires_grad for g in values):
-            raise RuntimeError(
-                "backward(create_graph=True) leaves a gradient with a history behind, "
-                "which a call cannot assign to .grad. Use torch.autograd.grad, "
-                "or set .grad to None before the end."
-            )
+        _refuse_histories(values)
         added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
         arguments = [self._offset + x for x in gradients.added if isinstance(x, int)]
-        begin = partial(
-            self._beginning, [x for x in leaves if isinstance(x, torch.Tensor)], arguments
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        self._beside = replace(
+            self._beside,
+            reads=_without_hooks([*added, *gradients.differentiated]),
+            begin=Beginning(tensors, arguments, self.donates).of,
         )
-        reads = _without_hooks([*added, *gradients.differentiated])
-        self._beside = replace(self._beside, reads=reads, begin=begin)
         to = Destinations(leaves, gradients.frozen, spent, places)
         return Outcome(pytree.tree_unflatten(flat, spec), values, to)
 
-    def _beginning(
-        self,
-        leaves: Sequence[torch.Tensor],
-        arguments: Sequence[int],
-        joint: Joint,
-    ) -> Callable[[Call], Sequence[str]] | None:
-        """What a call does before the graph runs. It takes what is donated, and drops the gradients
-        of ``leaves``, which it assigns afterwards. So the memory of the old ones is free for the
-        new ones, as in eager mode. Before a graph that may be for another side nothing is taken or
-        dropped, and the random numbers that it draws are drawn again. ``arguments``, by number,
-        must be leaves without hooks, as they get gradients."""
-        nodes = joint.traced.graph.nodes
-        sided = any(n.target is on_side for n in nodes)
-        draws = sided and any(
-            torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in nodes
-        )
-        dropped = () if sided else leaves
-        takes = self.donates and not sided
-        if not (dropped or draws or takes or arguments):
-            return None
 
-        lost = ["the donated tensors are empty"] if takes else []
-        lost += (
-            [f".grad is None of {len(dropped)} tensor{'s' * (len(dropped) != 1)}"]
-            if dropped
-            else []
-        )
-
-        def begin(call: Call) -> Sequence[str]:
-            for i in arguments:
-                _refuse_no_leaf(call.leaves[i])
-            if takes:
-                take(call, joint)
-            for leaf in dropped:
-                leaf.grad = None
-            DRAWS.before = GeneratorStates() if draws else None
-            return lost
-
-        return begin
-
-
-def _refuse_no_leaf(argument: Any) -> None:
-    if hooked(argument):
+def _refuse_retained(results: Sequence[Any]) -> None:
+    if any(isinstance(t, GradValue) and t._retains for t in results):
         raise RuntimeError(
-            f"backward() in a jitted function reaches an argument with hooks, {HOOKS}"
+            "the program calls retain_grad() of a tensor that it returns. "
+            "Call it of the result, or return the gradient."
         )
-    if not argument.is_leaf:
-        raise RuntimeError(NO_LEAF)
+
+
+def _refuse_histories(gradients: Sequence[Any]) -> None:
+    if any(g is not None and g.requires_grad for g in gradients):
+        raise RuntimeError(
+            "backward(create_graph=True) leaves a gradient with a history behind, "
+            "which a call cannot assign to .grad. Use torch.autograd.grad, "
+            "or set .grad to None before the end."
+        )
 
 
 class _Numbers:

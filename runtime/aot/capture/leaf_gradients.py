@@ -116,6 +116,11 @@ class LeafGradients:
         """The leaves, or numbers of arguments, to whose gradients a backward pass has added."""
         return [k.leaf for k in self._kept.values() if k.added and k.leaf is not None]
 
+    @property
+    def has_effects(self) -> bool:
+        """Whether the program has run a backward pass, or left a tensor frozen."""
+        return bool(self.used or self.spent or self.frozen)
+
     def is_spent(self, v: Any) -> bool:
         """Whether the history of ``v`` has been freed by a backward pass."""
         edge = (

@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import runtime
 from runtime import jit
+from runtime.jit.beginning import Beginning
 from runtime.jit.outcome import _without_history_of_torch
 from runtime.jit.sides import DRAWS, Side
 from runtime.jit.steps import Steps, _Again, _Leaves
@@ -266,17 +267,16 @@ def test_before_a_graph_that_may_be_for_another_side_gradients_stay_and_draws_ar
     leaf: Any = torch.ones(1, requires_grad=True)
     leaf.grad = torch.ones(1)
     joint: Any = SimpleNamespace(traced=SimpleNamespace(graph=graph))
-    begin = Steps(lambda x: x, False)._beginning([leaf], (), joint)
+    begin = Beginning([leaf], (), False).of(joint)
     assert begin is not None
-    DRAWS.before = earlier = GeneratorStates()  # of a call before
     lost = begin(SimpleNamespace(leaves=[]))  # type: ignore[arg-type]
     before: Any = DRAWS.before
     DRAWS.before = None
     if sided:
         assert (
-            lost == []
+            list(lost) == []
             and leaf.grad is not None
-            and before not in (None, earlier)
+            and before is not None
             and torch.equal(before._cpu, torch.get_rng_state())
         )
     else:
