@@ -25,6 +25,7 @@ class _Keywords(TypedDict, total=False):
     on_break: str
     donate: int | str | Sequence[int | str]
     ignore: Sequence[object]
+    limit: int
 
 
 class Jit:
@@ -79,12 +80,13 @@ class Jit:
         on_break: str = "error",
         donate: int | str | Sequence[int | str] = (),
         ignore: Sequence[object] = (),
+        limit: int = 8,
     ) -> Any:
         """``f`` jitted, or without ``f`` a decorator."""
         from .jitted import Options
 
         options = Options(
-            dynamic, compiler, static_argnums, static_argnames, on_break, donate, ignore
+            dynamic, compiler, static_argnums, static_argnames, on_break, donate, ignore, limit
         )
         return functools.partial(_jitted, options=options) if f is None else _jitted(f, options)
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..aot.calls.compiled_function import Recipe, function_of
+from ..aot.calls.states_in_turn import LIMIT
 from ..aot.compilers.boxed import Compiler, nop
 from ..aot.compilers.graph_names import named_compilers
 from ..aot.compilers.inductor import inductor
@@ -39,6 +40,7 @@ class Options:
         on_break: str,
         donate: int | str | Sequence[int | str],
         ignore: Sequence[object] = (),
+        limit: int = LIMIT,
     ) -> None:
         if dynamic not in (None, True, False):
             raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
@@ -51,6 +53,8 @@ class Options:
             raise ValueError(
                 f"on_break={on_break!r}; it is one of {', '.join(map(repr, _ON_BREAK))}"
             )
+        if type(limit) is not int or limit < 1:
+            raise ValueError(f"limit={limit!r}; it is a number of programs, at least 1")
         self.dynamic = dynamic
         self.compiler: Compiler = compiler if callable(compiler) else _COMPILERS[compiler]
         self.static_argnums = (
@@ -61,6 +65,7 @@ class Options:
         )
         self.on_break = on_break
         self.ignore = tuple(ignore)
+        self.limit = limit
         self.donate: tuple[int | str, ...] = (
             (donate,) if isinstance(donate, (int, str)) else tuple(donate)
         )
@@ -83,6 +88,7 @@ class Options:
             starting=steps.starting,
             before=steps,
             ignore=self.ignore,
+            limit=self.limit,
         )
         captures = Captures(recipe, sizes=self.dynamic is None, breaks=self.on_break == "eager")
         return captures, steps.around(function_of(recipe, captures))

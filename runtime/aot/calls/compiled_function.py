@@ -25,7 +25,6 @@ from ...tape.running import current_dual
 from ...trace.error_lines import naming_line
 from ...trace.graph_module import LateGraphModule
 from ...trace.number_reads import on_side
-from ...trace.provenance import begins_at
 from ...trace.stack_room import with_room
 from ...trace.symbols import Abstraction, Fixed
 from ..cache.cuts import Cache, default_cache
@@ -49,12 +48,14 @@ from ..python_state.object_graph import Code
 from ..python_state.program_state import ProgramState
 from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
 from ..python_state.values import SIMPLE
+from . import states_in_turn
 from .arguments import Call, Kind, enter, flags_of, flatten, of_leaves
 from .backward_calls import Backward
 from .compiled_program import CompiledProgram
 from .guards import Take
 from .numbers import Numbers, Pinned, refuse_pinned
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
+from .states_in_turn import StatesInTurn
 
 # by one look-up each
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
@@ -66,8 +67,6 @@ _WAYS = 4  # how many generated guards a call tries before it looks its program 
 # how many programs there are for numbers under conditions, such as the sides of a branch, before
 # numbers are constants
 _SIDES = 4
-# how many programs there are in turn, each for the state that the one before has left behind
-_STATES = 8
 # how many programs for states of one kind of call are kept: each keeps its objects alive
 _KEPT = 16
 
@@ -184,7 +183,8 @@ class Recipe:
     state. ``before``: the arguments before those of the user's. ``entered``: code that the captures
     before have run, by identity. ``ignore``: objects that are no state of the program.
     ``single``: whether one program has to serve all calls, also where it has changed what it
-    found."""
+    found. ``limit``: how many programs there may be in turn, each for the state that the one before
+    has left behind."""
 
     fn: Callable[..., object]
     forward_compiler: Compiler
@@ -204,6 +204,12 @@ class Recipe:
     entered: dict[int, Code] = field(default_factory=dict)
     ignore: tuple[object, ...] = ()
     single: bool = False
+    limit: int = states_in_turn.LIMIT
+
+    @property
+    def name(self) -> str:
+        """What messages call the function."""
+        return getattr(self.fn, "__qualname__", type(self.fn).__name__)
 
     @naming_line()
     @with_room
@@ -463,8 +469,7 @@ class Programs:
         self._lock = threading.RLock()
         self._numbers = Numbers()
         self._warned = False
-        # by kind of call: the last programs in turn of which none serves the next call
-        self._moving: dict[Kind, list[CompiledProgram]] = {}
+        self._in_turn = StatesInTurn(recipe.limit)
 
     def find(
         self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
@@ -532,7 +537,7 @@ class Programs:
         """A new program. None if there is none for any values of the numbers ``unknown``; then
         fewer of them are inputs from now on."""
         key = (*around, *kinds)
-        self._refuse_moving(key)
+        self._in_turn.check(key, self.recipe.name, self.recipe.entered.values())
         try:
             if unknown and len(self._by_key.get(key, ())) == _SIDES:
                 raise Pinned(unknown)
@@ -548,14 +553,11 @@ class Programs:
             if all(i < before.leading for i in positions):
                 raise
             return None
-        if program.moves_on:
-            self._moving.setdefault(key, []).append(program)
-        else:
-            self._moving.pop(key, None)
+        self._in_turn.add(key, program)
         if program.effects.repeats:
             known = self._by_key.setdefault(key, [])
             known.append(program)
-            del known[:-_KEPT]
+            del known[: -max(_KEPT, self.recipe.limit)]
             self._by_key.move_to_end(key)
         # the program may have changed what it has read, when it was captured just now
         call = program.completed(entered, tracked)
@@ -563,30 +565,15 @@ class Programs:
         self._make_room()
         return program, call
 
-    def _refuse_moving(self, key: Kind) -> None:
-        """Refuse a function that finds another state in each call, since it changes what it reads
-        itself."""
-        moving = self._moving.get(key, [])
-        if len(moving) < _STATES:
-            return
-        name = getattr(self.recipe.fn, "__qualname__", type(self.recipe.fn).__name__)
-        raise RuntimeError(
-            f"{name} has been captured {_STATES} times in turn, since each call changes what the "
-            f"next one may read: {moving[-1].effects.what}. Hold it in a tensor, change it outside "
-            "of the function, or name the object in ignore=[…]."
-            f"{begins_at(moving[-1].effects.line)}"
-        )
-
     def _make_room(self) -> None:
         if sum(map(len, self._by_key.values())) <= self.LIMIT:
             return
         if not self._warned:
             self._warned = True
-            name = getattr(self.recipe.fn, "__qualname__", type(self.recipe.fn).__name__)
             warnings.warn(
                 (
-                    f"{name} has been compiled for more than {self.LIMIT} kinds of arguments, "
-                    "so programs are dropped and compiled again. Every shape is a kind, "
+                    f"{self.recipe.name} has been compiled for more than {self.LIMIT} kinds of "
+                    "arguments, so programs are dropped and compiled again. Every shape is a kind, "
                     "and so is every value of an argument that is neither a tensor nor a number, "
                     "or of a number that the program compares or uses as a size. "
                     "Compile with dynamic=True, or pass numbers as tensors."

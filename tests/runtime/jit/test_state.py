@@ -294,6 +294,42 @@ def test_a_program_that_never_comes_to_an_end_of_its_changes_is_refused(way: Any
     assert len(history) == 8
 
 
+def test_the_limit_is_a_number_of_programs_and_the_error_names_what_differs_and_the_line() -> None:
+    history: list[int] = []
+
+    def f(x: Any) -> Any:
+        history.append(len(history))
+        return x * len(history)
+
+    g = jit(f, limit=2)
+    for i in range(2):
+        assert g(torch.ones(1)).item() == i + 1
+    with pytest.raises(RuntimeError) as caught:
+        g(torch.ones(1))
+    text = str(caught.value)
+    assert "captured 2 times in turn" in text and "'history' around" in text
+    assert text.endswith("history.append(len(history))") and len(history) == 2
+
+
+def test_a_larger_limit_finds_the_program_that_a_cycle_comes_back_to() -> None:
+    phase = ["0"]
+
+    def f(x: Any) -> Any:
+        phase[0] = str((int(phase[0]) + 1) % 10)
+        return x * float(phase[0])
+
+    g = jit(f, limit=12)
+    for i in range(25):
+        assert g(torch.ones(1)).item() == (i + 1) % 10
+    assert len(explain(g).programs) == 10
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.0, True, "8"])
+def test_a_limit_that_is_no_number_of_programs_is_refused(limit: Any) -> None:
+    with pytest.raises(ValueError, match="limit="):
+        jit(lambda x: x, limit=limit)
+
+
 @each_way
 def test_what_is_ignored_is_neither_compared_nor_changed(way: Any) -> None:
     history: list[int] = []
