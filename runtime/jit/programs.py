@@ -16,6 +16,7 @@ from ..aot.calls.arguments import Call, Kind, kind_of
 from ..aot.calls.compiled_function import Programs, Recipe
 from ..aot.calls.compiled_program import CompiledProgram
 from ..aot.python_state.reads import Facts
+from ..aot.python_state.summary import StateSummary
 from ..aot.python_state.values import MISSING
 
 
@@ -33,6 +34,11 @@ class Captured:
     arguments: tuple[str, ...]
     why: str
     around: Kind = field(repr=False)
+
+    @property
+    def state(self) -> StateSummary:
+        """What the program compares, takes and changes in Python's state."""
+        return self.program.summary
 
 
 class Captures:

@@ -13,17 +13,19 @@ from torch import fx
 
 from ..trace.provenance import line_of
 from .jitted import Jitted, JittedModule
-from .programs import Captured
+from .programs import Captured, described
 
 
 @dataclass(frozen=True)
 class Report:
     """``programs``: in the order of their captures. ``refused``: the arguments for which nothing
-    was captured, each with the reason. ``str()`` is a table."""
+    was captured, each with the reason. ``ignored``: the objects of ``ignore=``. ``str()`` is a
+    table, and under it what each program has to do with Python's state."""
 
     name: str
     programs: tuple[Captured, ...]
     refused: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         rows = [("program", "sizes", "ops", "arguments", "captured because of")]
@@ -43,11 +45,8 @@ class Report:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
-        lines += [
-            f"program {i} changes {c.program.effects.what}"
-            for i, c in enumerate(self.programs)
-            if c.program.effects.changes
-        ]
+        lines += [f"program {i} {x}" for i, c in enumerate(self.programs) for x in c.state.lines()]
+        lines += [f"ignored {text}" for text in self.ignored]
         lines += [f"refused {text}" for text in self.refused]
         return "\n".join(
             [f"{self.name}: {len(self.programs)} program{'s' * (len(self.programs) != 1)}", *lines]
@@ -69,6 +68,7 @@ def explain(f: Any) -> Report:
         getattr(jitted, "__name__", type(jitted.__wrapped__).__name__),
         tuple(jitted.captured),
         tuple(jitted.refused),
+        tuple(map(described, jitted.options.ignore)),
     )
 
 

@@ -28,6 +28,7 @@ from ..compilers.staged import Staged
 from ..python_state.program_state import Effects
 from ..python_state.reads import Read
 from ..python_state.state_guard import StateGuard
+from ..python_state.summary import StateSummary, summarize
 from .arguments import Call, Kind, Target, enter
 from .backward_calls import Backward, CompiledBackward
 from .guards import Sizes, Take, guard
@@ -212,6 +213,11 @@ class CompiledProgram:
         effects = self.effects
         changes = bool(effects.changes) or not effects.repeats
         return bool(effects.left) or (changes and not self.state.holds())
+
+    @property
+    def summary(self) -> StateSummary:
+        """What the program has to do with Python's state, for people."""
+        return summarize(self.state, self.effects.changes)
 
     def moved(self) -> list[tuple[str, Any, Any]]:
         """What of Python's state is not as the program has found it: the name, what was there, what

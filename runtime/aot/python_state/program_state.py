@@ -367,4 +367,6 @@ class ProgramState:
         self.graph.settle()
         self.early.nodes.clear()
         self.early.settle()
-        return StateGuard(asked)
+        guard = StateGuard(asked)
+        guard.opaque = tuple(dict.fromkeys(self.graph.opaque))
+        return guard

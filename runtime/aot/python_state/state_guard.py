@@ -46,6 +46,9 @@ from .values import shown
 class StateGuard:
     """Asks whether ``nodes`` are as they were, as :meth:`.nodes.Node.holds` of each does."""
 
+    opaque: tuple[str, ...] = ()
+    """Names of objects of the graph that say nothing of themselves, for a report."""
+
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = [node for node in nodes if node.watched and not _asks_nothing(node)]
 

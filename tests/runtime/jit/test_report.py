@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -59,7 +60,7 @@ def test_the_table_names_programs_and_refusals() -> None:
         "of",
     ]
     assert lines[2].split() == ["0", "fixed", "1", "float32[2]", "the", "first", "call"]
-    assert lines[3].startswith(
+    assert lines[-1].startswith(
         "refused (float32[]): item(), bool(), int() or float() asks for the elements"
     )
 
@@ -73,7 +74,38 @@ def test_the_table_names_what_a_program_changes() -> None:
 
     g = jit(f)
     g(torch.ones(2))
-    assert str(explain(g)).splitlines()[3] == f"program 0 changes 'steps' of 'totals' around {NAME}"
+    assert str(explain(g)).splitlines()[4] == f"program 0 changes 'steps' of 'totals' around {NAME}"
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.steps = 0
+        self.history = [1.0]
+        self.pattern = re.compile("a+")
+
+    def step(self, x: Any) -> Any:
+        self.steps += 1
+        return x * self.history[0] if self.pattern.match("aa") else x
+
+
+def test_the_report_names_the_objects_that_calls_compare_take_and_ignore() -> None:
+    trainer, ignored = Trainer(), [1]
+    f = jit(trainer.step, ignore=[ignored])
+    for _ in range(3):
+        f(torch.ones(2))
+    first, last = explain(f).programs[0].state, explain(f).programs[-1].state
+    assert "step.Trainer.history" in first.objects["container"]
+    assert first.objects["class"] == ("Trainer",) and "Trainer.step" in first.objects["function"]
+    assert first.changes == ("'steps' of step.Trainer",) and first.arguments == ()
+    assert last.arguments == ("'steps' of step.Trainer",) and last.changes == ()
+    assert last.opaque == ("step.Trainer.pattern",)
+    lines = str(explain(f)).splitlines()
+    assert "program 0 changes 'steps' of step.Trainer" in lines
+    assert "program 2 takes as arguments 'steps' of step.Trainer" in lines
+    assert "program 2 cannot look into step.Trainer.pattern" in lines
+    assert lines[-1] == "ignored list"
+    counted = next(line for line in lines if line.startswith("program 0 compares"))
+    assert counted.startswith(f"program 0 compares {first.count} objects: ")
 
 
 def test_the_source_has_the_lines_of_the_user() -> None:
@@ -111,7 +143,7 @@ def test_the_table_counts_and_aligns() -> None:
     ]
     f(torch.ones(2))
     f(torch.ones(3), 7)
-    assert str(explain(f)).splitlines() == [
+    assert str(explain(f)).splitlines()[:4] == [
         "<lambda>: 2 programs",
         "program  sizes  ops  arguments      captured because of",
         "0        fixed  2    float32[2]     the first call",
