@@ -252,11 +252,11 @@ class ClassNames(Named):
 
     def changes(self) -> list[Change]:
         new = [Change(self, n, MISSING, self.at(n)) for n in self._appeared()]
-        return [*super().changes(), *new]
+        return [*super().changes(), *(c for c in new if c.label not in self.had)]
 
     def _appeared(self) -> list[str]:
-        """Names that count, and that the class did not define."""
-        new = vars(self.owner).keys() - self.defined
+        """Names that count, and that the class did not define. Not what ``copy`` notes there."""
+        new = vars(self.owner).keys() - self.defined - {"__slotnames__"}
         return [n for n in sorted(new) if n not in self.free and self.counts(self.owner, n)]
 
     @property

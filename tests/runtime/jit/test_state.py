@@ -294,6 +294,24 @@ def test_a_program_that_never_comes_to_an_end_of_its_changes_is_refused(way: Any
     assert len(history) == 8
 
 
+class Flagged:
+    flag: int
+
+
+def test_a_class_gets_a_new_attribute_by_each_call_and_not_by_a_call_that_fails() -> None:
+    def f(x: Any, branches: bool) -> Any:
+        Flagged.flag = 3
+        return x if branches and x.sum() > 0 else x * Flagged.flag
+
+    g = jit(f)
+    for _ in range(3):
+        assert g(torch.ones(1), False).item() == 3 and Flagged.flag == 3
+        del Flagged.flag
+    with pytest.raises(RuntimeError, match="item"):
+        g(torch.ones(1), True)
+    assert not hasattr(Flagged, "flag")
+
+
 def test_the_limit_is_a_number_of_programs_and_the_error_names_what_differs_and_the_line() -> None:
     history: list[int] = []
 
