@@ -26,6 +26,7 @@ class _Keywords(TypedDict, total=False):
     donate: int | str | Sequence[int | str]
     ignore: Sequence[object]
     limit: int
+    state: object
 
 
 class Jit:
@@ -81,12 +82,21 @@ class Jit:
         donate: int | str | Sequence[int | str] = (),
         ignore: Sequence[object] = (),
         limit: int = 8,
+        state: object = None,
     ) -> Any:
         """``f`` jitted, or without ``f`` a decorator."""
         from .jitted import Options
 
         options = Options(
-            dynamic, compiler, static_argnums, static_argnames, on_break, donate, ignore, limit
+            dynamic,
+            compiler,
+            static_argnums,
+            static_argnames,
+            on_break,
+            donate,
+            ignore,
+            limit,
+            state,
         )
         return functools.partial(_jitted, options=options) if f is None else _jitted(f, options)
 

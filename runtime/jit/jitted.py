@@ -20,6 +20,7 @@ from ..aot.compilers.graph_names import named_compilers
 from ..aot.compilers.inductor import inductor
 from ..aot.partition.partitions import default_partition
 from ..aot.python_state.closed_over import modules_of
+from ..aot.python_state.values import SIMPLE
 from .donation import donating
 from .programs import Break, Captured, Captures
 from .steps import Steps
@@ -41,6 +42,7 @@ class Options:
         donate: int | str | Sequence[int | str],
         ignore: Sequence[object] = (),
         limit: int = LIMIT,
+        state: object = None,
     ) -> None:
         if dynamic not in (None, True, False):
             raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
@@ -66,6 +68,7 @@ class Options:
         self.on_break = on_break
         self.ignore = tuple(ignore)
         self.limit = limit
+        self.state = _declared(state)
         self.donate: tuple[int | str, ...] = (
             (donate,) if isinstance(donate, (int, str)) else tuple(donate)
         )
@@ -89,9 +92,21 @@ class Options:
             before=steps,
             ignore=self.ignore,
             limit=self.limit,
+            declared=self.state,
         )
         captures = Captures(recipe, sizes=self.dynamic is None, breaks=self.on_break == "eager")
         return captures, steps.around(function_of(recipe, captures))
+
+
+def _declared(state: object) -> tuple[object, ...] | None:
+    """Check the keyword ``state``: an object, or a tuple or list of objects."""
+    if state is None:
+        return None
+    declared = tuple(state) if isinstance(state, (tuple, list)) else (state,)
+    constants = [x for x in declared if isinstance(x, SIMPLE)]
+    if constants:
+        raise ValueError(f"state={constants[0]!r}; it takes objects, and this is a constant")
+    return declared
 
 
 class Jitted:

@@ -184,7 +184,8 @@ class Recipe:
     before have run, by identity. ``ignore``: objects that are no state of the program.
     ``single``: whether one program has to serve all calls, also where it has changed what it
     found. ``limit``: how many programs there may be in turn, each for the state that the one before
-    has left behind."""
+    has left behind. ``declared``: the only objects whose state the program may come to, beside
+    arguments; None if it may come to any."""
 
     fn: Callable[..., object]
     forward_compiler: Compiler
@@ -205,6 +206,7 @@ class Recipe:
     ignore: tuple[object, ...] = ()
     single: bool = False
     limit: int = states_in_turn.LIMIT
+    declared: tuple[object, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -232,7 +234,10 @@ class Recipe:
         objects = [x for x in (*args, *kwargs.values()) if not isinstance(x, _NO_OBJECTS)]
         # before the program changes what it reads
         state = ProgramState(
-            [self.fn, *self.modules, *objects], self.ignore, list(self.entered.values())
+            [self.fn, *self.modules, *objects],
+            self.ignore,
+            list(self.entered.values()),
+            None if self.declared is None else (*self.declared, *objects),
         )
         if self.starting is not None:
             self.starting(state)

@@ -124,8 +124,7 @@ class ObjectGraph:
         self.computed = False
         self._pending: deque[tuple[Any, str]] = deque()
         roots = list(roots)
-        for root in roots:
-            self._pending.append((root, getattr(root, "__name__", type(root).__name__)))
+        self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in roots]
         with torch._C.DisableTorchFunction():
             for x, name in _DRAWN if budget is None else ():
                 self._reach(x, name)
@@ -274,8 +273,7 @@ class ObjectGraph:
     def _variable(self, cell: Any, name: str) -> None:
         if id(cell) not in self._reached:
             self._reached[id(cell)] = cell
-            node = Cell(cell, name)
-            self._add(node)
+            self._add(Cell(cell, name))
 
     def _module(self, m: ModuleType, name: str) -> None:
         if is_followed_module(m.__name__):
@@ -345,8 +343,8 @@ class ObjectGraph:
         """An object of C, which says nothing of itself but what it tells Python's collector that it
         holds."""
         self.opaque.append(name)
-        held = [y for y in gc.get_referents(x) if not issubclass(type(y), _NOT_HELD)]
-        self._pending += [(y, name) for y in held]
+        held = gc.get_referents(x)
+        self._pending += [(y, name) for y in held if not issubclass(type(y), _NOT_HELD)]
 
     def _lookup(self, x: Any, name: str) -> None:
         """A function that looks names up that are in no code."""
@@ -446,9 +444,7 @@ class ObjectGraph:
         new, self._new = self._new, []
         for n in new:
             self._ask_fact(n)
-            m = sys.modules.get(n)
-            if isinstance(m, ModuleType) and is_followed_module(n):
-                self._imported(m)
+            self._ask_loaded(n)
         if not COMPUTED.isdisjoint(new):
             self._look_through_all()
         self._ask_waiting(new)
@@ -473,6 +469,12 @@ class ObjectGraph:
             for node in self._waiting.pop(n, ()):
                 if self.counts(node.owner, n):
                     self._ask(node, (n,))
+
+    def _ask_loaded(self, name: str) -> None:
+        """Reach the module of this name, if there is one."""
+        m = sys.modules.get(name)
+        if isinstance(m, ModuleType) and is_followed_module(name):
+            self._imported(m)
 
     def _ask_fact(self, name: str) -> None:
         if name in FACTS and name in self.names and name not in self._facts:

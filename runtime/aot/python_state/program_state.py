@@ -28,6 +28,7 @@ from ...trace.provenance import Line, happened_at
 from ...trace.symbols import SYMBOLIC
 from .closed_over import computed_at
 from .contents import Draws
+from .declared import refuse_undeclared
 from .entry_hook import CLOCKS, Seen, watching
 from .nodes import Change, Named, Node, OneByOne, Place
 from .object_graph import Code, ObjectGraph, early_graph
@@ -111,12 +112,17 @@ class Effects:
 
 class ProgramState:
     """What one capture of a program finds in Python's state, and what it changes. ``roots``: what
-    is known before it runs. ``ahead``: code that is known to run."""
+    is known before it runs. ``ahead``: code that is known to run. ``declared``: the only objects
+    whose state the program may come to; None if it may come to any."""
 
     def __init__(
-        self, roots: Iterable[Any], ignore: Iterable[Any] = (), ahead: Iterable[Code] = ()
+        self,
+        roots: Iterable[Any],
+        ignore: Iterable[Any] = (),
+        ahead: Iterable[Code] = (),
+        declared: Sequence[Any] | None = None,
     ) -> None:
-        roots = list(roots)
+        roots, self._ignore, self._declared = list(roots), list(ignore), declared
         self.early = early_graph(roots, ignore)
         self.graph = ObjectGraph(roots, ignore, ahead)
         self.seen = Seen()
@@ -289,6 +295,8 @@ class ProgramState:
         """What each call does again. ``carried``: keys of places that it assigns in another
         way. ``left``: names of further ones. ``RuntimeError`` for what no call can do again."""
         self._tell_of_asked()
+        if self._declared is not None:
+            refuse_undeclared(self.graph, self._declared, self._ignore)
         if self.graph.large:
             warnings.warn(
                 f"the program may read {', '.join(self.graph.large)}, which a call does not "
