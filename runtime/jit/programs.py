@@ -88,6 +88,8 @@ class Captures:
             try:
                 return self._captured(self.any, around, spec, given, of_any_size)
             except Exception:  # a program of these sizes alone says what is wrong, if anything is
+                if self.any.recipe.lost:
+                    raise
                 self.refused.pop()
                 self._bound.add(kind)
                 return self._captured(self.fixed, around, spec, given, entered)
@@ -105,11 +107,12 @@ class Captures:
         kind = (*around, *entered.kinds)
         if kind in self._broken:
             raise Break(self._broken[kind])
+        programs.recipe.lost.clear()
         try:
             program, call = programs.find(around, spec, given, entered)
         except Exception as e:
             self.refused.append(f"({', '.join(arguments)}): {e}")
-            if not self.breaks:
+            if not self.breaks or programs.recipe.lost:
                 raise
             self._broken[kind] = str(e)
             raise Break(str(e)) from e

@@ -31,6 +31,7 @@ from ..cache.cuts import Cache, default_cache
 from ..capture.aliasing import Group, overlapping, sharing
 from ..capture.global_state import (
     autocast_enabled,
+    restored_on_error,
     surroundings,
     without_autocast,
     without_collection,
@@ -184,8 +185,9 @@ class Recipe:
     before have run, by identity. ``ignore``: objects that are no state of the program.
     ``single``: whether one program has to serve all calls, also where it has changed what it
     found. ``limit``: how many programs there may be in turn, each for the state that the one before
-    has left behind. ``declared``: the only objects whose state the program may come to, beside
-    arguments; None if it may come to any."""
+    has left behind. ``lost``: what the last capture that failed has done and nobody can undo.
+    ``declared``: the only objects whose state the program may come to, beside arguments; None if it
+    may come to any."""
 
     fn: Callable[..., object]
     forward_compiler: Compiler
@@ -206,6 +208,7 @@ class Recipe:
     ignore: tuple[object, ...] = ()
     single: bool = False
     limit: int = states_in_turn.LIMIT
+    lost: list[str] = field(default_factory=list)
     declared: tuple[object, ...] | None = None
 
     @property
@@ -215,6 +218,7 @@ class Recipe:
 
     @naming_line()
     @with_room
+    @restored_on_error()
     @without_collection()  # whose callbacks would be code of the program for the graph of objects
     def program(
         self,
@@ -232,6 +236,7 @@ class Recipe:
             (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
         )
         objects = [x for x in (*args, *kwargs.values()) if not isinstance(x, _NO_OBJECTS)]
+        self.lost.clear()
         # before the program changes what it reads
         state = ProgramState(
             [self.fn, *self.modules, *objects],
@@ -248,13 +253,25 @@ class Recipe:
                 if not self.dynamic or isinstance(error, Pinned):
                     raise
             # It may fail on symbols. With numbers it gives what eager mode gives, or its error.
-            state.restore()
+            self._undo(state)
             return self._captured(spec, call, tracked, Fixed(), unknown, state)
-        except BaseException:  # some say that the program is to be run once more
-            state.restore()
+        except BaseException as error:  # some say that the program is to be run once more
+            self._undo(state, error)
             raise
         finally:
             self.entered.update(state.graph.code)
+
+    def _undo(self, state: ProgramState, error: BaseException | None = None) -> None:
+        """Put back what a run of the program has changed. ``error``: with which it ends, if it is
+        not to be run once more. ``RuntimeError`` if that would do something twice."""
+        state.restore()
+        self.lost[:] = state.lost()
+        if not self.lost or isinstance(error, (KeyboardInterrupt, SystemExit)):
+            return
+        if not isinstance(error, Exception) or isinstance(error, Pinned):
+            state.refuse_moved()
+        assert error is not None
+        error.add_note(f"The capture has {' and '.join(self.lost)}. Nobody can undo that.")
 
     def _captured(
         self,
@@ -548,7 +565,7 @@ class Programs:
                 raise Pinned(unknown)
             program = self.recipe.program(spec, entered, tracked, unknown=unknown)
         except Exception as e:
-            if not unknown:
+            if not unknown or self.recipe.lost:
                 raise
             # The trace for these values alone says what is wrong, if anything is.
             positions = e.positions if isinstance(e, Pinned) else unknown

@@ -14,6 +14,7 @@ autocast_enabled = torch._C._is_any_autocast_enabled
 without_autocast: Any = torch._C._DisableAutocast
 _devices = torch._C._autocast_supported_devices()
 _inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
+_warns_only = torch.is_deterministic_algorithms_warn_only_enabled
 _deterministic, _function_modes = (
     torch._C._get_deterministic_algorithms,
     torch._C._len_torch_function_stack,
@@ -42,6 +43,31 @@ def without_collection() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
+
+
+@contextmanager
+def restored_on_error() -> Iterator[None]:
+    """Put torch's modes back if an exception leaves the block: the default dtype and device,
+    deterministic algorithms, autocast. A program that is refused has not set them."""
+    dtype, device, warns = _dtype(), _default_device(), _warns_only()
+    deterministic = _deterministic()
+    autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _devices]
+    try:
+        yield
+    except BaseException:
+        torch.set_default_dtype(dtype)
+        if _default_device() != device:
+            torch.set_default_device(device)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        for kind, enabled, cast in autocast:
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, cast)
+        raise
+
+
+def _default_device() -> torch.device | None:
+    """The default device, if a mode sets one."""
+    return torch.get_default_device() if _function_modes() else None
 
 
 def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:

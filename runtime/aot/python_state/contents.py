@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .iterators import IteratorMark
 from .nodes import Change, Label, Node, OneByOne
 from .values import MISSING, marks_of, same, shown
 
@@ -347,15 +348,21 @@ class Position(Parts):
     """How far an iterator is. A call does not ask for it: the program may not move it. ``steps``:
     how often the program has let a generator go on, which does not say how far it is."""
 
-    __slots__ = ("steps",)
+    __slots__ = ("mark", "steps")
     watched = False
 
     def __init__(self, owner: Any, name: str, parts: Callable[[Any], tuple[Any, ...]]) -> None:
         self.steps = 0
         super().__init__(owner, name, parts)
+        self.mark = IteratorMark(owner)
 
     def look(self) -> tuple[Any, ...]:
         return (self.steps, *super().look())
+
+    def restore(self) -> None:
+        """Put the iterator back, if Python can do that. :meth:`changes` says whether it did."""
+        if self.changes():
+            self.mark.rewind()
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ()

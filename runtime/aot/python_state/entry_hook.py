@@ -20,7 +20,7 @@ from typing import Any
 from torch.optim import Optimizer, lr_scheduler
 
 from ...seam.user_code import CaptureHook, capturing
-from ...trace.provenance import Line, is_of_package, is_of_user
+from ...trace.provenance import Line, happened_at, is_of_package, is_of_user
 from .contents import Position
 from .object_graph import ObjectGraph
 from .trusted import is_followed
@@ -127,17 +127,34 @@ _IMPURE: dict[str, frozenset[str]] = {
 """Functions of trusted modules that ask for something else."""
 
 
+def is_clock(name: str) -> bool:
+    """Whether a function, named as in :class:`Seen`, says what time it is."""
+    return name.partition(".")[0] in CLOCKS
+
+
 class Seen:
     """What one run has asked. ``asked``: the functions of C, each with the user's line. ``moved``:
     the lines of calls to random generators and the like, by identity. ``advanced``: that of the
     first call of ``next``, which does not say of what. ``cleared``: caches of functions that were
-    emptied."""
+    emptied. ``goes_on``: whether the program has caught the refusal of a call."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Line] = {}
+        self.goes_on = False
         self.moved: dict[int, Line] = {}
         self.advanced: Line | None = None
         self.cleared: list[Any] = []
+
+    def refuse_asked(self) -> None:
+        """Raise ``RuntimeError`` if the program has asked for what no graph of objects has, such as
+        files. Not for clocks."""
+        for name, line in self.asked.items():
+            if not is_clock(name):
+                raise RuntimeError(
+                    f"the program calls {name}, which no call would do again: a graph keeps what "
+                    f"it has returned. Call it outside, and pass what it returns."
+                    f"{happened_at(line)}"
+                )
 
 
 class _Hook(CaptureHook):
@@ -206,6 +223,7 @@ class _Hook(CaptureHook):
         if of_user[1] and (name := _asks(function, owner)) is not None:
             code = frame.f_code
             self.seen.asked.setdefault(name, (code.co_filename, frame.f_lineno, code.co_name))
+            self.seen.refuse_asked()  # before it is called: nobody could undo it
 
     @staticmethod
     def _user_line(frame: FrameType | None) -> Line | None:
@@ -247,6 +265,9 @@ def watching(graph: ObjectGraph) -> Iterator[Seen]:
     try:
         with capturing(hook):
             yield hook.seen
+        # Python drops a hook that raises
+        hook.seen.goes_on = any(not is_clock(name) for name in hook.seen.asked)
+        hook.seen.refuse_asked()
         if hook.replaced:
             raise RuntimeError(
                 "the program sets a profile hook of Python's, by which its capture learns which "

@@ -14,7 +14,7 @@ from types import CodeType
 from ...trace.provenance import Line
 from .object_graph import Code
 
-_QUOTED = re.compile(r"'([A-Za-z_]\w*)'")
+_LABEL = re.compile(r"'([A-Za-z_]\w*)' of ")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -22,7 +22,7 @@ def line_naming(what: str, code: Iterable[Code]) -> Line | None:
     """Find the first line of ``code`` that names ``what``, a place such as ``'rate' of Trainer`` or
     ``module.config.rate``. The last name of a path is looked for first. None if no line has it."""
     code = list(code)
-    for name in (*_QUOTED.findall(what), *reversed(_NAME.findall(what))):
+    for name in (*_LABEL.findall(what), *reversed(_NAME.findall(what))):
         for top, _ in code:
             line = next(_lines_with(top, name), None)
             if line is not None:

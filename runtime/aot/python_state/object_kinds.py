@@ -13,14 +13,12 @@ import functools
 import gc
 import importlib
 import io
-import itertools
 import logging
 import os
 import random
 import sys
 import threading
 import types
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -41,6 +39,7 @@ from .contents import (
     StreamText,
     Variable,
 )
+from .iterators import position_of
 from .nodes import Node
 
 
@@ -59,28 +58,6 @@ def _parts(parts: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, str], Node
 
 def _position(x: Any, name: str) -> Node:
     return Position(x, name, position_of)
-
-
-def position_of(x: Any) -> tuple[Any, ...]:
-    """How far an iterator is, as far as it says. A generator is as far as it has run."""
-    if isinstance(x, types.GeneratorType):
-        return (x.gi_frame is None,)
-    if isinstance(x, itertools.count):
-        return (repr(x),)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        reduced = x.__reduce__()
-    _, arguments, *state = reduced
-    marks = tuple(map(_mark_of, arguments))
-    return (marks, repr([s for s in state if isinstance(s, (int, tuple))]))
-
-
-def _mark_of(argument: Any) -> Any:
-    """What an argument of an iterator says of its position. Some iterators give a new list of the
-    items that are left, so that only its length counts."""
-    if isinstance(argument, Iterator):
-        return position_of(argument)
-    return len(argument) if type(argument) in (list, tuple) else id(argument)
 
 
 def registered(c: type) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
+from ...seam.ambient import Ambient
 from ...seam.levels import Value
 from ...seam.user_code import as_door
 from ...trace.provenance import Line, happened_at
@@ -29,7 +30,8 @@ from ...trace.symbols import SYMBOLIC
 from .closed_over import computed_at
 from .contents import Draws
 from .declared import refuse_undeclared
-from .entry_hook import CLOCKS, Seen, watching
+from .entry_hook import Seen, watching
+from .name_lines import line_naming
 from .nodes import Change, Named, Node, OneByOne, Place
 from .object_graph import Code, ObjectGraph, early_graph
 from .reads import OF_MEMORY, WHOLE, Read, has_place
@@ -110,6 +112,15 @@ class Effects:
         return ", ".join([*names[:4], *more])
 
 
+class _Run(Ambient):
+    """``state``: of the innermost program that this thread runs under capture."""
+
+    state: ProgramState | None = None
+
+
+RUN = _Run()
+
+
 class ProgramState:
     """What one capture of a program finds in Python's state, and what it changes. ``roots``: what
     is known before it runs. ``ahead``: code that is known to run. ``declared``: the only objects
@@ -126,15 +137,18 @@ class ProgramState:
         self.early = early_graph(roots, ignore)
         self.graph = ObjectGraph(roots, ignore, ahead)
         self.seen = Seen()
+        self.guard: StateGuard | None = None  # when the capture has ended
         # keys of the places that the program has changed
         self.written: frozenset[tuple[int, Any]] = frozenset()
 
     def watched(self, capture: Callable[[], R]) -> R:
         """Run ``capture``. The graph learns which functions the user's code enters."""
-        with watching(self.graph) as seen:
-            result = capture()
-        self.seen = seen
-        return result
+        around, RUN.state = RUN.state, self
+        try:
+            with watching(self.graph) as self.seen:
+                return capture()
+        finally:
+            RUN.state = around
 
     def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
         """Where ``tensors`` and those of the graph are, as far as the program's code has names for
@@ -159,6 +173,19 @@ class ProgramState:
         """Let each object have what it had before the first run."""
         self._empty_caches()
         self.graph.restore()
+
+    def lost(self) -> list[str]:
+        """Say what the program has done that nobody can undo, after :meth:`restore`: items that it
+        has taken from an iterator that cannot be put back."""
+        moved = (node for node in self.graph.nodes if not node.watched)
+        found = [f"taken items from {node.name}" for node in moved if node.changes()]
+        return [*found, *(["gone on after this refusal"] if self.seen.goes_on else ())]
+
+    def refuse_moved(self) -> None:
+        """Raise ``RuntimeError`` if the program has moved an iterator or a random generator."""
+        for node in self.graph.nodes:
+            if not node.watched and node.changes():
+                self._refuse_moved(node)
 
     @as_door
     def changes(self) -> list[Change]:
@@ -294,7 +321,7 @@ class ProgramState:
     def effects(self, carried: frozenset[tuple[int, Any]], left: Sequence[str] = ()) -> Effects:
         """What each call does again. ``carried``: keys of places that it assigns in another
         way. ``left``: names of further ones. ``RuntimeError`` for what no call can do again."""
-        self._tell_of_asked()
+        self._warn_of_clocks()
         if self._declared is not None:
             refuse_undeclared(self.graph, self._declared, self._ignore)
         if self.graph.large:
@@ -320,26 +347,22 @@ class ProgramState:
         unlinked = [change._replace(before=None) for change in found]
         return Effects(unlinked, repeats, left, self.graph.first_line)
 
-    def _tell_of_asked(self) -> None:
-        """Refuse what no graph of objects has: files, the system. Warn of clocks."""
+    def _warn_of_clocks(self) -> None:
         for name, line in self.seen.asked.items():
-            if name.partition(".")[0] in CLOCKS:
-                warnings.warn(
-                    f"the program calls {name}, and its graph keeps what that has returned."
-                    f"{happened_at(line)}",
-                    UserWarning,
-                    stacklevel=2,
-                )
-                continue
-            raise RuntimeError(
-                f"the program calls {name}, which no call would do again: a graph keeps what it "
-                f"has returned. Call it outside, and pass what it returns.{happened_at(line)}"
+            warnings.warn(
+                f"the program calls {name}, and its graph keeps what that has returned."
+                f"{happened_at(line)}",
+                UserWarning,
+                stacklevel=2,
             )
 
     def _refuse_moved(self, node: Node) -> NoReturn:
         """Refuse that the program has moved a random generator of Python's or an iterator."""
         line = happened_at(
-            self.seen.moved.get(id(node.owner)) or self.seen.advanced or self.graph.first_line
+            self.seen.moved.get(id(node.owner))
+            or self.seen.advanced
+            or line_naming(node.name, self.graph.code.values())
+            or self.graph.first_line
         )
         kind = type(node.owner).__name__
         if isinstance(node, Draws):
@@ -375,6 +398,6 @@ class ProgramState:
         self.graph.settle()
         self.early.nodes.clear()
         self.early.settle()
-        guard = StateGuard(asked)
+        guard = self.guard = StateGuard(asked)
         guard.opaque = tuple(dict.fromkeys(self.graph.opaque))
         return guard
