@@ -108,6 +108,13 @@ class Jit:
         return explain
 
     @property
+    def outside(self) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Return :func:`.outside.outside`, the decorator of functions that are left out."""
+        from .outside import outside
+
+        return outside
+
+    @property
     def source(self) -> Callable[[Any], str]:
         """Return :func:`.report.source`, which gives the programs as text."""
         from .report import source

@@ -22,6 +22,7 @@ from ..aot.partition.partitions import default_partition
 from ..aot.python_state.closed_over import modules_of
 from ..aot.python_state.values import SIMPLE
 from .donation import donating
+from .outside import OutsideCalls, WithCalls
 from .programs import Break, Captured, Captures
 from .steps import Steps
 
@@ -76,7 +77,8 @@ class Options:
     def captures(self, f: Callable[..., Any]) -> tuple[Captures, Callable[..., Any]]:
         """What finds the programs of ``f``, and the function that runs them."""
         compilers = named_compilers(self.compiler, self.compiler, self.compiler)
-        steps = Steps(f, bool(self.donate))
+        outside = OutsideCalls(f)
+        steps = Steps(outside.program, bool(self.donate))
         recipe = Recipe(
             steps.program,
             *compilers,
@@ -88,7 +90,7 @@ class Options:
             True,
             reads="number",
             beside=steps.beside,
-            starting=steps.starting,
+            starting=outside.starting(steps.starting),
             before=steps,
             ignore=self.ignore,
             limit=self.limit,
@@ -159,7 +161,8 @@ class Jitted:
     __name__: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(*args, **kwargs)
+        result = self._run(*args, **kwargs)
+        return result.finish() if type(result) is WithCalls else result
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         return self if owner is None else MethodType(self, owner)

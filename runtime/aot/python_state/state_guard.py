@@ -39,6 +39,8 @@ from .nodes import (
     Globals,
     Named,
     Node,
+    OneByOne,
+    Place,
 )
 from .values import shown
 
@@ -81,6 +83,11 @@ class StateGuard:
             for node in self.nodes
             for label, was, now in node.differences()
         ]
+
+    def arguments(self) -> list[Place]:
+        """The places whose values are arguments of the program, so that no call compares them."""
+        named = [node for node in self.nodes if node.free and isinstance(node, OneByOne)]
+        return [Place(node, label) for node in named for label in node.free]
 
 
 class _Sorted:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .contents import CONTAINERS
-from .nodes import Attributes, Bases, Cell, Change, ClassNames, FunctionParts, Globals, Node, Place
+from .nodes import Attributes, Bases, Cell, Change, ClassNames, FunctionParts, Globals, Node
 from .state_guard import StateGuard
 
 _SHOWN = 4  # names of one kind that a text has
@@ -71,7 +71,7 @@ def summarize(guard: StateGuard, changes: Sequence[Change]) -> StateSummary:
         names = objects.setdefault(_kind_of(node), [])
         if node.name not in names:  # a class has two nodes
             names.append(node.name)
-    places = (Place(node, label).what for node in guard.nodes for label in node.free)  # type: ignore[arg-type]
+    places = (place.what for place in guard.arguments())
     return StateSummary(
         {kind: tuple(names) for kind, names in objects.items()},
         tuple(dict.fromkeys(places)),

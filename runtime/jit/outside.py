@@ -1,0 +1,352 @@
+"""Functions that are left out of a captured program: ``jit.outside``.
+
+    @jit.outside
+    def log(loss, step):
+        history.append(loss.item())
+        print(step, loss)
+
+    @jit
+    def step(x, y):
+        ...
+        optimizer.step()
+        log(loss, trainer.steps)        # each call does that, with the elements of its own loss
+
+A capture does not run ``log``. It notes the call: tensors and numbers that the program computes are
+results of the graph. A call of ``step`` runs the graph, does the program's own changes, and calls
+``log`` then. In eager mode ``log`` runs at its place. So that this is the same, the program may
+change nothing after the first such call, and the functions may change nothing that the program may
+read. Both are errors that name what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from types import MethodType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..aot.capture import opened
+from ..aot.python_state.program_state import RUN, ProgramState
+from ..aot.python_state.reads import same
+from ..functionalize.functional_level import FunctionalValue
+from ..seam.ambient import Ambient
+from ..seam.level_mode import EnteringMode, entering_mode
+from ..seam.levels import SCOPE, Level, values_of
+from ..session.captures import CAPTURE
+from ..trace.provenance import here, text_of
+from ..trace.symbols import SYMBOLIC
+
+_NAMED = 4  # changed places that an error names
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """One argument of a call. ``leaves``: what it consists of; None where a tensor or number that
+    the program computes belongs. ``computed``: where that is. ``spec``: how it is put together."""
+
+    leaves: tuple[Any, ...]
+    computed: tuple[int, ...]
+    spec: pytree.TreeSpec
+
+    def made(self, values: Iterator[Any]) -> Any:
+        leaves = list(self.leaves)
+        for i in self.computed:
+            leaves[i] = next(values)
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+def _taken_apart(x: Any) -> tuple[_Argument, list[Any]]:
+    """An argument without its tensors and symbols, and copies of these. What has none is one leaf,
+    so that a list is the caller's own list."""
+    leaves, spec = opened.flatten(x)
+    computed = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (torch.Tensor, *SYMBOLIC))]
+    if not computed:
+        return _Argument((x,), (), pytree.tree_flatten(None)[1]), []
+    values = [leaves[i] for i in computed]
+    for i in computed:
+        leaves[i] = None
+    return _Argument(tuple(leaves), tuple(computed), spec), list(map(_copied, values))
+
+
+def _copied(x: Any) -> Any:
+    """A copy without a history, which no later write changes. Numbers are as they are."""
+    return x.detach().clone() if isinstance(x, torch.Tensor) else x
+
+
+@dataclass(frozen=True)
+class OutsideCall:
+    """A call of a function that is left out. ``names``: of its keywords. ``line``: where the
+    program makes it, as the end of an error message."""
+
+    function: Outside
+    arguments: tuple[_Argument, ...]
+    names: tuple[str, ...]
+    line: str
+
+    def run(self, values: Iterator[Any]) -> None:
+        """Make the call. ``values``: those of the tensors and numbers, and of further calls."""
+        arguments = [argument.made(values) for argument in self.arguments]
+        n = len(arguments) - len(self.names)
+        named = dict(zip(self.names, arguments[n:], strict=True))
+        self.function.run(arguments[:n], named, self.line)
+
+
+class Outside:
+    """What ``jit.outside`` makes of a function ``f``. It has no ``__wrapped__``: the state that
+    ``f`` reads is no state of the program."""
+
+    def __init__(self, f: Callable[..., None]) -> None:
+        self._f = f
+        self.name = getattr(f, "__qualname__", type(f).__qualname__)
+        self.__name__ = getattr(f, "__name__", type(f).__name__)
+        self.__doc__ = f.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        call, values = self._noted(args, kwargs)
+        if entering_mode() is None:
+            call.run(iter(values))
+            return
+        program = _PROGRAM.captured
+        if program is None or not program.takes(values):
+            raise RuntimeError(
+                f"{self.name} is left out of programs by jit.outside, and is called in a "
+                "transform, a branch, a loop or a compiled function inside of a program. Call it "
+                f"in the function that jit captures, and not in there.{call.line}"
+            )
+        program.add(call, values)
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        return self if owner is None else MethodType(self, owner)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, outside of programs>"
+
+    def _noted(self, args: Any, kwargs: Any) -> tuple[OutsideCall, list[Any]]:
+        parts = [_taken_apart(x) for x in (*args, *kwargs.values())]
+        arguments = tuple(argument for argument, _ in parts)
+        call = OutsideCall(self, arguments, tuple(kwargs), here())
+        return call, [value for _, values in parts for value in values]
+
+    def run(self, args: Sequence[Any], kwargs: dict[str, Any], line: str) -> None:
+        """Run the function. ``RuntimeError`` if it returns something."""
+        result = self._f(*args, **kwargs)
+        if result is not None:
+            raise RuntimeError(
+                f"{self.name} is left out of programs by jit.outside, and returns a "
+                f"{type(result).__name__}. Such a function returns None, as a program has no "
+                f"result of it.{line}"
+            )
+
+
+def outside(f: Callable[..., None] | None = None) -> Any:
+    """Leave a function out of programs: a decorator for what logs, counts or prints.
+
+    ``f``: a function or method that returns None. Its tensors are copies without a history, in a
+    jitted program and in eager mode; other arguments are as they are. Each call of a jitted
+    function calls it after its graph, in the program's order. What ``f`` draws is drawn after what
+    the program draws.
+
+    ``TypeError`` without a function: Python cannot skip the block of a ``with`` statement.
+    ``RuntimeError`` where a jitted program would not do the same as eager mode: if ``f`` returns
+    something, if the program changes something after the call, if ``f`` changes what the program
+    may read, and in transforms and branches inside of the program.
+
+    >>> losses = []
+    >>> @outside
+    ... def log(loss):
+    ...     losses.append(loss.item())
+    >>> @jit
+    ... def step(x):
+    ...     loss = x.square().sum()
+    ...     log(loss)
+    ...     return loss
+    >>> step(torch.ones(2)), step(torch.ones(3)), losses
+    (tensor(2.), tensor(3.), [2.0, 3.0])
+    """
+    if not callable(f):
+        raise TypeError(
+            "jit.outside is a decorator of a function: @jit.outside above it. A block cannot be "
+            "left out, as Python runs it whenever the program is captured."
+        )
+    return Outside(f)
+
+
+@dataclass(eq=False)
+class WithCalls:
+    """What a program with calls outside returns. ``values``: the tensors and numbers of these."""
+
+    result: Any
+    values: list[Any]
+    calls: _Calls
+
+    def finish(self) -> Any:
+        """Make the calls. The result of the program."""
+        self.calls.run(self.values)
+        return self.result
+
+
+class _Calls:
+    """The calls outside of one program. ``state``: what the program finds in Python's state."""
+
+    def __init__(self, calls: Sequence[OutsideCall], state: ProgramState) -> None:
+        self.calls = calls
+        self.state = state
+
+    def run(self, values: Sequence[Any]) -> None:
+        """Make the calls. ``RuntimeError`` if one of them changes what the program may read."""
+        found = iter(values)
+        before = self._differences()
+        for call in self.calls:
+            call.run(found)
+        after = self._differences()
+        if not same(before, after):
+            where = [w for w in {**after, **before} if not same(before.get(w), after.get(w))]
+            names = ", ".join(call.function.name for call in self.calls)
+            raise RuntimeError(
+                f"{names}, left out of programs by jit.outside, changes {', '.join(where[:_NAMED])}"
+                ", which the program may read. A graph would not see that. Change it in the "
+                f"program, or name it in ignore=(…).{self.calls[0].line}"
+            )
+
+    def _differences(self) -> dict[str, Any]:
+        """What may not be as the program has found it, by name. Its own changes are done by now.
+        Places whose values are arguments of the graph are not compared by a guard."""
+        guard = self.state.guard
+        assert guard is not None, "the capture of a program that runs has ended"
+        found = {place.what: place.current() for place in guard.arguments()}
+        if not guard.holds():
+            found |= {what: now for what, _, now in guard.differences()}
+        return found
+
+
+class _CapturedProgram:
+    """The calls outside that a run under capture has noted."""
+
+    def __init__(self, state: ProgramState, arguments: Sequence[Any]) -> None:
+        self.state = state
+        self.calls: list[OutsideCall] = []
+        self.values: list[Any] = []
+        self._arguments = arguments
+        mode = entering_mode()
+        assert mode is not None, "a program that is captured has such a mode"
+        self._mode: EnteringMode = mode
+        self._levels = len(SCOPE.levels)
+        self._number = Level().number  # levels of transforms inside have greater ones
+        self._before: _Moment | None = None
+
+    def takes(self, values: Sequence[Any]) -> bool:
+        """Whether no transform, branch or loop inside of the program makes the call, and none has
+        made ``values``."""
+        inside = (v for x in values for v in values_of(x) if v._level.number > self._number)
+        is_innermost = entering_mode() is self._mode and len(SCOPE.levels) == self._levels
+        return is_innermost and next(inside, None) is None
+
+    def add(self, call: OutsideCall, values: Sequence[Any]) -> None:
+        self.calls.append(call)
+        self.values += values
+        if self._before is None:
+            self._before = self._moment()
+
+    def finish(self) -> _Calls:
+        """The calls. ``RuntimeError`` if the program has changed something after the first one."""
+        assert self._before is not None
+        changed = self._before.changed_until(self._moment())
+        if changed:
+            raise RuntimeError(
+                f"the program changes {', '.join(changed[:_NAMED])} after it has called "
+                f"{self.calls[0].function.name}, which is left out by jit.outside and would see "
+                f"that. Call it at the end of the program.{self.calls[0].line}"
+            )
+        return _Calls(self.calls, self.state)
+
+    def _moment(self) -> _Moment:
+        gradients: Any = CAPTURE.gradients
+        values = [*self._arguments, *map(self._mode.value, self._mode.found)]
+        return _Moment(
+            self.state,
+            [v for v in values if isinstance(v, torch.Tensor)],
+            [] if gradients is None else gradients.changed,
+        )
+
+
+class _Moment:
+    """What a program has changed until now: in Python's state, of tensors from outside, and of
+    gradients."""
+
+    def __init__(
+        self, state: ProgramState, tensors: Sequence[Any], gradients: Sequence[Any]
+    ) -> None:
+        changes = state.graph.changes()
+        self.places = {(id(c.node.owner), repr(type(c.label)), str(c.label)): c for c in changes}
+        memories = [
+            v._store.memory for t in tensors for v in values_of(t) if isinstance(v, FunctionalValue)
+        ]
+        self.written = {id(m): (m, m.generation) for m in memories}
+        self.gradients = {id(leaf): g for leaf, g in gradients}
+        self.facts = {id(read.owner): read.current() for read in state.graph.tensors.values()}
+
+    def changed_until(self, later: _Moment) -> list[str]:
+        """What the program has changed between this moment and a later one, in words."""
+        found = [
+            c.what
+            for key, c in later.places.items()
+            if key not in self.places or not same(self.places[key].now, c.now)
+        ]
+        found += [c.what for key, c in self.places.items() if key not in later.places]
+        for key, (memory, generation) in later.written.items():
+            if generation != self.written.get(key, (memory, 0))[1]:
+                line = memory.written_at
+                found.append("a tensor" if line is None else f"a tensor (at {text_of(line)})")
+        if any(self.gradients.get(key, self) is not g for key, g in later.gradients.items()):
+            found.append(".grad of a tensor")
+        if any(later.facts.get(key) != known for key, known in self.facts.items()):
+            found.append("what a tensor says of itself")
+        return found
+
+
+class _Program(Ambient):
+    """``captured``: the innermost program that this thread captures for jit."""
+
+    captured: _CapturedProgram | None = None
+
+
+_PROGRAM = _Program()
+
+
+class OutsideCalls:
+    """Finds the calls outside in the programs of one function ``f``. ``program``: ``f`` as it is
+    captured, which returns :class:`WithCalls` if there are any."""
+
+    def __init__(self, f: Callable[..., Any]) -> None:
+        self.f = f
+        self._state: ProgramState | None = None
+
+        @wraps(f, updated=())
+        def program(*args: Any, **kwargs: Any) -> Any:
+            state = self._state
+            if state is None or RUN.state is not state or _PROGRAM.captured is not None:
+                return f(*args, **kwargs)  # in a transform, or in another program
+            return self._captured(state, args, kwargs)
+
+        self.program = program
+
+    def starting(self, then: Callable[[ProgramState], None]) -> Callable[[ProgramState], None]:
+        """``then``, which is told before a capture what the program finds."""
+
+        def start(state: ProgramState) -> None:
+            self._state = state
+            then(state)
+
+        return start
+
+    def _captured(self, state: ProgramState, args: Any, kwargs: Any) -> Any:
+        program = _CapturedProgram(state, opened.flatten((args, kwargs))[0])
+        _PROGRAM.captured = program
+        try:
+            result = self.f(*args, **kwargs)
+        finally:
+            _PROGRAM.captured = None
+        return result if not program.calls else WithCalls(result, program.values, program.finish())
