@@ -27,6 +27,7 @@ class _Keywords(TypedDict, total=False):
     ignore: Sequence[object]
     limit: int
     state: object
+    check: int | None
 
 
 class Jit:
@@ -83,6 +84,7 @@ class Jit:
         ignore: Sequence[object] = (),
         limit: int = 8,
         state: object = None,
+        check: int | None = None,
     ) -> Any:
         """``f`` jitted, or without ``f`` a decorator."""
         from .jitted import Options
@@ -97,6 +99,7 @@ class Jit:
             ignore,
             limit,
             state,
+            check,
         )
         return functools.partial(_jitted, options=options) if f is None else _jitted(f, options)
 

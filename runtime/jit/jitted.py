@@ -21,6 +21,7 @@ from ..aot.compilers.inductor import inductor
 from ..aot.partition.partitions import default_partition
 from ..aot.python_state.closed_over import modules_of
 from ..aot.python_state.values import SIMPLE
+from .check import checking
 from .donation import donating
 from .outside import OutsideCalls, WithCalls
 from .programs import Break, Captured, Captures
@@ -44,6 +45,7 @@ class Options:
         ignore: Sequence[object] = (),
         limit: int = LIMIT,
         state: object = None,
+        check: int | None = None,
     ) -> None:
         if dynamic not in (None, True, False):
             raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
@@ -70,6 +72,11 @@ class Options:
         self.ignore = tuple(ignore)
         self.limit = limit
         self.state = _declared(state)
+        if check is not None and (type(check) is not int or check < 1):
+            raise ValueError(f"check={check!r}; it is None, or a number of calls, at least 1")
+        if check is not None and donate != ():
+            raise ValueError("check= runs calls twice, and donate= takes their arguments away")
+        self.check = check
         self.donate: tuple[int | str, ...] = (
             (donate,) if isinstance(donate, (int, str)) else tuple(donate)
         )
@@ -157,6 +164,8 @@ class Jitted:
             self._run = donating(self._run, names, options.donate)
         if options.on_break == "eager":
             self._run = _or_eager(f, self._run)
+        if options.check is not None:
+            self._run = checking(f, self._run, options.check, self.__name__, options.ignore)
 
     __name__: str
 

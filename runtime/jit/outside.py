@@ -86,9 +86,13 @@ class OutsideCall:
     names: tuple[str, ...]
     line: str
 
+    def made(self, values: Iterator[Any]) -> list[Any]:
+        """The arguments. ``values``: the tensors and numbers, and those of further calls."""
+        return [argument.made(values) for argument in self.arguments]
+
     def run(self, values: Iterator[Any]) -> None:
-        """Make the call. ``values``: those of the tensors and numbers, and of further calls."""
-        arguments = [argument.made(values) for argument in self.arguments]
+        """Make the call."""
+        arguments = self.made(values)
         n = len(arguments) - len(self.names)
         named = dict(zip(self.names, arguments[n:], strict=True))
         self.function.run(arguments[:n], named, self.line)
@@ -107,7 +111,10 @@ class Outside:
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         call, values = self._noted(args, kwargs)
         if entering_mode() is None:
-            call.run(iter(values))
+            if _PROGRAM.noted is not None:
+                _PROGRAM.noted.calls.append((self.name, call.made(iter(values))))
+            else:
+                call.run(iter(values))
             return
         program = _PROGRAM.captured
         if program is None or not program.takes(values):
@@ -181,6 +188,11 @@ class WithCalls:
     result: Any
     values: list[Any]
     calls: _Calls
+
+    def noted(self) -> list[tuple[str, list[Any]]]:
+        """The name of the function and the arguments of each call."""
+        values = iter(self.values)
+        return [(call.function.name, call.made(values)) for call in self.calls.calls]
 
     def finish(self) -> Any:
         """Make the calls. The result of the program."""
@@ -308,12 +320,29 @@ class _Moment:
 
 
 class _Program(Ambient):
-    """``captured``: the innermost program that this thread captures for jit."""
+    """``captured``: the innermost program that this thread captures for jit. ``noted``: where the
+    calls go that an eager run of this thread does not make."""
 
     captured: _CapturedProgram | None = None
+    noted: Noted | None = None
 
 
 _PROGRAM = _Program()
+
+
+class Noted:
+    """While entered, calls outside are noted, and not made: the run is only compared with another
+    one. ``calls``: the name of the function and the arguments of each."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[Any]]] = []
+
+    def __enter__(self) -> Noted:
+        self._around, _PROGRAM.noted = _PROGRAM.noted, self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _PROGRAM.noted = self._around
 
 
 class OutsideCalls:

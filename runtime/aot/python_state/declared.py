@@ -58,7 +58,11 @@ class Holdings(ObjectGraph):
 
     def has(self, node: Node) -> bool:
         """Whether the object of ``node``, in another graph, is declared or held by what is."""
-        return id(node.owner) in self._owners or id(node.owner) in self._reached
+        return self.has_object(node.owner)
+
+    def has_object(self, x: Any) -> bool:
+        """As :meth:`has`, of an object."""
+        return id(x) in self._owners or id(x) in self._reached
 
     def _learn_code(self, code: CodeType, names: dict[str, Any]) -> None:
         """Learn nothing: what the globals of code hold is not the object's."""

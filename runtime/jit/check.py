@@ -1,0 +1,184 @@
+"""Run calls eagerly too, and compare: ``jit(f, check=n)``, for debugging.
+
+    step = jit(step, check=10)          # each tenth call is also run eagerly
+
+The eager run comes first, on the objects themselves. What it changes is noted and put back: the
+elements of tensors, gradients, the state of optimizers, objects of Python's, random generators.
+Then the program runs, and must return the same and leave the same behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from ..aot.python_state.closed_over import modules_of
+from ..aot.python_state.declared import Holdings
+from ..aot.python_state.entry_hook import Seen, is_clock, watching
+from ..aot.python_state.object_graph import ObjectGraph
+from ..seam.generator_states import GeneratorStates
+from ..seam.levels import SCOPE
+from ..seam.transforms_of_torch import transform_of_torch
+from ..tape.running import current_dual
+from .compared import Frozen, TensorCopy, differences, freeze
+from .outside import Noted, WithCalls
+
+_NAMED = 4  # differences that an error names
+
+
+def checking(
+    f: Callable[..., Any], run: Callable[..., Any], every: int, name: str, ignore: Iterable[Any]
+) -> Callable[..., Any]:
+    """``run``, of which each call whose number ``every`` divides is compared with one of ``f``.
+
+    ``name``: of the function, for errors. ``ignore``: objects that are not compared.
+    ``RuntimeError`` for a difference, and for what cannot be run twice."""
+    lock = threading.RLock()
+    calls = 0
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        if SCOPE.levels or torch._C._len_torch_dispatch_stack() or transform_of_torch():
+            return run(*args, **kwargs)  # in a transform or in another program
+        if current_dual() is not None:
+            return run(*args, **kwargs)
+        with lock:
+            calls += 1
+            if calls % every:
+                return run(*args, **kwargs)
+            check = _Check(f"check={every}: call {calls} of {name}", ignore)
+            check.run_eagerly(f, args, kwargs)
+            return check.compare(run, args, kwargs)
+
+    return call
+
+
+class _Snapshot(ObjectGraph):
+    """A graph of objects with copies of the tensors in it, made when it comes to them.
+    ``generators_before``: the states of generators."""
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self.copies: list[TensorCopy] = []
+        self.generators_before: list[tuple[torch.Generator, torch.Tensor]] = []
+        super().__init__(roots)
+
+    def _reach(self, x: Any, name: str) -> None:
+        if id(x) not in self._reached:
+            if issubclass(type(x), torch.Tensor):
+                self.copies.append(TensorCopy(x, name))
+            elif issubclass(type(x), torch.Generator):
+                self.generators_before.append((x, x.get_state()))
+            elif issubclass(type(x), Optimizer):  # whose groups and state a capture follows itself
+                self._pending += [(vars(x)[n], f"{name}.{n}") for n in ("param_groups", "state")]
+        super()._reach(x, name)
+
+    def outcome(self, ignored: Holdings) -> dict[Any, tuple[str, Frozen]]:
+        """What differs from before now, by place, and what the tensors have."""
+        found: dict[Any, tuple[str, Frozen]] = {}
+        for c in self.changes():
+            if ignored.has(c.node):
+                continue
+            label = id(c.label) if isinstance(c.label, torch.Tensor) else c.label
+            found[id(c.node.owner), label] = c.what, freeze(c.now, self.knows)
+        for copy in (copy for copy in self.copies if not ignored.has_object(copy.tensor)):
+            found[id(copy.tensor), TensorCopy] = copy.name, copy.outcome()
+        return found
+
+    def put_back(self) -> list[str]:
+        """Put back what was there before. The names of what cannot be."""
+        self.restore()
+        for copy in self.copies:
+            copy.restore()
+        for generator, state in self.generators_before:
+            generator.set_state(state)
+        return [c.what for c in self.changes()]
+
+
+class _Check:
+    """One call that is run twice. ``what``: the call, for errors."""
+
+    def __init__(self, what: str, ignore: Iterable[Any]) -> None:
+        self.what = what
+        self._ignore = list(ignore)
+        self._result: Frozen = None
+        self._error: Exception | None = None
+
+    def run_eagerly(self, f: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Run ``f``, note what it returns and changes, and put that back."""
+        states = GeneratorStates()
+        roots = [f, *modules_of(f), *args, *kwargs.values()]
+        # what is ignored is put back, too, and not compared
+        self._graph = graph = _Snapshot(roots)
+        seen = Seen()
+        with Noted() as noted:
+            try:
+                with watching(graph) as seen:
+                    self._result = freeze(f(*args, **kwargs), graph.knows)
+            except Exception as e:
+                self._error = e
+        self._calls = [(name, freeze(x, graph.knows)) for name, x in noted.calls]
+        self._ignored = Holdings(self._ignore, (), graph)
+        self._state = graph.outcome(self._ignored)
+        lost = graph.put_back()
+        states.restore()
+        asked = [name for name in seen.asked if not is_clock(name)]
+        if lost or asked:
+            reasons = [f"changes {x}, which cannot be put back" for x in lost]
+            reasons += [f"calls {name}" for name in asked]
+            raise RuntimeError(
+                f"{self.what} cannot be compared with eager mode, as the function would run twice: "
+                f"it {' and '.join(reasons[:_NAMED])}. Leave check= out, or do that outside."
+            ) from self._error
+
+    def compare(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The result of ``run``. ``RuntimeError`` if it is not as that of the eager run."""
+        try:
+            result = run(*args, **kwargs)
+        except Exception as e:
+            if self._error is None:
+                e.add_note(f"{self.what}: eager mode raises nothing.")
+            raise
+        if self._error is not None:
+            raise RuntimeError(f"{self.what} raises nothing, and eager mode an error.") from (
+                self._error
+            )
+        with_calls = type(result) is WithCalls
+        found = [*differences("the result", self._result, self._frozen(result))]
+        if with_calls:
+            found += self._compare_calls(result)
+        found += self._compare_state()
+        if found:
+            more = [f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []
+            raise RuntimeError(
+                f"{self.what} differs from eager mode: {'; '.join([*found[:_NAMED], *more])}."
+            )
+        return result
+
+    def _frozen(self, result: Any) -> Frozen:
+        returned = result.result if type(result) is WithCalls else result
+        return freeze(returned, self._graph.knows)
+
+    def _compare_calls(self, result: WithCalls) -> list[str]:
+        ours = result.noted()
+        if [name for name, _ in ours] != [name for name, _ in self._calls]:
+            return ["other functions of jit.outside are called"]
+        return [
+            text
+            for (name, x), (_, eager) in zip(ours, self._calls, strict=True)
+            for text in differences(f"an argument of {name}", eager, freeze(x, self._graph.knows))
+        ]
+
+    def _compare_state(self) -> list[str]:
+        ours = self._graph.outcome(self._ignored)
+        found = []
+        for key in {**self._state, **ours}:
+            name = (ours.get(key) or self._state[key])[0]
+            if key not in ours or key not in self._state:
+                who = "the program" if key in ours else "eager mode"
+                found.append(f"only {who} changes {name}")
+                continue
+            found += differences(name, self._state[key][1], ours[key][1])
+        return found

@@ -1,0 +1,184 @@
+"""Values that are noted and compared later, for :mod:`.check`.
+
+before = freeze([x, 2], known)
+x.add_(1)
+list(differences("the result", before, freeze([x, 2], known)))
+# ["the result[0] is tensor([2.]), in eager mode tensor([1.])"]
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..aot.python_state.values import SIMPLE, attributes_of
+from ..session.tensor import Tensor, unwrap
+
+Frozen = Any
+"""A value that later writes do not change: a constant, a known object, one of the classes below."""
+# as those of torch.testing for float32: numbers may be read of such tensors
+_RELATIVE, _ABSOLUTE = 1.3e-6, 1e-5
+_SEQUENCES = (list, tuple, deque)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True, eq=False)
+class _Elements:
+    """A tensor: a copy of its elements, and whether it requires grad."""
+
+    value: torch.Tensor
+    requires_grad: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """An object that a run has made: its class, and what it has."""
+
+    kind: type
+    items: Mapping[Any, Frozen]
+
+
+def freeze(x: Any, known: Callable[[Any], bool]) -> Frozen:
+    """Note ``x``. ``known``: whether an object was there before, so that it is compared by
+    identity. Tensors are compared by their elements."""
+    return _freeze(x, known, {})
+
+
+def _freeze(x: Any, known: Callable[[Any], bool], seen: dict[int, Any]) -> Frozen:
+    if isinstance(x, torch.Tensor):
+        return _Elements(_copy(x), x.requires_grad)
+    if isinstance(x, SIMPLE) or id(x) in seen or (not isinstance(x, tuple) and known(x)):
+        return x
+    seen[id(x)] = x
+    return _Parts(type(x), {k: _freeze(y, known, seen) for k, y in _parts_of(x).items()})
+
+
+def _parts_of(x: Any) -> dict[Any, Any]:
+    if isinstance(x, dict):
+        return {id(k) if isinstance(k, torch.Tensor) else k: y for k, y in x.items()}
+    if isinstance(x, _SEQUENCES):
+        return dict(enumerate(x))
+    if isinstance(x, (set, frozenset)):
+        return {"items": len(x)} | {y: None for y in x if isinstance(y, SIMPLE)}
+    return attributes_of(x) or {}
+
+
+def _copy(t: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        copied: torch.Tensor = unwrap(t).detach().clone()
+        return copied
+
+
+def differences(name: str, eager: Frozen, ours: Frozen) -> Iterator[str]:
+    """Say what differs between two values that were noted. ``name``: how one comes to them."""
+    if isinstance(eager, _Elements) and isinstance(ours, _Elements):
+        if not _close(eager, ours):
+            yield f"{name} is {_text(ours)}, in eager mode {_text(eager)}"
+    elif isinstance(eager, _Parts) and isinstance(ours, _Parts):
+        if eager.kind is not ours.kind or eager.items.keys() != ours.items.keys():
+            yield f"{name} has other parts than in eager mode"
+            return
+        for key, value in eager.items.items():
+            yield from differences(f"{name}[{key!r}]", value, ours.items[key])
+    elif not _equal(eager, ours):
+        yield f"{name} is {_text(ours)}, in eager mode {_text(eager)}"
+
+
+def _close(a: _Elements, b: _Elements) -> bool:
+    if a.requires_grad != b.requires_grad:
+        return False
+    try:
+        torch.testing.assert_close(b.value, a.value, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if type(a) is not type(b) or not isinstance(a, SIMPLE):
+        return False
+    if isinstance(a, float):
+        both_nan = a != a and b != b
+        return both_nan or math.isclose(a, b, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
+    return bool(a == b)
+
+
+def _text(x: Frozen) -> str:
+    if isinstance(x, _Elements):
+        x = x.value
+    if isinstance(x, torch.Tensor):
+        shape = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+        return f"{x.item()!r}" if x.numel() == 1 else shape
+    return repr(x) if isinstance(x, SIMPLE) else type(x).__name__
+
+
+class TensorCopy:
+    """A tensor, and what it had: elements, geometry, gradient, version, whether it requires grad.
+
+    ``name``: how the graph comes to it. ``RuntimeError`` for a tensor that cannot be put back."""
+
+    def __init__(self, t: torch.Tensor, name: str) -> None:
+        self.tensor = t
+        self.name = name
+        self._plain = unwrap(t)
+        if type(self._plain) not in _PLAIN or self._plain.layout is not torch.strided:
+            raise RuntimeError(
+                f"check= cannot copy {name}, a {type(self._plain).__name__} of layout "
+                f"{self._plain.layout}. Leave check= out, or name it in ignore=(…)."
+            )
+        self._alias = self._plain.detach()  # the same memory, also if the tensor gets another one
+        self._elements = _copy(t)
+        self._version = self._plain._version
+        self._requires_grad = t.requires_grad
+        self._history = t.grad_fn
+        self._grad = _grad_of(t)
+        self._grad_copy = None if self._grad is None else TensorCopy(self._grad, f"{name}.grad")
+
+    def outcome(self) -> Frozen:
+        """Note what the tensor has now."""
+        grad = _grad_of(self.tensor)
+        noted = None if grad is None else _Elements(_copy(grad), grad.requires_grad)
+        return _Parts(
+            type(self),
+            {"elements": _Elements(_copy(self.tensor), self.tensor.requires_grad), "grad": noted},
+        )
+
+    def restore(self) -> None:
+        """Put everything back. ``RuntimeError`` if a write has given the tensor a history."""
+        t, plain = self.tensor, self._plain
+        if t.grad_fn is not self._history:
+            raise RuntimeError(
+                f"check= cannot put {self.name} back: a write has given it another history. Leave "
+                "check= out, or pass its detach()."
+            )
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            if t.requires_grad != self._requires_grad:
+                t.requires_grad_(self._requires_grad)
+            if _geometry(plain) != _geometry(self._alias):
+                plain.data = self._alias
+            # not by the version: batch_norm writes its statistics and does not count that
+            if not torch.equal(plain, self._elements):
+                plain.detach().copy_(self._elements)
+            torch._C._autograd._unsafe_set_version_counter((plain,), (self._version,))
+        if self._grad_copy is not None:
+            self._grad_copy.restore()
+        if _grad_of(t) is not self._grad:
+            t.grad = self._grad
+
+
+def _grad_of(t: torch.Tensor) -> torch.Tensor | None:
+    if isinstance(t, Tensor):
+        found: torch.Tensor | None = t._grad
+        return found
+    return t.grad if t.is_leaf else None
+
+
+def _geometry(t: torch.Tensor) -> Sequence[Any]:
+    return t.shape, t.stride(), t.data_ptr(), t.dtype
