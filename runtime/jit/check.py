@@ -24,7 +24,7 @@ from ..seam.levels import SCOPE
 from ..seam.transforms_of_torch import transform_of_torch
 from ..tape.running import current_dual
 from .compared import Frozen, TensorCopy, differences, freeze
-from .outside import Noted, WithCalls
+from .outside_calls import Noted, WithCalls
 
 _NAMED = 4  # differences that an error names
 

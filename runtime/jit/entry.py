@@ -49,12 +49,25 @@ class Jit:
     by call, ``"inductor"`` gives it to torch's Inductor; or a function of a ``GraphModule`` and
     example inputs that returns a function. ``static_argnums``, ``static_argnames``: arguments that
     are constants of the program; they must be hashable. ``on_break``: what a call does that cannot
-    be captured (a branch on the elements of a tensor, ``.item()``): ``"error"`` raises with the
-    user's line, ``"eager"`` warns once and runs ``f``. ``donate``: names or positions of arguments
-    whose memory the call takes. They have no elements afterwards. They must be plain tensors that
-    own their memory. ``ignore``: objects that calls neither compare nor change. What ``f`` does to
-    them happens when it is captured, and its programs keep what it has read there.
+    be captured (a branch on the elements of a tensor, an iterator that moves): ``"error"`` raises
+    with the user's line, ``"eager"`` warns once and runs ``f``. ``donate``: names or positions of
+    arguments whose memory the call takes. They have no elements afterwards. They must be plain
+    tensors that own their memory. ``ignore``: objects that calls neither compare nor change. What
+    ``f`` does to them happens when it is captured, and its programs keep what it has read there.
 
+    ``state``: the objects that are all the mutable state of ``f``, beside its arguments; an object
+    or a tuple. Another one is refused by name and line. ``limit``: how many programs there may be
+    in turn, each for the state that the one before leaves behind. ``check``: each call whose number
+    it divides also runs eagerly, and a difference raises; for debugging.
+
+    >>> history = []
+    >>> model = torch.nn.Linear(2, 1)
+    >>> step = jit(lambda x: (history.append(1), model(x))[1], state=model)
+    >>> step(torch.ones(2))
+    Traceback (most recent call last):
+    RuntimeError: the program comes to 'history' of ...
+
+    :meth:`outside` is a decorator of functions that are left out of programs, such as logs.
     ``jit.explain(slopes)`` is a :class:`.report.Report` of what was captured and why,
     ``jit.source(slopes)`` the programs as text.
 
@@ -112,8 +125,8 @@ class Jit:
 
     @property
     def outside(self) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        """Return :func:`.outside.outside`, the decorator of functions that are left out."""
-        from .outside import outside
+        """Return :func:`.outside_calls.outside`, the decorator of functions that are left out."""
+        from .outside_calls import outside
 
         return outside
 

@@ -23,7 +23,7 @@ from ..aot.python_state.closed_over import modules_of
 from ..aot.python_state.values import SIMPLE
 from .check import checking
 from .donation import donating
-from .outside import OutsideCalls, WithCalls
+from .outside_calls import OutsideCalls, WithCalls
 from .programs import Break, Captured, Captures
 from .steps import Steps
 
