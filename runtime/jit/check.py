@@ -24,7 +24,7 @@ from ..seam.levels import SCOPE
 from ..seam.transforms_of_torch import transform_of_torch
 from ..tape.running import current_dual
 from .compared import Frozen, TensorCopy, differences, freeze
-from .outside_calls import Noted, WithCalls
+from .outside_calls import Noted, WithCalls, place_of
 
 _NAMED = 4  # differences that an error names
 
@@ -79,11 +79,10 @@ class _Snapshot(ObjectGraph):
         """What differs from before now, by place, and what the tensors have."""
         found: dict[Any, tuple[str, Frozen]] = {}
         for c in self.changes():
-            if ignored.has(c.node):
+            if ignored.has(c.node.owner):
                 continue
-            label = id(c.label) if isinstance(c.label, torch.Tensor) else c.label
-            found[id(c.node.owner), label] = c.what, freeze(c.now, self.knows)
-        for copy in (copy for copy in self.copies if not ignored.has_object(copy.tensor)):
+            found[place_of(c)] = c.what, freeze(c.now, self.knows)
+        for copy in (copy for copy in self.copies if not ignored.has(copy.tensor)):
             found[id(copy.tensor), TensorCopy] = copy.name, copy.outcome()
         return found
 

@@ -29,8 +29,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..aot.capture import opened
+from ..aot.python_state.nodes import Change
 from ..aot.python_state.program_state import RUN, ProgramState
 from ..aot.python_state.reads import same
+from ..aot.python_state.values import SIMPLE
 from ..functionalize.functional_level import FunctionalValue
 from ..seam.ambient import Ambient
 from ..seam.level_mode import EnteringMode, entering_mode
@@ -284,6 +286,12 @@ class _CapturedProgram:
         )
 
 
+def place_of(change: Change) -> tuple[int, Any]:
+    """A key of the place of a change. A label may be a tensor, or a symbol without a hash."""
+    label = change.label
+    return id(change.node.owner), label if isinstance(label, SIMPLE) else id(label)
+
+
 class _Moment:
     """What a program has changed until now: in Python's state, of tensors from outside, and of
     gradients."""
@@ -291,8 +299,7 @@ class _Moment:
     def __init__(
         self, state: ProgramState, tensors: Sequence[Any], gradients: Sequence[Any]
     ) -> None:
-        changes = state.graph.changes()
-        self.places = {(id(c.node.owner), repr(type(c.label)), str(c.label)): c for c in changes}
+        self.places = {place_of(c): c for c in state.graph.changes()}
         memories = [
             v._store.memory for t in tensors for v in values_of(t) if isinstance(v, FunctionalValue)
         ]

@@ -217,7 +217,7 @@ class CompiledProgram:
     @property
     def summary(self) -> StateSummary:
         """What the program has to do with Python's state, for people."""
-        return summarize(self.state, self.effects.changes)
+        return summarize(self.state, self.effects.names)
 
     def moved(self) -> list[tuple[str, Any, Any]]:
         """What of Python's state is not as the program has found it: the name, what was there, what

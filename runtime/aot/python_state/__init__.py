@@ -13,8 +13,9 @@ that is still so, and a capture what the program has changed.
 
 From the ground: ``values`` (what is the same), ``nodes`` and ``contents`` (what an object has, by
 kind), ``object_kinds`` (the table of kinds), ``trusted`` (whose code is not followed),
-``code_names``, ``lookups``, ``object_graph``, ``entry_hook`` (what the program enters),
-``state_guard`` (what a call compares), ``program_state`` (one capture). ``closed_over`` has the
-tensors that a program closes over, ``reads`` single questions. The package imports ``trace`` and
-``session``, and no other room of ``aot``. Start with ``object_graph.py``.
+``iterators``, ``code_names``, ``lookups``, ``object_graph``, ``entry_hook`` (what the program
+enters), ``state_guard`` (what a call compares), ``declared`` (what the user says the state is),
+``program_state`` (one capture). ``summary`` and ``name_lines`` are for reports and errors.
+``closed_over`` has the tensors that a program closes over, ``reads`` single questions. The package
+imports ``trace`` and ``session``, and no other room of ``aot``. Start with ``object_graph.py``.
 """

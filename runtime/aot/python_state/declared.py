@@ -24,7 +24,7 @@ import torch
 from ...trace.provenance import happened_at
 from .contents import Draws, Fact, Parts
 from .name_lines import line_naming
-from .nodes import Attributes, Bases, Cell, ClassNames, FunctionParts, Globals, Node
+from .nodes import Attributes, Bases, Cell, Change, ClassNames, FunctionParts, Globals, Node
 from .object_graph import ObjectGraph
 
 _NAMED = 4  # objects that an error names
@@ -56,13 +56,9 @@ class Holdings(ObjectGraph):
             self._drain()
         self._owners = {id(node.owner) for node in self.nodes}
 
-    def has(self, node: Node) -> bool:
-        """Whether the object of ``node``, in another graph, is declared or held by what is."""
-        return self.has_object(node.owner)
-
-    def has_object(self, x: Any) -> bool:
-        """As :meth:`has`, of an object."""
-        return id(x) in self._owners or id(x) in self._reached
+    def has(self, x: Any) -> bool:
+        """Whether ``x`` is declared or held by what is."""
+        return id(x) in self._owners or super().has(x)
 
     def _learn_code(self, code: CodeType, names: dict[str, Any]) -> None:
         """Learn nothing: what the globals of code hold is not the object's."""
@@ -71,16 +67,28 @@ class Holdings(ObjectGraph):
         """Ask no module that is only named."""
 
 
-def refuse_undeclared(graph: ObjectGraph, declared: Iterable[Any], ignore: Iterable[Any]) -> None:
+def refuse_undeclared(
+    graph: ObjectGraph,
+    declared: Iterable[Any],
+    ignore: Iterable[Any],
+    made: Sequence[Change],
+    carried: frozenset[tuple[int, Any]],
+) -> None:
     """Raise ``RuntimeError`` if the program of ``graph``, which has run, comes to mutable objects
-    beside those that ``declared`` hold, or has changed a variable beside these."""
+    beside those that ``declared`` hold, or has changed a variable beside these. ``made``: changes
+    that are put back by now. ``carried``: keys of places whose values are arguments."""
     held = Holdings([*declared, *_parts_of_classes(graph)], ignore, graph)
-    others = [node for node in graph.nodes if not _is_constant(node) and not held.has(node)]
+    others = [node for node in graph.nodes if not _is_constant(node) and not held.has(node.owner)]
     if others:
         _refuse(graph, "comes to", [_described(graph, n) for n in _outermost(others, graph)])
-    changes = [c for c in graph.changes() if not held.has(c.node) and not _keeps_results(c.node)]
-    if changes:
-        _refuse(graph, "changes", [c.what for c in changes])
+    changes = [c for c in (*graph.changes(), *made) if not _keeps_results(c.node)]
+    outside = [c.what for c in changes if not held.has(c.node.owner)]
+    if outside:
+        _refuse(graph, "changes", outside)
+    owners = {id(node.owner): node for node in graph.nodes if not held.has(node.owner)}
+    moving = [Change(owners[i], label, None, None).what for i, label in carried if i in owners]
+    if moving:
+        _refuse(graph, "comes to a number that changes,", moving)
 
 
 def _parts_of_classes(graph: ObjectGraph) -> Iterator[Any]:
@@ -99,7 +107,7 @@ def _outermost(nodes: Sequence[Node], graph: ObjectGraph) -> list[Node]:
     while rest and len(found) <= _NAMED:
         found.append(rest[0])
         held = Holdings([rest[0].owner], (), graph)
-        rest = [node for node in rest[1:] if not held.has(node)]
+        rest = [node for node in rest[1:] if not held.has(node.owner)]
     return found
 
 

@@ -105,9 +105,13 @@ class Effects:
             change.node.redo(change)
 
     @property
+    def names(self) -> list[str]:
+        """The places that a call changes."""
+        return list(dict.fromkeys([*(change.what for change in self.changes), *self.left]))
+
+    @property
     def what(self) -> str:
-        found = (*(change.what for change in self.changes), *self.left)
-        names = list(dict.fromkeys(found)) or ["a cache"]
+        names = self.names or ["a cache"]
         more = [f"{len(names) - 4} more"] if len(names) > 4 else []
         return ", ".join([*names[:4], *more])
 
@@ -138,6 +142,7 @@ class ProgramState:
         self.graph = ObjectGraph(roots, ignore, ahead)
         self.seen = Seen()
         self.guard: StateGuard | None = None  # when the capture has ended
+        self._made: Sequence[Change] = ()  # which are put back
         # keys of the places that the program has changed
         self.written: frozenset[tuple[int, Any]] = frozenset()
 
@@ -173,6 +178,7 @@ class ProgramState:
         """Let each object have what it had before the first run."""
         self._empty_caches()
         self.graph.restore()
+        self._made = ()
 
     def lost(self) -> list[str]:
         """Say what the program has done that nobody can undo, after :meth:`restore`: items that it
@@ -283,6 +289,7 @@ class ProgramState:
     @as_door
     def put_back(self, changes: Sequence[Change]) -> None:
         """Undo ``changes``, which a call makes in another way or not at all."""
+        self._made = [*self._made, *changes]
         for change in changes:
             assert isinstance(change.node, OneByOne)
             change.node.assign(change.label, change.before)
@@ -323,7 +330,7 @@ class ProgramState:
         way. ``left``: names of further ones. ``RuntimeError`` for what no call can do again."""
         self._warn_of_clocks()
         if self._declared is not None:
-            refuse_undeclared(self.graph, self._declared, self._ignore)
+            refuse_undeclared(self.graph, self._declared, self._ignore, self._made, carried)
         if self.graph.large:
             warnings.warn(
                 f"the program may read {', '.join(self.graph.large)}, which a call does not "

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .contents import CONTAINERS
-from .nodes import Attributes, Bases, Cell, Change, ClassNames, FunctionParts, Globals, Node
+from .nodes import Attributes, Bases, Cell, ClassNames, FunctionParts, Globals, Node
 from .state_guard import StateGuard
 
 _SHOWN = 4  # names of one kind that a text has
@@ -64,7 +64,7 @@ class StateSummary:
         return "\n".join(self.lines())
 
 
-def summarize(guard: StateGuard, changes: Sequence[Change]) -> StateSummary:
+def summarize(guard: StateGuard, changes: Sequence[str]) -> StateSummary:
     """Summarize what a program compares, by ``guard``, and what its calls assign."""
     objects: dict[str, list[str]] = {}
     for node in guard.nodes:
@@ -75,7 +75,7 @@ def summarize(guard: StateGuard, changes: Sequence[Change]) -> StateSummary:
     return StateSummary(
         {kind: tuple(names) for kind, names in objects.items()},
         tuple(dict.fromkeys(places)),
-        tuple(dict.fromkeys(change.what for change in changes)),
+        tuple(changes),
         guard.opaque,
     )
 

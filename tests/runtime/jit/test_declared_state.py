@@ -177,6 +177,36 @@ def test_other_mutable_state_is_refused_by_name_and_line_and_left_as_it_was(
     assert before == (list(HISTORY), dict(SETTINGS), RATE, dict(vars(Trainer)))
 
 
+BEST: Any = None
+
+
+def keeps_a_tensor(x: Any) -> Any:
+    global BEST
+    BEST = x * 2
+    return x
+
+
+def reads_a_number(x: Any) -> Any:
+    return x * RATE
+
+
+def test_a_tensor_in_a_global_is_a_change_and_a_number_that_changes_is_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(RuntimeError, match=r"changes 'BEST' of .*at .*BEST = x"):
+        jit(keeps_a_tensor, state=())(torch.ones(1))
+    assert BEST is None
+    g = jit(reads_a_number, state=())
+    with pytest.raises(RuntimeError, match=r"comes to a number that changes, 'RATE' of .*\* RATE"):
+        for i in range(6):
+            monkeypatch.setitem(globals(), "RATE", float(i))
+            assert g(torch.ones(1)).item() == i
+    h = jit(reads_a_number, state=sys.modules[__name__])
+    for i in range(6):
+        monkeypatch.setitem(globals(), "RATE", float(i))
+        assert h(torch.ones(1)).item() == i
+
+
 def test_a_variable_of_a_function_around_is_declared_by_the_function() -> None:
     def count() -> Callable[[Any], Any]:
         n = 0

@@ -101,8 +101,8 @@ def test_the_report_names_the_objects_that_calls_compare_take_and_ignore() -> No
     assert last.opaque == ("step.Trainer.pattern",)
     lines = str(explain(f)).splitlines()
     assert "program 0 changes 'steps' of step.Trainer" in lines
-    assert "program 2 takes as arguments 'steps' of step.Trainer" in lines
-    assert "program 2 cannot look into step.Trainer.pattern" in lines
+    assert "program 1 takes as arguments 'steps' of step.Trainer" in lines
+    assert "program 1 cannot look into step.Trainer.pattern" in lines
     assert lines[-1] == "ignored list"
     counted = next(line for line in lines if line.startswith("program 0 compares"))
     assert counted.startswith(f"program 0 compares {first.count} objects: ")
