@@ -22,6 +22,7 @@ from ..aot.python_state.object_graph import ObjectGraph
 from ..seam.generator_states import GeneratorStates
 from ..seam.levels import SCOPE
 from ..seam.transforms_of_torch import transform_of_torch
+from ..seam.user_code import watched
 from ..tape.running import current_dual
 from .compared import Frozen, TensorCopy, differences, freeze
 from .outside_calls import Noted, WithCalls, place_of
@@ -115,7 +116,7 @@ class _Check:
         with Noted() as noted:
             try:
                 with watching(graph) as seen:
-                    self._result = freeze(f(*args, **kwargs), graph.knows)
+                    self._result = freeze(watched(f, *args, **kwargs), graph.knows)
             except Exception as e:
                 self._error = e
         self._calls = [(name, freeze(x, graph.knows)) for name, x in noted.calls]

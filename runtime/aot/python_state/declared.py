@@ -24,11 +24,11 @@ import torch
 from ...trace.provenance import happened_at
 from .contents import Draws, Fact, Parts
 from .name_lines import line_naming
-from .nodes import Attributes, Bases, Cell, Change, ClassNames, FunctionParts, Globals, Node
+from .nodes import Attributes, Cell, Change, ClassNames, ClassParts, FunctionParts, Globals, Node
 from .object_graph import ObjectGraph
 
 _NAMED = 4  # objects that an error names
-_OF_CODE = (Globals, ClassNames, Bases, FunctionParts, Cell, Fact, Draws, Parts)
+_OF_CODE = (Globals, ClassNames, ClassParts, FunctionParts, Cell, Fact, Draws, Parts)
 _WITHOUT_STATE = (
     FunctionType,
     type,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .contents import CONTAINERS
-from .nodes import Attributes, Bases, Cell, ClassNames, FunctionParts, Globals, Node
+from .nodes import Attributes, Cell, ClassNames, ClassParts, FunctionParts, Globals, Node
 from .state_guard import StateGuard
 
 _SHOWN = 4  # names of one kind that a text has
@@ -20,7 +20,7 @@ _KINDS: tuple[tuple[tuple[type[Node], ...], str], ...] = (
     ((FunctionParts,), "function"),
     ((Cell,), "variable"),
     ((Globals,), "module"),
-    ((ClassNames, Bases), "class"),
+    ((ClassNames, ClassParts), "class"),
     ((Attributes,), "object"),
     (tuple({node for _, node in CONTAINERS}), "container"),
 )
