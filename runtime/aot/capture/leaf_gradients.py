@@ -54,7 +54,8 @@ _requires_grad: Any = torch._C.TensorBase.requires_grad
 HOOKS = (
     "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
 )
-_BETWEEN = (__file__, inspect.getfile(Tensor))  # of the frames that read a gradient for a program
+# of the frames that read a gradient for a program
+_BETWEEN = (__file__, inspect.getfile(unwatched), inspect.getfile(Tensor))
 _ZEROING = tuple(
     inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad)
 )
