@@ -45,6 +45,23 @@ class Thing:
     def __init__(self):
         self.number, self.parts = 0.5, [types.SimpleNamespace(number=1.5)]
 """
+_LATE = """
+class Late:
+    def __init__(self):
+        self.other = 1.0
+def late_of(thing):
+    try:
+        return thing.late
+    except AttributeError:
+        return 0.5
+def swap(thing):
+    try:
+        del thing.other
+        thing.late = 1.5
+    except AttributeError:
+        del thing.late
+        thing.other = 1.0
+"""
 _FUNCTIONS = """
 def double(x):
     return x * 2.0
@@ -67,7 +84,9 @@ CHANGES: dict[str, Change] = {
     ),
     "whole_to_flag": Change("1", "(x > 0) * value", "(bool if type($get) is int else int)($get)"),
     "real_to_complex": Change(
-        "2.0", "x * value", "($get.real if type($get) is complex else $get + 0j)"
+        "2.0",
+        "x * (2.0 if (x * value).is_complex() else 3.0)",
+        "($get.real if type($get) is complex else $get + 0j)",
     ),
     "flag": Change("True", "x * 2 if value else x * 3", "not $get"),
     "none": Change("None", "x if value is None else x * value", "2.0 if $get is None else None"),
@@ -155,6 +174,7 @@ CHANGES: dict[str, Change] = {
         do="$get.late = getattr($get, 'late', 1.0) + 0.5",
         setup=_THING,
     ),
+    "attribute_swapped": Change("Late()", "x * late_of(value)", do="swap($get)", setup=_LATE),
     # --- tensors, arrays and layers
     "tensor": Change("torch.tensor(2.0)", "x * value", "$get + 0.5"),
     "tensor_written": Change("torch.tensor(2.0)", "x * value", do="$get.add_(0.5)"),

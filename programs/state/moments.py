@@ -74,7 +74,10 @@ MOMENTS: dict[str, Moment] = {
         after=_GRADIENT.format("hooked(leaf).sum()"),
     ),
     "in_finalizer": Moment(
-        _MANY, "class Dropped:\n    def __del__(self):\n        alter()", before="Dropped()"
+        _MANY,
+        "class Dropped:\n    def __del__(self):\n        try:\n            alter()\n"
+        "        except ABSENT:\n            pass",
+        before="Dropped()",
     ),
     "inside_and_between": Moment("ccaccacca", after="$alter"),
 }

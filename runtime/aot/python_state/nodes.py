@@ -226,7 +226,7 @@ class Globals(Named):
 
     def _appeared(self) -> list[str]:
         """Names that count, and that the module did not have."""
-        if self.counts is None:
+        if self.counts is None or self.owner.keys() <= self.defined:
             return []
         new = self.owner.keys() - self.defined - self.had.keys()
         return [n for n in sorted(new) if self.counts(n)]
@@ -243,9 +243,7 @@ class ClassNames(Named):
         super().__init__(owner, name)
 
     def holds(self) -> bool:
-        return super().holds() and (
-            len(vars(self.owner)) == len(self.defined) or not self._appeared()
-        )
+        return super().holds() and (self._is_as_long() or not self._appeared())
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
         return [*super().differences(), *((n, MISSING, self.at(n)) for n in self._appeared())]
@@ -253,6 +251,11 @@ class ClassNames(Named):
     def changes(self) -> list[Change]:
         new = [Change(self, n, MISSING, self.at(n)) for n in self._appeared()]
         return [*super().changes(), *(c for c in new if c.label not in self.had)]
+
+    def _is_as_long(self) -> bool:
+        """Whether a class has as many names as before, and no new one: a new one comes last."""
+        own = vars(self.owner)
+        return len(own) == len(self.defined) and next(reversed(own), None) in self.defined
 
     def _appeared(self) -> list[str]:
         """Names that count, and that the class did not define. Not what ``copy`` notes there."""
@@ -348,7 +351,7 @@ class Attributes(Named):
             return False
         if self.slots and not all(same(self._slot(n), was) for n, was in self.slots.items()):
             return not self.differences()
-        return super().holds() and (len(self.own) == self.size or not self._appeared())
+        return super().holds() and (self.own.keys() <= self.copy.keys() or not self._appeared())
 
     def _appeared(self) -> list[str]:
         """Attributes that count, and were not there."""

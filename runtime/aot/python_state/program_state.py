@@ -168,7 +168,9 @@ class ProgramState:
     def _empty_caches(self) -> None:
         """Empty each cache of a function that has kept a value of the trace."""
         for node in self.graph.nodes:
-            if not isinstance(node.owner, functools._lru_cache_wrapper) or not node.changes():
+            if not isinstance(node.owner, functools._lru_cache_wrapper):
+                continue
+            if not node.changes() and not any(node.owner is c for c in self.seen.cleared):
                 continue
             if any(map(self._holds_value, gc.get_referents(node.owner))):
                 node.owner.cache_clear()

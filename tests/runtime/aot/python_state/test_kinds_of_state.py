@@ -353,3 +353,46 @@ def test_what_only_a_generator_holds_is_put_back_after_a_refusal() -> None:
         runtime.jit(f)(X)
     assert line_of(f) in str(caught.value)
     assert items == [1.0]
+
+
+@pytest.mark.parametrize("kind", ["object", "class"])
+def test_an_attribute_in_the_place_of_another_is_another_state(kind: str) -> None:
+    class Box:
+        first = 1.0
+
+    box: Any = Box
+    if kind == "object":
+        box = Box()
+        box.first = 1.0
+
+    def f(x: Tensor) -> Tensor:
+        try:
+            rate: float = box.late
+        except AttributeError:
+            rate = 7.0
+        return x * rate
+
+    jitted = runtime.jit(f)
+    assert jitted(X)[0] == 7
+    del box.first
+    box.late = 3.0
+    assert jitted(X)[0] == 3
+
+
+def test_a_cache_that_was_emptied_keeps_no_value_of_a_capture() -> None:
+    box = SimpleNamespace(rate=torch.ones(1))
+
+    @functools.lru_cache
+    def held() -> Tensor:
+        return torch.cat([box.rate, box.rate[:1]])
+
+    def f(x: Tensor) -> Tensor:
+        box.rate = held()
+        held.cache_clear()
+        return x * held().sum()
+
+    assert held().sum() == 2
+    jitted = runtime.jit(f)
+    for n in (3, 4, 5):
+        assert jitted(X)[0] == n
+        assert held().sum() == n
