@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from torch._C._dynamo.guards import dict_version
 
-from .nodes import Attributes, Cell, ClassNames, ClassParts, FunctionParts, Node, name_of_class
+from .nodes import Attributes, Cell, ClassNames, ClassParts, FunctionParts, Node, class_name
 from .values import MISSING
 
 Constant = Callable[[Any], str]
@@ -204,7 +204,8 @@ class Cells:
 
 
 class NamesOfClasses:
-    """What classes define under the names that code has, and how many names they define."""
+    """What classes define under the names that code has, how many names they define, and which one
+    comes last: a name that replaces another one does."""
 
     def __init__(self, nodes: Sequence[ClassNames]) -> None:
         self._nodes = nodes
@@ -218,8 +219,13 @@ class NamesOfClasses:
         missing = f"{constant(repeat)}({constant(MISSING)})"
         call = constant(operator.call)
         now = f"map({call}, {constant(gets)}, {constant(names)}, {missing})"
-        return f"list(map(len, {constant(owns)})) == {constant(sizes)} and " + _identities(
-            constant, now, had
+        last = f"map(next, map(reversed, {constant(owns)}))"
+        return " and ".join(
+            (
+                f"list(map(len, {constant(owns)})) == {constant(sizes)}",
+                _identities(constant, last, [node.last for node in self._nodes]),
+                _identities(constant, now, had),
+            )
         )
 
     def compare(self) -> bool:
@@ -231,21 +237,21 @@ class PartsOfClasses:
 
     def __init__(self, nodes: Sequence[ClassParts]) -> None:
         self._nodes = nodes
-        # other tuples than those of the classes, until they have been compared
-        self._bases = [tuple(node.had[1:]) for node in nodes]
-        self._names = [node.had[0] for node in nodes]
+        self._classes = [node.owner for node in nodes]
+        self._names, self._bases = map(list, zip(*(node.had for node in nodes), strict=True))
 
     def condition(self, constant: Constant) -> str:
-        classes = constant([node.owner for node in self._nodes])
-        names = f"list(map({constant(name_of_class)}, {classes})) == {constant(self._names)}"
+        classes = constant(self._classes)
         bases = _identities(constant, f"map({constant(_bases)}, {classes})", self._bases)
+        names = _identities(constant, f"map({constant(class_name)}, {classes})", self._names)
         return f"{bases} and {names}"
 
     def compare(self) -> bool:
-        now = [node.owner.__bases__ for node in self._nodes]
+        bases = [c.__bases__ for c in self._classes]
+        names = list(map(class_name, self._classes))
         if not _all_hold(self._nodes):
             return False
-        self._bases[:] = now
+        self._bases[:], self._names[:] = bases, names
         return True
 
 

@@ -235,11 +235,12 @@ class Globals(Named):
 class ClassNames(Named):
     """Names that a class defines itself. ``counts``: as that of :class:`Attributes`."""
 
-    __slots__ = ("counts", "defined")
+    __slots__ = ("counts", "defined", "last")
 
     def __init__(self, owner: type, name: str, counts: Callable[[Any, str], bool]) -> None:
         self.counts = counts
         self.defined = frozenset(vars(owner))
+        self.last = next(reversed(vars(owner)))
         super().__init__(owner, name)
 
     def holds(self) -> bool:
@@ -255,7 +256,7 @@ class ClassNames(Named):
     def _is_as_long(self) -> bool:
         """Whether a class has as many names as before, and no new one: a new one comes last."""
         own = vars(self.owner)
-        return len(own) == len(self.defined) and next(reversed(own), None) in self.defined
+        return len(own) == len(self.defined) and next(reversed(own)) is self.last
 
     def _appeared(self) -> list[str]:
         """Names that count, and that the class did not define. Not what ``copy`` notes there."""
@@ -283,17 +284,16 @@ class ClassParts(Node):
     __slots__ = ()
 
     def look(self) -> tuple[Any, ...]:
-        return (name_of_class(self.owner), *self.owner.__bases__)
+        return (class_name(self.owner), self.owner.__bases__)
 
     def put(self, values: tuple[Any, ...]) -> None:
-        name, *bases = values
-        self.owner.__name__ = name
-        if self.owner.__bases__ != tuple(bases):
-            self.owner.__bases__ = tuple(bases)
+        self.owner.__name__, bases = values
+        if self.owner.__bases__ != bases:
+            self.owner.__bases__ = bases
 
 
 # a metaclass of the user's may have an attribute of this name
-name_of_class: Callable[[type], str] = type.__dict__["__name__"].__get__
+class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
 class Attributes(Named):

@@ -102,7 +102,7 @@ class _Sorted:
         self.cells: list[Cell] = []
         self.functions: list[FunctionParts] = []
         self.classes: list[ClassNames] = []
-        self.parts: list[ClassParts] = []
+        self.class_parts: list[ClassParts] = []
         self.others: list[Node] = []
         for node in nodes:
             if not (self._add_named(node) or self._add_items(node) or self._add_of_one(node)):
@@ -118,7 +118,7 @@ class _Sorted:
             (Sequences, self.sequences),
             (Orders, self.ordered),
             (NamesOfClasses, self.classes),
-            (PartsOfClasses, self.parts),
+            (PartsOfClasses, self.class_parts),
             (Others, self.others),
         ]
         return [batch(nodes) for batch, nodes in kinds if nodes]
@@ -169,7 +169,7 @@ class _Sorted:
             self.cells.append(node)
             return True
         if isinstance(node, ClassParts):
-            self.parts.append(node)
+            self.class_parts.append(node)
             return True
         return False
 

@@ -53,6 +53,26 @@ def test_a_class_that_the_program_renames_has_that_name_after_each_call() -> Non
     assert names == ["Deep", "Flat", "Deep", "Flat"]
 
 
+def test_a_class_that_the_program_gives_another_base_has_it_after_each_call() -> None:
+    class Left:
+        rate = 2.0
+
+    class Right:
+        rate = 3.0
+
+    class Heir(Left):
+        pass
+
+    def f(x: Tensor) -> Tensor:
+        y = x * Heir.rate
+        Heir.__bases__ = (Right,) if Heir.__bases__ == (Left,) else (Left,)
+        return y
+
+    jitted = runtime.jit(f)
+    assert [jitted(X)[0].item() for _ in range(4)] == [2, 3, 2, 3]
+    assert Heir.__bases__ == (Left,)
+
+
 class Double:
     def scale(self, x: Tensor) -> Tensor:
         return x * 2
