@@ -354,8 +354,8 @@ def test_a_profiler_or_debugger_sees_its_part_and_the_capture_the_state(
     assert {"seen_from_outside", "_rate"} <= set(seen)
 
 
-def test_a_program_that_starts_a_profiler_is_refused() -> None:
-    profile = cProfile.Profile()
+def test_a_program_that_starts_a_profiler_is_refused_before_it_does() -> None:
+    profile, before = cProfile.Profile(), sys.getprofile()
 
     def f(x: Any) -> Any:
         profile.enable()
@@ -363,8 +363,9 @@ def test_a_program_that_starts_a_profiler_is_refused() -> None:
         profile.disable()
         return y
 
-    with pytest.raises(RuntimeError, match="sets a profile hook"):
+    with pytest.raises(RuntimeError, match=r"calls cProfile\.enable.*at .*profile\.enable\(\)"):
         jit(f)(torch.ones(3))
+    assert sys.getprofile() is before
 
 
 def test_a_hook_that_starts_a_profiler_is_refused() -> None:
