@@ -124,6 +124,8 @@ class Steps:
     @property
     def leading(self) -> int:
         """How many arguments of a program are gradients and values of places."""
+        if self.layout.is_empty:
+            return 0
         return 1 + len(self.layout.asked) + sum(self._sizes())
 
     def pinned(self, positions: Collection[int]) -> None:

@@ -65,10 +65,9 @@ class Numbers:
         seen.open -= found
 
     def _of(self, around: Kind, kinds: Sequence[Kind], leading: int) -> _Seen:
-        # the structure of all arguments comes first, and changes with the leading ones
-        kept = around[1:] if leading else around
-        of_user = kinds[leading:]
-        key = (*kept, *(kind[:2] if _is_number(kind) else kind for kind in of_user))
+        of_user = (kind[:2] if _is_number(kind) else kind for kind in kinds[leading:])
+        # not the structure of all arguments, which changes with the leading ones
+        key = (*around[1:], *of_user)
         found = self._seen.setdefault(key, _Seen())
         self._seen.move_to_end(key)
         if len(self._seen) > _LIMIT:
