@@ -69,6 +69,8 @@ class DictItems(OneByOne):
         return found
 
     def changes(self) -> list[Change]:
+        if not self.had and not dict.__len__(self.owner):  # as most are, in modules
+            return []
         items, had = list(self.base.items(self.owner)), self.had
         keys = [key for key, _ in items]
         # what was there has not stayed in place

@@ -47,9 +47,22 @@ LOOKUPS: frozenset[Any] = frozenset(
 """Functions that look up names that are in no code, whatever the program calls them."""
 
 
+_KINDS = frozenset(
+    (
+        operator.attrgetter,
+        operator.methodcaller,
+        BuiltinMethodType,
+        MethodWrapperType,
+        FunctionType,
+    )
+)
+
+
 def is_lookup(x: Any) -> bool:
     """Whether ``x`` looks up names that are in no code."""
     kind = type(x)
+    if kind not in _KINDS:
+        return False
     if kind in (operator.attrgetter, operator.methodcaller):
         return True
     if kind in (BuiltinMethodType, MethodWrapperType):

@@ -51,7 +51,7 @@ from .nodes import (
     Node,
     Place,
 )
-from .object_kinds import FACTS, NAMED_ALONE, PLAIN, registered, row_of
+from .object_kinds import FACTS, NAMED_ALONE, PLAIN, Row, registered, row_of
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .trusted import RUNNERS, is_followed, is_followed_module
@@ -119,6 +119,7 @@ class ObjectGraph:
         # by name, the objects that have it and that no code has asked for it
         self._waiting: defaultdict[str, list[Named]] = defaultdict(list)
         self._modules: dict[int, Globals] = {}
+        self._visits: dict[type, Visit] = {}
         self._facts: set[str] = set()
         self.asks_types = False  # whether code calls `type`, which tells symbols from numbers
         self.computed = False
@@ -219,16 +220,13 @@ class ObjectGraph:
         if is_lookup(x):
             self._lookup(x, name)
             return
-        for kinds, visit in _VISITS:
-            if issubclass(kind, kinds):  # `isinstance` may ask the object for its class
-                visit(self, x, name)
-                return
-        if issubclass(kind, PLAIN):
-            return
-        row = row_of(x)
-        if row is None:
-            self._object(x, name)
-            return
+        visit = self._visits.get(kind)
+        if visit is None:  # once for each class, of which there are far fewer than objects
+            visit = self._visits[kind] = _visit_of(x)
+        visit(self, x, name)
+
+    def _by_row(self, row: Row, x: Any, name: str) -> None:
+        kind = type(x)
         if row.node is not None:
             self._add(self._made(row.node, x, name))
         self._pending += [(y, f"{name}.{type(y).__name__}") for y in row.below(x)]
@@ -409,7 +407,7 @@ class ObjectGraph:
             self._object(x, name)
 
     def _passed_over(self, x: Any, name: str) -> None:
-        """Of the graph of another program nothing is asked."""
+        """Nothing is asked of the graph of another program, nor of a constant."""
 
     # --- names ------------------------------------------------------------------------------------
 
@@ -528,6 +526,7 @@ class ObjectGraph:
         self._named.clear()
         self._waiting.clear()
         self._modules.clear()
+        self._visits.clear()
         self.tensors.clear()
 
     def knows_all(self, change: Change) -> bool:
@@ -553,6 +552,24 @@ class ObjectGraph:
         if kind is types.BuiltinFunctionType:
             return self.knows(x.__self__)
         return kind in _SIMPLE or kind in _UNMADE or id(x) in self._reached
+
+
+Visit = Callable[[ObjectGraph, Any, str], None]
+"""Adds an object, with its name, to a graph."""
+
+
+def _visit_of(x: Any) -> Visit:
+    """How objects of the class of ``x`` are added."""
+    kind = type(x)
+    for kinds, visit in _VISITS:
+        if issubclass(kind, kinds):  # `isinstance` may ask the object for its class
+            return visit
+    if issubclass(kind, PLAIN):
+        return ObjectGraph._passed_over
+    row = row_of(x)
+    if row is None:
+        return ObjectGraph._object
+    return lambda graph, y, name: graph._by_row(row, y, name)
 
 
 def _path(owner: str, name: str) -> str:
@@ -595,7 +612,7 @@ _HOOKS_OF_ALL = [
     for name, hooks in vars(torch.nn.modules.module).items()
     if name.startswith("_global_") and name.endswith("hooks")
 ]
-_VISITS: tuple[tuple[Any, Callable[[ObjectGraph, Any, str], None]], ...] = (
+_VISITS: tuple[tuple[Any, Visit], ...] = (
     ((weakref.ProxyType, weakref.CallableProxyType), ObjectGraph._proxy),
     (torch.Tensor, ObjectGraph._tensor),
     (FunctionType, ObjectGraph._function),
