@@ -112,7 +112,7 @@ class StateValues:
         if self._last is None:
             return []
         taken = {place.key for place in self.places} | self._constant
-        asks_types = self._last.graph.asks_types or state.graph.asks_types
+        asks_types = self._last.graph.code.asks_types or state.graph.code.asks_types
         groups = _groups_in(self._last.graph.nodes)
         found = []
         for node, label, was, now in self._last.moved():

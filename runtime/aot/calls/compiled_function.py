@@ -45,7 +45,7 @@ from ..compilers.graph_names import named_compilers
 from ..compilers.placing import DESTINATIONS, destinations
 from ..partition.partitions import Partition, default_partition, without_round_trips
 from ..python_state.closed_over import modules_of
-from ..python_state.object_graph import Code
+from ..python_state.program_code import Code
 from ..python_state.program_state import ProgramState
 from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
 from ..python_state.values import SIMPLE
@@ -259,7 +259,7 @@ class Recipe:
             self._undo(state, error)
             raise
         finally:
-            self.entered.update(state.graph.code)
+            self.entered.update(state.graph.code.entered)
 
     def _undo(self, state: ProgramState, error: BaseException | None = None) -> None:
         """Put back what a run of the program has changed. ``error``: with which it ends, if it is

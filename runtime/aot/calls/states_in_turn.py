@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ...trace.provenance import begins_at, happened_at
 from ..python_state.name_lines import line_naming
-from ..python_state.object_graph import Code
+from ..python_state.program_code import Code
 from .arguments import Kind
 from .compiled_program import CompiledProgram
 

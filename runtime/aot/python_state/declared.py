@@ -48,11 +48,11 @@ class Holdings(ObjectGraph):
 
     def __init__(self, declared: Iterable[Any], ignore: Iterable[Any], graph: ObjectGraph) -> None:
         super().__init__(declared, ignore)
-        self.of_schedulers = set(graph.of_schedulers)
+        self.code.of_schedulers = set(graph.code.of_schedulers)
         with torch._C.DisableTorchFunction():
-            if graph.computed:
+            if graph.code.computed:
                 self._look_through_all()
-            self._learn(graph.names, graph.words)
+            self.code.learn(graph.code.names, graph.code.words)
             self._drain()
         self._owners = {id(node.owner) for node in self.nodes}
 
@@ -143,7 +143,7 @@ def _keeps_results(node: Node) -> bool:
 def _refuse(graph: ObjectGraph, verb: str, names: list[str]) -> None:
     shown = list(dict.fromkeys(names))
     more = ["others"] if len(shown) > _NAMED else []
-    line = line_naming(shown[0].partition(" (")[0], graph.code.values())
+    line = line_naming(shown[0].partition(" (")[0], graph.code.entered.values())
     raise RuntimeError(
         f"the program {verb} {', '.join([*shown[:_NAMED], *more])}, which state=(…) does not "
         "declare. Name the object, or one that holds it, in state=(…). Or pass it as an argument. "

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType
 
 from ...trace.provenance import Line
-from .object_graph import Code
+from .program_code import Code
 
 _LABEL = re.compile(r"'([A-Za-z_]\w*)' of ")
 _NAME = re.compile(r"[A-Za-z_]\w*")

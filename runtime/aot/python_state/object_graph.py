@@ -34,11 +34,11 @@ from torch import fx
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...seam.levels import Value
-from ...trace.provenance import Line, is_of_package
+from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
-from .code_names import first_code, names_of
+from .code_names import first_code
 from .contents import Fact, Parts, Position
-from .lookups import COMPUTED, is_lookup
+from .lookups import is_lookup
 from .nodes import (
     Attributes,
     Cell,
@@ -51,14 +51,13 @@ from .nodes import (
     Node,
     Place,
 )
-from .object_kinds import FACTS, NAMED_ALONE, PLAIN, Row, registered, row_of
+from .object_kinds import FACTS, PLAIN, Row, registered, row_of
+from .program_code import Code, ProgramCode, computes, is_of_user, module_of
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .trusted import RUNNERS, is_followed, is_followed_module
 from .values import MISSING, SIMPLE, attributes_of, slots_of
 
-Code = tuple[CodeType, dict[str, Any]]
-"""A function's code, and its globals."""
 LIMIT = 200_000
 """Objects of one graph."""
 LARGE = 2**24
@@ -77,8 +76,6 @@ _OF_CLASSES = frozenset(
         "__static_attributes__",
     ]
 )
-# a note that only a warning of schedulers reads
-_OF_OPTIMIZERS = frozenset(("_opt_called",))
 _SIMPLE = frozenset((*SIMPLE, type(MISSING)))
 
 
@@ -103,17 +100,12 @@ class ObjectGraph:
         self.tensors: dict[int, Read] = {}
         self.generators: list[torch.Generator] = []
         self.opaque: list[str] = []
-        self.code: dict[int, Code] = {}
-        self.names: set[str] = set()
-        self.of_schedulers: set[str] = set()  # names in the code of torch's schedulers that ran
-        self.loaded: set[str] = set()  # names that code does not only store to
-        self.words: set[str] = set()
+        self.code = ProgramCode()
         self.large: list[str] = []
         self.moving: set[int] = set()  # identities of what the program may not move
         self.generator_frames: dict[int, Position] = {}  # by identity of a generator's frame
         self.made: set[int] = set()  # identities of optimizers that the program has made
         self.weak: list[int] = []  # identities of objects that a weak reference has led to
-        self._new: list[str] = []  # names that no object has been asked for yet
         self._reached: dict[int, Any] = {id(x): x for x in ignore}
         self._named: dict[int, Named] = {}  # by identity of an object, class or globals
         # by name, the objects that have it and that no code has asked for it
@@ -121,8 +113,6 @@ class ObjectGraph:
         self._modules: dict[int, Globals] = {}
         self._visits: dict[type, Visit] = {}
         self._facts: set[str] = set()
-        self.asks_types = False  # whether code calls `type`, which tells symbols from numbers
-        self.computed = False
         self._pending: deque[tuple[Any, str]] = deque()
         roots = list(roots)
         self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in roots]
@@ -139,7 +129,7 @@ class ObjectGraph:
 
     def enter(self, code: CodeType, names: dict[str, Any]) -> None:
         """A function is about to run. ``names``: its globals."""
-        if id(code) not in self.code:
+        if not self.code.has(code):
             with torch._C.DisableTorchFunction():
                 self._learn_code(code, names)
                 self._drain()
@@ -172,8 +162,7 @@ class ObjectGraph:
     def enter_scheduler(self, code: CodeType) -> None:
         """A function of torch's learning-rate schedulers is about to run. Most programs only hold
         a scheduler, which another part of the loop steps."""
-        new = set(code.co_names) - self.of_schedulers
-        self.of_schedulers |= new
+        new = self.code.learn_scheduler(code)
         with torch._C.DisableTorchFunction():
             for node in list(self._named.values()):
                 if issubclass(type(node.owner), LRScheduler):
@@ -181,34 +170,22 @@ class ObjectGraph:
             self._drain()
 
     def _learn_code(self, code: CodeType, names: dict[str, Any]) -> None:
-        if id(code) in self.code:
+        if self.code.has(code):
             return
-        self.code[id(code)] = (code, names)
-        found = names_of(code)
-        self.loaded |= found.loaded
-        self._learn(found.every, found.words)
+        found = self.code.add(code, names)
         self._ask(self._globals(names, str(names.get("__name__"))), found.globals)
         of_python = [n for n in found.globals if n not in names]
-        self.asks_types = self.asks_types or "type" in of_python
         self._ask(self._globals(vars(builtins), "builtins"), of_python)
-
-    def _learn(self, names: Iterable[str], words: Iterable[str]) -> None:
-        fresh = [n for n in names if n not in self.names]
-        self.names.update(fresh)
-        words = [w for w in words if w not in self.words]
-        self.words.update(words)
-        self._new += fresh
-        self._new += [w for w in words if w not in self.names]
 
     # --- objects ----------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        while self._pending or self._new:
+        while self._pending or self.code.fresh:
             while self._pending:
                 self._reach(*self._pending.popleft())
                 if self.budget is not None and len(self.nodes) > self.budget:
                     self._pending.clear()
-                    self._new.clear()
+                    self.code.fresh.clear()
                     return
             self._spread()
 
@@ -230,7 +207,7 @@ class ObjectGraph:
         if row.node is not None:
             self._add(self._made(row.node, x, name))
         self._pending += [(y, f"{name}.{type(y).__name__}") for y in row.below(x)]
-        if (kind.__dictoffset__ or slots_of(kind)) and (_is_of_user(kind) or attributes_of(x)):
+        if (kind.__dictoffset__ or slots_of(kind)) and (is_of_user(kind) or attributes_of(x)):
             self._object(x, name)  # of a class of the user's that is a container, too
 
     def _made(self, make: Callable[[Any, str], Node], x: Any, name: str) -> Node | None:
@@ -281,16 +258,12 @@ class ObjectGraph:
         node = self._globals(vars(m), m.__name__)
         if id(node.owner) not in self._modules:
             self._modules[id(node.owner)] = node
-            node.counts = self._counts_in_modules
+            node.counts = self.code.counts_in_modules
             self._ask_module(node)
 
     def _ask_module(self, node: Globals) -> None:
-        """Let the names of a module count that code has, also in texts. Not all of them where code
-        computes names: a module leads to what it imports, and so to all modules."""
-        self._ask(node, [n for n in node.owner if self._counts_in_modules(n)])
-
-    def _counts_in_modules(self, name: str) -> bool:
-        return name in self.names or name in self.words or name == "__getattr__"
+        """Let the names of a module count that code has, also in texts."""
+        self._ask(node, [n for n in node.owner if self.code.counts_in_modules(n)])
 
     def _globals(self, names: dict[str, Any], name: str) -> Globals:
         found = self._named.get(id(names))
@@ -308,12 +281,14 @@ class ObjectGraph:
         self._pending += [(x, _path(node.name, n)) for n, x in found]
 
     def _class(self, c: type, name: str) -> None:
-        if _is_of_user(c):
+        if is_of_user(c):
             self._add(ClassParts(c, c.__qualname__))
             if "_abc_impl" in vars(c):
                 self._add(Parts(c, c.__qualname__, registered))
-            self._learn((), [n for n in vars(c).get("__match_args__", ()) if isinstance(n, str)])
-            self._names_of(ClassNames(c, c.__qualname__, self.counts), c)
+            self.code.learn(
+                (), [n for n in vars(c).get("__match_args__", ()) if isinstance(n, str)]
+            )
+            self._names_of(ClassNames(c, c.__qualname__, self.code.counts), c)
             self._pending += [(base, base.__qualname__) for base in (*c.__bases__, type(c))]
         elif issubclass(c, torch.nn.Module) and "forward" in vars(c):
             node = self._named[id(c)] = ClassNames(c, c.__qualname__, lambda x, name: False)
@@ -322,7 +297,7 @@ class ObjectGraph:
 
     def _object(self, x: Any, name: str) -> None:
         own, kind = attributes_of(x), type(x)
-        root = str(_module_of(kind)).partition(".")[0]
+        root = str(module_of(kind)).partition(".")[0]
         if root in RUNNERS:
             return
         if root == _OURS and not issubclass(kind, torch.nn.Module):
@@ -331,7 +306,7 @@ class ObjectGraph:
         if own is None and not slots_of(kind):
             self._opaque(x, name)
             return
-        node = Attributes(x, name, {} if own is None else own, self.counts)
+        node = Attributes(x, name, {} if own is None else own, self.code.counts)
         self._names_of(node, x)
         self._pending.append((kind, kind.__qualname__))
         if issubclass(kind, torch.nn.Module):
@@ -356,7 +331,7 @@ class ObjectGraph:
         self._add(node)
         counting: list[str] = []
         for n in node.names:
-            if self.counts(x, n):
+            if self.code.counts(x, n):
                 counting.append(n)
             else:
                 self._waiting[n].append(node)
@@ -411,61 +386,35 @@ class ObjectGraph:
 
     # --- names ------------------------------------------------------------------------------------
 
-    def _sees_all(self, kind: type) -> bool:
-        """Whether code that is not looked through may read any attribute of an object of this
-        class: that of a class that it inherits from."""
-        return self.computed or any(
-            not _is_of_user(c) for c in kind.__mro__ if c not in _WITHOUT_STATE
-        )
-
-    def counts(self, x: Any, name: str) -> bool:
-        """Whether the program may ask ``x`` for ``name``."""
-        if name in self.names or name in self.words:
-            return not (name in _OF_OPTIMIZERS and issubclass(type(x), torch.optim.Optimizer))
-        if issubclass(type(x), NAMED_ALONE):
-            return name in self.of_schedulers
-        if issubclass(type(x), type):
-            of_torch = issubclass(x, torch.nn.Module) and name == "forward"
-            return of_torch or name.startswith("__") or self._sees_all(x)
-        if issubclass(type(x), torch.optim.Optimizer):
-            return name not in _OF_OPTIMIZERS
-        if type(x) is FunctionType:
-            return self.computed
-        if issubclass(type(x), torch.nn.Module) and (
-            name[0] == "_" or name in ("training", "forward")
-        ):
-            return True
-        return self._sees_all(type(x))
-
     def _spread(self) -> None:
         """Ask all that is known for the new names."""
-        new, self._new = self._new, []
+        new = self.code.take_fresh()
         for n in new:
             self._ask_fact(n)
             self._ask_loaded(n)
-        if not COMPUTED.isdisjoint(new):
+        if computes(new):
             self._look_through_all()
         self._ask_waiting(new)
         if new:
             for of_module in list(self._modules.values()):
                 self._ask_module(of_module)
-        if not self.names.isdisjoint(("globals", "eval", "exec")):
+        if self.code.asks_all_globals:
             self._ask_all_globals()
 
     def _look_through_all(self) -> None:
         """Let all attributes of all objects count."""
-        if self.computed:
+        if self.code.computed:
             return
-        self.computed = True
+        self.code.computed = True
         for node in list(self._named.values()):
             if not isinstance(node, Globals):
-                self._ask(node, [n for n in node.names if self.counts(node.owner, n)])
+                self._ask(node, [n for n in node.names if self.code.counts(node.owner, n)])
         self._waiting.clear()
 
     def _ask_waiting(self, names: Iterable[str]) -> None:
         for n in names:
             for node in self._waiting.pop(n, ()):
-                if self.counts(node.owner, n):
+                if self.code.counts(node.owner, n):
                     self._ask(node, (n,))
 
     def _ask_loaded(self, name: str) -> None:
@@ -475,7 +424,7 @@ class ObjectGraph:
             self._imported(m)
 
     def _ask_fact(self, name: str) -> None:
-        if name in FACTS and name in self.names and name not in self._facts:
+        if name in FACTS and name in self.code.names and name not in self._facts:
             self._facts.add(name)
             self._add(Fact(FACTS[name], f"{name}()"))
 
@@ -488,20 +437,13 @@ class ObjectGraph:
                 for n, x in list(node.owner.items())
                 if n[:2] != "__" and not issubclass(type(x), (FunctionType, ModuleType, type))
             ]
-            self._ask(node, [*values, *(self.words & node.owner.keys())])
+            self._ask(node, [*values, *(self.code.words & node.owner.keys())])
 
     # --- questions --------------------------------------------------------------------------------
 
     def objects(self) -> Iterable[Any]:
         """All that the graph has come to."""
         return list(self._reached.values())
-
-    @property
-    def first_line(self) -> Line | None:
-        """Where the function begins that the program entered first."""
-        for code, _ in self.code.values():
-            return code.co_filename, code.co_firstlineno, code.co_name
-        return None
 
     def holds(self) -> bool:
         return all(node.holds() for node in self.nodes if node.watched)
@@ -577,15 +519,6 @@ def _path(owner: str, name: str) -> str:
     return owner if name in ("_parameters", "_buffers", "_modules") else f"{owner}.{name}"
 
 
-def _is_of_user(c: type) -> bool:
-    """Whether a class is followed. ``c.__module__`` might run the code of its metaclass."""
-    module = _module_of(c)
-    return type(module) is str and is_followed_module(module)
-
-
-_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
-
-
 BUDGET = 1_000
 """Nodes of an early graph."""
 
@@ -602,7 +535,6 @@ _UNMADE = frozenset((CodeType, ModuleType, type))
 _NOT_HELD = (type, ModuleType, types.FrameType, types.TracebackType)
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _OURS = __name__.partition(".")[0]
-_WITHOUT_STATE = (torch.nn.Module, object)
 _DRAWN: tuple[tuple[Any, str], ...] = (
     (vars(random)["_inst"], "random"),
     (vars(np.random.mtrand)["_rand"], "numpy.random"),

@@ -33,7 +33,8 @@ from .declared import refuse_undeclared
 from .entry_hook import Seen, watching
 from .name_lines import line_naming
 from .nodes import Change, Named, Node, OneByOne, Place
-from .object_graph import Code, ObjectGraph, early_graph
+from .object_graph import ObjectGraph, early_graph
+from .program_code import Code
 from .reads import OF_MEMORY, WHOLE, Read, has_place
 from .state_guard import StateGuard
 from .values import SIMPLE, attributes_of, look_into
@@ -158,7 +159,7 @@ class ProgramState:
     def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
         """Where ``tensors`` and those of the graph are, as far as the program's code has names for
         such questions."""
-        asked = [name for name in OF_MEMORY if name in self.graph.names]
+        asked = [name for name in OF_MEMORY if name in self.graph.code.names]
         if not asked:
             return []
         known = [*tensors, *(read.owner for read in self.graph.tensors.values())]
@@ -322,10 +323,10 @@ class ProgramState:
 
     def _is_read(self, change: Change) -> bool:
         """Whether the program may read what it assigns, and not only assign it."""
-        graph = self.graph
+        code = self.graph.code
         if not isinstance(change.node, Named):
             return True
-        return graph.computed or change.label in graph.loaded or change.label in graph.words
+        return code.computed or change.label in code.loaded or change.label in code.words
 
     def effects(self, carried: frozenset[tuple[int, Any]], left: Sequence[str] = ()) -> Effects:
         """What each call does again. ``carried``: keys of places that it assigns in another
@@ -354,7 +355,7 @@ class ProgramState:
         self.written = frozenset((id(c.node.owner), c.label) for c in found)
         # what was there before is not the program's to keep alive
         unlinked = [change._replace(before=None) for change in found]
-        return Effects(unlinked, repeats, left, self.graph.first_line)
+        return Effects(unlinked, repeats, left, self.graph.code.first_line)
 
     def _warn_of_clocks(self) -> None:
         for name, line in self.seen.asked.items():
@@ -370,8 +371,8 @@ class ProgramState:
         line = happened_at(
             self.seen.moved.get(id(node.owner))
             or self.seen.advanced
-            or line_naming(node.name, self.graph.code.values())
-            or self.graph.first_line
+            or line_naming(node.name, self.graph.code.entered.values())
+            or self.graph.code.first_line
         )
         kind = type(node.owner).__name__
         if isinstance(node, Draws):

@@ -304,7 +304,11 @@ def test_the_hook_is_off_in_the_seam_and_on_again_after_it() -> None:
         below()
         watched(program)
         below()
-    assert {code.co_name for code, _ in graph.code.values()} == {"program", "inside", "after"}
+    assert {code.co_name for code, _ in graph.code.entered.values()} == {
+        "program",
+        "inside",
+        "after",
+    }
 
 
 def test_an_early_graph_reaches_code_that_has_not_run_up_to_its_budget() -> None:

@@ -1,0 +1,134 @@
+"""The code that a program runs, and what it may ask objects for.
+
+    code = ProgramCode()
+    code.add(f.__code__, f.__globals__)
+    code.counts(model, "rate")          # whether the program may ask for model.rate
+
+A name counts wherever code has it, also in a text. Of objects of classes whose code is not looked
+through, any attribute may be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from ...trace.provenance import Line
+from .code_names import CodeNames, names_of
+from .lookups import COMPUTED
+from .object_kinds import NAMED_ALONE
+from .trusted import is_followed_module
+
+Code = tuple[CodeType, dict[str, Any]]
+"""A function's code, and its globals."""
+_WITHOUT_STATE = (torch.nn.Module, object)
+# a note that only a warning of schedulers reads
+_OF_OPTIMIZERS = frozenset(("_opt_called",))
+
+
+class ProgramCode:
+    """See above. ``entered``: by identity of the code. ``names``: of globals and attributes.
+    ``words``: of texts. ``loaded``: the names that code does not only store to. ``of_schedulers``:
+    names in the code of torch's schedulers that ran. ``computed``: whether code looks attributes up
+    by names that it computes. ``asks_types``: whether it calls ``type``, which tells symbols from
+    numbers. ``fresh``: names that no object has been asked for yet."""
+
+    def __init__(self) -> None:
+        self.entered: dict[int, Code] = {}
+        self.names: set[str] = set()
+        self.words: set[str] = set()
+        self.loaded: set[str] = set()
+        self.of_schedulers: set[str] = set()
+        self.computed = False
+        self.asks_types = False
+        self.fresh: list[str] = []
+
+    def has(self, code: CodeType) -> bool:
+        return id(code) in self.entered
+
+    def add(self, code: CodeType, names: dict[str, Any]) -> CodeNames:
+        """Learn the names in ``code``. ``names``: its globals."""
+        self.entered[id(code)] = (code, names)
+        found = names_of(code)
+        self.loaded |= found.loaded
+        self.learn(found.every, found.words)
+        self.asks_types |= "type" in found.globals and "type" not in names
+        return found
+
+    def learn(self, names: Iterable[str], words: Iterable[str]) -> None:
+        new = [n for n in names if n not in self.names]
+        self.names.update(new)
+        words = [w for w in words if w not in self.words]
+        self.words.update(words)
+        self.fresh += new
+        self.fresh += [w for w in words if w not in self.names]
+
+    def learn_scheduler(self, code: CodeType) -> set[str]:
+        """Learn the names in the code of a scheduler. The new ones."""
+        new = set(code.co_names) - self.of_schedulers
+        self.of_schedulers |= new
+        return new
+
+    def take_fresh(self) -> list[str]:
+        """The names that no object has been asked for yet."""
+        new, self.fresh = self.fresh, []
+        return new
+
+    @property
+    def asks_all_globals(self) -> bool:
+        """Whether code finds globals by names that it computes."""
+        return not self.names.isdisjoint(("globals", "eval", "exec"))
+
+    @property
+    def first_line(self) -> Line | None:
+        """Where the function begins that the program entered first."""
+        for code, _ in self.entered.values():
+            return code.co_filename, code.co_firstlineno, code.co_name
+        return None
+
+    def counts(self, x: Any, name: str) -> bool:
+        """Whether the program may ask ``x`` for ``name``."""
+        if name in self.names or name in self.words:
+            return not (name in _OF_OPTIMIZERS and issubclass(type(x), torch.optim.Optimizer))
+        if issubclass(type(x), NAMED_ALONE):
+            return name in self.of_schedulers
+        if issubclass(type(x), type):
+            of_torch = issubclass(x, torch.nn.Module) and name == "forward"
+            return of_torch or name.startswith("__") or self._sees_all(x)
+        if issubclass(type(x), torch.optim.Optimizer):
+            return name not in _OF_OPTIMIZERS
+        if type(x) is FunctionType:
+            return self.computed
+        if issubclass(type(x), torch.nn.Module) and (
+            name[0] == "_" or name in ("training", "forward")
+        ):
+            return True
+        return self._sees_all(type(x))
+
+    def counts_in_modules(self, name: str) -> bool:
+        """Whether the program may ask a module for ``name``. Not for any where code computes names:
+        a module leads to what it imports, and so to all modules."""
+        return name in self.names or name in self.words or name == "__getattr__"
+
+    def _sees_all(self, kind: type) -> bool:
+        """Whether code that is not looked through may read any attribute of an object of this
+        class: that of a class that it inherits from."""
+        return self.computed or any(
+            not is_of_user(c) for c in kind.__mro__ if c not in _WITHOUT_STATE
+        )
+
+
+def computes(names: Iterable[str]) -> bool:
+    """Whether one of ``names`` is of what looks attributes up whose names are in no code."""
+    return not COMPUTED.isdisjoint(names)
+
+
+def is_of_user(c: type) -> bool:
+    """Whether a class is followed. ``c.__module__`` might run the code of its metaclass."""
+    module = module_of(c)
+    return type(module) is str and is_followed_module(module)
+
+
+module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
