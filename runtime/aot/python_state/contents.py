@@ -162,6 +162,28 @@ class SetItems(Node):
         set.update(self.owner, values)
 
 
+class CachedResults(SetItems):
+    """The results in a cache of a function, which ``parts`` finds. A hit puts one before the
+    others, which is no change."""
+
+    __slots__ = ("parts",)
+    puts = False
+
+    def __init__(self, owner: Any, name: str, parts: Callable[[Any], tuple[Any, ...]]) -> None:
+        self.parts = parts
+        super().__init__(owner, name)
+
+    def look(self) -> tuple[Any, ...]:
+        return self.parts(self.owner)
+
+    def changes(self) -> list[Change]:
+        # which results there are is nothing that a call assigns
+        return [] if self.holds() else [Change(self, None, (), ())]
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ()
+
+
 class Elements(Node):
     """The elements of a NumPy array."""
 

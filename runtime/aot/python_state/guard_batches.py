@@ -247,11 +247,10 @@ class PartsOfClasses:
         return f"{bases} and {names}"
 
     def compare(self) -> bool:
-        bases = [c.__bases__ for c in self._classes]
-        names = list(map(class_name, self._classes))
+        now = [node.owner.__bases__ for node in self._nodes]
         if not _all_hold(self._nodes):
             return False
-        self._bases[:], self._names[:] = bases, names
+        self._bases[:] = now
         return True
 
 

@@ -31,6 +31,7 @@ from .contents import (
     CONTAINERS,
     Arguments,
     Buffer,
+    CachedResults,
     Draws,
     Elements,
     FilePlace,
@@ -70,6 +71,27 @@ def _self_of(x: types.BuiltinMethodType) -> tuple[Any, ...]:
     return () if isinstance(x.__self__, types.ModuleType) else (x.__self__,)
 
 
+def _cached(x: Any, name: str) -> Node:
+    return CachedResults(x, name, _results_of)
+
+
+_MANY_RESULTS = 256
+
+
+def _results_of(cache: Any) -> tuple[Any, ...]:
+    """What a cache of a function holds. Of a large one only how many results there are, and how
+    often one was computed."""
+    info = cache.cache_info()
+    if not info.currsize:
+        return ()
+    if info.currsize > _MANY_RESULTS:
+        return (info.currsize, info.misses)
+    held = gc.get_referents(cache)[1:]  # after its class
+    if type(held[0]) is dict:  # of a cache without a limit; no key is a dictionary
+        return (*held[0], *held[0].values())
+    return tuple(held[: 3 * info.currsize])  # a key, a result and a class for each
+
+
 def _wrapped(x: Any) -> tuple[Any, ...]:
     return (x.__wrapped__,)
 
@@ -87,7 +109,7 @@ ROWS: tuple[Row, ...] = (
     Row((property,), None, lambda x: (x.fget, x.fset)),
     Row((staticmethod, classmethod), None, lambda x: (x.__func__,)),
     Row((functools.cached_property,), None, lambda x: (x.func,)),
-    Row((functools._lru_cache_wrapper,), _parts(lambda f: (f.cache_info().currsize,)), _wrapped),
+    Row((functools._lru_cache_wrapper,), _cached, _wrapped),
     Row((ContextVar,), Variable),
     Row((array.array, bytearray, memoryview), Buffer),
     Row((types.MappingProxyType,), _parts(lambda x: (*x.keys(), *x.values()))),

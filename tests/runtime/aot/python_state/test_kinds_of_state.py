@@ -417,3 +417,26 @@ def test_a_cache_that_was_emptied_keeps_no_value_of_a_capture() -> None:
     for n in (3, 4, 5):
         assert jitted(X)[0] == n
         assert held().sum() == n
+
+
+@pytest.mark.parametrize("most", [None, 4])
+def test_a_cache_that_was_filled_again_is_another_state(most: int | None) -> None:
+    box = SimpleNamespace(rates=(2.0, 3.0))
+
+    @functools.lru_cache(most)
+    def held() -> Any:
+        return box.rates
+
+    def f(x: Tensor, turns: bool) -> Tensor:
+        if turns:
+            box.rates = held()[::-1]
+            held.cache_clear()
+        rate: float = held()[0]
+        return x * rate
+
+    jitted = runtime.jit(f)
+    expected = (2.0, 3.0)
+    for turns in (False, False, True, False, False, True, False, False, True, False):
+        expected = expected[::-1] if turns else expected
+        assert jitted(X, turns)[0] == expected[0]
+        assert held() == expected
