@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ from ..aot.python_state.values import SIMPLE
 from .check import checking
 from .donation import donating
 from .outside_calls import OutsideCalls, WithCalls
-from .programs import Break, Captured, Captures
+from .programs import Break, Captured, Captures, Raised
 from .steps import Steps
 
 _COMPILERS: dict[str, Compiler] = {"replay": nop, "inductor": inductor}
@@ -170,17 +171,35 @@ class Jitted:
     __name__: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        result = self._run(*args, **kwargs)
-        return result.finish() if type(result) is WithCalls else result
+        try:
+            result = self._run(*args, **kwargs)
+            return result.finish() if type(result) is WithCalls else result
+        except Raised as e:
+            raised = e.__cause__
+        return self._eager(raised, args, kwargs)
+
+    def _eager(self, raised: BaseException | None, args: Any, kwargs: Any) -> Any:
+        """The call in eager mode, as its program raises an error of its own: objects are afterwards
+        as the program has left them when it raised."""
+        result = self.__wrapped__(*args, **kwargs)
+        warnings.warn(
+            f"{self.__name__} raises {raised!r} when it is captured, and not in eager mode, in "
+            "which this call ran.",
+            UserWarning,
+            stacklevel=3,
+        )
+        return result
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         return self if owner is None else MethodType(self, owner)
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"{self.__name__} is jitted, and its programs are of this process. "
-            "Pickle the function itself, and jit it again"
-        )
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickle and copy the function with its options. Programs are of this process, so the copy
+        has none."""
+        name = getattr(self, "__qualname__", "")
+        if _named(getattr(self, "__module__", None), name) is self:
+            return str(name)
+        return Jitted, (self.__wrapped__, self.options)
 
     def __repr__(self) -> str:
         return (
@@ -235,6 +254,14 @@ class JittedModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.jitted(*args, **kwargs)
+
+
+def _named(module: str | None, path: str) -> Any:
+    """What a module has under a dotted name; None if there is nothing."""
+    found: Any = sys.modules.get(module or "")
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _parameters(f: Callable[..., Any]) -> list[str]:

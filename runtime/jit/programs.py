@@ -18,10 +18,16 @@ from ..aot.calls.compiled_program import CompiledProgram
 from ..aot.python_state.reads import Facts
 from ..aot.python_state.summary import StateSummary
 from ..aot.python_state.values import MISSING
+from ..trace.error_lines import raised_by_user
 
 
 class Break(Exception):
     """A call cannot be captured."""
+
+
+class Raised(Exception):
+    """The program raises an error of its own while it is captured, which is the cause of this
+    one."""
 
 
 @dataclass
@@ -112,7 +118,11 @@ class Captures:
             program, call = programs.find(around, spec, given, entered)
         except Exception as e:
             self.refused.append(f"({', '.join(arguments)}): {e}")
-            if not self.breaks or programs.recipe.lost:
+            if programs.recipe.lost:
+                raise
+            if raised_by_user(e):
+                raise Raised from e
+            if not self.breaks:
                 raise
             self._broken[kind] = str(e)
             raise Break(str(e)) from e

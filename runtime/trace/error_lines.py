@@ -67,11 +67,17 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
         error.add_note(addition)
 
 
+def raised_by_user(error: Exception) -> bool:
+    """Whether a function of the user's has raised ``error``, or a function of C in one of its
+    lines, and no function of torch or of this package."""
+    return is_of_user(_Trail(error.__traceback__).raised_in)
+
+
 def name_origin(error: Exception) -> None:
     """Add to an error of a graph that runs again the line of the program that the failed call comes
     from. Not to one that a function of the user's raises, such as what a compiler has made."""
     trail = _Trail(error.__traceback__)
-    if trail.innermost is not None and not is_of_user(trail.raised_in):
+    if trail.innermost is not None and not raised_by_user(error):
         name_line(error, error.__traceback__)
 
 

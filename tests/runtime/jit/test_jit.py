@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
-import pickle
 import threading
 import weakref
 from collections.abc import Callable
@@ -255,11 +254,6 @@ def test_threads_share_one_capture() -> None:
     for t in threads:
         t.join()
     assert found == [2.0] * 8 and len(traces) == 1
-
-
-def test_pickling_is_refused() -> None:
-    with pytest.raises(TypeError, match="cubes is jitted, and its programs are of this process"):
-        pickle.dumps(jit(cubes))
 
 
 @pytest.mark.parametrize(

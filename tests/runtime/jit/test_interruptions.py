@@ -1,0 +1,235 @@
+"""A jitted function in another process, in a copy, in several threads, and where its program does
+not come to an end: state is as eager mode leaves it, or as it was before the call."""
+
+from __future__ import annotations
+
+import copy
+import io
+import multiprocessing
+import pickle
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from runtime import jit
+from runtime.jit import explain
+
+X = torch.ones(2)
+
+
+@jit
+def doubles(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def _triples(x: Tensor) -> Tensor:
+    return x * 3
+
+
+class Holder(nn.Module):
+    """A module with jitted functions among its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.run = jit(self.inner)
+        self.triples = jit(_triples, dynamic=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.triples(self.run(x))
+        return found
+
+
+def _saved(x: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.save(x, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+    "deepcopy": copy.deepcopy,
+    "torch.save": _saved,
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_a_module_that_holds_jitted_functions_has_its_own_parameters(name: str) -> None:
+    module = Holder()
+    before = module(X)
+    other = COPIES[name](module)
+    with torch.no_grad():
+        other.inner.weight.zero_()
+    assert torch.equal(module(X), before)
+    assert torch.equal(other(X), other.inner.bias * 3)
+    assert len(explain(other.triples).programs) == 1
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_a_decorated_function_is_that_function(name: str) -> None:
+    assert COPIES[name](doubles) is doubles
+
+
+def _child(connection: Any, run: Callable[[Tensor], Tensor], state: Any) -> None:
+    state.rate = 5.0
+    connection.send((run(X).tolist(), state.count))
+
+
+def test_a_forked_process_goes_on_with_its_own_state() -> None:
+    state = SimpleNamespace(rate=2.0, count=0)
+
+    @jit
+    def run(x: Tensor) -> Any:
+        state.count += 1
+        return x * state.rate
+
+    run(X)
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads around
+        child = context.Process(target=_child, args=(theirs, run, state))
+        child.start()
+    assert ours.recv() == ([5.0, 5.0], 2)
+    child.join()
+    assert run(X).tolist() == [2.0, 2.0] and state.count == 2
+
+
+class Stop(Exception):
+    """What the program below raises."""
+
+
+def _stops(t: Any, x: Tensor, at: int) -> Any:
+    """Does several things, and raises before the one of number ``at``."""
+    for i, change in enumerate(_CHANGES):
+        if i == at:
+            raise Stop(i)
+        change(t, x)
+    return x * t.n
+
+
+def _counts(t: Any, x: Tensor) -> None:
+    t.n += 1
+
+
+def _appends(t: Any, x: Tensor) -> None:
+    t.found.append(t.n)
+
+
+def _writes(t: Any, x: Tensor) -> None:
+    t.w.add_(x)
+
+
+def _keeps(t: Any, x: Tensor) -> None:
+    t.last = x * t.n
+
+
+def _drops(t: Any, x: Tensor) -> None:
+    t.found.pop(0)
+
+
+_CHANGES = (_counts, _appends, _writes, _keeps, _counts, _writes, _drops)
+
+
+@pytest.mark.parametrize("at", range(len(_CHANGES)))
+def test_an_error_of_the_program_leaves_what_it_leaves_in_eager_mode(at: int) -> None:
+    def seen(wrap: Callable[..., Any]) -> list[Any]:
+        t = SimpleNamespace(n=0, found=[7], w=torch.zeros(2), last=torch.zeros(2))
+        run = wrap(lambda x, at: _stops(t, x, at))
+        states = []
+        for stop in (at, 99, at, at, 99):
+            if stop == at:
+                with pytest.raises(Stop):
+                    run(X, stop)
+            else:
+                run(X, stop)
+            states.append((t.n, list(t.found), t.w.tolist(), t.last.tolist()))
+        return states
+
+    assert seen(jit) == seen(lambda f: f)
+
+
+def test_an_error_that_only_a_capture_raises_is_told_and_the_call_runs_eagerly() -> None:
+    def f(x: Tensor) -> Tensor:
+        if type(x) is not torch.Tensor:
+            raise Stop
+        return x * 2
+
+    with pytest.warns(UserWarning, match="f raises Stop.*when it is captured, and not in eager"):
+        assert jit(f)(X).tolist() == [2.0, 2.0]
+
+
+def _interrupt_at(line: int) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function that interrupts ``_stops`` at the start of a line."""
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code is not _stops.__code__:
+            return None
+        if event == "line" and frame.f_lineno == line and frame.f_locals.get("i") == 3:
+            raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("offset", range(2, 6))
+def test_an_interrupted_capture_leaves_all_as_before_the_call(offset: int) -> None:
+    t = SimpleNamespace(n=0, found=[7], w=torch.zeros(2), last=torch.zeros(2))
+    run = jit(lambda x: _stops(t, x, 99))
+    line = _stops.__code__.co_firstlineno + offset
+    before = sys.gettrace()
+    sys.settrace(_interrupt_at(line))
+    try:
+        run(X)
+        interrupted = False
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        sys.settrace(before)
+    assert sys.getprofile() is None
+    if interrupted:
+        assert (t.n, t.found, t.w.tolist(), t.last.tolist()) == (0, [7], [0.0] * 2, [0.0] * 2)
+    assert run(X).tolist() == [float(t.n)] * 2
+
+
+def test_threads_that_call_find_one_state_or_the_other_while_a_third_one_writes() -> None:
+    class Pair:
+        def __init__(self, value: float) -> None:
+            self.first = self.second = value
+
+    pairs = [Pair(1.0), Pair(2.0)]
+    t = SimpleNamespace(pair=pairs[0])
+    run = jit(lambda x: torch.stack((x * t.pair.first, x * t.pair.first)))
+    for pair in pairs:  # both have their programs
+        t.pair = pair
+        run(X)
+    stop, wrong = threading.Event(), []
+
+    def write() -> None:
+        while not stop.is_set():
+            t.pair = pairs[1] if t.pair is pairs[0] else pairs[0]
+
+    def call() -> None:
+        for _ in range(200):
+            first, second = run(X)
+            if not torch.equal(first, second):
+                wrong.append((first, second))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    callers = [threading.Thread(target=call) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    stop.set()
+    writer.join()
+    assert wrong == []
