@@ -13,7 +13,8 @@ import torch
 
 if TYPE_CHECKING:
     from ..aot.compilers.boxed import Compiler
-    from .jitted import Jitted, JittedModule, Options
+    from .jitted import Jitted, JittedModule
+    from .options import Options
     from .report import Report
 
 
@@ -100,7 +101,7 @@ class Jit:
         check: int | None = None,
     ) -> Any:
         """``f`` jitted, or without ``f`` a decorator."""
-        from .jitted import Options
+        from .options import Options
 
         options = Options(
             dynamic,

@@ -15,108 +15,15 @@ from typing import Any
 import torch
 
 from ..aot.calls.compiled_function import Recipe, function_of
-from ..aot.calls.states_in_turn import LIMIT
-from ..aot.compilers.boxed import Compiler, nop
 from ..aot.compilers.graph_names import named_compilers
-from ..aot.compilers.inductor import inductor
 from ..aot.partition.partitions import default_partition
 from ..aot.python_state.closed_over import modules_of
-from ..aot.python_state.values import SIMPLE
 from .check import checking
 from .donation import donating
+from .options import Options
 from .outside_calls import OutsideCalls, WithCalls
 from .programs import Break, Captured, Captures, Raised
 from .steps import Steps
-
-_COMPILERS: dict[str, Compiler] = {"replay": nop, "inductor": inductor}
-_ON_BREAK = ("error", "eager")
-
-
-class Options:
-    """The keywords of ``jit``, checked."""
-
-    def __init__(
-        self,
-        dynamic: bool | None,
-        compiler: str | Compiler,
-        static_argnums: int | Sequence[int],
-        static_argnames: str | Sequence[str],
-        on_break: str,
-        donate: int | str | Sequence[int | str],
-        ignore: Sequence[object] = (),
-        limit: int = LIMIT,
-        state: object = None,
-        check: int | None = None,
-    ) -> None:
-        if dynamic not in (None, True, False):
-            raise ValueError(f"dynamic={dynamic!r}; it is None, True or False")
-        if not callable(compiler) and compiler not in _COMPILERS:
-            raise ValueError(
-                f"compiler={compiler!r}; it is {', '.join(map(repr, _COMPILERS))}, "
-                "or a function of a GraphModule and inputs"
-            )
-        if on_break not in _ON_BREAK:
-            raise ValueError(
-                f"on_break={on_break!r}; it is one of {', '.join(map(repr, _ON_BREAK))}"
-            )
-        if type(limit) is not int or limit < 1:
-            raise ValueError(f"limit={limit!r}; it is a number of programs, at least 1")
-        self.dynamic = dynamic
-        self.compiler: Compiler = compiler if callable(compiler) else _COMPILERS[compiler]
-        self.static_argnums = (
-            (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
-        )
-        self.static_argnames = (
-            (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
-        )
-        self.on_break = on_break
-        self.ignore = tuple(ignore)
-        self.limit = limit
-        self.state = _declared(state)
-        if check is not None and (type(check) is not int or check < 1):
-            raise ValueError(f"check={check!r}; it is None, or a number of calls, at least 1")
-        if check is not None and donate != ():
-            raise ValueError("check= runs calls twice, and donate= takes their arguments away")
-        self.check = check
-        self.donate: tuple[int | str, ...] = (
-            (donate,) if isinstance(donate, (int, str)) else tuple(donate)
-        )
-
-    def captures(self, f: Callable[..., Any]) -> tuple[Captures, Callable[..., Any]]:
-        """What finds the programs of ``f``, and the function that runs them."""
-        compilers = named_compilers(self.compiler, self.compiler, self.compiler)
-        outside = OutsideCalls(f)
-        steps = Steps(outside.program, bool(self.donate))
-        recipe = Recipe(
-            steps.program,
-            *compilers,
-            default_partition,
-            None,
-            0,
-            bool(self.dynamic),
-            modules_of(f),
-            True,
-            reads="number",
-            beside=steps.beside,
-            starting=outside.starting(steps.starting),
-            before=steps,
-            ignore=self.ignore,
-            limit=self.limit,
-            declared=self.state,
-        )
-        captures = Captures(recipe, sizes=self.dynamic is None, breaks=self.on_break == "eager")
-        return captures, steps.around(function_of(recipe, captures))
-
-
-def _declared(state: object) -> tuple[object, ...] | None:
-    """Check the keyword ``state``: an object, or a tuple or list of objects."""
-    if state is None:
-        return None
-    declared = tuple(state) if isinstance(state, (tuple, list)) else (state,)
-    constants = [x for x in declared if isinstance(x, SIMPLE)]
-    if constants:
-        raise ValueError(f"state={constants[0]!r}; it takes objects, and this is a constant")
-    return declared
 
 
 class Jitted:
@@ -132,33 +39,11 @@ class Jitted:
         self._runs: dict[Any, Callable[..., Any]] = {}
         self._lock = threading.Lock()
         names = _parameters(f)
-        numbers = {names[i] for i in options.static_argnums if -len(names) <= i < len(names)}
-        for keyword, positions in (
-            ("static_argnums", options.static_argnums),
-            ("donate", options.donate),
-        ):
-            outside = [
-                i for i in positions if isinstance(i, int) and not -len(names) <= i < len(names)
-            ]
-            if names and outside:
-                raise ValueError(
-                    f"{keyword}={outside[0]}, "
-                    f"but {self.__name__} takes {len(names)} positional arguments"
-                )
-        for keyword, given in (
-            ("static_argnames", options.static_argnames),
-            ("donate", options.donate),
-        ):
-            unknown = [name for name in given if isinstance(name, str) and not _takes(f, name)]
-            if unknown:
-                raise ValueError(
-                    f"{keyword}={unknown[0]!r}, but {self.__name__} takes no such argument"
-                )
-        self._static_names = {*numbers, *options.static_argnames}
+        options.refuse_others(f, self.__name__, names)
+        self._static_names = options.static_names(names)
         self._names = names
         if not self._static_names:
-            captures, self._run = options.captures(f)
-            self._captures[None] = captures
+            self._captures[None], self._run = _captures(f, options)
         else:
             self._run = self._with_static
         if options.donate:
@@ -232,9 +117,8 @@ class Jitted:
         if run is None:
             with self._lock:
                 if key not in self._runs:
-                    self._captures[key], self._runs[key] = self.options.captures(
-                        _partial(self.__wrapped__, self._names, static)
-                    )
+                    f = _partial(self.__wrapped__, self._names, static)
+                    self._captures[key], self._runs[key] = _captures(f, self.options)
                 run = self._runs[key]
         rest = [
             x for i, x in enumerate(args) if i >= len(self._names) or self._names[i] not in named
@@ -256,6 +140,31 @@ class JittedModule(torch.nn.Module):
         return self.jitted(*args, **kwargs)
 
 
+def _captures(f: Callable[..., Any], options: Options) -> tuple[Captures, Callable[..., Any]]:
+    """What finds the programs of ``f``, and the function that runs them."""
+    outside = OutsideCalls(f)
+    steps = Steps(outside.program, bool(options.donate))
+    recipe = Recipe(
+        steps.program,
+        *named_compilers(options.compiler, options.compiler, options.compiler),
+        default_partition,
+        None,
+        0,
+        bool(options.dynamic),
+        modules_of(f),
+        True,
+        reads="number",
+        beside=steps.beside,
+        starting=outside.starting(steps.starting),
+        before=steps,
+        ignore=options.ignore,
+        limit=options.limit,
+        declared=options.state,
+    )
+    captures = Captures(recipe, sizes=options.dynamic is None, breaks=options.on_break == "eager")
+    return captures, steps.around(function_of(recipe, captures))
+
+
 def _named(module: str | None, path: str) -> Any:
     """What a module has under a dotted name; None if there is nothing."""
     found: Any = sys.modules.get(module or "")
@@ -271,15 +180,6 @@ def _parameters(f: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-
-
-def _takes(f: Callable[..., Any], name: str) -> bool:
-    """Whether ``f`` has a parameter ``name``, or any name, as far as that is known."""
-    try:
-        parameters = inspect.signature(f).parameters
-    except (TypeError, ValueError):
-        return True
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _partial(

@@ -32,11 +32,13 @@ class Raised(Exception):
 
 @dataclass
 class Captured:
-    """One program. ``dynamic``: whether it is for any sizes. ``arguments``: of the call that it was
-    captured for. ``why``: what that call has that no call before it had."""
+    """One program. ``dynamic``: whether it is for any sizes. ``before``: the gradients and values
+    of Python's state that it takes. ``arguments``: of the call that it was captured for.
+    ``why``: what that call has that no call before it had."""
 
     program: CompiledProgram
     dynamic: bool
+    before: tuple[str, ...]
     arguments: tuple[str, ...]
     why: str
     around: Kind = field(repr=False)
@@ -108,8 +110,10 @@ class Captures:
         given: Sequence[object],
         entered: Call,
     ) -> tuple[CompiledProgram, Call]:
-        arguments = tuple(map(described, entered.plain))
-        why = self._why(around, arguments)
+        leading = programs.recipe.before.leading
+        before = tuple(map(described, entered.plain[1:leading]))
+        arguments = tuple(map(described, entered.plain[leading:]))
+        why = self._why(around, before, arguments)
         kind = (*around, *entered.kinds)
         if kind in self._broken:
             raise Break(self._broken[kind])
@@ -128,10 +132,10 @@ class Captures:
             raise Break(str(e)) from e
         if all(c.program is not program for c in self.captured):
             dynamic = programs.recipe.dynamic
-            self.captured.append(Captured(program, dynamic, arguments, why, around))
+            self.captured.append(Captured(program, dynamic, before, arguments, why, around))
         return program, call
 
-    def _why(self, around: Kind, arguments: tuple[str, ...]) -> str:
+    def _why(self, around: Kind, before: tuple[str, ...], arguments: tuple[str, ...]) -> str:
         if not self.captured:
             return "the first call"
         last = self.captured[-1]
@@ -149,7 +153,12 @@ class Captures:
                 for i, (now, before) in pairs
                 if now != before
             ]
-        if around != last.around:
+        if before != last.before:
+            changed.append(
+                f"it takes {len(before)} gradients and values of Python's state, "
+                f"were {_shortly(last.before, before)}"
+            )
+        elif around != last.around:
             changed.append(
                 "other modes: of grad, of autocast, of a module, "
                 "or another structure of the arguments"
@@ -158,6 +167,14 @@ class Captures:
 
 
 _TOLD = 4  # changes of Python's state that a reason lists
+
+
+def _shortly(was: tuple[str, ...], now: tuple[str, ...]) -> str:
+    """How many values there were, or which one was another one."""
+    if len(was) != len(now):
+        return str(len(was))
+    i, x = next((i, x) for i, (x, y) in enumerate(zip(was, now, strict=True)) if x != y)
+    return f"other ones: {i} is {now[i]}, was {x}"
 
 
 def described(x: object) -> str:
