@@ -168,9 +168,9 @@ class _Definition:
 
 
 def definition_of(cls: FunctionClass) -> _Definition:
-    found: _Definition | None = vars(cls).get("_definition")
+    found: _Definition | None = vars(cls).get("_runtime_definition")
     if found is None:
-        found = cls._definition = _Definition(cls)  # type: ignore[attr-defined]
+        found = cls._runtime_definition = _Definition(cls)  # type: ignore[attr-defined]
     return found
 
 

@@ -51,7 +51,7 @@ def _torch_class_of(cls: type) -> Any:
         name: value
         for c in own
         for name, value in vars(c).items()
-        if name not in ("__dict__", "__weakref__", "_definition")
+        if name not in ("__dict__", "__weakref__", "_runtime_definition")
     }
     meta: Any = type(torch.autograd.Function)
     return meta(cls.__name__, (torch.autograd.Function,), members)

@@ -28,7 +28,6 @@ from torch.utils import _pytree as pytree
 from ..aot.calls.simplified import plain
 from ..aot.capture.joint import Joint
 from ..aot.capture.outputs import leaf_of
-from ..aot.python_state.object_graph import early_graph
 from ..func.functional_call import functional_call
 from ..seam.shells import make_subclass
 from ..trace.error_lines import naming_line
@@ -89,7 +88,8 @@ def export(
     ``torch.export.export``; ``dynamic`` stands for ``Dim.AUTO`` everywhere. Parameters and buffers
     of a module are those of the program, and ``f`` itself stays as it is. A write to a buffer or an
     argument is an output of the graph, which ``module()`` carries out. Tensors that a function
-    closes over are constants.
+    closes over are constants. So is what the program finds in Python's state: attributes, lists,
+    globals. What it changes there is put back, and a warning names it.
 
     ``output_loss_index``: the program is one of training. It gives the gradients of this result
     too: ``module()`` returns (results, gradients by name of a parameter or input). A parameter with
@@ -115,14 +115,13 @@ def export(
         specs = [*({} for _ in given.state), *specs_of(f, args, kwargs, dynamic_shapes)]
         sizes = ExportedSizes(specs, given.described)
     options: dict[str, Any] = {"decompositions": decompositions, "abstraction": sizes}
-    found = early_graph([f]).generators
     joint = captured(
         given.call,
         given.leaves,
         given.described,
         wanted=wanted,
         loss=loss,
-        generators=found,
+        program=f,
         **options,
     )
     refuse_missing_gradients(joint, given.described)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,9 +23,10 @@ from ..aot.capture.boundary import Boundary, Input, Made, Output, ViewStep
 from ..aot.capture.joint import Joint, joint_graph
 from ..aot.capture.make_fx import make_fx
 from ..aot.capture.outputs import leaf_of
-from ..aot.python_state.object_graph import early_graph
+from ..aot.python_state.frozen_state import FrozenState
 from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ..seam.generator_states import own_draws
+from ..seam.user_code import watched
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at
 from ..trace.symbols import Abstraction, Given
@@ -212,10 +214,12 @@ def captured(
     decompositions: Table | None = None,
     dynamic: bool = False,
     abstraction: Abstraction | None = None,
-    generators: Sequence[torch.Generator] = (),
+    program: Callable[..., Any],
 ) -> Joint:
     """The joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is refused;
-    ``names`` are those of the leaves. ``generators``: the random generators that ``f`` finds."""
+    ``names`` are those of the leaves. ``program``: the module or function that ``f`` calls, whose
+    state the graph keeps."""
+    state = FrozenState([program])
 
     def checked(*values: Any) -> Any:
         out = f(*values)
@@ -226,8 +230,9 @@ def captured(
     recording = contextlib.nullcontext() if any(wanted) else torch.no_grad()
     given = [plain(x) for x in leaves]
     with recording:
-        joint = joint_graph(
-            checked,
+        capture = partial(
+            joint_graph,
+            partial(watched, checked),
             given,
             wanted,
             dynamic=dynamic,
@@ -236,8 +241,9 @@ def captured(
             whole=True,
             abstraction=abstraction,
             loss=None if loss is None else loss.number,
-            generators=generators,
+            generators=state.generators,
         )
+        joint = state.keep(capture)
     _refuse_writes(joint, given, names)
     return joint
 
@@ -385,8 +391,7 @@ def aot_export_module(
         "dynamic": dynamic,
         "abstraction": abstraction,
     }
-    found = early_graph([mod]).generators
-    joint = captured(call, leaves, names, wanted=wanted, loss=loss, generators=found, **options)
+    joint = captured(call, leaves, names, wanted=wanted, loss=loss, program=mod, **options)
     refuse_missing_gradients(joint, names)
     placeholders = named(joint, len(leaves))
     _as_tuple(joint)
@@ -510,7 +515,7 @@ def aot_export_joint_simple(
         args,
         names,
         wanted=wanted,
-        generators=early_graph([func]).generators,
+        program=func,
         **options,
     )
     if joint.boundary.written:

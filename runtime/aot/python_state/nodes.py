@@ -232,6 +232,10 @@ class Globals(Named):
         return [n for n in sorted(new) if self.counts(n)]
 
 
+# what `copy` notes in a class, and this package in a custom Function
+_NOTES = frozenset(("__slotnames__", "_runtime_definition"))
+
+
 class ClassNames(Named):
     """Names that a class defines itself. ``counts``: as that of :class:`Attributes`."""
 
@@ -259,8 +263,8 @@ class ClassNames(Named):
         return len(own) == len(self.defined) and next(reversed(own)) is self.last
 
     def _appeared(self) -> list[str]:
-        """Names that count, and that the class did not define. Not what ``copy`` notes there."""
-        new = vars(self.owner).keys() - self.defined - {"__slotnames__"}
+        """Names that count, and that the class did not define."""
+        new = vars(self.owner).keys() - self.defined - _NOTES
         return [n for n in sorted(new) if n not in self.free and self.counts(self.owner, n)]
 
     @property

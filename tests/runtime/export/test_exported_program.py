@@ -291,3 +291,37 @@ def test_the_guards_of_torch_are_in_the_module_unless_its_caller_leaves_them_out
     # the check of torch's that stands for them
     with pytest.raises(RuntimeError, match="to be equal to 2, but got 3"):
         program.module(check_guards=False)(torch.ones(3), 1)
+
+
+class Counts(torch.nn.Module):
+    """Changes its own attributes, and computes with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.found = 0, [0.5]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.found.append(1.0)
+        return x * self.calls + len(self.found)
+
+
+def test_what_a_program_finds_in_pythons_state_is_kept_and_what_it_changes_is_put_back() -> None:
+    module = Counts()
+    with pytest.warns(UserWarning, match="changes 'calls' of Counts, Counts.found. The exported"):
+        program = export(module, (torch.ones(2),))
+    assert (module.calls, module.found) == (0, [0.5])
+    module.calls = 7
+    assert program.module()(torch.ones(2)).tolist() == [3.0, 3.0]
+
+
+def test_an_export_that_fails_leaves_the_module_as_it_was() -> None:
+    class Fails(Counts):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            super().forward(x)
+            raise ValueError("mine")
+
+    module = Fails()
+    with pytest.raises(ValueError, match="mine"):
+        export(module, (torch.ones(2),))
+    assert (module.calls, module.found) == (0, [0.5])

@@ -418,19 +418,19 @@ def test_what_happens_around_a_graph_is_refused(f: Any, says: str) -> None:
 
 @pytest.mark.parametrize("joint", [False, True])
 def test_a_program_is_traced_with_grad_mode_if_it_is_differentiated(joint: bool) -> None:
-    seen: list[bool] = []
-
     def f(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor]:
-        seen.append(torch.is_grad_enabled())
-        return ((w * x).sum(),)
+        return ((w * x).sum() * (5.0 if torch.is_grad_enabled() else 7.0),)
 
-    aot_export_module(
+    exported, _ = aot_export_module(
         Calls(f), (torch.ones(2),), trace_joint=joint, output_loss_index=0 if joint else None
     )
-    aot_export_joint_simple(
+    simple = aot_export_joint_simple(
         f, (torch.ones(2, requires_grad=True), torch.ones(2)), trace_joint=joint
     )
-    assert seen == [joint, joint] and torch.is_grad_enabled()
+    for graph in (exported.graph, simple.graph):
+        factors = [a for n in graph.nodes for a in n.args if type(a) is float]
+        assert set(factors) == {5.0 if joint else 7.0}
+    assert torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize("pre_dispatch", [False, True])

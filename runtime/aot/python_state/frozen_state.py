@@ -1,0 +1,50 @@
+"""Captures whose graphs keep what they find in Python's state: exports.
+
+    state = FrozenState([model])
+    joint = state.keep(lambda: joint_graph(f, …))   # the model is afterwards as it was
+
+The one who exports asks for that. What the program changes, no call of its graph changes: a warning
+names it, and it is put back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+
+from .program_state import ProgramState
+
+R = TypeVar("R")
+
+
+class FrozenState:
+    """The state that a program finds which is exported. ``roots``: what is known before it runs."""
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self._state = ProgramState(roots)
+
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """The random generators that the program may draw from."""
+        return self._state.early.generators
+
+    def keep(self, capture: Callable[[], R]) -> R:
+        """Run ``capture``, and put back what it changes. ``RuntimeError`` for what the graph would
+        have to read and assign, and for what it takes from an iterator or asks of the system."""
+        try:
+            result = self._state.watched(capture)
+            self._state.returned()
+            self._state.leave_assigned()
+            effects = self._state.effects(frozenset())
+        finally:
+            self._state.restore()
+        if effects.changes:
+            warnings.warn(
+                f"the program changes {effects.what}. The exported program does not, and keeps "
+                "what it has found there. Make it a buffer, or pass it and return the new one.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return result
