@@ -36,6 +36,7 @@ from ..aot.python_state.nodes import Change, Place
 from ..aot.python_state.program_state import Held, ProgramState
 from ..aot.python_state.reads import Read, Slots
 from ..seam.level_mode import entering
+from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
 from ..tape.values import GradValue
@@ -105,7 +106,7 @@ class Steps:
 
         @wraps(f)
         def program(*args: Any, **kwargs: Any) -> Any:
-            return self._captured(args, kwargs)
+            return unwatched(self._captured, args, kwargs)
 
         self.program = program
 
@@ -188,7 +189,7 @@ class Steps:
         ours = [x for x in args if isinstance(x, (Entry, Side))]
         args = args[len(ours) :]
         if entering() is None or CAPTURE.gradients is not None:
-            return self.f(*args, **kwargs)
+            return watched(self.f, *args, **kwargs)
         self._offset = len(opened.flatten(ours)[0])
         entry = next((x for x in ours if isinstance(x, Entry)), _NO_ENTRY)
         places = entry.layout.places
@@ -202,7 +203,7 @@ class Steps:
             refuse_strangers(self._state.graph),
         ):
             with self._restarts(numbers), _same_modes():
-                result = self.f(*args, **kwargs)
+                result = watched(self.f, *args, **kwargs)
             if gradients.asked:
                 self.asked += gradients.asked
                 raise self._again()

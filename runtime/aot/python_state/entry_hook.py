@@ -26,10 +26,13 @@ from .object_graph import ObjectGraph
 from .trusted import is_followed
 
 _set = sys.setprofile
+_OURS = __name__.partition(".")[0]
 _OF_SCHEDULERS = lr_scheduler.__file__
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
 _CACHE = functools._lru_cache_wrapper
 _IMPORT = importlib.import_module.__code__
+# asks the finders of other packages where a module is, which is no state of the program
+_FIND_MODULE = vars(importlib.import_module("importlib._bootstrap"))["_find_spec"].__code__
 
 TRUSTED = frozenset(
     [
@@ -159,24 +162,36 @@ class Seen:
 
 class _Hook(CaptureHook):
     """The hook for one run of a program. ``known``: by identity of code, whether it is the
-    user's."""
+    user's. ``finding``: the frame that asks where a module is, while it does."""
 
     def __init__(self, graph: ObjectGraph, before: Any) -> None:
         super().__init__(before)
         self.graph = graph
         self.seen = Seen()
         self.known: dict[int, tuple[Any, bool]] = {}
+        self.finding: FrameType | None = None
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if self.finding is not None:
+            if event == "return" and frame is self.finding:
+                self.finding = None
+        else:
+            self._happened(frame, event, argument)
+        if self.before is not None:
+            self.before(frame, event, argument)
+
+    def _happened(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
             code = frame.f_code
             resumed = self.graph.generator_frames.get(id(frame))
             if resumed is not None:
                 self._resumed(resumed, frame.f_back)
+            if code is _FIND_MODULE:
+                self.finding = frame
             if code is _MAKES_OPTIMIZER:
                 self.graph.made.add(id(frame.f_locals["self"]))
             if id(code) not in self.known:
-                self.known[id(code)] = (code, is_followed(code.co_filename))
+                self.known[id(code)] = (code, _is_followed(frame))
                 if self.known[id(code)][1]:
                     self._look(self.graph.enter, code, frame.f_globals)
                 elif code.co_filename == _OF_SCHEDULERS:
@@ -185,8 +200,6 @@ class _Hook(CaptureHook):
             self._called(frame, argument)
         elif event == "return" and frame.f_code is _IMPORT and isinstance(argument, ModuleType):
             self._look(self.graph.enter_module, argument)
-        if self.before is not None:
-            self.before(frame, event, argument)
 
     def _resumed(self, node: Position, caller: FrameType | None) -> None:
         """A generator from outside goes on."""
@@ -217,9 +230,7 @@ class _Hook(CaptureHook):
             self.seen.advanced = self._user_line(frame)
         of_user = self.known.get(id(frame.f_code))
         if of_user is None:
-            of_user = self.known.setdefault(
-                id(frame.f_code), (frame.f_code, is_followed(frame.f_code.co_filename))
-            )
+            of_user = self.known.setdefault(id(frame.f_code), (frame.f_code, _is_followed(frame)))
         if of_user[1] and (name := _asks(function, owner)) is not None:
             code = frame.f_code
             self.seen.asked.setdefault(name, (code.co_filename, frame.f_lineno, code.co_name))
@@ -232,6 +243,13 @@ class _Hook(CaptureHook):
         if frame is None:
             return None
         return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+
+
+def _is_followed(frame: FrameType) -> bool:
+    """Whether the code of a function is the program's. Code that is generated has no file, as that
+    of data classes, also of this package."""
+    name = str(frame.f_globals.get("__name__"))
+    return is_followed(frame.f_code.co_filename) and name.partition(".")[0] != _OURS
 
 
 def _asks(function: Any, owner: Any) -> str | None:
