@@ -6,7 +6,8 @@ returns an :class:`Outcome`. A call puts what is in there where it belongs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
 
+_SHARED = frozenset((list, dict, defaultdict, OrderedDict, deque))
 NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
 
 
@@ -79,9 +81,42 @@ class Entry:
         return dict(zip(keys, self.gradients, strict=True))
 
 
-def value_at(place: Place) -> Any:
-    """What is at a place, as an argument of the graph."""
-    found = place.current()
+class SameAs:
+    """Stands for a container that another place has, too. ``index``: of that place."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is SameAs and other.index == self.index
+
+    def __hash__(self) -> int:
+        return hash((SameAs, self.index))
+
+
+def without_repetition(values: Iterable[Any]) -> list[Any]:
+    """``values``, in which a container that comes once more is :class:`SameAs`."""
+    first: dict[int, int] = {}
+    found: list[Any] = []
+    for i, value in enumerate(values):
+        known = first.setdefault(id(value), i) if type(value) in _SHARED else i
+        found.append(value if known == i else SameAs(known))
+    return found
+
+
+def with_repetition(values: Sequence[Any]) -> list[Any]:
+    """The reverse of :func:`without_repetition`."""
+    return [values[x.index] if type(x) is SameAs else x for x in values]
+
+
+def values_at(places: Sequence[Place]) -> list[Any]:
+    """What is at ``places``, as arguments of the graph."""
+    return list(map(_as_value, without_repetition(place.current() for place in places)))
+
+
+def _as_value(found: Any) -> Any:
     if type(found) is float:
         return _as_float(found)
     if isinstance(found, torch.Tensor) or found is None:
@@ -148,7 +183,7 @@ class Outcome:
         for t in to.frozen:
             t.requires_grad_(False)
         returned, left = self._with_histories() if to.spent else self.result
-        for place, value in zip(to.places, left, strict=True):
+        for place, value in zip(to.places, with_repetition(left), strict=True):
             place.put(value)
         return returned
 

@@ -44,7 +44,17 @@ from ..trace.number_reads import AskedForNumber, number_of
 from ..trace.symbols import SYMBOLIC
 from .beginning import Beginning
 from .optimizer_steps import refuse_strangers
-from .outcome import Destinations, Entry, Float, Layout, Outcome, value_at
+from .outcome import (
+    Destinations,
+    Entry,
+    Float,
+    Layout,
+    Outcome,
+    SameAs,
+    values_at,
+    with_repetition,
+    without_repetition,
+)
 from .sides import Side, Sides
 from .state_values import StateValues, place_of
 
@@ -142,7 +152,7 @@ class Steps:
 
     def _sizes(self) -> list[int]:
         """How many arguments the value at each place is."""
-        return [len(opened.flatten(value_at(place))[0]) for place in self.layout.places]
+        return [len(opened.flatten(value)[0]) for value in values_at(self.layout.places)]
 
     def _again(self) -> _Again:
         """What has a capture begin once more, with what the programs take from now on."""
@@ -179,7 +189,7 @@ class Steps:
         flat = opened.flatten((args, kwargs))[0] if by_number else ()
         leaves = [flat[x] if type(x) is int else x for x in layout.asked]
         gradients = [x._grad if isinstance(x, Tensor) else x.grad for x in leaves]
-        return Entry(layout, gradients, [value_at(place) for place in layout.places])
+        return Entry(layout, gradients, values_at(layout.places))
 
     # --- captures ---------------------------------------------------------------------------------
 
@@ -196,7 +206,8 @@ class Steps:
         if entry.layout is not self.layout and not (entry is _NO_ENTRY and self.layout.is_empty):
             raise _Again  # another thread's capture has changed what programs take
         numbers = _Numbers()
-        values = [numbers.read(x, place) for x, place in zip(entry.values, places, strict=True)]
+        pairs = zip(entry.values, places, strict=True)
+        values = with_repetition([numbers.read(x, place) for x, place in pairs])
         with (
             Held(places, values) as held,
             LeafGradients(entry.given, opened.flatten((args, kwargs))[0]) as gradients,
@@ -209,9 +220,9 @@ class Steps:
                 raise self._again()
             changed = gradients.changed
         made = self._made()
-        left = [*held.left, *(change.now for change in made)]
+        left = without_repetition([*held.left, *(change.now for change in made)])
         to = [*places, *map(place_of, made)]
-        self._refuse_hidden(to, left)
+        self._refuse_made(to, left)
         names = [change.what for change in made]
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
         return self._outcome((result, left), to, gradients, changed)
@@ -251,11 +262,12 @@ class Steps:
         self._state.put_back(made)
         return made
 
-    def _refuse_hidden(self, places: Sequence[Place], values: Sequence[Any]) -> None:
+    def _refuse_made(self, places: Sequence[Place], values: Sequence[Any]) -> None:
+        self._state.refuse_shared([place.what for place in places], values)
         for place, value in zip(places, values, strict=True):
             for x in opened.flatten(value)[0]:
-                if not isinstance(x, (torch.Tensor, *SYMBOLIC)):
-                    self._state.refuse_hidden(place.what, x)
+                if not isinstance(x, (torch.Tensor, SameAs, *SYMBOLIC)):
+                    self._state.refuse_made(place.what, x)
 
     def _outcome(
         self,

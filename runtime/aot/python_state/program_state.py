@@ -15,8 +15,9 @@ from __future__ import annotations
 import functools
 import gc
 import warnings
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn, TypeVar
 
@@ -48,6 +49,17 @@ def _is_place(change: Change) -> bool:
     """Whether what was changed can be assigned by itself. A variable has one value."""
     single = change.label is not None or isinstance(change.node.had, tuple)
     return single and isinstance(change.node, OneByOne)
+
+
+def _containers_in(value: Any) -> Iterator[Any]:
+    """The containers that ``value`` is and holds, but tuples, which are as good as equal ones."""
+    pending = [value]
+    while pending:
+        x = pending.pop()
+        if type(x) in _CONTAINERS:
+            pending += x.values() if isinstance(x, dict) else x
+            if type(x) is not tuple:
+                yield x
 
 
 class Held:
@@ -218,11 +230,9 @@ class ProgramState:
 
     @as_door
     def made_anew(self, changes: Sequence[Change]) -> list[Change]:
-        """The changes that assign a container of Python's own that the program has made, to one
-        place alone, with constants inside."""
-        found = [c for c in changes if _is_place(c) and self._is_new(c.now)]
-        times = Counter(id(c.now) for c in changes)
-        return [c for c in found if times[id(c.now)] == 1]
+        """The changes that assign a container of Python's own that the program has made, with
+        constants inside."""
+        return [c for c in changes if _is_place(c) and self._is_new(c.now)]
 
     def _is_new(self, x: Any) -> bool:
         return type(x) in _CONTAINERS and not self.graph.knows(x) and self._knows_inside(x)
@@ -232,15 +242,31 @@ class ProgramState:
         return all(self._is_new(y) or self.graph.knows(y) for y in inside)
 
     @as_door
-    def refuse_hidden(self, what: str, x: Any) -> None:
-        """Refuse an object with a value of the trace inside, which a call would have to make."""
+    def refuse_made(self, what: str, x: Any) -> None:
+        """Refuse an object that the program has made and that a call would not make anew. It is, or
+        is inside of, what the program assigns to ``what``."""
         values = self._values_in(x)
-        if values:
-            raise RuntimeError(
-                f"the program assigns a {type(x).__name__}, with a tensor that it computes inside, "
-                f"to {what}. A call would not make it anew. Assign the tensor, or a tuple, "
-                f"list or dictionary.{computed_at(values)}"
-            )
+        if not values and (self.graph.knows(x) or isinstance(x, Enum)):
+            return
+        inside = ", with a tensor that it computes inside," if values else ", which it has made,"
+        raise RuntimeError(
+            f"the program assigns a {type(x).__name__}{inside} to {what}. A call would not make "
+            "it anew. Assign tensors and constants, or a tuple, list or dictionary of these."
+            f"{computed_at(values) or happened_at(self.graph.code.first_line)}"
+        )
+
+    def refuse_shared(self, places: Sequence[str], values: Sequence[Any]) -> None:
+        """Refuse a container that is inside of what the program assigns to two places, as a call
+        would make two of it."""
+        owners: dict[int, str] = {}
+        for place, value in zip(places, values, strict=True):
+            for x in _containers_in(value):
+                if owners.setdefault(id(x), place) != place:
+                    raise RuntimeError(
+                        f"the program assigns one {type(x).__name__} to {owners[id(x)]} and to "
+                        f"{place}. A call would make two of it. Assign a copy."
+                        f"{happened_at(self.graph.code.first_line)}"
+                    )
 
     def _holds_value(self, x: Any) -> bool:
         """Whether ``x`` is a value of a trace, or a number that is a symbol there, or holds one in
