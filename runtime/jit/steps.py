@@ -224,6 +224,7 @@ class Steps:
         to = [*places, *map(place_of, made)]
         self._refuse_made(to, left)
         names = [change.what for change in made]
+        names += [p.what for p, x, y in zip(places, values, left, strict=False) if _grows(x, y)]
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
         return self._outcome((result, left), to, gradients, changed)
 
@@ -316,6 +317,14 @@ def _refuse_histories(gradients: Sequence[Any]) -> None:
             "which a call cannot assign to .grad. Use torch.autograd.grad, "
             "or set .grad to None before the end."
         )
+
+
+def _grows(before: Any, after: Any) -> bool:
+    """Whether a container has more or fewer items after the program, so that the next call finds
+    another kind of value."""
+    return not isinstance(after, torch.Tensor) and (
+        pytree.tree_structure(before) != pytree.tree_structure(after)
+    )
 
 
 class _Numbers:

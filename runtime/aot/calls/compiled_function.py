@@ -559,7 +559,8 @@ class Programs:
         """A new program. None if there is none for any values of the numbers ``unknown``; then
         fewer of them are inputs from now on."""
         key = (*around, *kinds)
-        self._in_turn.check(key, self.recipe.name, self.recipe.entered.values())
+        of_user = (*around[1:], *kinds[self.recipe.before.leading :])
+        self._in_turn.check(of_user, self.recipe.name, self.recipe.entered.values())
         try:
             if unknown and len(self._by_key.get(key, ())) == _SIDES:
                 raise Pinned(unknown)
@@ -575,7 +576,7 @@ class Programs:
             if all(i < before.leading for i in positions):
                 raise
             return None
-        self._in_turn.add(key, program)
+        self._in_turn.add(of_user, program)
         if program.effects.repeats:
             known = self._by_key.setdefault(key, [])
             known.append(program)
