@@ -18,6 +18,7 @@ from ..aot.calls.compiled_function import Recipe, function_of
 from ..aot.compilers.graph_names import named_compilers
 from ..aot.partition.partitions import default_partition
 from ..aot.python_state.closed_over import modules_of
+from ..trace.error_lines import naming_line
 from .check import checking
 from .donation import donating
 from .options import Options
@@ -66,7 +67,8 @@ class Jitted:
     def _eager(self, raised: BaseException | None, args: Any, kwargs: Any) -> Any:
         """The call in eager mode, as its program raises an error of its own: objects are afterwards
         as the program has left them when it raised."""
-        result = self.__wrapped__(*args, **kwargs)
+        with naming_line():
+            result = self.__wrapped__(*args, **kwargs)
         warnings.warn(
             f"{self.__name__} raises {raised!r} when it is captured, and not in eager mode, in "
             "which this call ran.",

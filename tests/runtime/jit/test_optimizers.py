@@ -246,3 +246,32 @@ def test_a_gradient_scaler_skips_steps_and_adapts_its_scale() -> None:
         return found
 
     both(program)
+
+
+class Lion(torch.optim.Optimizer):
+    """An optimizer of a user, which counts its steps as a number."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["t"] = state.get("t", 0) + 1
+            p.add_(p.grad, alpha=-0.1 / state["t"])
+
+
+def test_numbers_in_the_state_of_a_users_optimizer_count_on() -> None:
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        model = linear()
+        optimizer = Lion(model.parameters())
+        run = wrap(step_of(model, optimizer))
+        found: list[Tensor | None] = []
+        for i in range(5):
+            run(normal(i, 8, 4))
+            found += left(model)
+            found += [torch.tensor(s["t"]) for s in optimizer.state.values()]
+        return found
+
+    both(program)

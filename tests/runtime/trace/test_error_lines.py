@@ -219,35 +219,6 @@ def test_a_tensor_or_number_that_is_added_to_a_list_names_the_line_that_computes
         assert not log
 
 
-class Lion(torch.optim.Optimizer):
-    """An optimizer of a user, which counts its steps as a number."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.1})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for p in self.param_groups[0]["params"]:
-            state = self.state[p]
-            state["t"] = state.get("t", 0) + 1
-            p.add_(p.grad, alpha=-0.1 / state["t"])
-
-
-def test_a_number_in_the_state_of_an_optimizer_names_the_step() -> None:
-    w = nn.Parameter(torch.ones(3))
-    optimizer = Lion([w])
-
-    def step() -> None:
-        optimizer.zero_grad()
-        (w * w).sum().backward()
-        optimizer.step()
-
-    text = refusal(jit(step))
-    line = step.__code__.co_firstlineno + 3
-    assert "keeps 't', of type int" in text and "Keep it as a tensor" in text
-    assert f"{__file__}:{line}: optimizer.step()" in text
-
-
 @pytest.mark.parametrize("captured", [False, True])
 def test_a_hook_for_torchs_own_engine_is_refused_where_it_is_registered(captured: bool) -> None:
     def program(x: Tensor) -> Tensor:

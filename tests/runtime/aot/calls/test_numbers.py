@@ -298,17 +298,35 @@ def test_a_number_is_an_input_from_its_first_change_on_unless_it_is_fixed() -> N
 def test_numbers_of_another_kind_of_call_are_others() -> None:
     known = Numbers()
     for value in (1, 2):
-        known.opened(("a",), of(value))
-    assert known.opened(("b",), of(3)) == (of(3), frozenset()) and known.opened(("a",), of(3)) == (
+        known.opened((None, "a"), of(value))
+    assert known.opened((None, "b"), of(3)) == (of(3), frozenset()) and known.opened(
+        (None, "a"), of(3)
+    ) == (
         [(False, int)],
         frozenset((0,)),
     )
-    assert known.opened(("a",), of(3.5)) == (of(3.5), frozenset()), "a float is another kind"
+    assert known.opened((None, "a"), of(3.5)) == (of(3.5), frozenset()), "a float is another kind"
     for constants in ([(False, bool, True)], [(False, bool, False)], of(2**62), of(-(2**62))):
-        assert known.opened(("d",), constants) == (constants, frozenset())
-    assert known.opened(("a",), [(False, str, "x")]) == ([(False, str, "x")], frozenset())
+        assert known.opened((None, "d"), constants) == (constants, frozenset())
+    assert known.opened((None, "a"), [(False, str, "x")]) == ([(False, str, "x")], frozenset())
     for real in (math.inf, -math.inf, math.nan):
-        assert known.opened(("c",), of(real)) == (of(real), frozenset()), "which are constants"
+        assert known.opened((None, "c"), of(real)) == (of(real), frozenset()), "which are constants"
+
+
+def test_numbers_of_a_call_of_another_structure_are_the_same() -> None:
+    known = Numbers()
+    known.opened(("one structure", "a"), of(1))
+    assert known.opened(("another", "a"), of(2)) == ([(False, int)], frozenset((0,)))
+
+
+def test_leading_numbers_are_inputs_at_once_and_shift_no_others() -> None:
+    known = Numbers()
+    assert known.opened((None,), of(7, 1), 1) == ([(False, int), *of(1)], frozenset((0,)))
+    assert known.opened((None,), of(1)) == (of(1), frozenset())
+    known.opened((None,), of(7, 8, 2), 2)
+    assert known.opened((None,), of(3)) == ([(False, int)], frozenset((0,)))
+    known.fix((None,), of(7, 3), [1], 1)
+    assert known.opened((None,), of(4)) == (of(4), frozenset())
 
 
 def test_the_kind_of_call_that_was_not_seen_for_longest_is_forgotten(
@@ -317,9 +335,9 @@ def test_the_kind_of_call_that_was_not_seen_for_longest_is_forgotten(
     monkeypatch.setattr(numbers, "_LIMIT", 2)
     known = Numbers()
     for kind in ("a", "b", "a", "c"):
-        known.opened((kind,), of(1))
-    assert known.opened(("a",), of(2)) == ([(False, int)], frozenset((0,)))
-    assert known.opened(("b",), of(2)) == (of(2), frozenset())
+        known.opened((None, kind), of(1))
+    assert known.opened((None, "a"), of(2)) == ([(False, int)], frozenset((0,)))
+    assert known.opened((None, "b"), of(2)) == (of(2), frozenset())
 
 
 def test_the_numbers_whose_values_a_program_asks_for_are_told_by_position() -> None:

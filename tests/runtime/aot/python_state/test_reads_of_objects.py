@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import types
 import weakref
 from collections import ChainMap, OrderedDict, UserDict, defaultdict, deque
@@ -355,19 +356,19 @@ def test_what_changes_makes_another_program(
 
 
 @pytest.mark.parametrize("kind", [Queue, Items, Numbers, dict, Names])
-def test_what_a_failing_program_changes_in_a_container_is_put_back(kind: Any) -> None:
+def test_what_a_refused_program_changes_in_a_container_is_put_back(kind: Any) -> None:
     before = {2.0: 3.0} if issubclass(kind, dict) else [2.0]
     items = kind(before)
 
     def f(x: Any) -> Any:
-        total = sum(items)
+        sum(items)
         items.clear()
         items.update({5.0: 6.0}) if issubclass(kind, dict) else items.add(
             5.0
         ) if kind is Numbers else items.extend([5.0, 6.0])
-        raise KeyError(total)
+        os.getcwd()
 
-    with pytest.raises(KeyError):
+    with pytest.raises(RuntimeError, match="getcwd"):
         jit(f)(torch.ones(1))
     assert type(items) is kind and (items if issubclass(kind, dict) else list(items)) == before
 
