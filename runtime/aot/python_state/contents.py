@@ -28,11 +28,14 @@ class DictItems(OneByOne):
         self.base: Any = OrderedDict if issubclass(type(owner), OrderedDict) else dict
         super().__init__(owner, name)
 
-    def _keys(self) -> list[Any]:
+    def order(self) -> list[Label]:
         return list(self.base.__iter__(self.owner))
 
+    def first_order(self) -> Iterable[Label]:
+        return self.had
+
     def look(self) -> dict[Any, Any]:
-        return {key: dict.__getitem__(self.owner, key) for key in self._keys()}
+        return {key: dict.__getitem__(self.owner, key) for key in self.order()}
 
     def put(self, values: dict[Any, Any]) -> None:
         self.base.clear(self.owner)
@@ -49,7 +52,7 @@ class DictItems(OneByOne):
             self.base.__setitem__(self.owner, label, value)
 
     def holds(self) -> bool:
-        keys = self._keys()
+        keys = self.order()
         if len(keys) != len(self.had) or not all(map(same, keys, self.had)):
             return False
         now = map(dict.__getitem__, itertools.repeat(self.owner), keys)
@@ -61,7 +64,7 @@ class DictItems(OneByOne):
             for key, was in self.had.items()
             if not same(now := self.at(key), was) and key not in self.free
         ]
-        keys = self._keys()
+        keys = self.order()
         new = [k for k in keys if k not in self.had and k not in self.free]
         found += [(k, MISSING, self.at(k)) for k in new]
         if not found and not all(map(same, keys, self.had)):
@@ -85,14 +88,24 @@ class DictItems(OneByOne):
             self.put(self.had)
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        kind = type(self.owner)
-        made = self.owner.default_factory if kind is defaultdict else None
         keys = ((k, f"a key of {self.name}") for k in self.had)
-        return (
-            *keys,
-            *((x, f"{self.name}[{shown(k)}]") for k, x in self.had.items()),
-            (made, f"{self.name}.default_factory"),
-        )
+        return (*keys, *((x, f"{self.name}[{shown(k)}]") for k, x in self.had.items()))
+
+
+class DefaultFactory(Node):
+    """What a ``defaultdict`` calls for a key that it has not. No write to it changes the version
+    of the dictionary."""
+
+    __slots__ = ()
+
+    def look(self) -> tuple[Any, ...]:
+        return (_FACTORY.__get__(self.owner),)
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        _FACTORY.__set__(self.owner, values[0])
+
+
+_FACTORY: Any = vars(defaultdict)["default_factory"]
 
 
 class SequenceItems(OneByOne):
@@ -112,11 +125,17 @@ class SequenceItems(OneByOne):
         self.base.extend(self.owner, values)
 
     def at(self, label: Label) -> Any:
-        now = self.look()
-        return now[label] if label < len(now) else MISSING
+        try:
+            return self.base.__getitem__(self.owner, label)
+        except IndexError:
+            return MISSING
 
     def assign(self, label: Label, value: Any) -> None:
-        self.base.__setitem__(self.owner, label, value)
+        if value is not MISSING:
+            self.base.__setitem__(self.owner, label, value)
+            return
+        while self.base.__len__(self.owner) > label:  # nothing is there if it is shorter
+            self.base.pop(self.owner)
 
     def holds(self) -> bool:
         now, had = self.look(), self.had

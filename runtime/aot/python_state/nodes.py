@@ -132,6 +132,22 @@ class OneByOne(Node):
         else:
             self.assign(change.label, change.now)
 
+    def order(self) -> list[Label]:
+        """The labels in the order in which a program finds them, if it can tell."""
+        return []
+
+    def first_order(self) -> Iterable[Label]:
+        """The labels that :meth:`order` gave before the program."""
+        return ()
+
+    def move_last(self, labels: Iterable[Label]) -> None:
+        """Let the values at ``labels`` come last, in this order."""
+        for label in labels:
+            value = self.at(label)
+            if value is not MISSING:
+                self.assign(label, MISSING)
+                self.assign(label, value)
+
 
 class Named(OneByOne):
     """The values that a dictionary has under the names that the program's code has. ``had``: by
@@ -332,6 +348,12 @@ class Attributes(Named):
             return self._slot(label)
         return self.own.get(label, MISSING)
 
+    def order(self) -> list[Label]:
+        return list(self.own)
+
+    def first_order(self) -> Iterable[Label]:
+        return self.copy
+
     def _slot(self, name: str) -> Any:
         found = next(s for s in slots_of(type(self.owner)) if s.__name__ == name)
         return slot_value(found, self.owner)
@@ -341,10 +363,10 @@ class Attributes(Named):
             object.__setattr__(self.owner, "__class__", value)
         elif label in self.slots:
             slot = next(s for s in slots_of(type(self.owner)) if s.__name__ == label)
-            if value is MISSING:
-                slot.__delete__(self.owner)
-            else:
+            if value is not MISSING:
                 slot.__set__(self.owner, value)
+            elif slot_value(slot, self.owner) is not MISSING:
+                slot.__delete__(self.owner)
         elif value is MISSING:
             self.own.pop(label, None)
         else:

@@ -37,7 +37,7 @@ from ...seam.levels import Value
 from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
 from .code_names import first_code
-from .contents import Fact, Parts, Position
+from .contents import DefaultFactory, Fact, Parts, Position
 from .lookups import is_lookup
 from .nodes import (
     Attributes,
@@ -206,6 +206,8 @@ class ObjectGraph:
         kind = type(x)
         if row.node is not None:
             self._add(self._made(row.node, x, name))
+        if issubclass(kind, defaultdict):  # beside its items
+            self._add(DefaultFactory(x, f"{name}.default_factory"))
         self._pending += [(y, f"{name}.{type(y).__name__}") for y in row.below(x)]
         if (kind.__dictoffset__ or slots_of(kind)) and (is_of_user(kind) or attributes_of(x)):
             self._object(x, name)  # of a class of the user's that is a container, too

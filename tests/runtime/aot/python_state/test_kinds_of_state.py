@@ -8,6 +8,7 @@ import importlib
 import io
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -440,3 +441,17 @@ def test_a_cache_that_was_filled_again_is_another_state(most: int | None) -> Non
         expected = expected[::-1] if turns else expected
         assert jitted(X, turns)[0] == expected[0]
         assert held() == expected
+
+
+def test_another_default_factory_is_another_state() -> None:
+    counts: defaultdict[str, Any] = defaultdict(int)
+
+    @runtime.jit
+    def f(x: torch.Tensor) -> Any:
+        return x * counts["new"]
+
+    x = torch.ones(2)
+    assert f(x).tolist() == [0.0, 0.0]
+    del counts["new"]
+    counts.default_factory = lambda: 3
+    assert f(x).tolist() == [3.0, 3.0] and counts["new"] == 3
