@@ -18,11 +18,17 @@ from ..trace.number_reads import OtherSide
 
 LIMIT = 16
 """Ways through its branches for which one function has programs."""
+_CAPTURES = 64
+"""How often one call may capture a program until one is for its way."""
 
 
 class Side:
     """An argument of the program, by which it is captured once for each way through its
-    branches."""
+    branches. ``way``: the sides that a capture is to take first, see
+    :func:`..trace.number_reads.going`."""
+
+    def __init__(self, way: str = "") -> None:
+        self.way = way
 
 
 class _Draws(Ambient):
@@ -55,24 +61,49 @@ class Sides:
     def _by_another(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
         """The result by another program than the first one. If all are for other sides, one more is
         captured."""
-        for side in (*self.known[1:], Side()):
-            if side not in self.known and len(self.known) >= LIMIT:
+        for side in self.known[1:]:
+            try:
+                result = run(side)
+            except OtherSide as e:
+                _undraw()
+                other = max(other, e, key=_length)
+                continue
+            self._put_first(side)
+            return result
+        return self._captured(run, other)
+
+    def _captured(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
+        """The result by a new program. Its capture draws other random numbers than the call, and
+        may leave the way that is known of this call at a later branch. So the next one goes
+        further, while there is more to know."""
+        tried: set[str] = set()
+        while other.way not in tried and len(tried) < _CAPTURES:
+            tried.add(other.way)
+            if len(self.known) >= LIMIT:
                 raise RuntimeError(
                     f"the program has taken {LIMIT} ways through branches on numbers that it "
                     "computes, and this call takes one more. Use torch.where for a choice, or "
                     f"leave the loop or branch out of what is jitted.{other.where}"
                 )
+            side = Side(other.way)
             try:
                 result = run(side)
             except OtherSide as e:
                 _undraw()
                 other = e
                 continue
-            self.known = [side, *(s for s in self.known if s is not side)]
+            self._put_first(side)
             return result
         raise RuntimeError(
             f"a branch on a number takes another side whenever it is run.{other.where}"
         )
+
+    def _put_first(self, side: Side | None) -> None:
+        self.known = [side, *(s for s in self.known if s is not side)]
+
+
+def _length(other: OtherSide) -> int:
+    return len(other.way)
 
 
 def _undraw() -> None:

@@ -40,7 +40,7 @@ from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
 from ..tape.values import GradValue
-from ..trace.number_reads import AskedForNumber, number_of
+from ..trace.number_reads import AskedForNumber, going, number_of
 from ..trace.symbols import SYMBOLIC
 from .beginning import Beginning
 from .optimizer_steps import refuse_strangers
@@ -208,7 +208,9 @@ class Steps:
         numbers = _Numbers()
         pairs = zip(entry.values, places, strict=True)
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
+        way = next((x.way for x in ours if isinstance(x, Side)), "")
         with (
+            going(way),
             Held(places, values) as held,
             LeafGradients(entry.given, opened.flatten((args, kwargs))[0]) as gradients,
             refuse_strangers(self._state.graph),

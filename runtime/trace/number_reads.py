@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
 from torch import fx
 
+from ..seam.ambient import Ambient
 from .provenance import here
 
 Number = float | bool | None
@@ -29,17 +31,51 @@ Number = float | bool | None
 
 class OtherSide(Exception):
     """A number in a graph is not on the side of a branch for which the graph is. ``where``: the
-    branch, as the end of an error message."""
+    branch, as the end of an error message. ``way``: the sides that the call takes so far, of the
+    branches in their order."""
 
-    def __init__(self, where: str = "") -> None:
+    def __init__(self, where: str = "", way: str = "") -> None:
         super().__init__(f"a branch takes another side.{where}")
         self.where = where
+        self.way = way
 
 
-def on_side(number: float | bool, side: bool, where: str = "") -> None:
-    """A call of a graph. Raise :class:`OtherSide` unless a branch on ``number`` takes this side."""
+def on_side(number: float | bool, side: bool, where: str = "", before: str = "") -> None:
+    """A call of a graph. Raise :class:`OtherSide` unless a branch on ``number`` takes this side.
+    ``before``: the way to the branch."""
     if bool(number) is not side:
-        raise OtherSide(where)
+        raise OtherSide(where, before + _sign(not side))
+
+
+def _sign(side: bool) -> str:
+    return "+" if side else "-"
+
+
+class _Way(Ambient):
+    """``ahead``: the sides that the program of this thread is to take. ``taken``: those that it has
+    taken, such as ``"+-+"``. ``guesses``: how often it may guess a side."""
+
+    ahead: str = ""
+    taken: str = ""
+    guesses: int = 0
+
+
+_WAY = _Way()
+_GUESSES = 16
+"""Of a loop that waits for a number a trace on abstract values would never come to the end."""
+
+
+@contextmanager
+def going(ahead: str) -> Iterator[None]:
+    """Trace a program on the way ``ahead``, and on the sides of its own numbers after that. A trace
+    draws other random numbers than a call, so that its own numbers may be on other sides. A trace
+    on abstract values has none, and guesses. The graph says where the way is another one."""
+    before = _WAY.ahead, _WAY.taken, _WAY.guesses
+    _WAY.ahead, _WAY.taken, _WAY.guesses = ahead, "", _GUESSES
+    try:
+        yield
+    finally:
+        _WAY.ahead, _WAY.taken, _WAY.guesses = before
 
 
 class AskedForNumber(RuntimeError):
@@ -106,7 +142,11 @@ class TracedNumber:
         return found
 
     def _graph(self, *others: TracedNumber) -> fx.Graph:
-        return next(g.node.graph for g in (self, *others) if isinstance(g.node, fx.Node))
+        for number in (self, *others):
+            if isinstance(number.node, fx.Node):
+                return number.node.graph
+        # torch has taken a condition for 0 or 1, which a float would not be
+        raise AskedForNumber(self, "arithmetic on a condition")
 
     # what torch asks of the node of a symbol
 
@@ -157,10 +197,18 @@ class TracedNumber:
         raise AskedForNumber(self, "float(), or a function of numbers,")
 
     def guard_bool(self, *where: object) -> bool:
-        if self.value is None:
+        before = _WAY.taken
+        if len(before) < len(_WAY.ahead):
+            side = _WAY.ahead[len(before)] == _sign(True)
+        elif self.value is not None:
+            side = bool(self.value)
+        elif _WAY.guesses:
+            _WAY.guesses -= 1
+            side = True
+        else:
             raise AskedForNumber(self, "a condition")
-        side = bool(self.value)
-        self._graph().call_function(on_side, (self.node, side, here()))
+        _WAY.taken += _sign(side)
+        self._graph().call_function(on_side, (self.node, side, here(), before))
         return side
 
     def guard_int(self, *where: object) -> NoReturn:

@@ -356,7 +356,7 @@ class Recipe:
             reads,
             unknown,
             begin,
-            state.settle(carried),
+            state.settle(carried, effects, bool(_branches(joint))),
             effects,
         )
 
@@ -457,12 +457,16 @@ class Recipe:
 def _refuse_branches(joint: Joint) -> None:
     """Refuse a program whose result has a history, and that is for one side of a branch on a
     number."""
-    branches = [n for n in joint.traced.graph.nodes if n.target is on_side]
+    branches = _branches(joint)
     if branches and joint.boundary.n_tangents:
         raise RuntimeError(
             "the program branches on a number that it computes, and returns a tensor that "
-            f"requires grad. Return its detach().{branches[0].args[-1]}"
+            f"requires grad. Return its detach().{branches[0].args[2]}"
         )
+
+
+def _branches(joint: Joint) -> list[fx.Node]:
+    return [n for n in joint.traced.graph.nodes if n.target is on_side]
 
 
 class Finder(Protocol):

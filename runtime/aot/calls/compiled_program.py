@@ -208,11 +208,8 @@ class CompiledProgram:
 
     @property
     def moves_on(self) -> bool:
-        """Whether the program leaves a state behind in which it does not serve the next call. Asked
-        when it has just been captured."""
-        effects = self.effects
-        changes = bool(effects.changes) or not effects.repeats
-        return bool(effects.left) or (changes and not self.state.holds())
+        """Whether the program leaves a state behind in which it does not serve the next call."""
+        return bool(self.effects.left) or not self.state.stays
 
     @property
     def summary(self) -> StateSummary:

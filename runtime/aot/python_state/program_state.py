@@ -19,7 +19,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from types import FunctionType, ModuleType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 
@@ -38,7 +38,7 @@ from .object_graph import ObjectGraph, early_graph
 from .program_code import Code
 from .reads import OF_MEMORY, WHOLE, Read, has_place
 from .state_guard import StateGuard
-from .values import SIMPLE, attributes_of, look_into
+from .values import MISSING, SIMPLE, attributes_of, look_into
 
 _CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 R = TypeVar("R")
@@ -62,23 +62,41 @@ def _containers_in(value: Any) -> Iterator[Any]:
                 yield x
 
 
+class Order(NamedTuple):
+    """In which order a program has put what was not there: attributes of an object, keys of a
+    dictionary."""
+
+    node: OneByOne
+    labels: list[Any]
+
+
+def _new_order(node: OneByOne, known: Iterable[Any]) -> Order:
+    """The labels of ``node`` that are not ``known``."""
+    before = set(map(id, known))  # no look-up: a key of the user's has a hash of its own
+    return Order(node, [x for x in node.order() if id(x) not in before and type(x) not in SYMBOLIC])
+
+
 class Held:
     """While entered, ``values`` are at ``places``, as far as there are any. ``left``: what was
-    there at the end."""
+    there at the end. ``orders``: of what was not there before, by identity of the owner."""
 
     def __init__(self, places: Sequence[Place], values: Sequence[Any]) -> None:
         self._places = places[: len(values)]
         self._values = values
         self.left: list[Any] = []
+        self.orders: dict[int, Order] = {}
 
     def __enter__(self) -> Held:
         self._before = [place.current() for place in self._places]
+        pairs = zip(self._places, self._before, strict=True)
+        self._absent = [(p.node, p.node.order()) for p, x in pairs if x is MISSING]
         for place, value in zip(self._places, self._values, strict=True):
             place.put(value)
         return self
 
     def __exit__(self, *exc: Any) -> None:
         self.left = [place.current() for place in self._places]
+        self.orders = {id(node.owner): _new_order(node, known) for node, known in self._absent}
         for place, value in zip(self._places, self._before, strict=True):
             place.put(value)
 
@@ -233,6 +251,11 @@ class ProgramState:
         """The changes that assign a container of Python's own that the program has made, with
         constants inside."""
         return [c for c in changes if _is_place(c) and self._is_new(c.now)]
+
+    def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
+        """The orders of what ``changes`` put where nothing was, by identity of the owner."""
+        nodes = [c.node for c in changes if c.before is MISSING and isinstance(c.node, OneByOne)]
+        return {id(n.owner): _new_order(n, n.first_order()) for n in nodes}
 
     def _is_new(self, x: Any) -> bool:
         return type(x) in _CONTAINERS and not self.graph.knows(x) and self._knows_inside(x)
@@ -421,8 +444,12 @@ class ProgramState:
             for difference in node.differences()
         ]
 
-    def settle(self, carried: frozenset[tuple[int, Any]]) -> StateGuard:
-        """What a call asks. ``carried``: keys of places whose values are arguments of the graph."""
+    def settle(
+        self, carried: frozenset[tuple[int, Any]], effects: Effects, undo: bool
+    ) -> StateGuard:
+        """What a call asks. ``carried``: keys of places whose values are arguments of the graph.
+        ``undo``: whether the first call may fail, as its numbers may be on the other side of a
+        branch. It makes the ``effects`` like any other one, so that the capture leaves none."""
         by_owner: dict[int, set[Any]] = {}
         for owner, label in carried:
             by_owner.setdefault(owner, set()).add(label)
@@ -431,9 +458,13 @@ class ProgramState:
             node.free = frozenset(by_owner.get(id(node.owner), ()))
             if WHOLE not in node.free:
                 asked.append(node)
+        guard = self.guard = StateGuard(asked)
+        if effects.changes or not effects.repeats:
+            guard.stays = guard.holds()
+        if undo and effects.changes:
+            self.restore()
         self.graph.settle()
         self.early.nodes.clear()
         self.early.settle()
-        guard = self.guard = StateGuard(asked)
         guard.opaque = tuple(dict.fromkeys(self.graph.opaque))
         return guard

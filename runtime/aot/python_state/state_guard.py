@@ -50,6 +50,8 @@ class StateGuard:
 
     opaque: tuple[str, ...] = ()
     """Names of objects of the graph that say nothing of themselves, for a report."""
+    stays: bool = True
+    """Whether the run that was captured has left all as it has found it."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = [node for node in nodes if node.watched and not _asks_nothing(node)]
