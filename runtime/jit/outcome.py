@@ -6,6 +6,7 @@ returns an :class:`Outcome`. A call puts what is in there where it belongs."""
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,19 @@ from torch.utils import _pytree as pytree
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Place
+from ..aot.python_state.program_state import Order
 from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
+from .same_containers import without_marks
 
 _SHARED = frozenset((list, dict, defaultdict, OrderedDict, deque))
 NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
+
+
+_READS = 1000
+"""How often values are read again that another thread changes meanwhile."""
 
 
 class _Spent(Node):
@@ -112,8 +119,29 @@ def with_repetition(values: Sequence[Any]) -> list[Any]:
 
 
 def values_at(places: Sequence[Place]) -> list[Any]:
-    """What is at ``places``, as arguments of the graph."""
-    return list(map(_as_value, without_repetition(place.current() for place in places)))
+    """What is at the places, as arguments of the graph. All values were there at one time: another
+    thread may assign them meanwhile."""
+    found = _read(places)
+    if len(places) > 1:
+        found = _at_one_time(places, found)
+    return list(map(_as_value, without_repetition(found)))
+
+
+def _at_one_time(places: Sequence[Place], found: list[Any]) -> list[Any]:
+    """What two reads in turn have found. ``found``: by the first one."""
+    for _ in range(_READS):
+        again = _read(places)
+        if all(map(operator.is_, found, again)):
+            return found
+        found = again
+    raise RuntimeError(
+        f"another thread goes on changing {places[0].what} and others, which the jitted "
+        "function reads. Let one of them wait for the other."
+    )
+
+
+def _read(places: Sequence[Place]) -> list[Any]:
+    return [place.current() for place in places]
 
 
 def _as_value(found: Any) -> Any:
@@ -150,6 +178,8 @@ class Destinations:
     """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of
     arguments, each with a gradient. ``frozen``: tensors that require no grad afterwards. ``spent``:
     the numbers of the results whose histories have been freed. ``places``: in Python's state.
+    ``orders``: of what is assigned to objects and dictionaries that had nothing there. ``marked``:
+    whether the results have marks, see :mod:`.same_containers`.
 
     No data class: the graph returns it as a constant."""
 
@@ -159,11 +189,15 @@ class Destinations:
         frozen: Sequence[Any],
         spent: Sequence[int],
         places: Sequence[Place],
+        orders: Sequence[Order],
+        marked: bool,
     ) -> None:
         self.leaves = leaves
         self.frozen = frozen
         self.spent = spent
         self.places = places
+        self.orders = orders
+        self.marked = marked
 
 
 @dataclass(eq=False)
@@ -182,9 +216,12 @@ class Outcome:
             _owner_of(leaf, args, kwargs).grad = g
         for t in to.frozen:
             t.requires_grad_(False)
-        returned, left = self._with_histories() if to.spent else self.result
-        for place, value in zip(to.places, with_repetition(left), strict=True):
+        result = self._with_histories() if to.spent else self.result
+        returned, left = without_marks(result) if to.marked else result
+        for place, value in zip(to.places, left, strict=True):
             place.put(value)
+        for node, labels in to.orders:
+            node.move_last(labels)
         return returned
 
     def _with_histories(self) -> Any:

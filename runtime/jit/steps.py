@@ -33,7 +33,7 @@ from ..aot.capture import opened
 from ..aot.capture.global_state import autocast_enabled, surroundings
 from ..aot.capture.leaf_gradients import LeafGradients, hooked
 from ..aot.python_state.nodes import Change, Place
-from ..aot.python_state.program_state import Held, ProgramState
+from ..aot.python_state.program_state import Held, Order, ProgramState
 from ..aot.python_state.reads import Read, Slots
 from ..seam.level_mode import entering
 from ..seam.user_code import unwatched, watched
@@ -50,11 +50,11 @@ from .outcome import (
     Float,
     Layout,
     Outcome,
-    SameAs,
     values_at,
     with_repetition,
     without_repetition,
 )
+from .same_containers import MARKS, Entered, mark
 from .sides import Side, Sides
 from .state_values import StateValues, place_of
 
@@ -208,6 +208,7 @@ class Steps:
         numbers = _Numbers()
         pairs = zip(entry.values, places, strict=True)
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
+        entered = Entered(places, values)
         way = next((x.way for x in ours if isinstance(x, Side)), "")
         with (
             going(way),
@@ -221,14 +222,31 @@ class Steps:
                 self.asked += gradients.asked
                 raise self._again()
             changed = gradients.changed
-        made = self._made()
-        left = without_repetition([*held.left, *(change.now for change in made)])
+        return self._with_left(result, places, held, entered, (gradients, changed))
+
+    def _with_left(
+        self,
+        result: Any,
+        places: Sequence[Place],
+        held: Held,
+        entered: Entered,
+        gradients: tuple[LeafGradients, Sequence[tuple[Any, Any]]],
+    ) -> Any:
+        """What the graph returns: ``result``, ``gradients``, and what the program leaves."""
+        made, orders = self._made()
+        orders |= held.orders  # which knows what the run has left at places
+        left = [*held.left, *(change.now for change in made)]
         to = [*places, *map(place_of, made)]
-        self._refuse_made(to, left)
+        self._state.refuse_shared([place.what for place in to], without_repetition(left))
+        opened.fix_keys((result, left))
+        results, marked = mark((result, left), self._state.graph.has, entered)
+        self._refuse_made(to, results[1])
         names = [change.what for change in made]
-        names += [p.what for p, x, y in zip(places, values, left, strict=False) if _grows(x, y)]
+        kept = zip(places, entered.values, left, strict=False)
+        names += [p.what for p, x, y in kept if _grows(x, y)]
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
-        return self._outcome((result, left), to, gradients, changed)
+        found = [order for order in orders.values() if len(order.labels) > 1]
+        return self._outcome(results, to, found, marked, *gradients)
 
     @contextmanager
     def _restarts(self, numbers: _Numbers) -> Iterator[None]:
@@ -250,9 +268,10 @@ class Steps:
         elif self.values.set_aside():
             raise self._again()
 
-    def _made(self) -> list[Change]:
+    def _made(self) -> tuple[list[Change], dict[int, Order]]:
         """What the program leaves at places that are no arguments: what the graph computes, and
-        containers that a call makes anew."""
+        containers that a call makes anew. And in which order, see
+        :meth:`.ProgramState.orders`."""
         try:
             changes = self._state.changes()
             made = self._state.results(changes)
@@ -262,28 +281,30 @@ class Steps:
         made += [c for c in self._state.made_anew(changes) if c not in made]
         if self.values.take(made):
             raise self._again()
+        orders = self._state.orders(made)
         self._state.put_back(made)
-        return made
+        return made, orders
 
     def _refuse_made(self, places: Sequence[Place], values: Sequence[Any]) -> None:
-        self._state.refuse_shared([place.what for place in places], values)
         for place, value in zip(places, values, strict=True):
             for x in opened.flatten(value)[0]:
-                if not isinstance(x, (torch.Tensor, SameAs, *SYMBOLIC)):
+                if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)):
                     self._state.refuse_made(place.what, x)
 
     def _outcome(
         self,
         result: tuple[Any, list[Any]],
         places: Sequence[Place],
+        orders: Sequence[Order],
+        marked: bool,
         gradients: LeafGradients,
         changed: Sequence[tuple[Any, Any]],
     ) -> Any:
         """What the graph returns. ``result``: what the program returns, and what it
-        leaves at ``places``."""
+        leaves at ``places``. ``orders``, ``marked``: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
         _refuse_retained(flat)
-        if not (changed or places or gradients.has_effects):
+        if not (changed or places or marked or gradients.has_effects):
             begin = Beginning((), (), self.donates).of
             self._beside = Beside(_without_hooks(gradients.differentiated), begin)
             return result[0]
@@ -300,7 +321,7 @@ class Steps:
             reads=_without_hooks([*added, *gradients.differentiated]),
             begin=Beginning(tensors, arguments, self.donates).of,
         )
-        to = Destinations(leaves, gradients.frozen, spent, places)
+        to = Destinations(leaves, gradients.frozen, spent, places, orders, marked)
         return Outcome(pytree.tree_unflatten(flat, spec), values, to)
 
 

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from ...seam.levels import Value
 from ...trace.provenance import here
+from ...trace.symbol_values import KINDS
 
 
 @dataclasses.dataclass
@@ -74,6 +75,21 @@ def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
     data classes again."""
     leaves, spec = pytree.tree_flatten(tree)
     return pytree.tree_flatten(opened(tree)) if any(map(_is_object, leaves)) else (leaves, spec)
+
+
+def fix_keys(results: Any) -> None:
+    """Let no key of the dictionaries in ``results`` be a symbol. A program that takes a size or
+    number as a key has asked for its value, so the graph is for it alone."""
+    pytree.tree_flatten(results, is_leaf=_fix_keys_of)
+
+
+def _fix_keys_of(x: Any) -> bool:
+    """Whether ``x`` is not to be taken apart: never."""
+    if isinstance(x, dict) and any(type(key) in KINDS for key in x):
+        items = [(KINDS[type(k)](k) if type(k) in KINDS else k, v) for k, v in x.items()]
+        x.clear()  # in place, since the program may return the dictionary twice
+        x.update(items)
+    return False
 
 
 def call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:

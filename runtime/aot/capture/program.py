@@ -206,7 +206,9 @@ class Program:
             return self.primals.from_outside(t)
 
         with ClosedOver(enter) if self.lift else nullcontext() as closed_over, states, own_casts():
-            outs, spec = opened.flatten(self.tape.run_inside(self.f, given, {}))
+            result = self.tape.run_inside(self.f, given, {})
+            opened.fix_keys(result)
+            outs, spec = opened.flatten(result)
         for o in outs:
             states.refuse_state(o)
         self.seedings = states.seedings

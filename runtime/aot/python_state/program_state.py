@@ -284,7 +284,7 @@ class ProgramState:
         owners: dict[int, str] = {}
         for place, value in zip(places, values, strict=True):
             for x in _containers_in(value):
-                if owners.setdefault(id(x), place) != place:
+                if owners.setdefault(id(x), place) != place and not self.graph.has(x):
                     raise RuntimeError(
                         f"the program assigns one {type(x).__name__} to {owners[id(x)]} and to "
                         f"{place}. A call would make two of it. Assign a copy."

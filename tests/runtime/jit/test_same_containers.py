@@ -1,0 +1,215 @@
+"""Containers that a jitted program returns, leaves and finds: whether they are the caller's, in
+which order their items are, and that some may be gone."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from runtime import jit
+
+X = torch.arange(3.0)
+
+
+@dataclass
+class Pair:
+    first: Any
+    second: Any
+
+
+HELD: dict[str, Callable[[], Any]] = {
+    "a list": lambda: [1],
+    "a dictionary": lambda: {"a": 1},
+    "an ordered dictionary": lambda: OrderedDict(a=1),
+    "a dictionary with a factory": lambda: defaultdict(list, a=1),
+    "a deque": lambda: deque([1]),
+    "an object of a data class": lambda: Pair(1, 2),
+    "a list of tensors": lambda: [torch.ones(3)],
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_was_there_is_returned_and_not_a_copy(name: str) -> None:
+    t = SimpleNamespace(held=HELD[name]())
+    f = jit(lambda x: (x * 2, t.held, (t.held, [t.held])))
+    for _ in range(3):
+        y, held, (again, (inside,)) = f(X)
+        assert torch.equal(y, X * 2)
+        assert held is t.held and again is t.held and inside is t.held
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_was_there_is_left_in_a_new_container_and_not_a_copy(name: str) -> None:
+    t = SimpleNamespace(held=HELD[name](), made=None)
+
+    @jit
+    def f(x: Tensor) -> None:
+        t.made = [x * 2, t.held]
+
+    for _ in range(3):
+        f(X)
+        assert torch.equal(t.made[0], X * 2) and t.made[1] is t.held
+
+
+def test_a_list_in_the_state_and_in_the_result_is_one_list() -> None:
+    t = SimpleNamespace(whole=None)
+
+    @jit
+    def f(x: Tensor) -> list[Tensor]:
+        found = [x * 2]
+        t.whole = {"found": found, "n": 3}
+        return found
+
+    for _ in range(3):
+        found = f(X)
+        assert torch.equal(found[0], X * 2)
+        assert t.whole["found"] is found
+
+
+def test_a_list_that_moves_from_one_place_to_another_stays_the_list() -> None:
+    t = SimpleNamespace(now=[X], before=None)
+
+    @jit
+    def f(x: Tensor) -> None:
+        t.before = t.now
+        t.now = [t.before[0] + x]
+
+    for k in range(4):
+        now = t.now
+        f(X)
+        assert t.before is now and torch.equal(t.now[0], X * (k + 2))
+
+
+def test_a_list_that_a_program_changes_is_returned_with_the_change() -> None:
+    t = SimpleNamespace(held=[X, X])
+
+    @jit
+    def f(x: Tensor) -> Any:
+        t.held[0] = x * 2
+        return t.held
+
+    for k in range(3):
+        found = f(X + k)
+        assert found is t.held and torch.equal(found[0], (X + k) * 2)
+
+
+def test_new_keys_and_attributes_come_in_the_order_of_the_program() -> None:
+    t = SimpleNamespace(items={})
+
+    @jit
+    def f(x: Tensor) -> None:
+        for k in "abcd":
+            t.items[k] = x * 2 if k in "bd" else k
+        t.one, t.two, t.three = 1, x * 2, 3
+
+    for call in range(6):
+        if call in (2, 3):
+            t.items.clear()
+            del t.one, t.two, t.three
+        f(X)
+        assert list(t.items) == ["a", "b", "c", "d"]
+        assert list(vars(t)) == ["items", "one", "two", "three"]
+
+
+@pytest.mark.parametrize("kind", [list, deque])
+@pytest.mark.parametrize("first", [0, torch.zeros(3)], ids=["numbers", "tensors"])
+def test_a_list_may_get_shorter_and_longer_between_calls(
+    kind: Callable[[Any], Any], first: Any
+) -> None:
+    def calls(wrap: Callable[[Any], Any]) -> list[Any]:
+        held = kind([first, first, first])
+
+        def step(x: Tensor) -> Any:
+            for i in range(len(held)):
+                held[i] = held[i] + i + 1
+            return x * sum(held)
+
+        f, found = wrap(step), []
+        for call in range(10):
+            if call in (4, 5):
+                held.pop()
+            if call == 7:
+                held.append(first)
+            found.append((f(X).tolist(), [float(torch.as_tensor(h).sum()) for h in held]))
+        return found
+
+    assert calls(jit) == calls(lambda f: f)
+
+
+def test_a_slot_may_get_empty_between_calls() -> None:
+    class Slotted:
+        __slots__ = ("mean",)
+        mean: Tensor
+
+    t = Slotted()
+    t.mean = torch.zeros(3)
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        t.mean = t.mean + x if hasattr(t, "mean") else x * 10
+        return t.mean
+
+    assert [f(X)[1].item() for _ in range(3)] == [1.0, 2.0, 3.0]
+    del t.mean
+    assert [f(X)[1].item() for _ in range(3)] == [10.0, 11.0, 12.0]
+
+
+def test_numbers_that_another_thread_assigns_together_are_read_together() -> None:
+    t = SimpleNamespace(a=1.0, b=1.0)
+    f = jit(lambda x: x * t.a - x * t.b)
+    for k in range(4):  # until both are arguments
+        vars(t).update(a=float(k), b=float(k))
+        f(X)
+    done = threading.Event()
+
+    def write() -> None:
+        k = 0
+        while not done.is_set():
+            k += 1
+            vars(t).update(a=float(k % 5), b=float(k % 5))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert all(torch.equal(f(X), torch.zeros(3)) for _ in range(1000))
+    finally:
+        done.set()
+        writer.join()
+
+
+def test_a_list_that_a_program_changes_and_moves_has_the_change() -> None:
+    t = SimpleNamespace(now=[X], before=None)
+
+    @jit
+    def f(x: Tensor) -> None:
+        t.before, t.now = t.now, [t.now[0] + x]
+        t.before.append(5)
+
+    for k in range(4):
+        f(X)
+        assert torch.equal(t.before[0], X * (k + 1)) and t.before[1:] == [5]
+        assert torch.equal(t.now[0], X * (k + 2)) and len(t.now) == 1
+
+
+def test_a_number_of_the_state_is_a_key_of_what_a_program_returns_and_leaves() -> None:
+    t = SimpleNamespace(n=0, by_rest={})
+
+    @jit
+    def f(x: Tensor, k: int) -> dict[int, Tensor]:
+        t.n += 1
+        t.by_rest = {t.n % 2: x * t.n}
+        return {k % 3: x * k}
+
+    for k in range(7):
+        found = f(X, k)
+        assert list(found) == [k % 3] and torch.equal(found[k % 3], X * k)
+        n = k + 1
+        assert list(t.by_rest) == [n % 2] and torch.equal(t.by_rest[n % 2], X * n)
