@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Change, Node, OneByOne, Place
-from ..aot.python_state.program_state import ProgramState
+from ..aot.python_state.program_state import ProgramState, is_tree
 from ..trace.symbols import SYMBOLIC
 
 Key = tuple[int, Any]
@@ -36,7 +36,7 @@ _CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 
 def holds_tensor(x: Any) -> bool:
     """Whether ``x`` is a tensor or a container of Python's with one inside."""
-    return any(isinstance(y, torch.Tensor) for y in opened.flatten(x)[0])
+    return is_tree(x) and any(isinstance(y, torch.Tensor) for y in opened.flatten(x)[0])
 
 
 class StateValues:

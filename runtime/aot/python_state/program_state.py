@@ -51,6 +51,25 @@ def _is_place(change: Change) -> bool:
     return single and isinstance(change.node, OneByOne)
 
 
+def is_tree(x: Any) -> bool:
+    """Whether ``x`` is no container of Python's that holds itself."""
+    around: set[int] = set()
+    done: set[int] = set()
+    pending = [(x, False)]
+    while pending:
+        y, ends = pending.pop()
+        if ends:
+            around.remove(id(y))
+            done.add(id(y))
+        elif type(y) in _CONTAINERS and id(y) not in done:
+            if id(y) in around:
+                return False
+            around.add(id(y))
+            inside = y.values() if isinstance(y, dict) else y
+            pending += [(y, True), *((z, False) for z in inside)]
+    return True
+
+
 def _containers_in(value: Any) -> Iterator[Any]:
     """The containers that ``value`` is and holds, but tuples, which are as good as equal ones."""
     pending = [value]
@@ -243,14 +262,28 @@ class ProgramState:
             if self._holds_value(change.now):
                 if not _is_place(change):
                     self._refuse_value(change)
+                self._refuse_cycle(change)
                 found.append(change)
         return found
 
     @as_door
+    def _refuse_cycle(self, change: Change) -> None:
+        if not is_tree(change.now):
+            raise RuntimeError(
+                f"the program assigns a {type(change.now).__name__} that holds itself to "
+                f"{change.what}. A call would not make it anew. Assign tensors and constants, or a "
+                f"tuple, list or dictionary of these.{self._line_of(change)}"
+            )
+
+    def _line_of(self, change: Change) -> str:
+        line = line_naming(str(change.label), self.graph.code.entered.values())
+        return happened_at(line or self.graph.code.first_line)
+
     def made_anew(self, changes: Sequence[Change]) -> list[Change]:
         """The changes that assign a container of Python's own that the program has made, with
         constants inside."""
-        return [c for c in changes if _is_place(c) and self._is_new(c.now)]
+        places = [c for c in changes if _is_place(c) and is_tree(c.now)]
+        return [c for c in places if self._is_new(c.now)]
 
     def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
         """The orders of what ``changes`` put where nothing was, by identity of the owner."""

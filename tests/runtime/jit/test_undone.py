@@ -253,9 +253,15 @@ def _keeps_one_list_inside_too(t: Any, x: Tensor) -> None:
     t.other = {"kept": t.kept}
 
 
+def _keeps_a_list_in_itself(t: Any, x: Tensor) -> None:
+    t.kept = [x * 2]
+    t.kept.append(t.kept)
+
+
 @pytest.mark.parametrize(
     ("keep", "text"),
     [
+        (_keeps_a_list_in_itself, "assigns a list that holds itself to 'kept'"),
         (_keeps_a_set, "assigns a set, which it has made, to 'kept'"),
         (_keeps_one_list_inside_too, "assigns one list to 'kept'.*and to 'other'"),
     ],
