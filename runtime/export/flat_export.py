@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from ..aot.calls.simplified import fake_mode_of, of_state, plain, refuse_fake_state, state_of
 from ..aot.capture.aliasing import sharing
 from ..aot.capture.boundary import Boundary, Input, Made, Output, ViewStep
+from ..aot.capture.global_state import without_collection
 from ..aot.capture.joint import Joint, joint_graph
 from ..aot.capture.make_fx import make_fx
 from ..aot.capture.outputs import leaf_of
@@ -204,6 +205,7 @@ class Loss:
             )
 
 
+@without_collection()  # whose callbacks would be code of the program for the graph of objects
 def captured(
     f: Callable[..., Any],
     leaves: Sequence[Any],
