@@ -1,5 +1,5 @@
-"""No form of code decides what the runtime does: no frame, reference count, collector or opcode,
-and no text of an exception.
+"""No form of code decides what the runtime does: no frame, traceback, reference count, collector
+or opcode, and no text of an exception.
 
 Where the next form would be silent, the design is wrong. The exceptions are named, each with the
 reason why it cannot make a wrong answer."""
@@ -17,11 +17,17 @@ _LINE = "the user's line in messages and in the nodes of a graph"
 _HELD = "what an opaque object holds, which the graph of objects follows"
 
 EXCEPTIONS: dict[str, dict[str, str]] = {
+    "__main__.py": {"tracebacks": "what `python -m runtime` shows of a traceback"},
     "errors.py": {"frames": _LINE},
     "trace/provenance.py": {"frames": f"{_LINE}; the modules around it, for nn_module_stack"},
     "trace/error_lines.py": {
         "frames": _LINE,
         "texts of exceptions": "whether a message has the line already",
+        "tracebacks": f"{_LINE}; whether an error is the program's own, so that jit runs the call "
+        "eagerly: else state is put back, and an eager run without the error warns",
+    },
+    "aot/calls/compiled_program.py": {
+        "tracebacks": "which call of its graph has failed, for the note on what it had written"
     },
     "aot/python_state/closed_over.py": {"frames": _LINE},
     "aot/python_state/entry_hook.py": {
@@ -84,6 +90,8 @@ class _Forms(ast.NodeVisitor):
             owner == "inspect" and node.attr in self.FRAMES
         ):
             self.found.add("frames")
+        if node.attr == "tb_frame":
+            self.found.add("tracebacks")
         if owner == "sys" and node.attr in self.HOOKS:
             self.found.add("hooks")
         if node.attr == "getrefcount":
@@ -147,6 +155,7 @@ def test_no_form_decides_but_for_named_reasons() -> None:
 def _pieces() -> Iterator[tuple[str, str]]:
     yield "import sys\nframe = sys._getframe(1)", "frames"
     yield "x = frame.f_locals['self']", "frames"
+    yield "code = error.__traceback__.tb_frame.f_code", "tracebacks"
     yield "import inspect\ninspect.stack()", "frames"
     yield "from sys import _getframe", "frames"
     yield "import gc\ngc.collect()", "the collector"

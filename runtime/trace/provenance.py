@@ -186,19 +186,6 @@ def origin_of(node: fx.Node) -> Line | None:
     return (users or lines)[-1] if lines else None
 
 
-def line_in(error: BaseException) -> str:
-    """The user's line at which ``error`` left the program, as the end of an error message. Empty
-    if there is none."""
-    found = None
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if is_of_user(code.co_filename):
-            found = code.co_filename, trace.tb_lineno, code.co_name
-        trace = trace.tb_next
-    return happened_at(found)
-
-
 def refuse_default_dtype() -> NoReturn:
     """Raise: a program that is captured has set the default dtype, which calls without a dtype
     have. Each call of its graph finds its own."""
