@@ -36,7 +36,7 @@ from .name_lines import line_naming
 from .nodes import Change, Named, Node, OneByOne, Place
 from .object_graph import ObjectGraph, early_graph
 from .program_code import Code
-from .reads import OF_MEMORY, WHOLE, Read, has_place
+from .reads import OF_MEMORY, Read, has_place
 from .state_guard import StateGuard
 from .values import MISSING, SIMPLE, attributes_of, look_into
 
@@ -486,12 +486,9 @@ class ProgramState:
         by_owner: dict[int, set[Any]] = {}
         for owner, label in carried:
             by_owner.setdefault(owner, set()).add(label)
-        asked = []
         for node in self.graph.nodes:
             node.free = frozenset(by_owner.get(id(node.owner), ()))
-            if WHOLE not in node.free:
-                asked.append(node)
-        guard = self.guard = StateGuard(asked)
+        guard = self.guard = StateGuard(self.graph.nodes)
         if effects.changes or not effects.repeats:
             guard.stays = guard.holds()
         if undo and effects.changes:

@@ -21,7 +21,6 @@ from ...session.tensor import unwrap
 from .values import MISSING, SIMPLE
 from .values import same as same_value
 
-WHOLE: Any = object()
 FACTS: Any = object()
 ELEMENTS: Any = object()
 
@@ -36,8 +35,7 @@ class Slots:
 @dataclass(frozen=True, eq=False)
 class Read:
     """Where a program finds an object: as item ``name`` of a dictionary, or as an attribute of
-    :class:`Slots`. With the name ``WHOLE`` it is the list or dictionary with all its items.
-    ``value``: what it has found.
+    :class:`Slots`. ``value``: what it has found.
 
     With the name ``FACTS`` the owner is a tensor, and ``value`` is what it says of itself; with
     ``ELEMENTS`` its elements; with a name of ``OF_MEMORY`` where it is."""
@@ -59,10 +57,6 @@ class Read:
         value = constant(self.value)
         if self.name is FACTS:
             return f"{constant(facts)}({constant(self.owner)}) == {value}"
-        if self.name is WHOLE:
-            if not self.value:
-                return f"not {constant(self.owner)}"
-            return f"{constant(same)}({constant(self.owner)}, {value})"
         if isinstance(self.owner, Mapping):
             key = repr(self.name) if type(self.name) is str else constant(self.name)
             now = f"{constant(self.owner)}.get({key}, {constant(MISSING)})"
@@ -84,8 +78,6 @@ class Read:
     def _what(self) -> str:
         if self.name is ELEMENTS:
             return "the elements"
-        if self.name is WHOLE:
-            return "the items"
         if isinstance(self.name, torch.Tensor):
             return f"the {type(self.name).__name__}"
         return f"the {self.name!r}"
@@ -155,8 +147,6 @@ def same(a: Any, b: Any) -> bool:
 
 def look_up(owner: Any, name: Any) -> Any:
     """What ``owner`` has under ``name``, or ``MISSING``."""
-    if name is WHOLE:
-        return owner
     if isinstance(owner, torch.Tensor):
         return _OF_TENSORS[name](owner) if name in _OF_TENSORS else OF_MEMORY[name](owner)
     if isinstance(owner, Mapping):

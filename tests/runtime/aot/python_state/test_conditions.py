@@ -15,7 +15,6 @@ from runtime.aot import aot_function, nop
 from runtime.aot.python_state.reads import (
     ELEMENTS,
     FACTS,
-    WHOLE,
     Read,
     Slots,
     asked_for,
@@ -51,10 +50,6 @@ def an_item(value: Any, other: Any, key: Any = "a") -> tuple[Read, Callable[[], 
     return Read(owner, key, value), lambda: owner.__setitem__(key, other)
 
 
-def whole(items: Any, change: Callable[[Any], Any]) -> tuple[Read, Callable[[], Any]]:
-    return Read(items, WHOLE, items.copy()), lambda: change(items)
-
-
 def in_slot() -> tuple[Read, Callable[[], Any]]:
     s = Slotted()
     return Read(Slots(s), "rate", 1.0), lambda: setattr(s, "rate", 2.0)
@@ -73,10 +68,6 @@ CASES: dict[str, Callable[[], tuple[Read, Callable[[], Any]]]] = {
     "a tensor as a key": lambda: an_item(1, 2, torch.ones(1)),
     "what is not there": lambda: an_item(MISSING, 1),
     "a slot": in_slot,
-    "a list": lambda: whole([1, object()], lambda x: x.append(1)),
-    "an empty list": lambda: whole([], lambda x: x.append(1)),
-    "a dictionary": lambda: whole({"a": 1}, lambda x: x.update(b=1)),
-    "the order of a dictionary": lambda: whole(OrderedDict(a=1, b=1), lambda x: x.move_to_end("a")),
     "what a tensor says": lambda: of_tensor(FACTS, facts, lambda t: t.requires_grad_()),
     "its elements": lambda: of_tensor(
         ELEMENTS, lambda t: look_up(t, ELEMENTS), lambda t: t.mul_(2)
@@ -206,7 +197,6 @@ def test_what_the_program_has_changed_is_told_and_left_out(
     "read, text",
     [
         (Read({}, "a", 1), "the 'a' of a dict"),
-        (Read([], WHOLE, []), "the items of a list"),
         (Read(Slots(Slotted()), "rate", 1.0), "the 'rate' of a Slotted"),
         (Read(torch.ones(1), FACTS, None), "what a Tensor says of itself"),
         (Read(torch.ones(1), ELEMENTS, None), "the elements of a Tensor"),
