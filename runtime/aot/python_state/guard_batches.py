@@ -7,7 +7,8 @@
 A condition is Python source. It holds if all values are the objects that the program has found, or
 constants of a version that was compared before. It may fail although they are equal, so then the
 nodes are compared one by one. ``map`` over functions of C takes a fifth of the time of a loop in
-Python. Of few nodes each is asked by itself, which takes less time than ``map``."""
+Python. Of few nodes each is asked by itself, which takes less time than ``map``: ``c1() is c2``
+28 ns, and ``all(map(is_, map(c3, c1), c2))`` 180 ns and 25 for each node."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from .values import MISSING
 Constant = Callable[[Any], str]
 """Gives an object a name in the source."""
 
-FEW = 3
+FEW = 10
 """Nodes up to which each has a condition of its own."""
 _is = operator.is_
 _code, _defaults, _named_defaults, _content, _bases = map(
@@ -211,6 +212,8 @@ class NamesOfClasses:
         self._nodes = nodes
 
     def condition(self, constant: Constant) -> str:
+        if len(self._nodes) <= FEW:
+            return " and ".join(self._of_one(node, constant) for node in self._nodes)
         owns = [node.names for node in self._nodes]
         sizes = [len(node.defined) for node in self._nodes]
         gets = [own.get for own, node in zip(owns, self._nodes, strict=True) for _ in node.had]
@@ -228,6 +231,16 @@ class NamesOfClasses:
             )
         )
 
+    @staticmethod
+    def _of_one(node: ClassNames, constant: Constant) -> str:
+        own, missing = constant(node.names), constant(MISSING)
+        last = f"{constant(next)}({constant(reversed)}({own})) is {constant(node.last)}"
+        items = [
+            f"{own}.get({constant(name)}, {missing}) is {constant(x)}"
+            for name, x in node.had.items()
+        ]
+        return " and ".join((f"len({own}) == {len(node.defined)}", last, *items))
+
     def compare(self) -> bool:
         return _all_hold(self._nodes)
 
@@ -241,10 +254,19 @@ class PartsOfClasses:
         self._names, self._bases = map(list, zip(*(node.had for node in nodes), strict=True))
 
     def condition(self, constant: Constant) -> str:
+        if len(self._nodes) <= FEW:
+            return " and ".join(self._of_one(i, constant) for i in range(len(self._nodes)))
         classes = constant(self._classes)
         bases = _identities(constant, f"map({constant(_bases)}, {classes})", self._bases)
         names = _identities(constant, f"map({constant(class_name)}, {classes})", self._names)
         return f"{bases} and {names}"
+
+    def _of_one(self, i: int, constant: Constant) -> str:
+        cls, name = constant(self._classes[i]), constant(self._names[i])
+        return (
+            f"{constant(_bases)}({cls}) is {constant(self._bases)}[{i}] "
+            f"and {constant(class_name)}({cls}) is {name}"
+        )
 
     def compare(self) -> bool:
         now = [node.owner.__bases__ for node in self._nodes]
