@@ -37,6 +37,7 @@ from ..functionalize.functional_level import FunctionalValue
 from ..seam.ambient import Ambient
 from ..seam.level_mode import EnteringMode, entering_mode
 from ..seam.levels import SCOPE, Level, values_of
+from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
 from ..trace.provenance import here, text_of
 from ..trace.symbols import SYMBOLIC
@@ -365,7 +366,7 @@ class OutsideCalls:
             state = self._state
             if state is None or RUN.state is not state or _PROGRAM.captured is not None:
                 return f(*args, **kwargs)  # in a transform, or in another program
-            return self._captured(state, args, kwargs)
+            return unwatched(self._captured, state, args, kwargs)
 
         self.program = program
 
@@ -382,7 +383,7 @@ class OutsideCalls:
         program = _CapturedProgram(state, opened.flatten((args, kwargs))[0])
         _PROGRAM.captured = program
         try:
-            result = self.f(*args, **kwargs)
+            result = watched(self.f, *args, **kwargs)
         finally:
             _PROGRAM.captured = None
         return result if not program.calls else WithCalls(result, program.values, program.finish())

@@ -507,9 +507,11 @@ class Programs:
             while found is None:
                 kinds, unknown = self._opened(around, entered)
                 found = self._known(around, kinds, entered, tracked)
-                if found is None:
+                if found is not None:
+                    # only now: many programs are called once
+                    self._remember(around, given, kinds, found[0], tracked)
+                else:
                     found = self._made(around, kinds, spec, entered, tracked, unknown)
-            self._remember(around, given, kinds, found[0], tracked)
         return found
 
     def known(

@@ -8,7 +8,7 @@ function for each program.
         p0 = x0._inner
         if not (list(map(data_ptr, outside)) == pointers): return None
         if not tensors.check(p0, *outside): return None
-        if not state_holds(): return None
+        if not (list(map(dict_version, dictionaries)) == versions or compare()): return None
         return Call([x0, *leaves], [p0, *inner], [x0, *leaves], KINDS)
 
 It asks what :func:`~.arguments.enter` asks, about tensors of the classes that the first call had.
@@ -164,8 +164,8 @@ def guard(
     source.compare()
     source.require(*tensors.conditions(source.constant, apart))
     source.require(*(read.condition(source.constant) for read in reads))
-    if state is not None and not state.is_empty:
-        source.require(f"{source.constant(state.holds)}()")
+    for condition in () if state is None else state.conditions(source.constant):
+        source.require(condition)
     if sizes is not None:
         asked = [_item(plain, tensors.plain, i, source) for i in sizes.asked]
         source.require(f"{source.constant(sizes.holds)}({', '.join(asked)})")

@@ -64,19 +64,27 @@ class StateGuard:
     def holds(self) -> Callable[[], bool]:
         """Whether a call finds what the program has found. A function, made when it is needed."""
         names: dict[str, Any] = {}
-        lines = ["def holds():"]
 
         def constant(x: Any) -> str:
             name = f"c{len(names)}"
             names[name] = x
             return name
 
-        for batch in _Sorted(self.nodes).batches():
-            condition = batch.condition(constant)
-            compare = constant(batch.compare)
-            lines.append(f"    if not ({condition}) and not {compare}(): return False")
-        lines.append("    return True")
+        tests = [f"    if not ({c}): return False" for c in self.conditions(constant)]
+        lines = ["def holds():", *tests, "    return True"]
         return function(lines, "holds", "<guard of Python's state>", names)
+
+    def conditions(self, constant: Callable[[Any], str]) -> list[str]:
+        """Write the question of :attr:`holds` as Python source, one condition for each kind of
+        node. ``constant``: gives an object a name."""
+        return [
+            f"({batch.condition(constant)}) or {constant(batch.compare)}()"
+            for batch in self._batches
+        ]
+
+    @cached_property
+    def _batches(self) -> list[Batch]:
+        return _Sorted(self.nodes).batches()
 
     def differences(self) -> list[tuple[str, Any, Any]]:
         """Where a call finds something else: the name, what was there, what is."""

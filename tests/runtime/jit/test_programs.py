@@ -220,7 +220,7 @@ def test_other_modes_are_a_reason() -> None:
 
 def test_a_program_for_any_sizes_is_at_hand_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     run = jit(double)
-    for args in ones(2, 3):
+    for args in ones(2, 2, 3, 3):
         run(*args)
     # which a call comes to only if no program at hand takes it
     monkeypatch.setattr(Captures, "find", None)

@@ -82,6 +82,7 @@ def test_a_few_of_the_last_programs_are_asked_first_by_their_guards() -> None:
     f = function_of(recipe, programs)
     for n in range(1, 7):
         f(torch.ones(n))
+        f(torch.ones(n))  # found again, and only now a guard pays
         (recent,) = programs.recent.values()
         assert len(recent) == min(n, 4)
         assert [take([torch.ones(n)]) is not None for take, _ in recent] == [True] + [False] * (
