@@ -58,14 +58,10 @@ class Beginning:
 
         return begin
 
-    def _before_branches(self, draws: bool) -> Callable[[Call], Sequence[str]] | None:
-        if not draws and not self.arguments:
-            return None
-
+    def _before_branches(self, draws: bool) -> Callable[[Call], Sequence[str]]:
         def begin(call: Call) -> Sequence[str]:
             self._refuse(call)
-            if draws:
-                DRAWS.before = GeneratorStates()
+            DRAWS.before = GeneratorStates() if draws else None
             return ()
 
         return begin

@@ -66,10 +66,7 @@ class Layout:
     def __init__(self, asked: Sequence[Any] = (), places: Sequence[Place] = ()) -> None:
         self.asked = tuple(asked)
         self.places = tuple(places)
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.asked and not self.places
+        self.is_empty = not self.asked and not self.places
 
 
 @dataclass(eq=False)

@@ -32,8 +32,8 @@ class Side:
 
 
 class _Draws(Ambient):
-    """``before``: the states of the generators before the graph of this thread's call, if that may
-    turn out to be for another side."""
+    """``before``: the states of the generators before the graph of this thread's last call that had
+    branches, if it draws."""
 
     before: GeneratorStates | None = None
 
@@ -48,19 +48,10 @@ class Sides:
     def __init__(self) -> None:
         self.known: list[Side | None] = [None]
 
-    def result(self, run: Callable[[Side | None], Any]) -> Any:
-        """What ``run(side)`` gives for the side that the call is on."""
-        DRAWS.before = None
-        try:
-            return run(self.known[0])
-        except OtherSide as e:
-            other = e
+    def by_another(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
+        """The result ``run(side)`` by another program than the first one, which has raised
+        ``other``. If all are for other sides, one more is captured."""
         _undraw()
-        return self._by_another(run, other)
-
-    def _by_another(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
-        """The result by another program than the first one. If all are for other sides, one more is
-        captured."""
         for side in self.known[1:]:
             try:
                 result = run(side)

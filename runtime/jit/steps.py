@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from operator import attrgetter
@@ -40,7 +40,7 @@ from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
 from ..tape.values import GradValue
-from ..trace.number_reads import AskedForNumber, going, number_of
+from ..trace.number_reads import AskedForNumber, OtherSide, going, number_of
 from ..trace.symbols import SYMBOLIC
 from .beginning import Beginning
 from .optimizer_steps import refuse_strangers
@@ -64,7 +64,6 @@ _BACKWARD_HOOKS, _POST_HOOKS = (
 )
 
 
-_NOTHING = nullcontext()
 _NO_ENTRY = Entry(Layout(), [], [])
 
 
@@ -165,20 +164,32 @@ class Steps:
         """``f`` by ``run``, which runs the programs."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.layout.places:
+                return self._result(run, args, kwargs)
             # a number that one call reads and assigns is no other call's meanwhile
-            with self._assigning if self.layout.places else _NOTHING:
-                return self.sides.result(partial(self._result, run, args, kwargs))
+            with self._assigning:
+                return self._result(run, args, kwargs)
 
         return call
 
-    def _result(self, run: Callable[..., Any], args: Any, kwargs: Any, side: Side | None) -> Any:
-        """What ``run`` gives and leaves by the program for a side."""
+    def _result(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What ``run`` gives and leaves, by the program for the side that the call is on."""
+        try:
+            return self._by_side(run, args, kwargs, self.sides.known[0])
+        except OtherSide as e:
+            other = e
+        return self.sides.by_another(partial(self._by_side, run, args, kwargs), other)
+
+    def _by_side(self, run: Callable[..., Any], args: Any, kwargs: Any, side: Side | None) -> Any:
         while True:
             layout = self.layout
-            entry = () if layout.is_empty else (self._entry(layout, args, kwargs),)
-            sides = () if side is None else (side,)
             try:
-                result = run(*entry, *sides, *args, **kwargs)
+                if layout.is_empty and side is None:
+                    result = run(*args, **kwargs)
+                else:
+                    entry = () if layout.is_empty else (self._entry(layout, args, kwargs),)
+                    sides = () if side is None else (side,)
+                    result = run(*entry, *sides, *args, **kwargs)
             except _Again:
                 continue
             return result.carry_out(args, kwargs) if type(result) is Outcome else result

@@ -89,9 +89,11 @@ def test_a_capture_goes_the_way_that_is_known_of_the_call() -> None:
         return way
 
     sides = Sides()
-    assert sides.result(run) == "-+-"
+    with pytest.raises(OtherSide) as other:
+        run(sides.known[0])
+    assert sides.by_another(run, other.value) == "-+-"
     assert tried == ["", "-", "-+-"]
-    assert sides.result(run) == "-+-" and len(tried) == 4
+    assert run(sides.known[0]) == "-+-"
 
 
 def test_what_python_makes_of_a_condition_is_refused_with_its_line() -> None:
