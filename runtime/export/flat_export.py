@@ -27,6 +27,7 @@ from ..aot.capture.outputs import leaf_of
 from ..aot.python_state.frozen_state import FrozenState
 from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ..seam.generator_states import own_draws
+from ..seam.levels import living
 from ..seam.user_code import watched
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at
@@ -66,7 +67,7 @@ def traced_before_dispatch(
         values = [level.wrap(t) if isinstance(t, torch.Tensor) else t for t in traced]
         try:
             with level.mode:
-                outs, out_spec = pytree.tree_flatten(level.run_inside(f, values, {}))
+                outs, out_spec = pytree.tree_flatten(living(level.run_inside(f, values, {})))
             for v in level.closed_over.values():
                 if v._store.memory.generation:
                     raise RuntimeError(

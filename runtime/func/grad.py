@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from ..errors import NestedTensor
 from ..seam.keys import set_excluded
 from ..seam.level_mode import entered
-from ..seam.levels import Value
+from ..seam.levels import Value, living, refuse_closed
 from ..seam.memory import storage_of
 from ..seam.shells import VALUES
 from ..tape.engine import execute
@@ -58,7 +58,7 @@ def _recorded(
     before = torch.is_grad_enabled()
     _set_grad_enabled(True)
     try:
-        return level.run_inside(func, args, kwargs)
+        return living(level.run_inside(func, args, kwargs))
     finally:
         _set_grad_enabled(before)
 
@@ -102,6 +102,7 @@ def _lowered(level: GradLevel, tree: trees.Tree) -> trees.Tree:
 
 
 def _edge(level: GradLevel, v: object) -> Edge | None:
+    refuse_closed(v, "the derivative")
     return edge_of(v) if isinstance(v, Value) and v._level is level else None
 
 

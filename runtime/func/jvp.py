@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
-from ..seam.levels import Value
+from ..seam.levels import Value, refuse_closed
 from ..tape.foreign import pass_mark_on
 from ..tape.running import with_forward_mode
 from ..tape.view_history import aliases
@@ -71,6 +71,7 @@ def jvp(
         check_outputs("jvp(f, primals, tangents)", flat_out)
         results, result_tangents = [], []
         for o in flat_out:
+            refuse_closed(o, "the derivative")
             inner, t = (
                 (o._inner, tangent_of(o))
                 if isinstance(o, Value) and o._level is level

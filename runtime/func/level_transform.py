@@ -10,7 +10,7 @@ import torch
 
 from ..functionalize.functional_level import FunctionalValue
 from ..seam.level_mode import entered
-from ..seam.levels import Level, Value
+from ..seam.levels import Level, Value, living
 from .trees import map_tensors
 
 Function = Callable[..., Any]
@@ -34,7 +34,7 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
             level = make_level()
             try:
                 given, named = map_tensors(lambda t: level.wrap(entered(t)), (args, kwargs))
-                return map_tensors(level.lowered, level.run_inside(f, given, named))
+                return map_tensors(level.lowered, living(level.run_inside(f, given, named)))
             finally:
                 level.close()
 

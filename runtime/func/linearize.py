@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..seam.levels import Value
+from ..seam.levels import Value, refuse_closed
 from ..tape.running import with_forward_mode
 from ..tape.saved import Saved, store
 from ..tape.view_history import OF_MEMORY, has_strides
@@ -101,6 +101,7 @@ def _linearized(
                 raise RuntimeError(
                     f"linearize(f, *primals): Expected f to return only Tensors, got {type(o)}"
                 )
+            refuse_closed(o, "the derivative")
             mine = isinstance(o, Value) and o._level is level
             results.append(o._inner if isinstance(o, Value) and mine else o)
             t = tangent_of(o) if mine else None

@@ -11,7 +11,7 @@ import torch
 from ..errors import NestedTensor
 from ..seam.generator_states import GeneratorStates
 from ..seam.level_mode import entered
-from ..seam.levels import Value
+from ..seam.levels import Value, living
 from ..tape.foreign import pass_mark_on
 from . import draws, trees
 from .batch import BatchLevel, EmptyBatch
@@ -196,7 +196,7 @@ class MappedFunction:
             ]
             args = trees.unflatten(inputs, spec)
             with draws.Randomness(level):
-                outs = self.func(*args, **kwargs)
+                outs = living(self.func(*args, **kwargs))
             return self._outputs(level, outs)
         finally:
             level.close()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..seam.levels import living
 from ..seam.memory_gate import memory_gate
 from ..seam.transforms_of_torch import refuse_value_of_torch
 from ..trace.error_lines import naming_line
@@ -38,7 +39,7 @@ def _run(
         stores = {i: v._store for i, v in values.items()}
         level.turns = {id(v): [] for v in values.values()}
         with memory_gate() as gate, level.mode:
-            outs = f(*(values.get(i, x) for i, x in enumerate(inputs)))
+            outs = living(f(*(values.get(i, x) for i, x in enumerate(inputs))))
         results = [level.lowered(o) for o in outs]
         level.settle((*stores.values(), *(s for _, s in level.held)))
         changed = [

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import copy
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from operator import attrgetter
 from typing import Any, NoReturn
 
 import torch
 from torch._C import _disabled_torch_function_impl
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _pop_mode_temporarily
-from torch.utils._pytree import tree_leaves
 
 from ..errors import EscapedValue, InplaceError, called_from
 from .ambient import Ambient
@@ -31,6 +31,7 @@ from .memory import guard_methods, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
+from .transforms_of_torch import of_returned_transform
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
@@ -99,7 +100,7 @@ class Level:
     def _is_inside_of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether one of the arguments is no value, and consists of values of this level or of an
         inner one."""
-        tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
         if not any(v._level.number >= self.number for t in tensors for v in _parts_of(t)):
             return False
         for t in tensors:
@@ -268,8 +269,9 @@ class Value(torch.Tensor):
     ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape
     unless the level has ``hidden`` dimensions. ``_view``: for the result of a view op, how to
     follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often its sizes or
-    strides have changed in place. ``_earlier``: by that number, the sizes, strides and offset that
-    it had. ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the
+    strides have changed in place, and ``_reshaped_at`` where that happened last, for messages.
+    ``_earlier``: by that number, the sizes, strides and offset that it had.
+    ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the
     strides of the inner tensor. ``_nesting`` and ``_root``: see
     :mod:`.nested_views`. ``released_from``: the value that this is an alias of, if a
     Function wrote to that value and returned it. ``_home``: a class attribute, the one level of all
@@ -280,12 +282,13 @@ class Value(torch.Tensor):
     _shown: type = torch.Tensor
     # A value stands for a tensor of torch. Libraries choose what they do for an object by its
     # class: by ``x.__class__``, or by the module of it.
-    __class__ = property(attrgetter("_shown"), lambda self, kind: self._become(kind))
+    __class__ = property(operator.attrgetter("_shown"), lambda self, kind: self._become(kind))
 
     _level: Level
     _inner: torch.Tensor
     _view: Any = None
     _reshaped: int = 0
+    _reshaped_at: str = ""
     _earlier: dict[int, tuple[Any, Any, Any]] | None = None
     _geometry: Geometry | None = None
     _faithful: bool = False
@@ -630,6 +633,32 @@ def outlived(
     result = func(*inner, **{name: unwrapped(a) for name, a in kwargs.items()})
     # a write returns the object written to
     return next((a for a, x in zip(args, inner, strict=True) if x is result), result)
+
+
+def living(tree: Any) -> Any:
+    """``tree``, what a transformed function returns, with the inner tensors of values whose
+    transforms have returned, as :func:`outlived` takes them, and those of torch's own transforms.
+    Values with a history stay, see :func:`refuse_closed`.
+
+    Example: a function that runs a transform, stores a constant of it and returns that."""
+    if type(tree) in VALUES:
+        return living(tree._inner) if _is_outlived(tree) else tree
+    if isinstance(tree, torch.Tensor):
+        inner = of_returned_transform(tree)
+        return tree if inner is tree else living(inner)
+    if type(tree) is tuple or type(tree) is list:
+        found = type(tree)(map(living, tree))
+        return found if any(map(operator.is_not, found, tree)) else tree
+    if not any(type(x) in VALUES and _is_outlived(x) for x in pytree.tree_leaves(tree)):
+        return tree
+    return pytree.tree_map(living, tree)
+
+
+def refuse_closed(result: Any, what: str) -> None:
+    """Raise ``EscapedValue`` if ``result``, which ``what`` is to differentiate, is a value of a
+    transform that has returned, and has a history there: its derivative would be lost."""
+    if type(result) in VALUES and not result._level.alive:
+        raise escaped(result._level, what)
 
 
 def escaped(level: Level, what: object) -> EscapedValue:

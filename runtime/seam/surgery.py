@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 
+from ..errors import called_from
+
 # sets the type of an object, which may say another class when it is asked for ``__class__``
 set_class: Any = object.__dict__["__class__"].__set__
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
@@ -83,6 +85,7 @@ def change_geometry(view_op: Any, target: Any, args: Sequence[Any], kwargs: dict
         state.pop("_view", None)
     target.__dict__.update(state)
     target._reshaped += 1
+    target._reshaped_at = called_from()
     return target
 
 

@@ -20,6 +20,9 @@ _functorch = torch._C._functorch
 _innermost: Callable[[], Any] = _functorch.peek_interpreter_stack  # None: no transform runs
 _is_wrapped = _functorch.is_functorch_wrapped_tensor
 _VMAP = _functorch.TransformType.Vmap
+of_returned_transform: Callable[[torch.Tensor], torch.Tensor] = _functorch.unwrap_if_dead
+"""The tensor inside of a tensor that belonged to a transform of torch's own which has returned. Any
+other tensor as it is."""
 
 
 class DualLevelOfTorch:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..errors import InplaceError
+from ..errors import InplaceError, called_from
 from ..rules.ops import DIFFERENTIABLE, Op
 from ..rules.tensors import foreach
 from ..seam.keys import uncounted
@@ -196,6 +196,7 @@ def _change_geometry(op: Op, target: Any, args: Sequence[Any], kwargs: dict[str,
 def follow_inner(v: Any) -> None:
     """Give ``v`` the sizes, strides and storage of its inner tensor, which have changed."""
     v._reshaped += 1
+    v._reshaped_at = called_from()
     v._earlier = None  # of other memory
     refit(v, v._level.wrap(v._inner))
 

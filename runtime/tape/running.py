@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..seam.ambient import Ambient
-from ..seam.levels import Level
+from ..seam.levels import Level, living
 
 
 class _Running(Ambient):
@@ -89,7 +89,7 @@ def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
         FORWARD.off_below = level.number
     _set_enabled(True)
     try:
-        return level.run_inside(func, args, {})
+        return living(level.run_inside(func, args, {}))
     finally:
         FORWARD.off_below = off_below
         _set_enabled(enabled)

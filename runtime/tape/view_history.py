@@ -121,10 +121,10 @@ class View:
 
     def _lost(self) -> NoReturn:
         raise InplaceError(
-            f"the base of a view has changed its geometry in place ({list(self.base.shape)} now), "
-            "and the view cannot follow it at this level; "
+            f"the base of a view has changed its geometry in place ({list(self.base.shape)} now)"
+            f"{self.base._reshaped_at}. The view cannot follow it at this level; "
             "use the out-of-place op (t, transpose, squeeze, …). "
-            f"It happened{called_from()}"
+            f"The view was needed{called_from()}"
         )
 
     def refresh(self, v: Any) -> None:

@@ -11,7 +11,7 @@ from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ..seam.levels import Value
+from ..seam.levels import Value, living
 from ..seam.memory_gate import memory_gate
 from . import checking_kernels as checking_kernels
 from . import composite_kernels as composite_kernels
@@ -107,7 +107,7 @@ def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) ->
     environment = None if level.abstraction is None else level.abstraction.shape_env
     try:
         with running(environment):
-            outs: Sequence[Any] = provenance.run(f, level, *given)
+            outs: Sequence[Any] = living(provenance.run(f, level, *given))
     except Exception as e:
         with paused():  # an error may hold sizes of a program around
             name_line(e, e.__traceback__, _advice(level, e))

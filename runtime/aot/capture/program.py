@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from ...autograd.function_node import FunctionNode
 from ...functionalize.functional_level import FunctionalValue
 from ...seam import factories
+from ...seam.levels import living
 from ...tape.engine import execute
 from ...tape.nodes import Edge, Node
 from ...tape.nodes import Input as Leaf
@@ -206,7 +207,7 @@ class Program:
             return self.primals.from_outside(t)
 
         with ClosedOver(enter) if self.lift else nullcontext() as closed_over, states, own_casts():
-            result = self.tape.run_inside(self.f, given, {})
+            result = living(self.tape.run_inside(self.f, given, {}))
             opened.fix_keys(result)
             outs, spec = opened.flatten(result)
         for o in outs:

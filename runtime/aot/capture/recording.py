@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 from ...rules.ops import DIFFERENTIABLE, INPLACE, op_of
-from ...seam.levels import Value
+from ...seam.levels import Value, living
 from ...seam.surgery import GEOMETRY, refit
 from ...session.tensor import Tensor
 from ...tape.hooks import register
@@ -125,7 +125,7 @@ class Recording:
             for t, v in zip(inputs, values, strict=True)
         ]
         with self.mode, TracedGradients(inputs, arguments):
-            return self.tape.run_inside(f, arguments, {})
+            return living(self.tape.run_inside(f, arguments, {}))
 
     def _from_outside(self, t: torch.Tensor) -> Any:
         # the modes of the trace and of this recording would see that its memory is read
