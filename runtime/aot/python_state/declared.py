@@ -129,7 +129,7 @@ def _is_constant(node: Node) -> bool:
     if not isinstance(node, Attributes):
         return isinstance(node, _OF_CODE)
     kind = type(node.owner)
-    if kind.__module__ == "typing":
+    if kind.__module__ == "typing" or (issubclass(kind, torch.Tensor) and not node.own):
         return True
     frozen = getattr(vars(kind).get("__dataclass_params__"), "frozen", False)
     return issubclass(kind, _WITHOUT_STATE) or bool(frozen)

@@ -343,7 +343,7 @@ class ObjectGraph:
         if isinstance(t, Value) and t._level.number > 0:
             return
         self.tensors[id(t)] = Read(t, FACTS_OF_TENSOR, facts(t))
-        if type(t) in _PLAIN_TENSORS and t.__dict__:
+        if type(t) in _PLAIN_TENSORS:  # most have no attribute yet, and are asked for the first one
             self._object(t, name)
 
     def _array(self, x: np.ndarray[Any, Any], name: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import runtime
 from runtime import jit
@@ -581,3 +581,20 @@ def test_a_custom_function_on_a_parameter_trains_it_with_what_its_backward_finds
         return w.tolist()
 
     assert trained(jit) == pytest.approx(trained(lambda f: f))
+
+
+def test_the_first_attribute_of_a_tensor_is_noticed() -> None:
+    table = torch.ones(2)
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        return x * table * getattr(table, "scale", 1.0)
+
+    def result() -> Any:
+        return f(torch.ones(2)).tolist()
+
+    assert result() == result() == [1.0, 1.0]
+    table.scale = 3.0  # type: ignore[attr-defined]
+    assert result() == [3.0, 3.0]
+    del table.scale  # type: ignore[attr-defined]
+    assert result() == [1.0, 1.0]
