@@ -437,9 +437,7 @@ def _forward_mode(
     with forward_ad.dual_level(), warnings.catch_warnings():
         # torch scripts its forward-mode formulas at the first use, and warns that
         # scripting is deprecated.
-        warnings.filterwarnings(
-            "ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning
-        )
+        warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
         duals = [
             forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)
         ]

@@ -77,9 +77,7 @@ class TorchTarget:
 
     def __init__(self) -> None:
         with warnings.catch_warnings():  # torch imports these at its first jvp and scripts them
-            warnings.filterwarnings(
-                "ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning
-            )
+            warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
             importlib.import_module("torch._decomp.decompositions_for_jvp")
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,7 +38,8 @@ _in_functorch = torch._C._are_functorch_transforms_active
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _Function: Any = torch.autograd.function.Function
 _graph: Any = torch.autograd.graph
-_record = _Function.__dict__["apply"].__func__
+# with the class of a call it gives the function; up to torch 2.13 it is Python's, and then C's
+_record = _Function.__dict__["apply"].__get__
 _run_backward = _graph._engine_run_backward
 _checkpoint: Any = sys.modules["torch.utils.checkpoint"]  # which torch imports
 _SURROUNDINGS = "_checkpoint_without_reentrant_generator"
@@ -48,7 +49,7 @@ _traced, _entered = _ProxyMode.__torch_dispatch__, _ProxyMode.__enter__
 _forward_ad: Any = vars(torch.autograd.forward_ad)
 
 
-@functools.wraps(_record)
+@functools.wraps(_Function.apply)
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     given = (*args, *kwargs.values())
     for a in given:
@@ -57,11 +58,11 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     else:
         # a program that is captured has tensors from outside for its own
         if entering() is None or not any(isinstance(a, torch.Tensor) for a in given):
-            return _record(cls, *args, **kwargs)
+            return _record(None, cls)(*args, **kwargs)
     # A transform of torch's own that runs inside of a level comes first, as at an ATen call. It
     # applies another class to what it has around.
     if _in_functorch() and any(isinstance(a, torch.Tensor) and _is_wrapped(a) for a in given):
-        return _record(cls, *args, **kwargs)
+        return _record(None, cls)(*args, **kwargs)
     return _ours(cls, args, kwargs)
 
 

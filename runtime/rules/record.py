@@ -171,12 +171,25 @@ def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
         ) from e
 
 
+REMOVED = frozenset(("cholesky",))
+"""Ops of ATen that have rules here, and that not every supported version of torch has."""
+
+
+def of_this_torch(names: str | Iterable[str]) -> tuple[str, ...]:
+    """``names``, a list or one string, without those of ``REMOVED`` that the installed torch does
+    not have."""
+    each = names.split() if isinstance(names, str) else names
+    return tuple(
+        n for n in each if n not in REMOVED or hasattr(torch.ops.aten, n.partition(".")[0])
+    )
+
+
 def register(
     names: str | Iterable[str], into: dict[torch._ops.OpOverload, Record] = RECORDS, **rules: Any
 ) -> Record:
     """Make a record for the overloads in ``names`` (one string, separated by spaces) and store it.
     An overload has one record per table."""
-    each = tuple(names.split()) if isinstance(names, str) else tuple(names)
+    each = of_this_torch(names)
     if unknown := sorted(rules.keys() - _FIELDS):
         raise ValueError(
             f"{' '.join(each)}: a record has no {', '.join(unknown)}; "
@@ -184,6 +197,8 @@ def register(
         )
     record = Record(names=each, **rules)
     funcs = [overload(name) for name in each]
+    if not funcs:
+        return record
     for func in funcs:
         if func in into:
             raise ValueError(

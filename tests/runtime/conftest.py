@@ -13,9 +13,7 @@ import runtime
 from runtime import unwrap, wrap
 
 with warnings.catch_warnings():  # torch imports these at its first jvp, and scripts them
-    warnings.filterwarnings(
-        "ignore", message="`torch.jit.script` is deprecated", category=DeprecationWarning
-    )
+    warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
     importlib.import_module("torch._decomp.decompositions_for_jvp")
 
 

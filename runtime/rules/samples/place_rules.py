@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..ops import Op
-from ..record import overload
+from ..record import of_this_torch, overload
 from .place_views import VIEWS
 from .places import Listed, Mixed, Place, Placed, Pooled, Tensor, is_packed, listed, one_place
 
@@ -37,7 +37,7 @@ def rule_of(op: Op) -> Rule | None:
 
 
 def _give(names: str, rule: Rule) -> None:
-    for name in names.split():
+    for name in of_this_torch(names):
         _rules[overload(name)] = rule
 
 

@@ -299,7 +299,7 @@ def test_modules_that_hold_their_state_elsewhere_are_refused() -> None:
     parallel = nn.DataParallel(nn.Linear(2, 2))
     assert "nn.DataParallel module" in both(lambda lib, _: lib.functional_call(parallel, {}, X))[1]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
         scripted = torch.jit.script(nn.Linear(2, 2))
     assert "Jitted modules" in both(lambda lib, _: lib.functional_call(scripted, {}, X))[1]
 

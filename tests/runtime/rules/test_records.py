@@ -9,6 +9,7 @@ import torch
 from torch.library import Library
 
 from runtime.func import vmap
+from runtime.rules import record as records
 from runtime.rules.ops import VIEW, op_of
 from runtime.rules.record import RECORDS, HiddenWrites, Record, asking, overload, register
 from runtime.seam.surgery import GEOMETRY
@@ -179,3 +180,13 @@ def test_one_of_several_overloads_may_lack_an_argument() -> None:
     with pytest.raises(ValueError, match="vjp for 'other'"):
         register("cos sinh", table, vjp={"self": lambda g: g, "other": lambda g: g})
     assert len(table) == 3
+
+
+def test_a_removed_op_has_no_record_where_torch_lacks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "REMOVED", frozenset(("removed", "removed_too")))
+    assert records.of_this_torch("sin removed cos removed_too") == ("sin", "cos")
+    into: dict[Any, Any] = {}
+    register("removed", into, nondiff=True)
+    assert not into
+    with pytest.raises(ValueError, match="no operator aten::cosinus"):
+        register("cosinus removed", into, nondiff=True)
