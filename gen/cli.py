@@ -65,6 +65,10 @@ ELSEWHERE = {
             "refuses gaps, duplicates and mixtures by name"
         ),
     ),
+    "catalog": (
+        "gen.commands.write_catalog",
+        "write what torch's OpInfo database says of its ops, for matrices that name this version",
+    ),
     "durations": (
         "gen.commands.durations",
         "write matrix/durations.json, by which shards and groups are balanced, from results",

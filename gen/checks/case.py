@@ -153,6 +153,7 @@ class Case:
         self._require(parsed, (against,) if isinstance(against, str) else against)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         words = (against,) if isinstance(against, str) else tuple(against)
+        self._require_op_of_torch()
         self._require_own_op(
             axes["form"] if axes["values"] != "ill_formed" else "ill_formed", words
         )
@@ -198,6 +199,18 @@ class Case:
         ]
         if lacking:
             raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
+
+    def _require_op_of_torch(self) -> None:
+        """The matrix names the version of torch that it was written for. The installed one may lack
+        the op, or samples of the dtype."""
+        if not opinfo.may_have(self.op, self.row) or self.row.get("samples", "opinfo") != "opinfo":
+            return
+        info = opinfo.lookup(self.op)
+        if info is None:
+            raise Lacking(f"torch {torch.__version__} has no {self.op}")
+        device = "cpu" if self.device == "meta" else self.device
+        if getattr(torch, self.dtype) not in info.supported_dtypes(device):
+            raise Lacking(f"torch {torch.__version__} has no {self.op} of {self.dtype}")
 
     def _require_own_op(self, form: str, words: Sequence[str]) -> None:
         """A target with ops of its own runs those that it has, without effect on their arguments.

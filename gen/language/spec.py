@@ -536,6 +536,10 @@ class Matrix(Strict):
     include: Annotated[
         list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str])
     ] = []
+    torch: Annotated[
+        str | None,
+        Field(description="the version of torch whose ops are generated; default: the installed"),
+    ] = None
     targets: Targets = Targets()
     dtypes: dict[Word, Words] = {}
     devices: dict[Word, Device] = {}

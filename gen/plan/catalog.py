@@ -1,8 +1,13 @@
 """The facts of each op of torch's OpInfo database that expansion needs.
 
-Importing that database takes seconds. So its facts are stored as JSON under `.cache/`, in one file
-per torch version. Reading them needs no torch, which makes a warm `generate` fast. A matrix that
-names only ops of one's own does not read them at all."""
+    catalogs/torch-2.13.0.json      {"torch": "2.13.0", "ops": [{"name": "torch.abs", …}, …]}
+
+Importing that database takes seconds, and each version of torch has another one. So the facts of a
+version are a file of this folder, which `gen catalog` writes. A matrix names its version with
+`torch: 2.13.0`, and then the generated modules are the same whatever torch is installed. Without
+that line the facts are those of the installed torch, and stored under `.cache/` if this folder does
+not have them. Reading them needs no torch. A matrix that names only ops of one's own does not read
+them at all."""
 
 from __future__ import annotations
 
@@ -14,8 +19,10 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from gen.errors import nearest
 from gen.files import replace
 
+STORED = Path(__file__).parent / "catalogs"
 SCHEMA = 1  # raise it when `Facts` changes
 
 
@@ -69,23 +76,48 @@ class Unread(Mapping[str, Facts]):
 
 
 def torch_version() -> str:
-    """The installed torch's version, without importing it."""
+    """The installed torch's version, without importing it and without the build (`+cpu`)."""
     try:
-        return version("torch")
+        return version("torch").partition("+")[0]
     except PackageNotFoundError:
         return "none"
 
 
-def load(cache: Path) -> Catalog:
-    """The catalogue of the installed torch, which is read from `cache` when it is needed. If it is
-    not there, it is built and written."""
+class UnknownTorch(LookupError):
+    """There are no facts of the version of torch that a matrix names."""
+
+
+def load(cache: Path, wanted: str | None = None) -> Catalog:
+    """The catalogue of torch `wanted`, by default of the installed one. It is read when it is
+    needed, and built and written to `cache` if it is nowhere. Raises :class:`UnknownTorch` for a
+    version that is neither stored nor installed."""
     installed = torch_version()
-    return Catalog(
-        installed, Unread(lambda: _stored(cache / f"opinfo-{installed}-{SCHEMA}.json", installed))
-    )
+    found = wanted or installed
+    stored = stored_at(found)
+    if stored.exists():
+        return Catalog(found, Unread(lambda: _read(stored.read_text())))
+    if found != installed:
+        known = versions()
+        hint = nearest(found, known)
+        raise UnknownTorch(
+            f"there is no catalog of torch {found}, only of {', '.join(known)}"
+            + (f"; did you mean {hint}?" if hint else "")
+            + f" To make it, install torch {found} and run `matrix-gen catalog`."
+        )
+    return Catalog(found, Unread(lambda: _cached(cache / f"opinfo-{found}-{SCHEMA}.json", found)))
 
 
-def _stored(path: Path, installed: str) -> Catalog:
+def stored_at(torch: str) -> Path:
+    """The file of this package with the catalogue of a version, if that is stored."""
+    return STORED / f"torch-{torch}.json"
+
+
+def versions() -> list[str]:
+    """The versions of torch whose catalogues are stored."""
+    return sorted(path.stem.removeprefix("torch-") for path in STORED.glob("torch-*.json"))
+
+
+def _cached(path: Path, installed: str) -> Catalog:
     try:
         return _read(path.read_text())
     except (OSError, ValueError, KeyError, TypeError):
@@ -96,8 +128,13 @@ def _stored(path: Path, installed: str) -> Catalog:
         file=sys.stderr,
     )
     catalog = build()
-    replace(path, _written(catalog))
+    write(catalog, path)
     return catalog
+
+
+def write(catalog: Catalog, path: Path) -> None:
+    """Write `catalog` to a file, one op a line."""
+    replace(path, _written(catalog))
 
 
 def build() -> Catalog:
@@ -144,14 +181,13 @@ def build() -> Catalog:
             facts=tuple(fact for fact, holds in has.items() if holds),
         )
 
-    return Catalog.of(torch.__version__, (facts(name, info) for name, info in database().items()))
+    return Catalog.of(torch_version(), (facts(name, info) for name, info in database().items()))
 
 
 def _written(catalog: Catalog) -> str:
-    return json.dumps(
-        {"torch": catalog.torch, "ops": [asdict(op) for op in catalog.ops.values()]},
-        separators=(",", ":"),
-    )
+    ops = [json.dumps(asdict(op), separators=(",", ":")) for op in catalog.ops.values()]
+    lines = ",\n".join(ops)
+    return f'{{"torch":{json.dumps(catalog.torch)},"ops":[\n{lines}\n]}}\n'
 
 
 def _read(text: str) -> Catalog:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gen.errors import MatrixError
 from gen.files import replace
 from gen.language import validate
 from gen.plan import catalog, expand
@@ -55,7 +56,12 @@ def cache_of(matrix: Path) -> Path:
 def load_plan(matrix: Path) -> Plan:
     """The expanded matrix. Raises `MatrixError` with every mistake in it."""
     loaded = validate.load(matrix)
-    return expand.expand(loaded, catalog.load(cache_of(matrix)))
+    try:
+        found = catalog.load(cache_of(matrix), loaded.matrix.torch)
+    except catalog.UnknownTorch as unknown:
+        loaded.problem(("torch",), str(unknown))
+        raise MatrixError(loaded.problems) from None
+    return expand.expand(loaded, found)
 
 
 def coverage(plan: Plan) -> dict[str, dict[str, Any]]:

@@ -1,6 +1,7 @@
 """`assert_same` passes right results, fails wrong ones, and does not pass a comparison
 that proves nothing."""
 
+import re
 from typing import Any
 
 import pytest
@@ -351,3 +352,10 @@ def test_a_row_that_moved_makes_the_choices_of_its_former_name() -> None:
     moved = case("math.floor")
     moved.family = Family("tests", {"math.floor": {"former_name": "torch.mul"}})
     assert moved.seed == case("torch.mul").seed != case("math.floor").seed
+
+
+def test_an_op_or_dtype_that_this_torch_lacks_is_skipped_by_name() -> None:
+    with pytest.raises(Lacking, match=rf"torch {re.escape(torch.__version__)} has no torch\.gone"):
+        case("torch.gone").assert_same("forward", against="eager")
+    with pytest.raises(Lacking, match=r"has no torch\.special\.erfcx of complex128"):
+        case("torch.special.erfcx", "complex128").assert_same("forward", against="eager")

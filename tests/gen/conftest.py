@@ -45,7 +45,7 @@ Mistakes = Callable[[str], list[str]]
 
 @pytest.fixture(autouse=True)
 def _small_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "load", lambda cache: SMALL)
+    monkeypatch.setattr(catalog, "load", lambda cache, wanted=None: SMALL)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gen.cli import main
-from gen.plan.catalog import SCHEMA, Catalog, _written, torch_version
+from gen.plan.catalog import SCHEMA, Catalog, torch_version, write
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
@@ -336,7 +336,7 @@ def test_a_warm_run_imports_no_torch(project: Path, small: Catalog) -> None:
     """Importing torch alone would take longer than the whole of a warm run may."""
     cache = project / ".cache" / "gen"
     cache.mkdir(parents=True)
-    (cache / f"opinfo-{torch_version()}-{SCHEMA}.json").write_text(_written(small))
+    write(small, cache / f"opinfo-{torch_version()}-{SCHEMA}.json")
     code = (
         "import sys; from gen.cli import main; code = main(['generate']); "
         "assert 'torch' not in sys.modules; sys.exit(code)"

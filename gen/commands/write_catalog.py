@@ -1,0 +1,27 @@
+"""`gen catalog`: the facts of the OpInfo database of the installed torch, as a file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gen.plan import catalog
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=catalog.stored_at(catalog.torch_version()),
+        metavar="FILE",
+        help="where to write it (default: the catalogs of this package)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    found = catalog.build()
+    catalog.write(found, args.out)
+    print(f"{args.out}: {len(found.ops)} ops of torch {found.torch}")
+    return 0
