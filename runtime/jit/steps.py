@@ -324,6 +324,13 @@ class Steps:
             flat[i] = flat[i].detach()
         leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
         _refuse_histories(values)
+        self._note_gradients(gradients, leaves)
+        to = Destinations(leaves, gradients.frozen, spent, places, orders, marked)
+        return Outcome(pytree.tree_unflatten(flat, spec), values, to)
+
+    def _note_gradients(self, gradients: LeafGradients, leaves: Sequence[Any]) -> None:
+        """Note what a call asks and does of gradients before its graph runs. ``leaves``: those that
+        get another gradient."""
         added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
         arguments = [self._offset + x for x in gradients.added if isinstance(x, int)]
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -332,8 +339,6 @@ class Steps:
             reads=_without_hooks([*added, *gradients.differentiated]),
             begin=Beginning(tensors, arguments, self.donates).of,
         )
-        to = Destinations(leaves, gradients.frozen, spent, places, orders, marked)
-        return Outcome(pytree.tree_unflatten(flat, spec), values, to)
 
 
 def _refuse_retained(results: Sequence[Any]) -> None:

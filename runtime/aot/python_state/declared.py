@@ -85,10 +85,17 @@ def refuse_undeclared(
     outside = [c.what for c in changes if not held.has(c.node.owner)]
     if outside:
         _refuse(graph, "changes", outside)
-    owners = {id(node.owner): node for node in graph.nodes if not held.has(node.owner)}
-    moving = [Change(owners[i], label, None, None).what for i, label in carried if i in owners]
+    moving = _numbers_outside(graph, held, carried)
     if moving:
         _refuse(graph, "comes to a number that changes,", moving)
+
+
+def _numbers_outside(
+    graph: ObjectGraph, held: Holdings, carried: frozenset[tuple[int, Any]]
+) -> list[str]:
+    """The names of the places in ``carried`` whose owners ``held`` does not have."""
+    owners = {id(node.owner): node for node in graph.nodes if not held.has(node.owner)}
+    return [Change(owners[i], label, None, None).what for i, label in carried if i in owners]
 
 
 def _parts_of_classes(graph: ObjectGraph) -> Iterator[Any]:
