@@ -4,14 +4,16 @@ have no record here."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from .rules.ops import op_of
 from .rules.record import NESTED, RECORDS, Record
+from .tape.node_names import has_formula
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,15 @@ def missing() -> list[str]:
         name
         for name in set(torch_differentiates()) - recorded
         if not name.split(".")[0].endswith("_")
+    )
+
+
+def denied(records: Mapping[Any, Record] = RECORDS) -> list[str]:
+    """The overloads that torch has a formula for, although their record says that they are not
+    differentiable: their gradients would be zero without a word."""
+    names = {str(f).removeprefix("aten."): r for f, r in records.items()}
+    return sorted(
+        name for name, r in names.items() if r.nondiff is True and not r.vjp and has_formula(name)
     )
 
 

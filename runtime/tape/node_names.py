@@ -66,6 +66,12 @@ def _differentiable(block: str, arguments: str) -> bool:
     return False
 
 
+def has_formula(overload: str) -> bool:
+    """Whether the installed torch has a formula for some argument of ``sin.default`` or
+    ``sum.dim_IntList``. False as well if it does not ship its list."""
+    return overload in _numbered()
+
+
 def op_name(node: TapeNode) -> str:
     """The name of a node's op in torch's messages: the node's name without ``Backward0``."""
     return re.sub(r"Backward\d*$", "", node.name())

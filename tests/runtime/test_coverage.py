@@ -10,9 +10,9 @@ import torch
 
 from runtime import records_page
 from runtime.__main__ import main
-from runtime.coverage import missing, rows, torch_differentiates
+from runtime.coverage import denied, missing, rows, torch_differentiates
 from runtime.records_page import source
-from runtime.rules.record import RECORDS, asking, made_of
+from runtime.rules.record import RECORDS, Record, asking, made_of, register
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +36,13 @@ def test_what_is_missing_is_what_torch_lists_and_no_record_covers() -> None:
     assert "sin.default" in listed
     assert set(missing()) <= listed
     assert "sin.default" not in missing()
+
+
+def test_no_record_denies_a_derivative_that_the_installed_torch_has() -> None:
+    assert denied() == []
+    table: dict[Any, Record] = {}
+    register("sin argmax", table, nondiff=True)
+    assert denied(table) == ["sin.default"]
 
 
 @pytest.mark.parametrize("name", ["coverage", "records"])
