@@ -19,8 +19,10 @@ from torch.utils import _pytree as pytree
 
 from ..trace.provenance import line_of
 from .calls.arguments import enter, flatten
-from .calls.compiled_function import Recipe, aot_function
+from .calls.compiled_function import aot_function
 from .calls.module import AOTModule
+from .calls.program_capture import capture
+from .calls.recipe import Recipe
 from .capture.subclass_parts import names_of_parts
 from .compilers.boxed import nop
 from .partition.drawing import drawn
@@ -205,7 +207,8 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
             "an argument is a value of a transform. Explain the function outside of it"
         )
     idle = dict.fromkeys(("forward_compiler", "backward_compiler", "inference_compiler"), _idle)
-    program = dataclasses.replace(recipe, partition=seen, **idle).program(spec, call, tracked)
+    seeing = dataclasses.replace(recipe, partition=seen, **idle)
+    program = capture(seeing, spec, call, tracked)
     if not found:
         raise ValueError(
             "no gradient is wanted for these arguments, so nothing is saved. "

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ..aot.calls.compiled_function import Recipe, function_of
+from ..aot.calls.compiled_function import function_of
+from ..aot.calls.recipe import Recipe
 from ..aot.compilers.graph_names import named_compilers
 from ..aot.partition.partitions import default_partition
 from ..aot.python_state.closed_over import modules_of
@@ -148,6 +149,7 @@ def _captures(f: Callable[..., Any], options: Options) -> tuple[Captures, Callab
     steps = Steps(outside.program, bool(options.donate))
     recipe = Recipe(
         steps.program,
+        function_of,
         *named_compilers(options.compiler, options.compiler, options.compiler),
         default_partition,
         None,

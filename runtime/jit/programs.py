@@ -13,8 +13,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..aot.calls.arguments import Call, Kind, kind_of
-from ..aot.calls.compiled_function import Programs, Recipe
 from ..aot.calls.compiled_program import CompiledProgram
+from ..aot.calls.known_programs import Programs
+from ..aot.calls.recipe import Recipe
 from ..aot.python_state.reads import Facts
 from ..aot.python_state.summary import StateSummary
 from ..aot.python_state.values import MISSING

@@ -28,7 +28,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from ..aot.calls.compiled_function import Beside
+from ..aot.calls.recipe import Beside
 from ..aot.capture import opened
 from ..aot.capture.global_state import autocast_enabled, surroundings
 from ..aot.capture.leaf_gradients import LeafGradients, hooked

@@ -226,35 +226,39 @@ class CompiledProgram:
 
     def completed(self, call: Call, tracked: bool) -> Call | None:
         """As :meth:`takes`, for a call that finds in Python's state what the program has found."""
-        joint = self.joint
-        outside = enter(joint.closed_over, tracked, False) if joint.closed_over else None
+        closed_over = self.joint.closed_over
+        outside = enter(closed_over, tracked, False) if closed_over else None
         if outside is not None and outside.kinds != self.outside:
             return None
-        if (
-            self.sharing is not None
-            and sharing([*call.plain, *(outside.plain if outside is not None else ())])
-            != self.sharing
-        ):
+        tensors = [*call.plain, *(outside.plain if outside is not None else ())]
+        if self.sharing is not None and sharing(tensors) != self.sharing:
             return None
-        if any(not group.identical for group in joint.groups):
-            if any(
-                place_of(call.plain[g.members[0]]) != g.places[0]
-                for g in joint.groups
-                if len(g.members) == 1 and g.places
-            ):
+        based = self._based(call)
+        if based is None or not self._holds_symbols(based.plain):
+            return None
+        return based if outside is None else based.followed_by(outside)
+
+    def _based(self, call: Call) -> Call | None:
+        """``call`` with the bases of arguments that share memory as further arguments. None if
+        these lie in other places than those that the program was traced for."""
+        groups = self.joint.groups
+        if all(group.identical for group in groups):
+            return call
+        for group in groups:
+            alone = len(group.members) == 1 and group.places
+            if alone and place_of(call.plain[group.members[0]]) != group.places[0]:
                 return None
-            based = with_bases(call, joint.groups)
-            if based is None:
-                return None
-            call = based
-        if joint.abstraction is not None:
-            asked = [call.plain[i] for i in self._asked(call.plain)]
-            plain = (
-                asked if joint.layouts is None else [part for t in asked for part in flattened(t)]
-            )
-            if not joint.abstraction.holds(*plain):
-                return None
-        return call if outside is None else call.followed_by(outside)
+        return with_bases(call, groups)
+
+    def _holds_symbols(self, plain: Sequence[Any]) -> bool:
+        """Whether the graph is right for the sizes and numbers of ``plain``."""
+        joint = self.joint
+        if joint.abstraction is None:
+            return True
+        asked = [plain[i] for i in self._asked(plain)]
+        if joint.layouts is not None:
+            asked = [part for t in asked for part in flattened(t)]
+        return joint.abstraction.holds(*asked)
 
     def _asked(self, plain: Sequence[Any]) -> list[int]:
         """The arguments whose sizes or values are symbols of the graph."""
@@ -328,67 +332,94 @@ class CompiledProgram:
             else:
                 results = self.forward(plain)  # empties the list
         except BaseException as error:
-            _told(
-                error,
-                begun,
-                self.forward,
-                call.leaves,
-                len(call.leaves) - len(self.joint.closed_over),
-            )
+            n_arguments = len(call.leaves) - len(self.joint.closed_over)
+            _told(error, begun, self.forward, call.leaves, n_arguments)
             if isinstance(error, Exception):
                 name_origin(error)
             raise
         if self.direct is not None:
             return self._assembled([results[i] for i in self.direct])
-        if self.joint.boundary.ordinary:
-            results = _ordinary(results, self.joint.boundary.ordinary)
-        n_forward, leaves, boundary = self.n_forward, call.leaves, self.joint.boundary
+        return self._finished(call, results, reread)
+
+    def _finished(self, call: Call, results: Sequence[Any], reread: Sequence[Any]) -> object:
+        """What the call returns, after all that it does beside the graph. ``results``: what the
+        graph has returned. ``reread``: arguments that the backward wants as they were."""
+        leaves, boundary = call.leaves, self.joint.boundary
+        if boundary.ordinary:
+            results = _ordinary(results, boundary.ordinary)
         targets = call.targets if not self.begun else self._begin(call)
-        for i, x in self.written:
-            if (
-                x.tangent is not None
-                and isinstance(leaves[i], Tensor)
-                and leaves[i]._view is not None
-            ):
-                refuse_hooked_view(leaves[i], any(i == number for number, _ in self.hooked))
-        for i, hook in self.hooked:  # before a write gives the argument another history
-            leaves[i].register_hook(hook)
-        saved = [*results[n_forward:], *reread]
+        self._take_hooks(leaves)
+        saved = [*results[self.n_forward :], *reread]
         # advances the version, so before the versions of what is saved are noted
         for i, record in self.reshaped:
             record.reshape(leaves[i])
         if self.at_risk:
             self._keep(saved, leaves)
+        versions = self._versions(saved)
+        self.effects.carry_out()
+        outs = list(results[: self.n_forward])
+        recorded = self.backward is not None and bool(targets or not boundary.differentiated)
+        if recorded:
+            self._record(targets, outs, saved, versions, leaves)
+        self._write(leaves, outs, recorded)
+        return self._assembled(self._returned(leaves, outs[len(self.written) :]))
+
+    def _take_hooks(self, leaves: Sequence[Any]) -> None:
+        """Register the hooks of the program on arguments, before a write gives one of these another
+        history."""
+        for i, x in self.written:
+            written = leaves[i]
+            if x.tangent is not None and isinstance(written, Tensor) and written._view is not None:
+                refuse_hooked_view(written, any(i == number for number, _ in self.hooked))
+        for i, hook in self.hooked:
+            leaves[i].register_hook(hook)
+
+    def _versions(self, saved: Sequence[Any]) -> list[int]:
+        """The versions of the saved tensors that a write from outside can reach."""
         try:
-            versions = [saved[i]._version for i in self.exposed]
+            return [saved[i]._version for i in self.exposed]
         except RuntimeError:
             for i in self.exposed:
                 refuse_inference(saved[i])
             raise
-        self.effects.carry_out()
-        outs = list(results[:n_forward])
-        backward = self.backward if targets or not boundary.differentiated else None
-        if backward is not None:
-            tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
-            metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
-            changed = [leaves[i] for i in boundary.backward_written]
-            node = CompiledBackward(targets, metas, backward, saved, versions, changed)
-            if backward.watch is not None:
-                node.watched = backward.watch.of(leaves, outs)
-                node.parts = {t: parts_of(outs[i]) for i, t in tangents}
-            for i, t in tangents:
-                outs[i] = SESSION.wrap(outs[i], (node, t))
+
+    def _record(
+        self,
+        targets: Sequence[Target | None],
+        outs: list[Any],
+        saved: list[Any],
+        versions: list[int],
+        leaves: Sequence[Any],
+    ) -> None:
+        """Give the results among ``outs`` the history of this call, one node of the tape."""
+        backward = self.backward
+        assert backward is not None
+        tangents = [(i, t) for i, t in enumerate(self.computed) if t is not None]
+        metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
+        changed = [leaves[i] for i in self.joint.boundary.backward_written]
+        node = CompiledBackward(targets, metas, backward, saved, versions, changed)
+        if backward.watch is not None:
+            node.watched = backward.watch.of(leaves, outs)
+            node.parts = {t: parts_of(outs[i]) for i, t in tangents}
+        for i, t in tangents:
+            outs[i] = SESSION.wrap(outs[i], (node, t))
+
+    def _write(self, leaves: Sequence[Any], outs: Sequence[Any], recorded: bool) -> None:
+        """Carry out the program's writes to arguments that the graph has not made itself.
+        ``recorded``: whether results have a history."""
         if self.placed:
             count(self.placed, leaves)
         if self.copied:  # new values have the new geometry
-            recorded = backward is not None
             write(
                 [
                     (x, leaves[i], outs[number], recorded and x.tangent is not None)
                     for number, i, x in self.copied
                 ]
             )
-        made = outs[len(self.written) :]
+
+    def _returned(self, leaves: Sequence[Any], made: list[Any]) -> list[Any]:
+        """The leaves of what the program returns. ``made``: what the graph has made."""
+        boundary = self.joint.boundary
         if boundary.begun or boundary.placed:
             boundary.finish(leaves, made)
         returned = [o.returned(leaves, made) for o in boundary.outputs]
@@ -401,7 +432,7 @@ class CompiledProgram:
             sources = [o.of(leaves, made) for _, _, o in self.replaced]
             for (i, x, _), source in zip(self.replaced, sources, strict=True):
                 x.replace(leaves[i], source)
-        return self._assembled(returned)
+        return returned
 
     def _assembled(self, returned: list[Any]) -> object:
         spec = self.joint.out_spec

@@ -34,7 +34,9 @@ from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition
 from ..python_state.closed_over import modules_of
 from .arguments import Call, Kind, enter
-from .compiled_function import Recipe
+from .compiled_function import function_of
+from .program_capture import capture
+from .recipe import Recipe
 
 
 def state_of(mod: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
@@ -132,6 +134,7 @@ def aot_module_simplified(
     )
     recipe = Recipe(
         _tuple_of(of_state(mod, list(state))),
+        function_of,
         *compilers,
         partition_fn,
         decompositions,
@@ -191,8 +194,8 @@ class OneProgram:
         self.modules = recipe.modules
         self.flags = [m.training for m in self.modules]
         self.surroundings = surroundings(True, autocast_enabled())
-        self.program = recipe.program(
-            None, entered, recording, Given(mode) if mode is not None else None
+        self.program = capture(
+            recipe, None, entered, recording, Given(mode) if mode is not None else None
         )
         if any(
             isinstance(part, FakeTensor)

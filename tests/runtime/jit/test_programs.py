@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from runtime import jit
-from runtime.aot.calls.compiled_function import Programs
+from runtime.aot.calls.known_programs import Programs
 from runtime.aot.python_state.reads import facts
 from runtime.aot.python_state.values import MISSING
 from runtime.jit import explain

@@ -13,7 +13,7 @@ import torch
 import runtime
 from runtime import tensor
 from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
-from runtime.aot.calls.compiled_function import Programs
+from runtime.aot.calls.known_programs import Programs
 
 PARTITIONS = (default_partition, min_cut_rematerialization_partition)
 

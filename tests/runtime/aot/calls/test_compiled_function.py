@@ -17,8 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import runtime
 from runtime.aot import aot_function, aot_module_simplified, default_partition, make_fx, nop
-from runtime.aot.calls.compiled_function import Beside, Programs, function_of
+from runtime.aot.calls.compiled_function import function_of
+from runtime.aot.calls.known_programs import Programs
 from runtime.aot.calls.numbers import Pinned
+from runtime.aot.calls.recipe import Beside
 
 
 class Count:

@@ -14,8 +14,10 @@ from torch.testing._internal.two_tensor import TwoTensor
 import runtime
 from runtime.aot import aot_function, nop
 from runtime.aot.calls.arguments import enter, flatten
-from runtime.aot.calls.compiled_function import Programs, function_of
+from runtime.aot.calls.compiled_function import function_of
 from runtime.aot.calls.compiled_program import CompiledProgram, _told, count
+from runtime.aot.calls.known_programs import Programs
+from runtime.aot.calls.program_capture import capture
 from runtime.aot.capture.boundary import Input, write
 from runtime.aot.capture.joint import joint_graph
 from runtime.aot.compilers import boxed
@@ -31,7 +33,7 @@ def program_of(f: Callable[..., Any], *args: Any, **options: Any) -> CompiledPro
     given, spec = flatten(args, {})
     call = enter(given, True, False)
     assert call is not None
-    program: CompiledProgram = recipe.program(spec, call, True)
+    program: CompiledProgram = capture(recipe, spec, call, True)
     return program
 
 

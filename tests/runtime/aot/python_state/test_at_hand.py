@@ -11,7 +11,8 @@ from torch import nn
 
 import runtime
 from runtime.aot import aot_function, nop
-from runtime.aot.calls.compiled_function import Programs, function_of
+from runtime.aot.calls.compiled_function import function_of
+from runtime.aot.calls.known_programs import Programs
 from runtime.aot.python_state import closed_over
 
 LAYER = nn.Linear(1, 1)

@@ -1,0 +1,177 @@
+"""The programs of one compiled function: found by the kind of a call, and captured where there is
+none."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .arguments import Call, Kind
+from .compiled_program import CompiledProgram
+from .guards import Take
+from .numbers import Numbers, Pinned
+from .program_capture import capture
+from .recipe import Recipe
+from .states_in_turn import StatesInTurn
+
+_inference = torch.is_inference_mode_enabled  # by one look-up
+_WAYS = 4  # how many generated guards a call tries before it looks its program up
+# how many programs there are for numbers under conditions, such as the sides of a branch, before
+# numbers are constants
+_SIDES = 4
+# how many programs for states of one kind of call are kept: each keeps its objects alive
+_KEPT = 16
+
+
+class Finder(Protocol):
+    """What finds the program for a call: :class:`Programs`. ``recent``: by the state around a call,
+    the last programs with their guards."""
+
+    recent: dict[Kind, tuple[tuple[Take, CompiledProgram], ...]]
+
+    def find(
+        self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
+    ) -> tuple[CompiledProgram, Call]:
+        """The program for a call, made if there is none, and what it takes."""
+
+
+class Programs:
+    """The programs of one compiled function, at most ``LIMIT`` of them. The one that was not looked
+    up for longest makes room."""
+
+    LIMIT = 64
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.recent: dict[Kind, tuple[tuple[Take, CompiledProgram], ...]] = {}
+        self._by_key: OrderedDict[Kind, list[CompiledProgram]] = OrderedDict()
+        # a thread that needs a program waits for another one that makes it
+        self._lock = threading.RLock()
+        self._numbers = Numbers()
+        self._warned = False
+        self._in_turn = StatesInTurn(recipe.limit)
+
+    def find(
+        self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
+    ) -> tuple[CompiledProgram, Call]:
+        """The program for a call, made if there is none, and what it takes."""
+        tracked = not _inference()
+        with self._lock:
+            found = None
+            while found is None:
+                kinds, unknown = self._opened(around, entered)
+                found = self._known(around, kinds, entered, tracked)
+                if found is not None:
+                    # only now: many programs are called once
+                    self._remember(around, given, kinds, found[0], tracked)
+                else:
+                    found = self._made(around, kinds, spec, entered, tracked, unknown)
+        return found
+
+    def known(
+        self, around: Kind, given: Sequence[object], entered: Call
+    ) -> tuple[CompiledProgram, Call] | None:
+        """As :meth:`find`, but None if there is no program yet."""
+        tracked = not _inference()
+        with self._lock:
+            kinds, _ = self._opened(around, entered)
+            found = self._known(around, kinds, entered, tracked)
+            if found is not None:
+                self._remember(around, given, kinds, found[0], tracked)
+            return found
+
+    def _opened(self, around: Kind, entered: Call) -> tuple[list[Kind], frozenset[int]]:
+        return self._numbers.opened(around, entered.kinds, self.recipe.before.leading)
+
+    def _remember(
+        self,
+        around: Kind,
+        given: Sequence[object],
+        kinds: Sequence[Kind],
+        program: CompiledProgram,
+        tracked: bool,
+    ) -> None:
+        way = program.way(given, kinds, tracked) if program.effects.repeats else None
+        if way is not None:
+            others = [w for w in self.recent.get(around, ()) if w[0] is not way]
+            self.recent[around] = ((way, program), *others[: _WAYS - 1])
+
+    def _known(
+        self, around: Kind, kinds: Sequence[Kind], entered: Call, tracked: bool
+    ) -> tuple[CompiledProgram, Call] | None:
+        key = (*around, *kinds)
+        for program in self._by_key.get(key, ()):
+            call = program.takes(entered, tracked)
+            if call is not None:
+                self._by_key.move_to_end(key)
+                return program, call
+        return None
+
+    def _made(
+        self,
+        around: Kind,
+        kinds: Sequence[Kind],
+        spec: pytree.TreeSpec | None,
+        entered: Call,
+        tracked: bool,
+        unknown: frozenset[int],
+    ) -> tuple[CompiledProgram, Call] | None:
+        """A new program. None if there is none for any values of the numbers ``unknown``; then
+        fewer of them are inputs from now on."""
+        key = (*around, *kinds)
+        of_user = (*around[1:], *kinds[self.recipe.before.leading :])
+        self._in_turn.check(of_user, self.recipe.name, self.recipe.entered.values())
+        try:
+            if unknown and len(self._by_key.get(key, ())) == _SIDES:
+                raise Pinned(unknown)
+            program = capture(self.recipe, spec, entered, tracked, unknown=unknown)
+        except Exception as e:
+            if not unknown or self.recipe.lost:
+                raise
+            # The trace for these values alone says what is wrong, if anything is.
+            positions = e.positions if isinstance(e, Pinned) else unknown
+            before = self.recipe.before
+            self._numbers.fix(around, entered.kinds, positions, before.leading)
+            before.pinned(positions)
+            if all(i < before.leading for i in positions):
+                raise
+            return None
+        self._in_turn.add(of_user, program)
+        if program.effects.repeats:
+            known = self._by_key.setdefault(key, [])
+            known.append(program)
+            del known[: -max(_KEPT, self.recipe.limit)]
+            self._by_key.move_to_end(key)
+        # the program may have changed what it has read, when it was captured just now
+        call = program.completed(entered, tracked)
+        assert call is not None, "a program takes the call that it was made for"
+        self._make_room()
+        return program, call
+
+    def _make_room(self) -> None:
+        if sum(map(len, self._by_key.values())) <= self.LIMIT:
+            return
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                (
+                    f"{self.recipe.name} has been compiled for more than {self.LIMIT} kinds of "
+                    "arguments, so programs are dropped and compiled again. Every shape is a kind, "
+                    "and so is every value of an argument that is neither a tensor nor a number, "
+                    "or of a number that the program compares or uses as a size. "
+                    "Compile with dynamic=True, or pass numbers as tensors."
+                ),
+                UserWarning,
+                stacklevel=5,
+            )
+        _, dropped = self._by_key.popitem(last=False)
+        for around, ways in list(self.recent.items()):
+            self.recent[around] = tuple(w for w in ways if w[1] not in dropped)
+            if not self.recent[around]:
+                del self.recent[around]

@@ -1,0 +1,314 @@
+"""The capture of one program, for one kind of call: its graph, cut and compiled, and what it has to
+do with Python's state.
+
+    program = capture(recipe, spec, call, tracked=True)
+    program(call)
+
+The program runs on values of a trace. Arguments that share memory are first traced as if they did
+not, which suits programs that write to none of them. Where that fails, or the graph has a write,
+the program runs once more on views of common bases. A run that fails leaves Python's objects as it
+has found them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from ...seam.user_code import watched
+from ...session.tensor import unwrap
+from ...trace.error_lines import naming_line
+from ...trace.graph_module import LateGraphModule
+from ...trace.number_reads import on_side
+from ...trace.stack_room import with_room
+from ...trace.symbols import Abstraction, Fixed
+from ..cache.cuts import default_cache
+from ..capture.aliasing import Group, overlapping, sharing
+from ..capture.global_state import restored_on_error, without_autocast, without_collection
+from ..capture.joint import Joint, joint_graph
+from ..capture.own_derivatives import ends_of_used
+from ..capture.shown import with_flags
+from ..capture.subclass_parts import refuse_functions
+from ..compilers.boxed import Boxed, as_boxed, examples, nop
+from ..compilers.placing import DESTINATIONS, destinations
+from ..partition.partitions import default_partition, without_round_trips
+from ..python_state.program_state import Effects, ProgramState
+from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
+from ..python_state.values import SIMPLE
+from .arguments import Call, enter, of_leaves
+from .backward_calls import Backward
+from .compiled_program import CompiledProgram
+from .numbers import Pinned, refuse_pinned
+from .recipe import Beside, Recipe
+from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
+
+# arguments that one comes to nothing from, or that the graph has as arguments
+_NO_OBJECTS = (*SIMPLE, torch.Tensor, list, tuple, dict)
+
+
+@naming_line()
+@with_room
+@restored_on_error()
+@without_collection()  # whose callbacks would be code of the program for the graph of objects
+def capture(
+    recipe: Recipe,
+    spec: pytree.TreeSpec | None,
+    call: Call,
+    tracked: bool,
+    abstraction: Abstraction | None = None,
+    unknown: frozenset[int] = frozenset(),
+) -> CompiledProgram:
+    """The program of ``recipe`` for calls like this one. ``spec``: the tree of the arguments.
+    ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``: what makes the
+    abstract values of the trace. ``unknown``: the arguments that are numbers of any value.
+    :class:`Pinned` if the program asks for the value of one."""
+    args, kwargs = (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
+    objects = [x for x in (*args, *kwargs.values()) if not isinstance(x, _NO_OBJECTS)]
+    recipe.lost.clear()
+    # before the program changes what it reads
+    state = ProgramState(
+        [recipe.fn, *recipe.modules, *objects],
+        recipe.ignore,
+        list(recipe.entered.values()),
+        None if recipe.declared is None else (*recipe.declared, *objects),
+    )
+    if recipe.starting is not None:
+        recipe.starting(state)
+    try:
+        try:
+            return _Capture(recipe, spec, call, tracked, abstraction, unknown, state).program()
+        except Exception as error:
+            if not recipe.dynamic or isinstance(error, Pinned):
+                raise
+        # It may fail on symbols. With numbers it gives what eager mode gives, or its error.
+        _undo(recipe, state)
+        return _Capture(recipe, spec, call, tracked, Fixed(), unknown, state).program()
+    except BaseException as error:  # some say that the program is to be run once more
+        _undo(recipe, state, error)
+        raise
+    finally:
+        recipe.entered.update(state.graph.code.entered)
+
+
+def _undo(recipe: Recipe, state: ProgramState, error: BaseException | None = None) -> None:
+    """Put back what a run of the program has changed. ``error``: with which it ends, if it is not
+    to be run once more. ``RuntimeError`` if that would do something twice."""
+    state.restore()
+    recipe.lost[:] = state.lost()
+    if not recipe.lost or isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return
+    if not isinstance(error, Exception) or isinstance(error, Pinned):
+        state.refuse_moved()
+    assert error is not None
+    error.add_note(f"The capture has {' and '.join(recipe.lost)}. Nobody can undo that.")
+
+
+@dataclass(frozen=True)
+class _Capture:
+    """The fields are the arguments of :func:`capture`, and the ``state`` that the program finds."""
+
+    recipe: Recipe
+    spec: pytree.TreeSpec | None
+    call: Call
+    tracked: bool
+    abstraction: Abstraction | None
+    unknown: frozenset[int]
+    state: ProgramState
+
+    def program(self) -> CompiledProgram:
+        joint, groups = self._traced()
+        self._refuse_functions(joint)
+        if self.unknown:
+            refuse_pinned(joint, self.unknown)
+        outside = enter(joint.closed_over, self.tracked, False)
+        assert outside is not None
+        joint, shared = self._with_shared_memory(joint, groups, outside)
+        _refuse_branches(joint)
+        with without_autocast():
+            forward, backward = (
+                self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
+            )
+        beside, effects = self._left()
+        begin = None if beside.begin is None else beside.begin(joint)
+        carried = beside.carried | self.state.written if self.recipe.single else beside.carried
+        return CompiledProgram(
+            joint,
+            forward,
+            backward,
+            outside.kinds,
+            shared,
+            self._reads(joint, beside),
+            self.unknown,
+            begin,
+            self.state.settle(carried, effects, bool(_branches(joint))),
+            effects,
+        )
+
+    # --- the trace --------------------------------------------------------------------------------
+
+    def _traced(self) -> tuple[Joint, list[Group]]:
+        """The graph, and the arguments that were traced as views of common bases."""
+        try:
+            return self._joint(), []
+        except Exception as error:
+            # perhaps as arguments that share memory were traced as if they did not
+            groups = self._joined(error)
+            self.state.restore()
+            return self._joint(groups), groups
+
+    def _joined(self, error: Exception) -> list[Group]:
+        """The arguments that share memory. Raise ``error`` if there are none, or if they have no
+        common base."""
+        call = self.call
+        shared = sharing(call.plain)
+        groups = [*shared, *overlapping(call.plain, shared)]
+        try:
+            refuse_untangled(groups, call, len(call.plain))
+        except RuntimeError:
+            groups = []
+        if not groups or isinstance(error, Pinned):
+            raise error
+        return [with_autograd_base(g, call) for g in groups]
+
+    def _with_shared_memory(
+        self, joint: Joint, groups: Sequence[Group], outside: Call
+    ) -> tuple[Joint, tuple[Group, ...] | None]:
+        """The graph, traced once more if it writes to arguments that share memory, and which of
+        them share it if that matters. ``groups``: as which it was traced. ``outside``: the tensors
+        that it closes over."""
+        call, n_arguments = self.call, len(self.call.plain)
+        inputs = joint.boundary.inputs
+        every = call.followed_by(outside)
+        if groups:
+            shared = sharing(every.plain)
+            beyond = [g for g in shared if g.members[-1] >= n_arguments]
+            refuse_untangled(beyond, call, n_arguments, inputs)
+            return joint, shared
+        if not joint.boundary.changes_inputs:
+            return joint, None
+        shared = sharing(every.plain)
+        changed = [x.written or bool(x.reshaped) or x.begins for x in inputs]
+        together = (*shared, *overlapping(every.plain, shared))
+        groups = [g for g in together if any(changed[i] for i in g.members)]
+        if not groups:
+            return joint, shared
+        refuse_untangled(groups, every, n_arguments, inputs)
+        self.state.restore()
+        return self._joint([with_autograd_base(g, call) for g in groups]), shared
+
+    def _joint(self, groups: Sequence[Group] = ()) -> Joint:
+        recipe = self.recipe
+        f = partial(watched, with_flags(of_leaves(recipe.fn, self.spec), self.call.flags))
+        n = len(self.call.plain)
+        based = with_bases(self.call, groups)
+        assert based is not None, "the groups are those of this call"
+        given, bases = based.plain[:n], based.plain[n:]
+        abstraction = self.abstraction
+        if self.unknown and abstraction is None:
+            abstraction = Abstraction(dynamic=recipe.dynamic)
+        trace = partial(
+            joint_graph,
+            f,
+            given,
+            based.wanted[:n],
+            groups=groups,
+            bases=bases,
+            unknown=sorted(self.unknown),
+            dynamic=recipe.dynamic,
+            decompositions=recipe.decompositions,
+            abstraction=abstraction,
+            tracked=self.tracked,
+            kind=LateGraphModule,
+            reads=recipe.reads,
+            generators=self.state.early.generators,
+        )
+        return self.state.watched(trace)
+
+    def _refuse_functions(self, joint: Joint) -> None:
+        """Refuse tensors of classes with ``__torch_function__``, unless the program is a graph:
+        then their functions were captured before."""
+        if not any(isinstance(f, fx.GraphModule) for f in (self.recipe.fn, *self.recipe.modules)):
+            refuse_functions(map(unwrap, (*self.call.plain, *joint.closed_over)))
+
+    # --- Python's state ---------------------------------------------------------------------------
+
+    def _left(self) -> tuple[Beside, Effects]:
+        """What belongs to the program beside its graph, and what a call assigns to Python's
+        objects."""
+        self.state.returned()
+        self.state.leave_assigned()
+        beside = self.recipe.beside()
+        effects = self.state.effects(beside.carried, beside.left)
+        return beside, effects.told() if self.recipe.single else effects
+
+    def _reads(self, joint: Joint, beside: Beside) -> list[Read]:
+        """The single questions that a call asks, beside those of the graph of objects."""
+        compared = [t for t in self.call.leaves if isinstance(t, torch.Tensor)]
+        # in inference mode a call does not ask which of them require grad
+        compared += joint.closed_over if self.tracked else ()
+        said = [*self.state.graph.tensors.values(), *self.state.places_of(joint.closed_over)]
+        found = [*unchanged(asked_for(said, compared, beside.carried)), *beside.reads]
+        # these stay although the program may have changed them: then it is captured once more
+        return once([*found, *(Read(t, ELEMENTS, old) for t, old in joint.elements)])
+
+    # --- the compilers ----------------------------------------------------------------------------
+
+    def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
+        output = joint.traced.graph.output_node()
+        results: Any = output.args[0]
+        # without gradients, each of which is None; its code is not made yet
+        output.args = (list(results)[: joint.n_forward],)
+        joint.traced.meta[DESTINATIONS] = destinations(joint)
+        compiled = self.recipe.inference_compiler(joint.traced, examples(joint.traced))
+        return as_boxed(compiled), None
+
+    def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:
+        recipe = self.recipe
+        graph = joint.module.graph  # whose code is not made yet
+        without_round_trips(graph, ends_of_used(joint.applications, graph))
+        options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
+        n = len(joint.boundary.inputs)
+        static = joint.in_graph(
+            [*range(recipe.num_params_buffers), *range(n - len(joint.closed_over), n)]
+        )
+        if static and recipe.partition is not default_partition:
+            options["static_lifetime_input_indices"] = static
+        cache = recipe.cache or default_cache()
+        if cache is None:
+            forward, backward = recipe.partition(joint.module, None, **options)
+        else:
+            forward, backward = cache.cut(recipe.partition, joint, options, recipe.dynamic)
+        # before a compiler changes the graphs
+        made = Backward(
+            joint,
+            forward,
+            backward,
+            recipe.backward_compiler,
+            recipe.differentiated,
+            recipe.keep_primals,
+        )
+        run = as_boxed(recipe.forward_compiler(forward, examples(forward)))
+        if joint.abstraction is not None and inspect.unwrap(recipe.backward_compiler) is not nop:
+            made.compiled()  # now: what a compiler asks about sizes becomes a guard of the program
+        return run, made
+
+
+def _refuse_branches(joint: Joint) -> None:
+    """Refuse a program whose result has a history, and that is for one side of a branch on a
+    number."""
+    branches = _branches(joint)
+    if branches and joint.boundary.n_tangents:
+        raise RuntimeError(
+            "the program branches on a number that it computes, and returns a tensor that "
+            f"requires grad. Return its detach().{branches[0].args[2]}"
+        )
+
+
+def _branches(joint: Joint) -> list[fx.Node]:
+    return [n for n in joint.traced.graph.nodes if n.target is on_side]
