@@ -19,8 +19,7 @@ from typing import Any, Protocol
 
 from torch._C._dynamo.guards import dict_version
 
-from .nodes import Attributes, Cell, ClassNames, ClassParts, FunctionParts, Node, class_name
-from .values import MISSING
+from .nodes import Attributes, Cell, ClassParts, FunctionParts, Node, class_name
 
 Constant = Callable[[Any], str]
 """Gives an object a name in the source."""
@@ -153,6 +152,27 @@ class Classes:
         return _all_hold(self._nodes)
 
 
+class Dictionaries:
+    """The dictionaries of objects, each of which may be replaced by an assignment to
+    ``__dict__``."""
+
+    def __init__(self, nodes: Sequence[Attributes]) -> None:
+        self._nodes = nodes
+
+    def condition(self, constant: Constant) -> str:
+        get = constant(object.__getattribute__)
+        if len(self._nodes) > FEW:
+            owners = constant([node.owner for node in self._nodes])
+            now = f"map({get}, {owners}, {constant(repeat)}('__dict__'))"
+            return _identities(constant, now, [node.own for node in self._nodes])
+        return " and ".join(
+            f"{get}({constant(n.owner)}, '__dict__') is {constant(n.own)}" for n in self._nodes
+        )
+
+    def compare(self) -> bool:
+        return _all_hold(self._nodes)
+
+
 class Functions:
     """The code of functions, and the defaults of their arguments, without those by keyword."""
 
@@ -204,54 +224,14 @@ class Cells:
         return _all_hold(self._nodes)
 
 
-class NamesOfClasses:
-    """What classes define under the names that code has, how many names they define, and which one
-    comes last: a name that replaces another one does."""
-
-    def __init__(self, nodes: Sequence[ClassNames]) -> None:
-        self._nodes = nodes
-
-    def condition(self, constant: Constant) -> str:
-        if len(self._nodes) <= FEW:
-            return " and ".join(self._of_one(node, constant) for node in self._nodes)
-        owns = [node.names for node in self._nodes]
-        sizes = [len(node.defined) for node in self._nodes]
-        gets = [own.get for own, node in zip(owns, self._nodes, strict=True) for _ in node.had]
-        names = [name for node in self._nodes for name in node.had]
-        had = [x for node in self._nodes for x in node.had.values()]
-        missing = f"{constant(repeat)}({constant(MISSING)})"
-        call = constant(operator.call)
-        now = f"map({call}, {constant(gets)}, {constant(names)}, {missing})"
-        last = f"map(next, map(reversed, {constant(owns)}))"
-        return " and ".join(
-            (
-                f"list(map(len, {constant(owns)})) == {constant(sizes)}",
-                _identities(constant, last, [node.last for node in self._nodes]),
-                _identities(constant, now, had),
-            )
-        )
-
-    @staticmethod
-    def _of_one(node: ClassNames, constant: Constant) -> str:
-        own, missing = constant(node.names), constant(MISSING)
-        last = f"{constant(next)}({constant(reversed)}({own})) is {constant(node.last)}"
-        items = [
-            f"{own}.get({constant(name)}, {missing}) is {constant(x)}"
-            for name, x in node.had.items()
-        ]
-        return " and ".join((f"len({own}) == {len(node.defined)}", last, *items))
-
-    def compare(self) -> bool:
-        return _all_hold(self._nodes)
-
-
 class PartsOfClasses:
-    """What classes inherit from, and their names."""
+    """What classes inherit from, their names and their own classes."""
 
     def __init__(self, nodes: Sequence[ClassParts]) -> None:
         self._nodes = nodes
         self._classes = [node.owner for node in nodes]
-        self._names, self._bases = map(list, zip(*(node.had for node in nodes), strict=True))
+        parts = zip(*(node.had for node in nodes), strict=True)
+        self._names, self._bases, self._kinds = map(list, parts)
 
     def condition(self, constant: Constant) -> str:
         if len(self._nodes) <= FEW:
@@ -259,13 +239,15 @@ class PartsOfClasses:
         classes = constant(self._classes)
         bases = _identities(constant, f"map({constant(_bases)}, {classes})", self._bases)
         names = _identities(constant, f"map({constant(class_name)}, {classes})", self._names)
-        return f"{bases} and {names}"
+        kinds = _identities(constant, f"map(type, {classes})", self._kinds)
+        return f"{bases} and {names} and {kinds}"
 
     def _of_one(self, i: int, constant: Constant) -> str:
         cls, name = constant(self._classes[i]), constant(self._names[i])
         return (
             f"{constant(_bases)}({cls}) is {constant(self._bases)}[{i}] "
-            f"and {constant(class_name)}({cls}) is {name}"
+            f"and {constant(class_name)}({cls}) is {name} "
+            f"and type({cls}) is {constant(self._kinds[i])}"
         )
 
     def compare(self) -> bool:

@@ -10,12 +10,13 @@ classes of Python's."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
-from .values import MISSING, same, shown, slot_value, slots_of
+from .values import MISSING, attributes_of, same, shown, slot_value, slots_of
 
 Label = Any
 """Where an object has a value: a name, a key, a position. None if there is one place alone."""
@@ -253,18 +254,20 @@ _NOTES = frozenset(("__slotnames__", "_runtime_definition"))
 
 
 class ClassNames(Named):
-    """Names that a class defines itself. ``counts``: as that of :class:`Attributes`."""
+    """Names that a class defines itself. ``counts``: as that of :class:`Attributes`.
+    ``dictionary``: where they are, whose version a write to the class changes."""
 
-    __slots__ = ("counts", "defined", "last")
+    __slots__ = ("counts", "defined", "dictionary")
 
     def __init__(self, owner: type, name: str, counts: Callable[[Any, str], bool]) -> None:
         self.counts = counts
         self.defined = frozenset(vars(owner))
-        self.last = next(reversed(vars(owner)))
+        # behind the view of it that Python gives
+        (self.dictionary,) = gc.get_referents(vars(owner))
         super().__init__(owner, name)
 
     def holds(self) -> bool:
-        return super().holds() and (self._is_as_long() or not self._appeared())
+        return super().holds() and not self._appeared()
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
         return [*super().differences(), *((n, MISSING, self.at(n)) for n in self._appeared())]
@@ -272,11 +275,6 @@ class ClassNames(Named):
     def changes(self) -> list[Change]:
         new = [Change(self, n, MISSING, self.at(n)) for n in self._appeared()]
         return [*super().changes(), *(c for c in new if c.label not in self.had)]
-
-    def _is_as_long(self) -> bool:
-        """Whether a class has as many names as before, and no new one: a new one comes last."""
-        own = vars(self.owner)
-        return len(own) == len(self.defined) and next(reversed(own)) is self.last
 
     def _appeared(self) -> list[str]:
         """Names that count, and that the class did not define."""
@@ -299,15 +297,17 @@ class ClassNames(Named):
 
 
 class ClassParts(Node):
-    """The name of a class, and the classes that it inherits from."""
+    """The name of a class, the classes that it inherits from, and its own class."""
 
     __slots__ = ()
 
     def look(self) -> tuple[Any, ...]:
-        return (class_name(self.owner), self.owner.__bases__)
+        return (class_name(self.owner), self.owner.__bases__, type(self.owner))
 
     def put(self, values: tuple[Any, ...]) -> None:
-        self.owner.__name__, bases = values
+        self.owner.__name__, bases, kind = values
+        if type(self.owner) is not kind:
+            type.__setattr__(self.owner, "__class__", kind)
         if self.owner.__bases__ != bases:
             self.owner.__bases__ = bases
 
@@ -319,8 +319,8 @@ class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 class Attributes(Named):
     """Attributes in an object's own dictionary, its class, and its slots.
 
-    ``copy``: the dictionary when the object was reached. ``counts``: whether an attribute that the
-    object gets later would change what the program does."""
+    ``own``: its dictionary, and ``copy``: the same when the object was reached. ``counts``: whether
+    an attribute that the object gets later would change what the program does."""
 
     __slots__ = ("copy", "counts", "kind", "own", "size", "slots")
     kind: type | None
@@ -346,10 +346,16 @@ class Attributes(Named):
     def at(self, label: Label) -> Any:
         if label in self.slots:
             return self._slot(label)
-        return self.own.get(label, MISSING)
+        return self._now.get(label, MISSING)
+
+    @property
+    def _now(self) -> dict[str, Any]:
+        """The dictionary that the object has by now, for places that outlive a capture."""
+        now = attributes_of(self.owner)
+        return self.own if now is None else now
 
     def order(self) -> list[Label]:
-        return list(self.own)
+        return list(self._now)
 
     def first_order(self) -> Iterable[Label]:
         return self.copy
@@ -359,8 +365,8 @@ class Attributes(Named):
         return slot_value(found, self.owner)
 
     def assign(self, label: Label, value: Any) -> None:
-        if label == "__class__":  # which no dictionary has
-            object.__setattr__(self.owner, "__class__", value)
+        if label in ("__class__", "__dict__"):  # which no dictionary has
+            object.__setattr__(self.owner, label, value)
         elif label in self.slots:
             slot = next(s for s in slots_of(type(self.owner)) if s.__name__ == label)
             if value is not MISSING:
@@ -368,16 +374,20 @@ class Attributes(Named):
             elif slot_value(slot, self.owner) is not MISSING:
                 slot.__delete__(self.owner)
         elif value is MISSING:
-            self.own.pop(label, None)
+            self._now.pop(label, None)
         else:
-            self.own[label] = value
+            self._now[label] = value
 
     def holds(self) -> bool:
-        if self.kind is not None and type(self.owner) is not self.kind:
+        if self.kind is not None and (type(self.owner) is not self.kind or self._has_another()):
             return False
         if self.slots and not all(same(self._slot(n), was) for n, was in self.slots.items()):
             return not self.differences()
         return super().holds() and (self.own.keys() <= self.copy.keys() or not self._appeared())
+
+    def _has_another(self) -> bool:
+        """Whether somebody has assigned to the ``__dict__`` of the object."""
+        return self._now is not self.own
 
     def _appeared(self) -> list[str]:
         """Attributes that count, and were not there."""
@@ -394,6 +404,8 @@ class Attributes(Named):
         found += [(n, MISSING, self.own[n]) for n in self._appeared()]
         if self.kind is not None and type(self.owner) is not self.kind:
             found.append(("__class__", self.kind, type(self.owner)))
+        if self.kind is not None and self._has_another():
+            found.append(("__dict__", self.own, self._now))
         return found
 
     def changes(self) -> list[Change]:
@@ -411,11 +423,15 @@ class Attributes(Named):
         ]
         if type(self.owner) is not self.kind:
             found.append(Change(self, "__class__", self.kind, type(self.owner)))
+        if self._has_another():
+            found.append(Change(self, "__dict__", self.own, self._now))
         return found
 
     def restore(self) -> None:
         if type(self.owner) is not self.kind:
             object.__setattr__(self.owner, "__class__", self.kind)
+        if self._has_another():
+            object.__setattr__(self.owner, "__dict__", self.own)
         if list(self.own) != list(self.copy):
             self.own.clear()
         super_changes = self.changes()

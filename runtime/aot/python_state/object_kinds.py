@@ -103,7 +103,7 @@ def _mapping_of(view: Any) -> tuple[Any, ...]:
 ROWS: tuple[Row, ...] = (
     Row((types.MethodType,), None, lambda x: (x.__self__, x.__func__)),
     Row((types.BuiltinMethodType, types.MethodWrapperType), None, _self_of),
-    Row((functools.partial,), None, lambda x: (x.func, *x.args, x.keywords)),
+    Row((functools.partial,), _parts(lambda x: (x.func, x.args, x.keywords))),
     Row((io.StringIO, io.BytesIO), StreamText),
     Row((io.TextIOWrapper, io.BufferedReader, io.FileIO), FilePlace),
     Row((property,), None, lambda x: (x.fget, x.fset)),

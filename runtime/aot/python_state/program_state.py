@@ -33,7 +33,7 @@ from .contents import Draws
 from .declared import refuse_undeclared
 from .entry_hook import Seen, watching
 from .name_lines import line_naming
-from .nodes import Change, Named, Node, OneByOne, Place
+from .nodes import Attributes, Change, Named, Node, OneByOne, Place
 from .object_graph import ObjectGraph, early_graph
 from .program_code import Code
 from .reads import OF_MEMORY, Read, has_place
@@ -257,6 +257,8 @@ class ProgramState:
         place. ``changes``: all that the program has changed, if that is known."""
         found = []
         for change in self.changes() if changes is None else changes:
+            if change.label == "__dict__" and isinstance(change.node, Attributes):
+                self._refuse_dictionary(change)
             if type(change.label) in SYMBOLIC:
                 self._refuse_value(change)
             if self._holds_value(change.now):
@@ -274,6 +276,13 @@ class ProgramState:
                 f"{change.what}. A call would not make it anew. Assign tensors and constants, or a "
                 f"tuple, list or dictionary of these.{self._line_of(change)}"
             )
+
+    def _refuse_dictionary(self, change: Change) -> NoReturn:
+        """Refuse that an object has other attributes all at once, which no node knows."""
+        raise RuntimeError(
+            f"the program assigns to the __dict__ of {change.node.name}. A call would not do that. "
+            f"Assign to the attributes, or let __dict__.update() do so.{self._line_of(change)}"
+        )
 
     def _line_of(self, change: Change) -> str:
         line = line_naming(str(change.label), self.graph.code.entered.values())

@@ -10,6 +10,7 @@ No user's code is called."""
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -21,9 +22,9 @@ from .guard_batches import (
     Batch,
     Cells,
     Classes,
+    Dictionaries,
     Empty,
     Functions,
-    NamesOfClasses,
     Orders,
     Others,
     PartsOfClasses,
@@ -109,9 +110,9 @@ class _Sorted:
         self.empty: list[tuple[Any, Node]] = []
         self.sequences: list[Node] = []
         self.objects: list[Attributes] = []
+        self.own: list[Attributes] = []
         self.cells: list[Cell] = []
         self.functions: list[FunctionParts] = []
-        self.classes: list[ClassNames] = []
         self.class_parts: list[ClassParts] = []
         self.others: list[Node] = []
         for node in nodes:
@@ -123,11 +124,11 @@ class _Sorted:
             (Versions, self.versioned),
             (Empty, self.empty),
             (Classes, self.objects),
+            (Dictionaries, self.own),
             (Functions, self.functions),
             (Cells, self.cells),
             (Sequences, self.sequences),
             (Orders, self.ordered),
-            (NamesOfClasses, self.classes),
             (PartsOfClasses, self.class_parts),
             (Others, self.others),
         ]
@@ -137,18 +138,18 @@ class _Sorted:
         if isinstance(node, Attributes):
             return self._add_attributes(node)
         if isinstance(node, ClassNames):
-            if not node.free:
-                self.classes.append(node)
-            return not node.free
+            self.versioned.append((node.dictionary, node))
+            return True
         if isinstance(node, Named):
             self.versioned.append((node.owner, node))
         return isinstance(node, Named)
 
     def _add_attributes(self, node: Attributes) -> bool:
-        if node.slots:
+        if node.slots or issubclass(type(node.owner), threading.local):
             return False
         if node.kind is not None:
             self.objects.append(node)
+            self.own.append(node)
         kept = self.versioned if node.size else self.empty
         kept.append((node.own, node))
         return True
@@ -172,7 +173,7 @@ class _Sorted:
         return False
 
     def _add_of_one(self, node: Node) -> bool:
-        if isinstance(node, FunctionParts) and node.owner.__kwdefaults__ is None:
+        if isinstance(node, FunctionParts) and not node.had[2]:
             self.functions.append(node)
             return True
         if isinstance(node, Cell) and not node.free:
