@@ -131,6 +131,12 @@ class Captures:
                 raise
             self._broken[kind] = str(e)
             raise Break(str(e)) from e
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:  # such as SystemExit, or what has the capture begin once more
+            if raised_by_user(e) and not programs.recipe.lost:
+                raise Raised from e
+            raise
         if all(c.program is not program for c in self.captured):
             dynamic = programs.recipe.dynamic
             self.captured.append(Captured(program, dynamic, before, arguments, why, around))

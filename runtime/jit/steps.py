@@ -212,6 +212,7 @@ class Steps:
         if entering() is None or CAPTURE.gradients is not None:
             return watched(self.f, *args, **kwargs)
         self._offset = len(opened.flatten(ours)[0])
+        self._given = set(map(id, opened.flatten((args, kwargs))[0]))
         entry = next((x for x in ours if isinstance(x, Entry)), _NO_ENTRY)
         places = entry.layout.places
         if entry.layout is not self.layout and not (entry is _NO_ENTRY and self.layout.is_empty):
@@ -252,6 +253,7 @@ class Steps:
         opened.fix_keys((result, left))
         results, marked = mark((result, left), self._state.graph.has, entered)
         self._refuse_made(to, results[1])
+        self._refuse_returned(results[0])
         names = [change.what for change in made]
         kept = zip(places, entered.values, left, strict=False)
         names += [p.what for p, x, y in kept if _grows(x, y)]
@@ -301,6 +303,11 @@ class Steps:
             for x in opened.flatten(value)[0]:
                 if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)):
                     self._state.refuse_made(place.what, x)
+
+    def _refuse_returned(self, result: Any) -> None:
+        for x in opened.flatten(result)[0]:
+            if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)) and id(x) not in self._given:
+                self._state.refuse_returned(x)
 
     def _outcome(
         self,

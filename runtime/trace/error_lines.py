@@ -23,7 +23,7 @@ from contextlib import ContextDecorator
 from types import FrameType, TracebackType
 
 from .generated_code import origin
-from .provenance import Line, is_installed, is_of_package, is_of_user, text_of
+from .provenance import Line, is_installed, is_of_package, is_of_python, is_of_user, text_of
 
 # What calls of torch and of Python raise for an operand that they do not take.
 _OF_CALLS = (RuntimeError, TypeError, AttributeError, IndexError)
@@ -67,10 +67,10 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
         error.add_note(addition)
 
 
-def raised_by_user(error: Exception) -> bool:
-    """Whether a function of the user's has raised ``error``, or a function of C in one of its
-    lines, and no function of torch or of this package."""
-    return is_of_user(_Trail(error.__traceback__).raised_in)
+def raised_by_user(error: BaseException) -> bool:
+    """Whether a function of the user's has raised ``error``, or one of C or of Python's own modules
+    that it has called, and no function of torch or of this package."""
+    return is_of_user(_Trail(error.__traceback__).raised_for)
 
 
 def name_origin(error: Exception) -> None:
@@ -85,12 +85,14 @@ class _Trail:
     """The lines that an error passed on its way out.
 
     Attributes: ``innermost``, the innermost line of the user; ``of_program``, the innermost of
-    these that no installed package has; ``raised_in``, the file of the innermost frame."""
+    these that no installed package has; ``raised_in``, the file of the innermost frame;
+    ``raised_for``, that of the innermost frame which is not of Python's own modules."""
 
     def __init__(self, at: TracebackType | None) -> None:
         self.innermost: Line | None = None
         self.of_program: Line | None = None
         self.raised_in = ""
+        self.raised_for = ""
         while at is not None:
             self._pass(at)
             at = at.tb_next
@@ -98,6 +100,8 @@ class _Trail:
     def _pass(self, at: TracebackType) -> None:
         code = at.tb_frame.f_code
         self.raised_in = code.co_filename
+        if not is_of_python(code.co_filename):
+            self.raised_for = code.co_filename
         if not is_of_user(code.co_filename):
             self.innermost = origin(at.tb_frame, at.tb_lineno) or self.innermost
             return

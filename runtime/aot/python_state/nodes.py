@@ -10,7 +10,6 @@ classes of Python's."""
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
@@ -259,11 +258,16 @@ class ClassNames(Named):
 
     __slots__ = ("counts", "defined", "dictionary")
 
-    def __init__(self, owner: type, name: str, counts: Callable[[Any, str], bool]) -> None:
+    def __init__(
+        self,
+        owner: type,
+        name: str,
+        counts: Callable[[Any, str], bool],
+        dictionary: dict[str, Any],
+    ) -> None:
         self.counts = counts
         self.defined = frozenset(vars(owner))
-        # behind the view of it that Python gives
-        (self.dictionary,) = gc.get_referents(vars(owner))
+        self.dictionary = dictionary
         super().__init__(owner, name)
 
     def holds(self) -> bool:

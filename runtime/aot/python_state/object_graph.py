@@ -52,7 +52,7 @@ from .nodes import (
     Place,
 )
 from .object_kinds import FACTS, PLAIN, Row, registered, row_of
-from .program_code import Code, ProgramCode, computes, is_of_user, module_of
+from .program_code import Code, ProgramCode, computes, is_of_ours, is_of_user, module_of
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .trusted import RUNNERS, is_followed, is_followed_module
@@ -290,19 +290,18 @@ class ObjectGraph:
             self.code.learn(
                 (), [n for n in vars(c).get("__match_args__", ()) if isinstance(n, str)]
             )
-            self._names_of(ClassNames(c, c.__qualname__, self.code.counts), c)
+            self._names_of(_class_names(c, self.code.counts), c)
             self._pending += [(base, base.__qualname__) for base in (*c.__bases__, type(c))]
         elif issubclass(c, torch.nn.Module) and "forward" in vars(c):
-            node = self._named[id(c)] = ClassNames(c, c.__qualname__, lambda x, name: False)
+            node = self._named[id(c)] = _class_names(c, lambda x, name: False)
             self.nodes.append(node)
             node.pick(("forward",))
 
     def _object(self, x: Any, name: str) -> None:
         own, kind = attributes_of(x), type(x)
-        root = str(module_of(kind)).partition(".")[0]
-        if root in RUNNERS:
+        if str(module_of(kind)).partition(".")[0] in RUNNERS:
             return
-        if root == _OURS and not issubclass(kind, torch.nn.Module):
+        if is_of_ours(kind) and not issubclass(kind, torch.nn.Module):
             self._pending.append((None if own is None else own.get("__wrapped__"), name))
             return
         if own is None and not slots_of(kind):
@@ -516,6 +515,11 @@ def _visit_of(x: Any) -> Visit:
     return lambda graph, y, name: graph._by_row(row, y, name)
 
 
+def _class_names(c: type, counts: Callable[[Any, str], bool]) -> ClassNames:
+    (dictionary,) = gc.get_referents(vars(c))  # which Python shows by a view alone
+    return ClassNames(c, c.__qualname__, counts, dictionary)
+
+
 def _path(owner: str, name: str) -> str:
     """How one comes to an attribute. The dictionaries of a module's parts are a detail of torch."""
     return owner if name in ("_parameters", "_buffers", "_modules") else f"{owner}.{name}"
@@ -536,7 +540,6 @@ _UNMADE = frozenset((CodeType, ModuleType, type))
 # what an object of C may refer to, and what is no state of it
 _NOT_HELD = (type, ModuleType, types.FrameType, types.TracebackType)
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
-_OURS = __name__.partition(".")[0]
 _DRAWN: tuple[tuple[Any, str], ...] = (
     (vars(random)["_inst"], "random"),
     (vars(np.random.mtrand)["_rand"], "numpy.random"),

@@ -131,4 +131,10 @@ def is_of_user(c: type) -> bool:
     return type(module) is str and is_followed_module(module)
 
 
+def is_of_ours(c: type) -> bool:
+    """Whether a class is this package's."""
+    return str(module_of(c)).partition(".")[0] == _OURS
+
+
+_OURS = __name__.partition(".")[0]
 module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__

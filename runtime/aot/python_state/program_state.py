@@ -28,17 +28,18 @@ from ...seam.levels import Value
 from ...seam.user_code import as_door
 from ...trace.provenance import Line, happened_at
 from ...trace.symbols import SYMBOLIC
-from .closed_over import computed_at
+from .closed_over import computed_at, holds_values
 from .contents import Draws
 from .declared import refuse_undeclared
 from .entry_hook import Seen, watching
 from .name_lines import line_naming
 from .nodes import Attributes, Change, Named, Node, OneByOne, Place
 from .object_graph import ObjectGraph, early_graph
-from .program_code import Code
+from .object_kinds import PLAIN, row_of
+from .program_code import Code, is_of_ours, is_of_user
 from .reads import OF_MEMORY, Read, has_place
 from .state_guard import StateGuard
-from .values import MISSING, SIMPLE, attributes_of, look_into
+from .values import MISSING, SIMPLE, attributes_of, look_into, slots_of
 
 _CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 R = TypeVar("R")
@@ -319,6 +320,33 @@ class ProgramState:
             "it anew. Assign tensors and constants, or a tuple, list or dictionary of these."
             f"{computed_at(values) or happened_at(self.graph.code.first_line)}"
         )
+
+    @as_door
+    def refuse_returned(self, x: Any) -> None:
+        """Refuse a result that may change, if the program has made it: all calls would return one
+        object."""
+        if isinstance(x, Enum) or holds_values(x) or not self._may_change(x):
+            return  # one with tensors is refused where the graph gets its results
+        raise RuntimeError(
+            f"the program returns a {type(x).__name__}, which it has made and which may change. "
+            "A call would not make it anew. Return tensors and constants, or a tuple, list, "
+            "dictionary or data class of these, and make it outside of the program."
+            f"{happened_at(self.graph.code.first_line)}"
+        )
+
+    def _may_change(self, x: Any) -> bool:
+        """Whether an object that the program has made has values that somebody may replace."""
+        kind = type(x)
+        if issubclass(kind, (*PLAIN, type, ModuleType)) or is_of_ours(kind) or self.graph.knows(x):
+            return False
+        if kind is FunctionType:
+            held = map(look_into, x.__closure__ or ())
+            return bool(x.__dict__) or any(map(self._may_change, held))
+        row = row_of(x)
+        if row is not None:
+            return row.node is not None or any(map(self._may_change, row.below(x)))
+        # of classes of Python's own, such as Fraction, slots stay as they are
+        return bool(attributes_of(x)) or bool(slots_of(kind) and is_of_user(kind))
 
     def refuse_shared(self, places: Sequence[str], values: Sequence[Any]) -> None:
         """Refuse a container that is inside of what the program assigns to two places, as a call

@@ -4,9 +4,13 @@ not come to an end: state is as eager mode leaves it, or as it was before the ca
 from __future__ import annotations
 
 import copy
+import fractions
 import io
+import json
 import multiprocessing
 import pickle
+import queue
+import statistics
 import sys
 import threading
 import warnings
@@ -155,6 +159,44 @@ def test_an_error_of_the_program_leaves_what_it_leaves_in_eager_mode(at: int) ->
         return states
 
     assert seen(jit) == seen(lambda f: f)
+
+
+ENDS: dict[str, Callable[[], Any]] = {
+    "exit": lambda: sys.exit(3),
+    "a class of its own": lambda: _ends(),
+    "json": lambda: json.loads("{"),
+    "statistics": lambda: statistics.mean([]),
+    "fractions": lambda: fractions.Fraction(1, 0),
+    "an empty queue": lambda: queue.Queue().get_nowait(),
+}
+
+
+class Ended(BaseException):
+    """No ``Exception``."""
+
+
+def _ends() -> None:
+    raise Ended
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_what_python_raises_for_a_program_is_an_error_of_its_own(name: str) -> None:
+    t = SimpleNamespace(n=0)
+
+    @jit
+    def f(x: Tensor) -> Any:
+        t.n += 1
+        if t.n % 2 == 0:
+            ENDS[name]()
+        return x * t.n
+
+    with pytest.raises(BaseException) as found:
+        ENDS[name]()
+    for n in (1, 3):
+        assert torch.equal(f(X), X * n)
+        with pytest.raises(found.type):
+            f(X)
+        assert t.n == n + 1
 
 
 def test_an_error_that_only_a_capture_raises_is_told_and_the_call_runs_eagerly() -> None:

@@ -3,13 +3,17 @@ what cannot be donated is named."""
 
 from __future__ import annotations
 
+import datetime
 import gc
 import os
+import pathlib
 import weakref
 from collections.abc import Callable
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -277,6 +281,59 @@ def test_what_a_call_would_not_make_anew_is_refused(keep: Any, text: str) -> Non
     with pytest.raises(RuntimeError, match=f"{text}.*It happened at .*test_undone.py"):
         f(torch.ones(2))
     assert (t.kept, t.other) == (None, None)
+
+
+class Made:
+    def __init__(self) -> None:
+        self.n = 0
+
+
+def _counter() -> Callable[[], int]:
+    found: list[int] = []
+    return lambda: found.append(1) or len(found)  # type: ignore[func-returns-value]
+
+
+MADE: dict[str, Callable[[], Any]] = {
+    "an object": Made,
+    "a set": lambda: {1},
+    "an array": lambda: np.zeros(2),
+    "an iterator": lambda: iter([1, 2]),
+    "a generator": lambda: (i for i in (1, 2)),
+    "a module": torch.nn.Identity,
+    "a function with a list": _counter,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_result_that_may_change_and_that_a_call_would_not_make_anew_is_refused(name: str) -> None:
+    with pytest.raises(RuntimeError, match=r"returns a .*anew.*It happened at .*test_undone.py"):
+        jit(lambda x: (x * 2, MADE[name]()))(torch.ones(2))
+
+
+KEPT: dict[str, Any] = {
+    "a fraction": Fraction(1, 3),
+    "a path": pathlib.PurePath("a"),
+    "a date": datetime.date(2000, 1, 1),
+    "a number of NumPy": np.float32(2.0),
+    "an object that was there": Made(),
+    "a set that was there": {1},
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_result_that_may_not_change_or_was_there_is_returned(name: str) -> None:
+    f = jit(lambda x, held: (x * 2, KEPT[name], held))
+    held = [Made()]
+    for _ in range(3):
+        _, found, (inside,) = f(torch.ones(2), held)
+        assert found is KEPT[name] and inside is held[0]
+
+
+def test_a_function_without_variables_and_a_constant_that_are_made_are_returned() -> None:
+    f = jit(lambda x: (x * 2, lambda y: y + 1, Fraction(1, 2)))
+    for _ in range(3):
+        _, function, half = f(torch.ones(2))
+        assert function(1) == 2 and half == Fraction(1, 2)
 
 
 def test_a_list_that_the_program_assigns_to_two_places_is_one_list() -> None:
