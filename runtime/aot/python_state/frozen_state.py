@@ -40,11 +40,24 @@ class FrozenState:
             effects = self._state.effects(frozenset())
         finally:
             self._state.restore()
-        if effects.changes:
+            flags = self._restored_flags()
+        names = [effects.what] if effects.changes else []
+        names += [f"requires_grad of {flags} tensor{'s' * (flags != 1)}"] if flags else []
+        if names:
             warnings.warn(
-                f"the program changes {effects.what}. The exported program does not, and keeps "
+                f"the program changes {' and '.join(names)}. "
+                "The exported program does not, and keeps "
                 "what it has found there. Make it a buffer, or pass it and return the new one.",
                 UserWarning,
                 stacklevel=2,
             )
         return result
+
+    def _restored_flags(self) -> int:
+        """Put back which leaves require grad. How many it was."""
+        reads = self._state.graph.tensors.values()
+        pairs = [(read.owner, read.value.requires_grad) for read in reads]
+        changed = [(t, flag) for t, flag in pairs if t.requires_grad != flag and t.is_leaf]
+        for t, flag in changed:
+            t.requires_grad_(flag)
+        return len(changed)

@@ -578,3 +578,16 @@ def test_the_code_of_an_exported_graph_has_its_names(pre_dispatch: bool) -> None
         torch.nn.Linear(3, 2), (torch.ones(1, 3),), trace_joint=False, pre_dispatch=pre_dispatch
     )
     assert "def forward(self, arg0_1, arg1_1, arg2_1):" in graph.code
+
+
+def test_a_parameter_that_the_program_freezes_requires_grad_after_the_export() -> None:
+    w = nn.Parameter(torch.ones(3))
+
+    def frozen(x: torch.Tensor) -> tuple[torch.Tensor]:
+        w.requires_grad_(False)
+        return (x * w,)
+
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="changes requires_grad of 1 tensor. The exported"):
+            aot_export_joint_simple(frozen, (torch.ones(3),), trace_joint=False)
+        assert w.requires_grad
