@@ -214,7 +214,7 @@ class Outcome:
         for t in to.frozen:
             t.requires_grad_(False)
         result = self._with_histories() if to.spent else self.result
-        returned, left = without_marks(result) if to.marked else result
+        returned, left = without_marks(result, (args, kwargs)) if to.marked else result
         for place, value in zip(to.places, left, strict=True):
             place.put(value)
         for node, labels in to.orders:

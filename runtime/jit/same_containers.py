@@ -3,6 +3,7 @@
     self.outputs = found = [x * 2]
     return found                        # the list that self.outputs is
     return self.history                 # the caller's own list
+    self.batch = batch                  # the list that the call was given
 
 A graph returns tensors, and a call makes the containers around them anew. So a container that is at
 two places of the results, or that was there before the call, has a marker in its stead, and the
@@ -13,7 +14,8 @@ from __future__ import annotations
 import dataclasses
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 from torch.utils import _pytree as pytree
 
@@ -38,6 +40,13 @@ class _Argument:
         self.place = place
 
 
+class _Given:
+    """Stands for a container or object that a call is given, by its number among the arguments."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 class _Repeat:
     """Stands for a container that the results have before, by its number among them."""
 
@@ -45,26 +54,71 @@ class _Repeat:
         self.number = number
 
 
-MARKS = (_Known, _Argument, _Repeat)
+MARKS = (_Known, _Argument, _Given, _Repeat)
+
+
+def _is_object(x: Any) -> bool:
+    return dataclasses.is_dataclass(x) and not isinstance(x, type)
+
+
+def containers_in(tree: Any) -> list[Any]:
+    """The containers and objects of data classes in a tree of arguments, from the outside in."""
+    found: list[Any] = []
+
+    def ends_at(x: Any) -> bool:
+        if _is_object(x):
+            found.append(x)
+            for field in dataclasses.fields(x):
+                pytree.tree_flatten(getattr(x, field.name, None), is_leaf=ends_at)
+        elif type(x) in _MUTABLE:
+            found.append(x)
+        return type(x) not in _MUTABLE and not isinstance(x, tuple)
+
+    pytree.tree_flatten(tree, is_leaf=ends_at)
+    return found
 
 
 class Entered:
-    """The ``values`` that a run of a program finds at places, and which containers are among
-    them."""
+    """The ``values`` that a run of a program finds at places, and which containers are among them
+    and among ``arguments``."""
 
-    def __init__(self, places: Sequence[Place], values: Sequence[Any]) -> None:
+    def __init__(self, places: Sequence[Place], values: Sequence[Any], arguments: Any) -> None:
         self.values = values
+        self._arguments = containers_in(arguments)
+        self._given = {
+            id(x): (number, x, *opened.flatten(x)) for number, x in enumerate(self._arguments)
+        }
         found = [(p, x) for p, x in zip(places, values, strict=True) if type(x) in _MUTABLE]
         self._found = {id(x): (place, x, *opened.flatten(x)) for place, x in found}
 
     def place_of(self, x: Any) -> Place | None:
         """Where the container ``x`` is from, if the program has not changed it."""
-        if id(x) not in self._found:
-            return None
-        place, _, before, spec = self._found[id(x)]
-        now, spec_now = opened.flatten(x)
-        same = spec == spec_now and all(a is b for a, b in zip(now, before, strict=True))
-        return place if same else None
+        return _if_unchanged(self._found.get(id(x)))
+
+    def number_of(self, x: Any) -> int | None:
+        """Which one among the arguments the container ``x`` is, if the program has not changed
+        it."""
+        return _if_unchanged(self._given.get(id(x)))
+
+    def changes(self, number: int) -> bool:
+        """Whether the program has changed the container of that number among the arguments."""
+        return self.number_of(self._arguments[number]) is None
+
+    def has(self, x: Any) -> bool:
+        """Whether the program has found ``x``, and has not changed it."""
+        return self.place_of(x) is not None or self.number_of(x) is not None
+
+
+R = TypeVar("R")
+
+
+def _if_unchanged(found: tuple[R, Any, Sequence[Any], pytree.TreeSpec] | None) -> R | None:
+    if found is None:
+        return None
+    where, x, before, spec = found
+    now, spec_now = opened.flatten(x)
+    same = spec == spec_now and all(a is b for a, b in zip(now, before, strict=True))
+    return where if same else None
 
 
 class _Marks:
@@ -80,7 +134,7 @@ class _Marks:
         """Whether ``x`` is not to be taken apart. Asked once of each part, from the outside in."""
         if type(x) not in _MUTABLE:
             return not isinstance(x, tuple)
-        if id(x) in self._numbers or self._knows(x) or self._entered.place_of(x) is not None:
+        if id(x) in self._numbers or self._knows(x) or self._entered.has(x):
             return True
         self._numbers[id(x)] = len(self._numbers)
         return False
@@ -91,15 +145,16 @@ class _Marks:
         return mark
 
     def _mark_of(self, x: Any) -> Any:
-        is_object = dataclasses.is_dataclass(x) and not isinstance(x, type)
-        if type(x) not in _MUTABLE and not is_object:
+        if type(x) not in _MUTABLE and not _is_object(x):
             return x
         if id(x) in self._numbers:
             return _Repeat(self._numbers[id(x)])
         if self._knows(x):
             return _Known(x)
-        place = self._entered.place_of(x)
-        return x if place is None else _Argument(place)
+        place, number = self._entered.place_of(x), self._entered.number_of(x)
+        if place is not None:
+            return _Argument(place)
+        return x if number is None else _Given(number)
 
 
 def mark(results: Any, knows: Callable[[Any], bool], entered: Entered) -> tuple[Any, bool]:
@@ -118,33 +173,46 @@ def mark(results: Any, knows: Callable[[Any], bool], entered: Entered) -> tuple[
     return marked, marks.found
 
 
-def without_marks(results: Any) -> Any:
-    """Put the containers where their markers are, before the call has assigned anything."""
-    made: list[Any] = []
-
-    def ends_at(x: Any) -> bool:
-        if type(x) in _MUTABLE:
-            made.append(x)
-        return type(x) not in _MUTABLE and not isinstance(x, tuple)
-
-    pytree.tree_flatten(results, is_leaf=ends_at)
-    for container in made:
+def without_marks(results: Any, arguments: Any) -> Any:
+    """Put the containers where their markers are, before the call has assigned anything.
+    ``arguments``: of the call."""
+    made = _Made(arguments)
+    pytree.tree_flatten(results, is_leaf=made.ends_at)
+    for container in made.found:
         items = container.items() if isinstance(container, dict) else enumerate(container)
         for label, x in list(items):
-            container[label] = _unmarked(x, made)
-    return _unmarked(results, made)
+            container[label] = made.unmarked(x)
+    return made.unmarked(results)
 
 
-def _unmarked(x: Any, made: Sequence[Any]) -> Any:
-    if isinstance(x, _Known):
-        return x.container
-    if isinstance(x, _Argument):
-        return x.place.current()
-    if isinstance(x, _Repeat):
-        return made[x.number]
-    if not isinstance(x, tuple):
-        return x
-    parts = [_unmarked(y, made) for y in x]
-    if all(a is b for a, b in zip(parts, x, strict=True)):
-        return x
-    return tuple(parts) if type(x) is tuple else type(x)(*parts)
+class _Made:
+    """The containers that a call makes, ``found``, and what stands in for others."""
+
+    def __init__(self, arguments: Any) -> None:
+        self.found: list[Any] = []
+        self._arguments = arguments
+
+    def ends_at(self, x: Any) -> bool:
+        if type(x) in _MUTABLE:
+            self.found.append(x)
+        return type(x) not in _MUTABLE and not isinstance(x, tuple)
+
+    @cached_property
+    def _given(self) -> list[Any]:
+        return containers_in(self._arguments)
+
+    def unmarked(self, x: Any) -> Any:
+        if isinstance(x, _Known):
+            return x.container
+        if isinstance(x, _Argument):
+            return x.place.current()
+        if isinstance(x, _Given):
+            return self._given[x.number]
+        if isinstance(x, _Repeat):
+            return self.found[x.number]
+        if not isinstance(x, tuple):
+            return x
+        parts = list(map(self.unmarked, x))
+        if all(a is b for a, b in zip(parts, x, strict=True)):
+            return x
+        return tuple(parts) if type(x) is tuple else type(x)(*parts)

@@ -17,6 +17,7 @@ them there."""
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +36,7 @@ from ..aot.capture.leaf_gradients import LeafGradients, hooked
 from ..aot.python_state.nodes import Change, Place
 from ..aot.python_state.program_state import Held, Order, ProgramState
 from ..aot.python_state.reads import Read, Slots
+from ..seam.ambient import Ambient
 from ..seam.level_mode import entering
 from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
@@ -54,7 +56,7 @@ from .outcome import (
     with_repetition,
     without_repetition,
 )
-from .same_containers import MARKS, Entered, mark
+from .same_containers import MARKS, Entered, containers_in, mark
 from .sides import Side, Sides
 from .state_values import StateValues, place_of
 
@@ -70,6 +72,20 @@ _NO_ENTRY = Entry(Layout(), [], [])
 class _Again(BaseException):
     """The program has to be captured once more, with further arguments. No ``Exception``, since
     nothing is wrong with it."""
+
+
+class _ToldArguments(_Again):
+    """The program is captured once more, by a call that says which containers it is given: a
+    capture has copies of them."""
+
+
+class _Given(Ambient):
+    """``containers``: those that this thread's call is given, while it captures a program."""
+
+    containers: Sequence[Any] | None = None
+
+
+_GIVEN = _Given()
 
 
 class _Leaves:
@@ -122,6 +138,12 @@ class Steps:
     def beside(self) -> Beside:
         """What belongs to the program that was captured last."""
         return self._beside
+
+    def captures(self, args: Any, kwargs: Any) -> None:
+        """See :class:`..aot.calls.compiled_function.Leading`."""
+        given = tuple(x for x in args if not isinstance(x, (Entry, Side)))
+        if _GIVEN.containers is None and containers_in((given, tuple(kwargs.values()))):
+            raise _ToldArguments
 
     def starting(self, state: ProgramState) -> None:
         """A capture begins, of a program that finds ``state``."""
@@ -190,9 +212,18 @@ class Steps:
                     entry = () if layout.is_empty else (self._entry(layout, args, kwargs),)
                     sides = () if side is None else (side,)
                     result = run(*entry, *sides, *args, **kwargs)
+            except _ToldArguments:
+                return self._told(run, args, kwargs, side)
             except _Again:
                 continue
             return result.carry_out(args, kwargs) if type(result) is Outcome else result
+
+    def _told(self, run: Callable[..., Any], args: Any, kwargs: Any, side: Side | None) -> Any:
+        _GIVEN.containers = containers_in((args, kwargs))
+        try:
+            return self._by_side(run, args, kwargs, side)
+        finally:
+            _GIVEN.containers = None
 
     @staticmethod
     def _entry(layout: Layout, args: Any, kwargs: Any) -> Entry:
@@ -220,7 +251,7 @@ class Steps:
         numbers = _Numbers()
         pairs = zip(entry.values, places, strict=True)
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
-        entered = Entered(places, values)
+        entered = Entered(places, values, (args, kwargs))
         way = next((x.way for x in ours if isinstance(x, Side)), "")
         with (
             going(way),
@@ -245,11 +276,14 @@ class Steps:
         gradients: tuple[LeafGradients, Sequence[tuple[Any, Any]]],
     ) -> Any:
         """What the graph returns: ``result``, ``gradients``, and what the program leaves."""
-        made, orders = self._made()
+        self._state.refuse_returned_cycle(result)
+        self._refuse_given_twice(places, entered)
+        made, orders = self._made(entered)
         orders |= held.orders  # which knows what the run has left at places
         left = [*held.left, *(change.now for change in made)]
         to = [*places, *map(place_of, made)]
-        self._state.refuse_shared([place.what for place in to], without_repetition(left))
+        values = without_repetition(left)
+        self._state.refuse_shared([place.what for place in to], values, entered.has)
         opened.fix_keys((result, left))
         results, marked = mark((result, left), self._state.graph.has, entered)
         self._refuse_made(to, results[1])
@@ -260,6 +294,20 @@ class Steps:
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
         found = [order for order in orders.values() if len(order.labels) > 1]
         return self._outcome(results, to, found, marked, *gradients)
+
+    def _refuse_given_twice(self, places: Sequence[Place], entered: Entered) -> None:
+        """Refuse that the program changes what the call is given, and is given once more or the
+        state has, too."""
+        given = _GIVEN.containers or ()
+        if not given:
+            return
+        changed = {id(change.node.owner) for change in self._state.changes()}
+        changed |= {id(place.node.owner) for place in places}
+        times = Counter(map(id, given))
+        for number, x in enumerate(given):
+            elsewhere = times[id(x)] > 1 or self._state.graph.has(x)
+            if id(x) in changed or (elsewhere and entered.changes(number)):
+                self._state.refuse_given(x)
 
     @contextmanager
     def _restarts(self, numbers: _Numbers) -> Iterator[None]:
@@ -281,7 +329,7 @@ class Steps:
         elif self.values.set_aside():
             raise self._again()
 
-    def _made(self) -> tuple[list[Change], dict[int, Order]]:
+    def _made(self, entered: Entered) -> tuple[list[Change], dict[int, Order]]:
         """What the program leaves at places that are no arguments: what the graph computes, and
         containers that a call makes anew. And in which order, see
         :meth:`.ProgramState.orders`."""
@@ -291,7 +339,7 @@ class Steps:
         except RuntimeError:
             self._try_constants()
             raise
-        made += [c for c in self._state.made_anew(changes) if c not in made]
+        made += [c for c in self._state.made_anew(changes, entered.has) if c not in made]
         if self.values.take(made):
             raise self._again()
         orders = self._state.orders(made)

@@ -69,6 +69,7 @@ def capture(
     abstract values of the trace. ``unknown``: the arguments that are numbers of any value.
     :class:`Pinned` if the program asks for the value of one."""
     args, kwargs = (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
+    recipe.before.captures(args, kwargs)
     objects = [x for x in (*args, *kwargs.values()) if not isinstance(x, _NO_OBJECTS)]
     recipe.lost.clear()
     # before the program changes what it reads

@@ -45,11 +45,17 @@ class Leading(Protocol):
         """The program asks for the values of the numbers at ``positions``. May raise what has the
         call begin once more."""
 
+    def captures(self, args: Any, kwargs: Any) -> None:
+        """A program is about to be captured, for arguments of which it gets copies. May raise
+        the same."""
+
 
 class _None:
     leading = 0
 
     def pinned(self, positions: Collection[int]) -> None: ...
+
+    def captures(self, args: Any, kwargs: Any) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -289,11 +289,11 @@ class ProgramState:
         line = line_naming(str(change.label), self.graph.code.entered.values())
         return happened_at(line or self.graph.code.first_line)
 
-    def made_anew(self, changes: Sequence[Change]) -> list[Change]:
+    def made_anew(self, changes: Sequence[Change], found: Callable[[Any], bool]) -> list[Change]:
         """The changes that assign a container of Python's own that the program has made, with
-        constants inside."""
+        constants inside, or one of the call's, which it has ``found``."""
         places = [c for c in changes if _is_place(c) and is_tree(c.now)]
-        return [c for c in places if self._is_new(c.now)]
+        return [c for c in places if self._is_new(c.now) or found(c.now)]
 
     def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
         """The orders of what ``changes`` put where nothing was, by identity of the owner."""
@@ -334,6 +334,23 @@ class ProgramState:
             f"{happened_at(self.graph.code.first_line)}"
         )
 
+    @as_door
+    def refuse_returned_cycle(self, result: Any) -> None:
+        """Refuse a result that holds itself, which has no leaves to take it apart into."""
+        if not is_tree(result):
+            raise RuntimeError(
+                "the program returns a container that holds itself. Return what is in it."
+                f"{happened_at(self.graph.code.first_line)}"
+            )
+
+    def refuse_given(self, x: Any) -> NoReturn:
+        """Refuse a container that is an argument and state, and that the program changes."""
+        raise RuntimeError(
+            f"the program changes a {type(x).__name__} that it is given as an argument and also "
+            "finds elsewhere. A graph would have two of it. Let it find the "
+            f"{type(x).__name__} in one way.{happened_at(self.graph.code.first_line)}"
+        )
+
     def _may_change(self, x: Any) -> bool:
         """Whether an object that the program has made has values that somebody may replace."""
         kind = type(x)
@@ -348,13 +365,15 @@ class ProgramState:
         # of classes of Python's own, such as Fraction, slots stay as they are
         return bool(attributes_of(x)) or bool(slots_of(kind) and is_of_user(kind))
 
-    def refuse_shared(self, places: Sequence[str], values: Sequence[Any]) -> None:
+    def refuse_shared(
+        self, places: Sequence[str], values: Sequence[Any], found: Callable[[Any], bool]
+    ) -> None:
         """Refuse a container that is inside of what the program assigns to two places, as a call
-        would make two of it."""
+        would make two of it. ``found``: whether the program has found it, and not made it."""
         owners: dict[int, str] = {}
         for place, value in zip(places, values, strict=True):
             for x in _containers_in(value):
-                if owners.setdefault(id(x), place) != place and not self.graph.has(x):
+                if owners.setdefault(id(x), place) != place and not (self.graph.has(x) or found(x)):
                     raise RuntimeError(
                         f"the program assigns one {type(x).__name__} to {owners[id(x)]} and to "
                         f"{place}. A call would make two of it. Assign a copy."

@@ -4,6 +4,7 @@ which order their items are, and that some may be gone."""
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -213,3 +214,85 @@ def test_a_number_of_the_state_is_a_key_of_what_a_program_returns_and_leaves() -
         assert list(found) == [k % 3] and torch.equal(found[k % 3], X * k)
         n = k + 1
         assert list(t.by_rest) == [n % 2] and torch.equal(t.by_rest[n % 2], X * n)
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_a_call_is_given_is_returned_and_left_and_not_a_copy(name: str) -> None:
+    t = SimpleNamespace(kept=None, inside=None)
+
+    @jit
+    def f(x: Tensor, given: Any) -> Any:
+        t.kept = given["held"]
+        t.inside = [x * 2, given["held"]]
+        return given, given["held"], (x * 3, [given])
+
+    for n in range(4):
+        given = {"held": HELD[name](), "n": n % 2}
+        found, held, (y, (inside,)) = f(X, given)
+        assert found is given and inside is given and held is given["held"]
+        assert t.kept is held and t.inside[1] is held
+        assert torch.equal(y, X * 3) and torch.equal(t.inside[0], X * 2)
+
+
+def _changes_the_state(t: Any, given: list[Any], x: Tensor) -> Any:
+    t.held[0] += 1
+    return x * given[0]
+
+
+def _changes_the_state_by_a_tensor(t: Any, given: list[Any], x: Tensor) -> Any:
+    t.held[0] = x * 2
+    return x * given[0]
+
+
+def _changes_the_argument(t: Any, given: list[Any], x: Tensor) -> Any:
+    given.append(1.0)
+    return x * len(t.held)
+
+
+@pytest.mark.parametrize(
+    "change", [_changes_the_state, _changes_the_state_by_a_tensor, _changes_the_argument]
+)
+def test_a_list_that_is_state_and_an_argument_is_not_to_be_changed(change: Any) -> None:
+    held = [2.0]
+    t = SimpleNamespace(held=held)
+    f = jit(lambda given, x: change(t, given, x))
+    text = r"changes a list that it is given .* It happened at .*test_same_containers.py"
+    for _ in range(2):
+        with (
+            warnings.catch_warnings(action="ignore", category=UserWarning),
+            pytest.raises(RuntimeError, match=text),
+        ):
+            f(held, X)
+        assert t.held is held == [2.0]
+    # another list is no matter
+    if change is _changes_the_state:
+        assert torch.equal(f([5.0], X), X * 5) and held == [3.0]
+
+
+def test_a_list_that_is_two_arguments_is_not_to_be_changed() -> None:
+    @jit
+    def f(a: list[Any], b: list[Any]) -> Any:
+        a.append(1.0)
+        return a[0] * len(b)
+
+    with (
+        warnings.catch_warnings(action="ignore", category=UserWarning),
+        pytest.raises(RuntimeError, match=r"changes a list that it is given.*It happened at .*py"),
+    ):
+        f(given := [X], given)
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_result_that_holds_itself_is_refused(known: bool) -> None:
+    held: list[Any] = [1]
+    held.append(held)
+
+    @jit
+    def f(x: Tensor) -> Any:
+        found: list[Any] = [x * 2]
+        found.append(found)
+        return (x, held) if known else found
+
+    with pytest.raises(RuntimeError, match=r"holds itself.*happened at .*test_same_containers.py"):
+        f(X)
