@@ -15,6 +15,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
+from types import GetSetDescriptorType
 from typing import Any, Protocol
 
 from torch._C._dynamo.guards import dict_version
@@ -27,6 +28,8 @@ Constant = Callable[[Any], str]
 FEW = 10
 """Nodes up to which each has a condition of its own."""
 _is = operator.is_
+_own = operator.attrgetter("__dict__")
+_LOOK_UP: Any = object.__getattribute__
 _code, _defaults, _named_defaults, _content, _bases = map(
     operator.attrgetter,
     ("__code__", "__defaults__", "__kwdefaults__", "cell_contents", "__bases__"),
@@ -73,6 +76,42 @@ class Versions:
         known = self._known
         # the versions from before the comparison: another thread may write after it
         for i, now in enumerate(map(dict_version, self._dictionaries)):
+            if now != known[i]:
+                if not self._nodes[i].holds():
+                    return False
+                known[i] = now
+        return True
+
+
+class OwnVersions:
+    """The dictionaries of objects, found by the object: an assignment to ``__dict__`` puts another
+    dictionary there, which has another version."""
+
+    def __init__(self, nodes: Sequence[Attributes]) -> None:
+        self._nodes = nodes
+        self._owners = [node.owner for node in nodes]
+        self._known = [-1] * len(nodes)
+
+    @staticmethod
+    def has(x: Any) -> bool:
+        """Whether Python's own look-up finds the dictionary of ``x``, and no code of the user's."""
+        kind = type(x)
+        found = [vars(c)["__dict__"] for c in kind.__mro__ if "__dict__" in vars(c)]
+        by_python = all(type(d) is GetSetDescriptorType for d in found)
+        return by_python and kind.__getattribute__ is _LOOK_UP
+
+    def condition(self, constant: Constant) -> str:
+        version, known = constant(dict_version), constant(self._known)
+        if len(self._nodes) > FEW:
+            now = f"map({constant(_own)}, {constant(self._owners)})"
+            return f"list(map({version}, {now})) == {known}"
+        return " and ".join(
+            f"{version}({constant(x)}.__dict__) == {known}[{i}]" for i, x in enumerate(self._owners)
+        )
+
+    def compare(self) -> bool:
+        known = self._known
+        for i, now in enumerate(map(dict_version, map(_own, self._owners))):
             if now != known[i]:
                 if not self._nodes[i].holds():
                     return False
@@ -153,14 +192,14 @@ class Classes:
 
 
 class Dictionaries:
-    """The dictionaries of objects, each of which may be replaced by an assignment to
+    """The dictionaries of other objects, each of which may be replaced by an assignment to
     ``__dict__``."""
 
     def __init__(self, nodes: Sequence[Attributes]) -> None:
         self._nodes = nodes
 
     def condition(self, constant: Constant) -> str:
-        get = constant(object.__getattribute__)
+        get = constant(_LOOK_UP)
         if len(self._nodes) > FEW:
             owners = constant([node.owner for node in self._nodes])
             now = f"map({get}, {owners}, {constant(repeat)}('__dict__'))"

@@ -56,7 +56,7 @@ from .program_code import Code, ProgramCode, computes, is_of_ours, is_of_user, m
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .trusted import RUNNERS, is_followed, is_followed_module
-from .values import MISSING, SIMPLE, attributes_of, slots_of
+from .values import MISSING, PLAIN_TENSORS, SIMPLE, attributes_of, slots_of
 
 LIMIT = 200_000
 """Objects of one graph."""
@@ -342,7 +342,7 @@ class ObjectGraph:
         if isinstance(t, Value) and t._level.number > 0:
             return
         self.tensors[id(t)] = Read(t, FACTS_OF_TENSOR, facts(t))
-        if type(t) in _PLAIN_TENSORS:  # most have no attribute yet, and are asked for the first one
+        if type(t) in PLAIN_TENSORS:  # most have no attribute yet, and are asked for the first one
             self._object(t, name)
 
     def _array(self, x: np.ndarray[Any, Any], name: str) -> None:
@@ -539,7 +539,6 @@ def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph
 _UNMADE = frozenset((CodeType, ModuleType, type))
 # what an object of C may refer to, and what is no state of it
 _NOT_HELD = (type, ModuleType, types.FrameType, types.TracebackType)
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _DRAWN: tuple[tuple[Any, str], ...] = (
     (vars(random)["_inst"], "random"),
     (vars(np.random.mtrand)["_rand"], "numpy.random"),

@@ -27,6 +27,7 @@ from .guard_batches import (
     Functions,
     Orders,
     Others,
+    OwnVersions,
     PartsOfClasses,
     Sequences,
     Versions,
@@ -43,7 +44,7 @@ from .nodes import (
     OneByOne,
     Place,
 )
-from .values import shown
+from .values import PLAIN_TENSORS, shown
 
 
 class StateGuard:
@@ -111,6 +112,7 @@ class _Sorted:
         self.sequences: list[Node] = []
         self.objects: list[Attributes] = []
         self.own: list[Attributes] = []
+        self.replaced: list[Attributes] = []
         self.cells: list[Cell] = []
         self.functions: list[FunctionParts] = []
         self.class_parts: list[ClassParts] = []
@@ -124,7 +126,8 @@ class _Sorted:
             (Versions, self.versioned),
             (Empty, self.empty),
             (Classes, self.objects),
-            (Dictionaries, self.own),
+            (OwnVersions, self.own),
+            (Dictionaries, self.replaced),
             (Functions, self.functions),
             (Cells, self.cells),
             (Sequences, self.sequences),
@@ -147,11 +150,16 @@ class _Sorted:
     def _add_attributes(self, node: Attributes) -> bool:
         if node.slots or issubclass(type(node.owner), threading.local):
             return False
-        if node.kind is not None:
-            self.objects.append(node)
+        found = self.versioned if node.size else self.empty
+        if node.kind is None or node.kind in PLAIN_TENSORS:  # whose facts are compared, too
+            found.append((node.own, node))
+            return True
+        self.objects.append(node)
+        if node.size and OwnVersions.has(node.owner):
             self.own.append(node)
-        kept = self.versioned if node.size else self.empty
-        kept.append((node.own, node))
+            return True
+        self.replaced.append(node)
+        found.append((node.own, node))
         return True
 
     def _add_items(self, node: Node) -> bool:

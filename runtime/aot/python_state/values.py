@@ -30,6 +30,8 @@ SIMPLE = (
     torch.memory_format,
 )
 """Classes of constants: no object of them changes, and equal ones are the same."""
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+"""Classes of tensors whose facts, the class among them, a call compares in C."""
 
 
 def _scalars_of(kind: type) -> list[type]:
