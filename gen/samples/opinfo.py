@@ -69,6 +69,11 @@ def may_have(name: str, row: Mapping[str, Any]) -> bool:
     return "call" not in row and name.startswith("torch.")
 
 
+def is_there(name: str) -> bool:
+    """Whether the installed torch has an attribute under a dotted name."""
+    return _resolves(torch, name.removeprefix("torch."))
+
+
 def preload(ops: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
     """Import the database if it may have one of `ops`, given as ``(name, row)``. Processes that are
     forked later then have it."""

@@ -268,8 +268,15 @@ def _along(
 
 
 @stands_for(_OPERATOR)
-def _of_values(body: Any, init: Sequence[Any], xs: Sequence[Any], rest: Sequence[Any] = ()) -> Any:
-    """``torch.ops.higher_order.scan`` for values of any level."""
+def _of_values(
+    body: Any,
+    init: Sequence[Any],
+    xs: Sequence[Any],
+    rest: Sequence[Any] = (),
+    mutated_arg_indices: str = "",
+) -> Any:
+    """``torch.ops.higher_order.scan`` for values of any level. ``mutated_arg_indices``: what torch
+    2.14 says of the writes of ``body``, which are made here as it makes them."""
     n = len(init)
 
     def step(carry: Sequence[Any], x: Sequence[Any]) -> Any:
@@ -281,7 +288,9 @@ def _of_values(body: Any, init: Sequence[Any], xs: Sequence[Any], rest: Sequence
 
 
 @stands_for(torch.ops.higher_order.map_impl)
-def _mapped(body: Any, xs: Sequence[Any], rest: Sequence[Any] = ()) -> Any:
+def _mapped(
+    body: Any, xs: Sequence[Any], rest: Sequence[Any] = (), mutated_arg_indices: str = ""
+) -> Any:
     """``torch.ops.higher_order.map_impl`` for values of any level. A graph returns a tuple, and a
     function any pytree."""
     spec: Any = None
