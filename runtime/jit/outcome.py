@@ -7,7 +7,7 @@ returns an :class:`Outcome`. A call puts what is in there where it belongs."""
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
-from .same_containers import without_marks
+from .same_containers import containers_in, put_contents, without_marks
 
 _SHARED = frozenset((list, dict, defaultdict, OrderedDict, deque))
 NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
@@ -175,8 +175,9 @@ class Destinations:
     """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of
     arguments, each with a gradient. ``frozen``: tensors that require no grad afterwards. ``spent``:
     the numbers of the results whose histories have been freed. ``places``: in Python's state.
-    ``orders``: of what is assigned to objects and dictionaries that had nothing there. ``marked``:
-    whether the results have marks, see :mod:`.same_containers`.
+    ``orders``: of what is assigned to objects and dictionaries that had nothing there. ``given``:
+    the numbers of the containers among the arguments that the program changes. ``marked``: whether
+    the results have marks, see :mod:`.same_containers`.
 
     No data class: the graph returns it as a constant."""
 
@@ -187,6 +188,7 @@ class Destinations:
         spent: Sequence[int],
         places: Sequence[Place],
         orders: Sequence[Order],
+        given: Sequence[int],
         marked: bool,
     ) -> None:
         self.leaves = leaves
@@ -194,13 +196,14 @@ class Destinations:
         self.spent = spent
         self.places = places
         self.orders = orders
+        self.given = given
         self.marked = marked
 
 
 @dataclass(eq=False)
 class Outcome:
-    """What a program with effects returns. ``result``: what is for the caller, and what belongs to
-    places of Python's state."""
+    """What a program with effects returns. ``result``: what is for the caller, what belongs to
+    places of Python's state, and what the containers among the arguments have by now."""
 
     result: Any
     gradients: list[Any]
@@ -214,9 +217,13 @@ class Outcome:
         for t in to.frozen:
             t.requires_grad_(False)
         result = self._with_histories() if to.spent else self.result
-        returned, left = without_marks(result, (args, kwargs)) if to.marked else result
+        given = containers_in((args, kwargs)) if to.marked or to.given else []
+        _refuse_twice(given, to.given)
+        returned, left, contents = without_marks(result, given) if to.marked else result
         for place, value in zip(to.places, left, strict=True):
             place.put(value)
+        for number, value in zip(to.given, contents, strict=True):
+            put_contents(given[number], value)
         for node, labels in to.orders:
             node.move_last(labels)
         return returned
@@ -227,6 +234,19 @@ class Outcome:
             t = unwrap(flat[i])
             flat[i] = SESSION.wrap(t, (_Spent(SESSION, (), ((t.shape, t.dtype),)), 0))
         return pytree.tree_unflatten(flat, spec)
+
+
+def _refuse_twice(containers: Sequence[Any], changed: Sequence[int]) -> None:
+    """Refuse a call that is given a container twice which the program changes: the program was
+    captured for two."""
+    times = Counter(map(id, containers)) if changed else Counter()
+    for number in changed:
+        if times[id(containers[number])] > 1:
+            raise RuntimeError(
+                f"the program changes a {type(containers[number]).__name__} that it is given "
+                "twice. It was captured for two, of which it changes one. Pass a copy for one of "
+                "them."
+            )
 
 
 def _owner_of(leaf: Any, args: Any, kwargs: Any) -> Any:

@@ -4,6 +4,7 @@
     return found                        # the list that self.outputs is
     return self.history                 # the caller's own list
     self.batch = batch                  # the list that the call was given
+    batch["loss"] = loss                # the caller's dictionary gets it
 
 A graph returns tensors, and a call makes the containers around them anew. So a container that is at
 two places of the results, or that was there before the call, has a marker in its stead, and the
@@ -12,9 +13,9 @@ call puts the container there."""
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from torch.utils import _pytree as pytree
@@ -78,16 +79,45 @@ def containers_in(tree: Any) -> list[Any]:
     return found
 
 
+def contents_of(x: Any) -> Any:
+    """What is in a container or an object of a data class, as a list or dictionary."""
+    if _is_object(x):
+        names = [field.name for field in dataclasses.fields(x)]
+        return {name: getattr(x, name) for name in names if hasattr(x, name)}
+    return dict(x) if isinstance(x, dict) else list(x)
+
+
+def put_contents(x: Any, contents: Any) -> None:
+    """Let a container or an object of a data class have ``contents``."""
+    if not _is_object(x):
+        x.clear()
+        x.update(contents) if isinstance(x, dict) else x.extend(contents)
+        return
+    for name in contents_of(x).keys() - contents.keys():
+        delattr(x, name)
+    for name, value in contents.items():
+        if getattr(x, name, _MISSING) is not value:
+            setattr(x, name, value)
+
+
+_MISSING = object()
+
+
+def _are_same(now: Any, before: Any) -> bool:
+    if isinstance(now, dict):
+        return list(now) == list(before) and _are_same([*now.values()], [*before.values()])
+    return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
 class Entered:
     """The ``values`` that a run of a program finds at places, and which containers are among them
-    and among ``arguments``."""
+    and among ``arguments``, with what was in these."""
 
     def __init__(self, places: Sequence[Place], values: Sequence[Any], arguments: Any) -> None:
         self.values = values
         self._arguments = containers_in(arguments)
-        self._given = {
-            id(x): (number, x, *opened.flatten(x)) for number, x in enumerate(self._arguments)
-        }
+        self._before = [contents_of(x) for x in self._arguments]
+        self._numbers = {id(x): number for number, x in enumerate(self._arguments)}
         found = [(p, x) for p, x in zip(places, values, strict=True) if type(x) in _MUTABLE]
         self._found = {id(x): (place, x, *opened.flatten(x)) for place, x in found}
 
@@ -96,16 +126,25 @@ class Entered:
         return _if_unchanged(self._found.get(id(x)))
 
     def number_of(self, x: Any) -> int | None:
-        """Which one among the arguments the container ``x`` is, if the program has not changed
-        it."""
-        return _if_unchanged(self._given.get(id(x)))
+        """Which one among the arguments the container ``x`` is."""
+        return self._numbers.get(id(x))
 
     def changes(self, number: int) -> bool:
         """Whether the program has changed the container of that number among the arguments."""
-        return self.number_of(self._arguments[number]) is None
+        return not _are_same(contents_of(self._arguments[number]), self._before[number])
+
+    def changed(self) -> dict[int, Any]:
+        """What is by now in the containers among the arguments that the program has changed."""
+        numbers = filter(self.changes, range(len(self._arguments)))
+        return {number: contents_of(self._arguments[number]) for number in numbers}
+
+    def put_back(self, numbers: Iterable[int]) -> None:
+        """Let the containers of these numbers have what they had."""
+        for number in numbers:
+            put_contents(self._arguments[number], self._before[number])
 
     def has(self, x: Any) -> bool:
-        """Whether the program has found ``x``, and has not changed it."""
+        """Whether the program has found ``x``, and has not changed it beyond what a call does."""
         return self.place_of(x) is not None or self.number_of(x) is not None
 
 
@@ -173,10 +212,10 @@ def mark(results: Any, knows: Callable[[Any], bool], entered: Entered) -> tuple[
     return marked, marks.found
 
 
-def without_marks(results: Any, arguments: Any) -> Any:
+def without_marks(results: Any, given: Sequence[Any]) -> Any:
     """Put the containers where their markers are, before the call has assigned anything.
-    ``arguments``: of the call."""
-    made = _Made(arguments)
+    ``given``: the containers among the arguments of the call."""
+    made = _Made(given)
     pytree.tree_flatten(results, is_leaf=made.ends_at)
     for container in made.found:
         items = container.items() if isinstance(container, dict) else enumerate(container)
@@ -188,18 +227,14 @@ def without_marks(results: Any, arguments: Any) -> Any:
 class _Made:
     """The containers that a call makes, ``found``, and what stands in for others."""
 
-    def __init__(self, arguments: Any) -> None:
+    def __init__(self, given: Sequence[Any]) -> None:
         self.found: list[Any] = []
-        self._arguments = arguments
+        self._given = given
 
     def ends_at(self, x: Any) -> bool:
         if type(x) in _MUTABLE:
             self.found.append(x)
         return type(x) not in _MUTABLE and not isinstance(x, tuple)
-
-    @cached_property
-    def _given(self) -> list[Any]:
-        return containers_in(self._arguments)
 
     def unmarked(self, x: Any) -> Any:
         if isinstance(x, _Known):

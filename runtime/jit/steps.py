@@ -284,16 +284,20 @@ class Steps:
         to = [*places, *map(place_of, made)]
         values = without_repetition(left)
         self._state.refuse_shared([place.what for place in to], values, entered.has)
-        opened.fix_keys((result, left))
-        results, marked = mark((result, left), self._state.graph.has, entered)
+        given = entered.changed()
+        found = (result, left, [*given.values()])
+        opened.fix_keys(found)
+        results, marked = mark(found, self._state.graph.has, entered)
+        entered.put_back(given)  # the run has copies, of which nothing is left
         self._refuse_made(to, results[1])
+        self._refuse_put(results[2])
         self._refuse_returned(results[0])
         names = [change.what for change in made]
         kept = zip(places, entered.values, left, strict=False)
         names += [p.what for p, x, y in kept if _grows(x, y)]
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
-        found = [order for order in orders.values() if len(order.labels) > 1]
-        return self._outcome(results, to, found, marked, *gradients)
+        ordered = [order for order in orders.values() if len(order.labels) > 1]
+        return self._outcome(results, to, ordered, [*given], marked, *gradients)
 
     def _refuse_given_twice(self, places: Sequence[Place], entered: Entered) -> None:
         """Refuse that the program changes what the call is given, and is given once more or the
@@ -352,6 +356,12 @@ class Steps:
                 if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)):
                     self._state.refuse_made(place.what, x)
 
+    def _refuse_put(self, contents: Sequence[Any]) -> None:
+        """Refuse what a call would not make anew in a container that it is given."""
+        for x in opened.flatten(contents)[0]:
+            if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)) and id(x) not in self._given:
+                self._state.refuse_made("a container that it is given", x)
+
     def _refuse_returned(self, result: Any) -> None:
         for x in opened.flatten(result)[0]:
             if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)) and id(x) not in self._given:
@@ -359,9 +369,10 @@ class Steps:
 
     def _outcome(
         self,
-        result: tuple[Any, list[Any]],
+        result: tuple[Any, list[Any], list[Any]],
         places: Sequence[Place],
         orders: Sequence[Order],
+        given: Sequence[int],
         marked: bool,
         gradients: LeafGradients,
         changed: Sequence[tuple[Any, Any]],
@@ -370,7 +381,7 @@ class Steps:
         leaves at ``places``. ``orders``, ``marked``: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
         _refuse_retained(flat)
-        if not (changed or places or marked or gradients.has_effects):
+        if not (changed or places or given or marked or gradients.has_effects):
             begin = Beginning((), (), self.donates).of
             self._beside = Beside(_without_hooks(gradients.differentiated), begin)
             return result[0]
@@ -380,7 +391,7 @@ class Steps:
         leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
         _refuse_histories(values)
         self._note_gradients(gradients, leaves)
-        to = Destinations(leaves, gradients.frozen, spent, places, orders, marked)
+        to = Destinations(leaves, gradients.frozen, spent, places, orders, given, marked)
         return Outcome(pytree.tree_unflatten(flat, spec), values, to)
 
     def _note_gradients(self, gradients: LeafGradients, leaves: Sequence[Any]) -> None:
