@@ -23,7 +23,7 @@ from ...seam.user_code import CaptureHook, capturing
 from ...trace.provenance import Line, happened_at, is_of_package, is_of_user
 from .contents import Position
 from .object_graph import ObjectGraph
-from .trusted import is_followed
+from .trusted import is_followed, is_followed_module
 
 _set = sys.setprofile
 _OURS = __name__.partition(".")[0]
@@ -247,9 +247,13 @@ class _Hook(CaptureHook):
 
 def _is_followed(frame: FrameType) -> bool:
     """Whether the code of a function is the program's. Code that is generated has no file, as that
-    of data classes, also of this package."""
-    name = str(frame.f_globals.get("__name__"))
-    return is_followed(frame.f_code.co_filename) and name.partition(".")[0] != _OURS
+    of data classes, so its module tells."""
+    if not is_followed(frame.f_code.co_filename):
+        return False
+    name = frame.f_globals.get("__name__")
+    if not isinstance(name, str):
+        return True
+    return name.partition(".")[0] != _OURS and (name not in sys.modules or is_followed_module(name))
 
 
 def _asks(function: Any, owner: Any) -> str | None:

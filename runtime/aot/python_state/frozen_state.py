@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from .program_state import ProgramState
+from .nodes import Change, Globals
+from .program_state import ProgramState, shortly
 
 R = TypeVar("R")
 
@@ -38,10 +39,11 @@ class FrozenState:
             self._state.returned()
             self._state.leave_assigned()
             effects = self._state.effects(frozenset())
+            changed = [change.what for change in effects.changes if _is_state(change)]
         finally:
             self._state.restore()
             flags = self._restored_flags()
-        names = [effects.what] if effects.changes else []
+        names = [shortly(changed)] if changed else []
         names += [f"requires_grad of {flags} tensor{'s' * (flags != 1)}"] if flags else []
         if names:
             warnings.warn(
@@ -61,3 +63,9 @@ class FrozenState:
         for t, flag in changed:
             t.requires_grad_(flag)
         return len(changed)
+
+
+def _is_state(change: Change) -> bool:
+    """Whether a change is of something that was there before, and not in a namespace that torch has
+    made for the code of a graph."""
+    return not isinstance(change.node, Globals) or "__name__" in change.node.owner

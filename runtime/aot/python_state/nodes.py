@@ -249,7 +249,7 @@ class Globals(Named):
 
 
 # what `copy` notes in a class, and this package in a custom Function
-_NOTES = frozenset(("__slotnames__", "_runtime_definition"))
+NOTES = frozenset(("__slotnames__", "_runtime_definition"))
 
 
 class ClassNames(Named):
@@ -282,7 +282,7 @@ class ClassNames(Named):
 
     def _appeared(self) -> list[str]:
         """Names that count, and that the class did not define."""
-        new = vars(self.owner).keys() - self.defined - _NOTES
+        new = vars(self.owner).keys() - self.defined - NOTES
         return [n for n in sorted(new) if n not in self.free and self.counts(self.owner, n)]
 
     @property

@@ -40,6 +40,7 @@ from .code_names import first_code
 from .contents import DefaultFactory, Fact, Parts, Position
 from .lookups import is_lookup
 from .nodes import (
+    NOTES,
     Attributes,
     Cell,
     Change,
@@ -74,6 +75,7 @@ _OF_CLASSES = frozenset(
         "__annotations__",
         "__firstlineno__",
         "__static_attributes__",
+        *NOTES,
     ]
 )
 _SIMPLE = frozenset((*SIMPLE, type(MISSING)))

@@ -121,6 +121,12 @@ class Held:
             place.put(value)
 
 
+def shortly(names: Sequence[str]) -> str:
+    """The first few of ``names``, and how many more there are."""
+    more = [f"{len(names) - 4} more"] if len(names) > 4 else []
+    return ", ".join([*names[:4], *more])
+
+
 class Effects:
     """What each call does to Python's state after its graph has run. ``changes``: what it assigns.
     ``repeats``: whether that is all that the program did: an object that it made would have to be
@@ -162,9 +168,7 @@ class Effects:
 
     @property
     def what(self) -> str:
-        names = self.names or ["a cache"]
-        more = [f"{len(names) - 4} more"] if len(names) > 4 else []
-        return ", ".join([*names[:4], *more])
+        return shortly(self.names or ["a cache"])
 
 
 class _Run(Ambient):

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 from ...trace.provenance import is_of_user
 
-_PACKAGES = ("mpmath", "numpy", "opt_einsum", "sympy", "typing_extensions")
+_PACKAGES = ("functorch", "mpmath", "numpy", "opt_einsum", "sympy", "typing_extensions")
 RUNNERS = frozenset(("_pytest", "execnet", "hypothesis", "pluggy", "pytest", "xdist"))
 """Packages that run tests: what they have is no state of a program, and leads to all tests."""
 
