@@ -9,7 +9,7 @@ names it, and it is put back."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -34,12 +34,14 @@ class FrozenState:
     def keep(self, capture: Callable[[], R]) -> R:
         """Run ``capture``, and put back what it changes. ``RuntimeError`` for what the graph would
         have to read and assign, and for what it takes from an iterator or asks of the system."""
+        nodes = (*self._state.graph.nodes, *self._state.early.nodes)
+        before = {id(node.owner) for node in nodes}
         try:
             result = self._state.watched(capture)
             self._state.returned()
             self._state.leave_assigned()
             effects = self._state.effects(frozenset())
-            changed = [change.what for change in effects.changes if _is_state(change)]
+            changed = [c.what for c in effects.changes if not _is_of_generated_code(c, before)]
         finally:
             self._state.restore()
             flags = self._restored_flags()
@@ -65,7 +67,9 @@ class FrozenState:
         return len(changed)
 
 
-def _is_state(change: Change) -> bool:
-    """Whether a change is of something that was there before, and not in a namespace that torch has
-    made for the code of a graph."""
-    return not isinstance(change.node, Globals) or "__name__" in change.node.owner
+def _is_of_generated_code(change: Change, before: Collection[int]) -> bool:
+    """Whether a change is in a namespace of no module that the run has made, as torch makes one for
+    the code of a graph. ``before``: what was there, by identity."""
+    owner = change.node.owner
+    namespace = isinstance(change.node, Globals) and "__name__" not in owner
+    return namespace and id(owner) not in before

@@ -75,22 +75,25 @@ class Versions:
     def compare(self) -> bool:
         known = self._known
         # the versions from before the comparison: another thread may write after it
-        for i, now in enumerate(map(dict_version, self._dictionaries)):
+        for i, now in enumerate(map(dict_version, self._present())):
             if now != known[i]:
                 if not self._nodes[i].holds():
                     return False
                 known[i] = now
         return True
 
+    def _present(self) -> Iterable[dict[Any, Any]]:
+        """The dictionaries that a call finds."""
+        return self._dictionaries
 
-class OwnVersions:
+
+class OwnVersions(Versions):
     """The dictionaries of objects, found by the object: an assignment to ``__dict__`` puts another
     dictionary there, which has another version."""
 
     def __init__(self, nodes: Sequence[Attributes]) -> None:
-        self._nodes = nodes
+        super().__init__([(node.own, node) for node in nodes])
         self._owners = [node.owner for node in nodes]
-        self._known = [-1] * len(nodes)
 
     @staticmethod
     def has(x: Any) -> bool:
@@ -109,14 +112,8 @@ class OwnVersions:
             f"{version}({constant(x)}.__dict__) == {known}[{i}]" for i, x in enumerate(self._owners)
         )
 
-    def compare(self) -> bool:
-        known = self._known
-        for i, now in enumerate(map(dict_version, map(_own, self._owners))):
-            if now != known[i]:
-                if not self._nodes[i].holds():
-                    return False
-                known[i] = now
-        return True
+    def _present(self) -> Iterable[dict[Any, Any]]:
+        return map(_own, self._owners)
 
 
 class Orders:

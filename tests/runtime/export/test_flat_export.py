@@ -591,3 +591,11 @@ def test_a_parameter_that_the_program_freezes_requires_grad_after_the_export() -
         with pytest.warns(UserWarning, match="changes requires_grad of 1 tensor. The exported"):
             aot_export_joint_simple(frozen, (torch.ones(3),), trace_joint=False)
         assert w.requires_grad
+
+
+def test_a_namespace_of_no_module_is_state_that_an_export_tells_of() -> None:
+    names: dict[str, Any] = {}
+    exec("n = 0\ndef f(x):\n    global n\n    n += 1\n    return x * 2\n", names)
+    with pytest.warns(UserWarning, match="the program changes 'n' of"):
+        aot.export(names["f"], (torch.ones(2),))
+    assert names["n"] == 0

@@ -26,15 +26,23 @@ def keeping(inner: Callable[[Any, list[Tensor]], Any]) -> Callable[[Any], Any]:
     return f
 
 
-def after(value: Callable[[Any], Any]) -> Callable[[Any, list[Tensor]], Any]:
+def after(
+    value: Callable[[Any], Any], grad: Callable[..., Any] = func.grad
+) -> Callable[[Any, list[Tensor]], Any]:
     """Keeps ``value`` of the argument of a gradient."""
-    return lambda x, kept: func.grad(lambda a: (kept.append(value(a)), a.sum())[1])(x)  # type: ignore[func-returns-value]
+
+    def inner(x: Any, kept: list[Tensor]) -> Any:
+        def total(a: Any) -> Any:
+            kept.append(value(a))
+            return a.sum()
+
+        return grad(total)(x)
+
+    return inner
 
 
 constant = keeping(after(lambda a: a.detach() * 2))
-of_torch = keeping(
-    lambda x, kept: torch.func.grad(lambda a: (kept.append(a.detach() * 2), a.sum())[1])(x)  # type: ignore[func-returns-value]
-)
+of_torch = keeping(after(lambda a: a.detach() * 2, torch.func.grad))
 with_history = keeping(after(lambda a: a * 2))
 
 AROUND: dict[str, Callable[[Callable[..., Any]], Any]] = {
