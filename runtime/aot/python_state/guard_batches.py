@@ -21,9 +21,25 @@ from typing import Any, Protocol
 from torch._C._dynamo.guards import dict_version
 
 from .nodes import Attributes, Cell, ClassParts, FunctionParts, Node, class_name
+from .values import MISSING
 
 Constant = Callable[[Any], str]
 """Gives an object a name in the source."""
+
+
+def _versions_tell() -> bool:
+    class Probe:
+        attribute = 0
+
+    probe = Probe()
+    before = dict_version(vars(probe))
+    probe.attribute = 1
+    return bool(dict_version(vars(probe)) != before)
+
+
+VERSIONS_TELL = _versions_tell()
+"""Whether an assignment to an attribute changes the version of the object's dictionary. Python 3.13
+keeps attributes in the object itself, and tells nobody."""
 
 FEW = 10
 """Nodes up to which each has a condition of its own."""
@@ -114,6 +130,72 @@ class OwnVersions(Versions):
 
     def _present(self) -> Iterable[dict[Any, Any]]:
         return map(_own, self._owners)
+
+
+class Items:
+    """Dictionaries whose versions do not tell: any may be that of an object."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._owners = [node.owner for node in nodes]
+        self._keys = [key for node in nodes for key in node.had]
+        self._values = [x for node in nodes for x in node.had.values()]
+
+    def condition(self, constant: Constant) -> str:
+        owners, flat = constant(self._owners), constant(chain.from_iterable)
+        lengths = constant([len(node.had) for node in self._nodes])
+        values = f"{flat}(map({constant(dict.values)}, {owners}))"
+        return (
+            f"list(map(len, {owners})) == {lengths}"
+            f" and {_identities(constant, f'{flat}({owners})', self._keys)}"
+            f" and {_identities(constant, values, self._values)}"
+        )
+
+    def compare(self) -> bool:
+        now = [list(dict.values(x)) for x in self._owners]
+        if not _all_hold(self._nodes):
+            return False
+        self._values[:] = chain.from_iterable(now)  # equal constants may be other objects
+        return True
+
+
+class OwnNames:
+    """Attributes in dictionaries whose versions do not tell: those that the program's code names,
+    and which others there are."""
+
+    def __init__(self, nodes: Sequence[Attributes]) -> None:
+        self._nodes = nodes
+        self._dictionaries = [node.own for node in nodes]
+        places = [(node, name) for node in nodes for name in node.had if name not in node.free]
+        self._places = [node.own for node, _ in places]
+        self._names = [name for _, name in places]
+        self._values = [node.had[name] for node, name in places]
+        self._lengths = [-1] * len(nodes)
+        self._present: list[str] = []
+
+    def condition(self, constant: Constant) -> str:
+        dictionaries = constant(self._dictionaries)
+        present = f"{constant(chain.from_iterable)}({dictionaries})"
+        return (
+            f"list(map(len, {dictionaries})) == {constant(self._lengths)}"
+            f" and {_identities(constant, present, self._present)}"
+            f" and {_identities(constant, self._found(constant), self._values)}"
+        )
+
+    def _found(self, constant: Constant) -> str:
+        places, names = constant(self._places), constant(self._names)
+        missing = f"{constant(repeat)}({constant(MISSING)})"
+        return f"map({constant(dict.get)}, {places}, {names}, {missing})"
+
+    def compare(self) -> bool:
+        present = [list(own) for own in self._dictionaries]
+        values = list(map(dict.get, self._places, self._names, repeat(MISSING)))
+        if not _all_hold(self._nodes):
+            return False
+        self._lengths[:] = map(len, present)
+        self._present[:] = chain.from_iterable(present)
+        self._values[:] = values
+        return True
 
 
 class Orders:

@@ -19,14 +19,17 @@ from typing import Any
 from ...trace.generated_code import function
 from .contents import DictItems, SequenceItems, SetItems
 from .guard_batches import (
+    VERSIONS_TELL,
     Batch,
     Cells,
     Classes,
     Dictionaries,
     Empty,
     Functions,
+    Items,
     Orders,
     Others,
+    OwnNames,
     OwnVersions,
     PartsOfClasses,
     Sequences,
@@ -112,6 +115,8 @@ class _Sorted:
         self.sequences: list[Node] = []
         self.objects: list[Attributes] = []
         self.own: list[Attributes] = []
+        self.named: list[Attributes] = []
+        self.items: list[Node] = []
         self.replaced: list[Attributes] = []
         self.cells: list[Cell] = []
         self.functions: list[FunctionParts] = []
@@ -128,6 +133,8 @@ class _Sorted:
             (Classes, self.objects),
             (OwnVersions, self.own),
             (Dictionaries, self.replaced),
+            (OwnNames, self.named),
+            (Items, self.items),
             (Functions, self.functions),
             (Cells, self.cells),
             (Sequences, self.sequences),
@@ -150,16 +157,19 @@ class _Sorted:
     def _add_attributes(self, node: Attributes) -> bool:
         if node.slots or issubclass(type(node.owner), threading.local):
             return False
-        found = self.versioned if node.size else self.empty
-        if node.kind is None or node.kind in PLAIN_TENSORS:  # whose facts are compared, too
-            found.append((node.own, node))
-            return True
-        self.objects.append(node)
-        if node.size and OwnVersions.has(node.owner):
-            self.own.append(node)
-            return True
-        self.replaced.append(node)
-        found.append((node.own, node))
+        alone = node.kind is None or node.kind in PLAIN_TENSORS  # whose facts are compared, too
+        if not alone:
+            self.objects.append(node)
+            if VERSIONS_TELL and node.size and OwnVersions.has(node.owner):
+                self.own.append(node)
+                return True
+            self.replaced.append(node)
+        if not node.size:
+            self.empty.append((node.own, node))
+        elif VERSIONS_TELL:
+            self.versioned.append((node.own, node))
+        else:
+            self.named.append(node)
         return True
 
     def _add_items(self, node: Node) -> bool:
@@ -171,7 +181,12 @@ class _Sorted:
             self.empty.append((node.owner, node))
             return True
         if isinstance(node, DictItems):
-            self.versioned.append((node.owner, node))
+            if VERSIONS_TELL:
+                self.versioned.append((node.owner, node))
+            elif node.free:
+                return False
+            else:
+                self.items.append(node)
             if kind is OrderedDict:
                 self.ordered.append(node)
             return True
