@@ -5,9 +5,10 @@
     mark.rewind()                       # next(mark.iterator) is 1 again
 
 Only what Python itself offers is used: ``__reduce__`` says where an iterator is, and
-``__setstate__`` sets that. Iterators over lists, tuples, texts and ranges have both, while they are
-not at their end, and so have ``zip``, ``map`` and ``filter`` of them. Generators, ``enumerate``,
-most of ``itertools`` and iterators over dictionaries and sets cannot be put back."""
+``__setstate__`` sets that. Iterators over lists, tuples and texts have both, while they are not at
+their end, and so have ``zip``, ``map`` and ``filter`` of them. Generators, ``enumerate``, most of
+``itertools`` and iterators over dictionaries and sets cannot be put back, nor one over a range from
+Python 3.12 on."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class IteratorMark:
         self._state: list[Any] = []
         self._sources: list[IteratorMark] = []
         if type(iterator) in _WITH_POSITION:
-            self._state = _reduced(iterator)[1:]
+            # from Python 3.12 on, that over a range has none
+            self._state = [state for state in _reduced(iterator)[1:] if state is not None]
         elif type(iterator) in _OF_SOURCES:
             sources = _reduced(iterator)[0]
             self._sources = [IteratorMark(x) for x in sources if isinstance(x, Iterator)]

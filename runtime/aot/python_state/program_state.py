@@ -550,7 +550,8 @@ class ProgramState:
             node.free = frozenset(by_owner.get(id(node.owner), ()))
         guard = self.guard = StateGuard(self.graph.nodes)
         if effects.changes or not effects.repeats:
-            guard.stays = guard.holds()
+            # not by the guard's own question, which would keep what is let go below
+            guard.stays = self.graph.holds()
         if undo and effects.changes:
             self.restore()
         self.graph.settle()

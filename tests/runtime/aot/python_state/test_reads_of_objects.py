@@ -398,6 +398,23 @@ def test_a_weak_reference_whose_object_is_gone_makes_another_program() -> None:
     assert reference() is None and g(x).tolist() == [2.0]
 
 
+def test_a_program_with_effects_keeps_no_object_that_it_knows_by_a_weak_reference() -> None:
+    owner, calls = Scale(), [0]
+    reference = weakref.ref(owner)
+
+    def f(x: Any) -> Any:
+        calls[0] += 1
+        return x * _there(reference()).rate
+
+    g, x = jit(f), torch.ones(1)
+    assert [g(x).item() for _ in range(3)] == [f(x).item()] * 3
+    del owner
+    gc.collect()
+    assert reference() is None
+    with pytest.raises(AssertionError):
+        g(x)
+
+
 def test_a_large_array_is_told_of() -> None:
     table = np.ones(2**22)
     with pytest.warns(UserWarning, match=r"a NumPy array of 33554432 bytes.*Pass it as a tensor"):
