@@ -32,9 +32,11 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "aot/python_state/closed_over.py": {"frames": _LINE},
     "aot/python_state/entry_hook.py": {
         "frames": "the optimizer that a program makes, which a function that is entered has",
+    },
+    "aot/python_state/python_hooks.py": {
+        "frames": "that of the function that is entered, which sys.monitoring does not give",
         "hooks": "it tells the graph of objects which functions are entered",
     },
-    "seam/user_code.py": {"hooks": "it puts the hook of a capture aside while our own code runs"},
     "aot/python_state/code_names.py": {
         "opcodes": "names in code, more than it uses: an unknown instruction counts as all kinds"
     },
@@ -76,7 +78,7 @@ class _Forms(ast.NodeVisitor):
     """The kinds of forms that one module looks at."""
 
     FRAMES = frozenset(("_getframe", "f_locals", "currentframe", "getouterframes", "stack"))
-    HOOKS = frozenset(("setprofile", "settrace", "getprofile"))
+    HOOKS = frozenset(("setprofile", "settrace", "getprofile", "monitoring"))
 
     def __init__(self, source: str) -> None:
         self.found: set[str] = set()

@@ -4,44 +4,42 @@
         watched(f, x)                   # on, while the user's function runs
                                         # and off in what ``unwatched`` runs for it
 
-The hook is Python's profile hook of this thread, which is called for each function that is entered.
-For one op of the user's hundreds of our functions run. So each door of this package turns it off: a
+The hook is called for each function that this thread enters, see :mod:`..aot.python_state`. For one
+op of the user's hundreds of our functions run. So each door of this package turns it off: a
 call of the dispatcher, a backward pass, a function of torch's that a capture handles. What the
 user's code is called from there is watched again: hooks, custom Functions, saved tensors. A helper
 thread goes on with it."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 from .ambient import Ambient
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_set = sys.setprofile
-_get = sys.getprofile
 
 
 class CaptureHook:
-    """A profile hook. ``before``: the one that this thread had before, which is in its place while
-    it is off. ``replaced``: whether the user's code has set another one."""
+    """What tells a capture of the functions that this thread enters."""
 
-    def __init__(self, before: Any) -> None:
-        self.before = before
-        self.replaced = False
+    def resume(self) -> None:
+        """Tell from now on."""
 
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        raise NotImplementedError
+    def pause(self) -> bool:
+        """Tell nothing from now on. False if the program has put another hook in place of this."""
+        return True
+
+    def refuse_replaced(self) -> None:
+        """Raise ``RuntimeError`` if the program has put another hook in place of this."""
 
 
 class _Capture(Ambient):
     hook: CaptureHook | None = None  # that of the capture of this thread
-    on: bool = False  # whether it is Python's hook now
+    on: bool = False  # whether the user's code runs
 
 
 _CAPTURE = _Capture()
@@ -58,37 +56,36 @@ def capturing(hook: CaptureHook) -> Iterator[None]:
         _CAPTURE.hook, _CAPTURE.on = outer, was_on
 
 
+def hook_now() -> CaptureHook | None:
+    """The hook of the capture of this thread, while the user's code runs."""
+    return _CAPTURE.hook if _CAPTURE.on else None
+
+
 def watched(run: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     """``run(*args, **kwargs)``, which is the user's code. Without a capture it is just that."""
     hook = _CAPTURE.hook
     if hook is None or _CAPTURE.on:
         return run(*args, **kwargs)
-    before = _get()
     _CAPTURE.on = True
-    _set(hook)
+    hook.resume()
     try:
         return run(*args, **kwargs)
     finally:
-        hook.replaced |= _get() is not hook
-        _set(before)
+        hook.pause()
         _CAPTURE.on = False
 
 
 def unwatched(run: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     """``run(*args, **kwargs)``, which is code of this package."""
     hook = _CAPTURE.hook
-    if hook is None or not _CAPTURE.on:
-        return run(*args, **kwargs)
-    if _get() is not hook:  # the capture ends with an error
-        hook.replaced = True
+    if hook is None or not _CAPTURE.on or not hook.pause():
         return run(*args, **kwargs)
     _CAPTURE.on = False
-    _set(hook.before)
     try:
         return run(*args, **kwargs)
     finally:
-        _set(hook)
         _CAPTURE.on = True
+        hook.resume()
 
 
 def as_door(f: Callable[P, R]) -> Callable[P, R]:

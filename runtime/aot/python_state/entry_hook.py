@@ -4,35 +4,31 @@
         watched(f, x)                   # graph.enter(code of f, its globals), before its first line
     seen.asked                          # {"posix.getcwd": its line}
 
-The hook is Python's profile hook of this thread. It is on in the user's code alone, see
-:mod:`runtime.seam.user_code`."""
+How Python tells of that is the matter of :mod:`.python_hooks`. It is on in the user's code alone,
+see :mod:`runtime.seam.user_code`."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
-from ...seam.user_code import CaptureHook, capturing
+from ...seam.user_code import capturing
 from ...trace.provenance import Line, happened_at, is_of_package, is_of_user
 from .contents import Position
 from .object_graph import ObjectGraph
+from .python_hooks import FIND_MODULE, IMPORT, watched_by
 from .trusted import is_followed, is_followed_module
 
-_set = sys.setprofile
 _OURS = __name__.partition(".")[0]
 _OF_SCHEDULERS = lr_scheduler.__file__
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
 _CACHE = functools._lru_cache_wrapper
-_IMPORT = importlib.import_module.__code__
-# asks the finders of other packages where a module is, which is no state of the program
-_FIND_MODULE = vars(importlib.import_module("importlib._bootstrap"))["_find_spec"].__code__
 
 TRUSTED = frozenset(
     [
@@ -126,6 +122,7 @@ _IMPURE: dict[str, frozenset[str]] = {
     "builtins": frozenset(("open", "input")),
     "io": frozenset(("open",)),
     "datetime": frozenset(("now", "utcnow", "today")),
+    "sys": frozenset(("setprofile", "settrace", "setrecursionlimit", "setswitchinterval")),
 }
 """Functions of trusted modules that ask for something else."""
 
@@ -160,65 +157,55 @@ class Seen:
                 )
 
 
-class _Hook(CaptureHook):
-    """The hook for one run of a program. ``known``: by identity of code, whether it is the
-    user's. ``finding``: the frame that asks where a module is, while it does."""
+class _Watcher:
+    """What one run of a program does. ``known``: by identity of code, whether it is the user's.
+    ``finding``: the frame that asks where a module is, while it does."""
 
-    def __init__(self, graph: ObjectGraph, before: Any) -> None:
-        super().__init__(before)
+    def __init__(self, graph: ObjectGraph) -> None:
         self.graph = graph
         self.seen = Seen()
         self.known: dict[int, tuple[Any, bool]] = {}
         self.finding: FrameType | None = None
 
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+    def entered(self, frame: FrameType) -> None:
+        """A function begins, or a generator goes on."""
         if self.finding is not None:
-            if event == "return" and frame is self.finding:
-                self.finding = None
-        else:
-            self._happened(frame, event, argument)
-        if self.before is not None:
-            self.before(frame, event, argument)
+            return
+        code = frame.f_code
+        resumed = self.graph.generator_frames.get(id(frame))
+        if resumed is not None:
+            self._resumed(resumed, frame.f_back)
+        if code is FIND_MODULE:
+            self.finding = frame
+        if code is _MAKES_OPTIMIZER:
+            self.graph.made.add(id(frame.f_locals["self"]))
+        if id(code) not in self.known:
+            self.known[id(code)] = (code, _is_followed(frame))
+            if self.known[id(code)][1]:
+                self.graph.enter(code, frame.f_globals)
+            elif code.co_filename == _OF_SCHEDULERS:
+                self.graph.enter_scheduler(code)
 
-    def _happened(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
-            code = frame.f_code
-            resumed = self.graph.generator_frames.get(id(frame))
-            if resumed is not None:
-                self._resumed(resumed, frame.f_back)
-            if code is _FIND_MODULE:
-                self.finding = frame
-            if code is _MAKES_OPTIMIZER:
-                self.graph.made.add(id(frame.f_locals["self"]))
-            if id(code) not in self.known:
-                self.known[id(code)] = (code, _is_followed(frame))
-                if self.known[id(code)][1]:
-                    self._look(self.graph.enter, code, frame.f_globals)
-                elif code.co_filename == _OF_SCHEDULERS:
-                    self.graph.enter_scheduler(code)
-        elif event == "c_call":
-            self._called(frame, argument)
-        elif event == "return" and frame.f_code is _IMPORT and isinstance(argument, ModuleType):
-            self._look(self.graph.enter_module, argument)
+    def left(self, frame: FrameType, result: Any) -> None:
+        """A function ends. ``result``: None if by an exception."""
+        if frame is self.finding:
+            self.finding = None
+        elif self.finding is None and frame.f_code is IMPORT and isinstance(result, ModuleType):
+            self.graph.enter_module(result)
 
     def _resumed(self, node: Position, caller: FrameType | None) -> None:
         """A generator from outside goes on."""
         if not node.steps:
-            self._look(self.graph.enter_generator, node.owner, node.name)
+            self.graph.enter_generator(node.owner, node.name)
         node.steps += 1
         line = self._user_line(caller)
         if line is not None:
             self.seen.moved.setdefault(id(node.owner), line)
 
-    def _look(self, enter: Callable[..., None], *found: Any) -> None:
-        """Let the graph learn of something, without a call of this hook."""
-        _set(None)
-        try:
-            enter(*found)
-        finally:
-            _set(self)
-
-    def _called(self, frame: FrameType, function: Any) -> None:
+    def called(self, frame: FrameType, function: Any) -> None:
+        """A function of C is about to be called by the code of ``frame``."""
+        if self.finding is not None:
+            return
         owner = getattr(function, "__self__", None)
         if type(owner) is _CACHE and function.__name__ == "cache_clear":
             self.seen.cleared.append(owner)
@@ -277,24 +264,11 @@ def _asks(function: Any, owner: Any) -> str | None:
 @contextmanager
 def watching(graph: ObjectGraph) -> Iterator[Seen]:
     """While entered, ``graph`` learns of each function that the program enters. It is run by
-    :func:`~runtime.seam.user_code.watched`. A hook that Python calls is called, too; another one,
-    which is of C and nobody can call, such as that of ``cProfile``, pauses."""
-    before: Any = sys.getprofile()
-    in_c = before is not None and not callable(before)
-    if in_c:
-        before.disable()
-    hook = _Hook(graph, None if in_c else before)
-    try:
-        with capturing(hook):
-            yield hook.seen
-        # Python drops a hook that raises
-        hook.seen.goes_on = any(not is_clock(name) for name in hook.seen.asked)
-        hook.seen.refuse_asked()
-        if hook.replaced:
-            raise RuntimeError(
-                "the program sets a profile hook of Python's, by which its capture learns which "
-                "functions it enters. Set it outside of the program."
-            )
-    finally:
-        if in_c:
-            before.enable()
+    :func:`~runtime.seam.user_code.watched`."""
+    watcher = _Watcher(graph)
+    with watched_by(watcher) as hook, capturing(hook):
+        yield watcher.seen
+        # a refusal that the program has caught; Python drops a profile hook that raises
+        watcher.seen.goes_on = any(not is_clock(name) for name in watcher.seen.asked)
+        watcher.seen.refuse_asked()
+        hook.refuse_replaced()

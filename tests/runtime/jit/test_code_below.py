@@ -374,5 +374,5 @@ def test_a_hook_that_starts_a_profiler_is_refused() -> None:
         y.register_hook(lambda g: sys.setprofile(None))
         return torch.autograd.grad(y.sum(), y)[0]
 
-    with pytest.raises(RuntimeError, match="sets a profile hook"):
+    with pytest.raises(RuntimeError, match=r"calls sys\.setprofile, "):
         jit(f)(torch.ones(3))

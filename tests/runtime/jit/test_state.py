@@ -560,7 +560,7 @@ def test_a_program_that_sets_the_profile_hook_is_refused() -> None:
         sys.setprofile(None)
         return x * CONFIG.rate
 
-    with pytest.raises(RuntimeError, match="sets a profile hook"):
+    with pytest.raises(RuntimeError, match=r"calls sys\.setprofile, .*sys\.setprofile\(None\)"):
         jit(f)(torch.ones(1))
 
 

@@ -1,0 +1,218 @@
+"""How Python tells which functions a program enters and calls.
+
+    with watched_by(watcher) as hook:
+        hook.resume()
+        f(x)                            # watcher.entered(frame of f), before its first line
+        hook.pause()
+
+From Python 3.12 on that is :mod:`sys.monitoring`, beside whatever a profiler, a debugger or a
+coverage tool has asked for. Code of this package is asked for once and never again. Python 3.11 has
+one profile hook for each thread: that of somebody else is called, too."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
+from typing import Any, Protocol
+
+from ...seam.user_code import CaptureHook, hook_now
+from ...trace.provenance import is_of_package
+
+_get, _set = sys.getprofile, sys.setprofile
+IMPORT = importlib.import_module.__code__
+# asks the finders of other packages where a module is, which is no state of the program
+FIND_MODULE = vars(importlib.import_module("importlib._bootstrap"))["_find_spec"].__code__
+
+
+class Watcher(Protocol):
+    """Learns what a program does."""
+
+    def entered(self, frame: FrameType) -> None:
+        """A function begins, or a generator goes on."""
+
+    def called(self, frame: FrameType, function: Any) -> None:
+        """A function of C is about to be called by the code of ``frame``."""
+
+    def left(self, frame: FrameType, result: Any) -> None:
+        """A function ends. ``result``: None if by an exception."""
+
+
+class ProfileHook(CaptureHook):
+    """Python's profile hook of this thread. ``before``: the one that the thread had before, which
+    is in its place while this one is off. ``replaced``: whether the program has set another."""
+
+    def __init__(self, watcher: Watcher, before: Any) -> None:
+        self.watcher = watcher
+        self.before = before
+        self.replaced = False
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            self.watcher.entered(frame)
+        elif event == "c_call":
+            self.watcher.called(frame, argument)
+        elif event == "return":
+            self.watcher.left(frame, argument)
+        if self.before is not None:
+            self.before(frame, event, argument)
+
+    def resume(self) -> None:
+        _set(self)
+
+    def pause(self) -> bool:
+        if _get() is not self:  # the capture ends with an error
+            self.replaced = True
+            return False
+        _set(self.before)
+        return True
+
+    def refuse_replaced(self) -> None:
+        if self.replaced:
+            raise RuntimeError(
+                "the program sets a profile hook of Python's, by which its capture learns which "
+                "functions it enters. Set it outside of the program."
+            )
+
+
+@contextmanager
+def _by_profile_hook(watcher: Watcher) -> Iterator[ProfileHook]:
+    """Another hook that Python calls is called, too. One of C, which nobody can call, such as that
+    of ``cProfile``, pauses."""
+    before: Any = _get()
+    if before is None or callable(before):
+        yield ProfileHook(watcher, before)
+        return
+    before.disable()
+    try:
+        yield ProfileHook(watcher, None)
+    finally:
+        before.enable()
+
+
+class MonitoringHook(CaptureHook):
+    """Passes the events of this thread on. They come while any thread captures."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+
+
+class _Monitor:
+    """This package as a tool of :mod:`sys.monitoring`. ``number``: that of the tool. ``captures``:
+    how many are under way. ``asked``: by identity, the code whose calls are told of."""
+
+    def __init__(self) -> None:
+        self._monitoring: Any = vars(sys)["monitoring"]  # not of Python 3.11
+        self._lock = threading.Lock()
+        self.number: int | None = None
+        self.captures = 0
+        self.asked: dict[int, CodeType] = {}
+
+    @contextmanager
+    def telling(self) -> Iterator[bool]:
+        """While entered, Python tells of events, unless other tools hold all numbers."""
+        with self._lock:
+            if self.number is None:
+                self._register()
+            number = self.number
+            if number is not None and not self.captures:
+                self._begin(number)
+            self.captures += number is not None
+        try:
+            yield number is not None
+        finally:
+            with self._lock:
+                self.captures -= number is not None
+                if number is not None and not self.captures:
+                    self._end(number)
+
+    def _register(self) -> None:
+        monitoring = self._monitoring
+        # those that Python's documents name for no kind of tool
+        self.number = next((n for n in (3, 4) if monitoring.get_tool(n) is None), None)
+        if self.number is None:
+            return
+        monitoring.use_tool_id(self.number, "runtime.jit")
+        events = monitoring.events
+        for event, tell in (
+            (events.PY_START, self._started),
+            (events.PY_RESUME, self._resumed),
+            (events.PY_THROW, self._resumed),
+            (events.PY_RETURN, self._returned),
+            (events.PY_UNWIND, self._unwound),
+            (events.CALL, self._called),
+        ):
+            monitoring.register_callback(self.number, event, tell)
+
+    def _begin(self, number: int) -> None:
+        events = self._monitoring.events
+        for code in (IMPORT, FIND_MODULE):
+            self._ask(code, events.PY_RETURN | events.CALL)
+        starts = events.PY_START | events.PY_RESUME
+        self._monitoring.set_events(number, starts | events.PY_THROW | events.PY_UNWIND)
+
+    def _end(self, number: int) -> None:
+        self._monitoring.set_events(number, 0)
+        for code in self.asked.values():
+            self._monitoring.set_local_events(number, code, 0)
+        self.asked.clear()
+
+    def _ask(self, code: CodeType, events: int) -> None:
+        self.asked[id(code)] = code
+        self._monitoring.set_local_events(self.number, code, events)
+
+    def _started(self, code: CodeType, place: int) -> Any:
+        if is_of_package(code.co_filename):
+            return self._monitoring.DISABLE
+        hook = hook_now()
+        if isinstance(hook, MonitoringHook):
+            if id(code) not in self.asked:
+                self._ask(code, self._monitoring.events.CALL)
+            hook.watcher.entered(sys._getframe(1))
+        return None
+
+    def _resumed(self, code: CodeType, place: int, *thrown: Any) -> None:
+        hook = hook_now()
+        if isinstance(hook, MonitoringHook):
+            if id(code) not in self.asked and not is_of_package(code.co_filename):
+                self._ask(code, self._monitoring.events.CALL)
+            hook.watcher.entered(sys._getframe(1))
+
+    def _returned(self, code: CodeType, place: int, result: Any) -> None:
+        self._left(code, sys._getframe(1), result)
+
+    def _unwound(self, code: CodeType, place: int, error: BaseException) -> None:
+        self._left(code, sys._getframe(1), None)
+
+    @staticmethod
+    def _left(code: CodeType, frame: FrameType, result: Any) -> None:
+        hook = hook_now()
+        if isinstance(hook, MonitoringHook) and (code is IMPORT or code is FIND_MODULE):
+            hook.watcher.left(frame, result)
+
+    def _called(self, code: CodeType, place: int, function: Any, first: Any) -> None:
+        hook = hook_now()
+        if not isinstance(hook, MonitoringHook):
+            return
+        if type(function) is MethodDescriptorType and first is not self._monitoring.MISSING:
+            function = function.__get__(first, type(first))  # without a class some crash
+        if type(function) is BuiltinFunctionType:
+            hook.watcher.called(sys._getframe(1), function)
+
+
+_MONITOR = _Monitor() if sys.version_info >= (3, 12) else None
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[CaptureHook]:
+    """While entered, the hook tells ``watcher`` what happens between ``resume`` and ``pause``."""
+    if _MONITOR is not None:
+        with _MONITOR.telling() as tells:
+            if tells:
+                yield MonitoringHook(watcher)
+                return
+    with _by_profile_hook(watcher) as hook:
+        yield hook
