@@ -249,15 +249,16 @@ def _asks(function: Any, owner: Any) -> str | None:
     if owner is sys.stdout or owner is sys.stderr:
         return None
     if owner is None or issubclass(type(owner), ModuleType):
-        module = getattr(function, "__module__", None)
+        origin = getattr(function, "__module__", None)
     else:
-        module = (owner if issubclass(type(owner), type) else type(owner)).__module__
-    root = str(module or "builtins").partition(".")[0]
+        origin = (owner if issubclass(type(owner), type) else type(owner)).__module__
+    root = str(origin or "builtins").partition(".")[0]
     name: str = getattr(function, "__name__", "")
-    if root in TRUSTED or f"_{root}" in TRUSTED or root.lstrip("_") in TRUSTED:
-        asks = name in _IMPURE.get(root, ())
-    else:
-        asks = root in sys.stdlib_module_names and isinstance(function, BuiltinFunctionType)
+    module = root.lstrip("_")  # what `io.open` says of itself differs between Pythons
+    if root in TRUSTED or f"_{root}" in TRUSTED or module in TRUSTED:
+        asks = name in _IMPURE.get(module, ())
+        return f"{module}.{name}" if asks else None
+    asks = root in sys.stdlib_module_names and isinstance(function, BuiltinFunctionType)
     return f"{root}.{name}" if asks else None
 
 

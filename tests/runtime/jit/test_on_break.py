@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,17 +92,21 @@ def changes_in_each_call(holder: Holder) -> Program:
     return f
 
 
+# from Python 3.12 on, an iterator over a range does not say where it began
+RANGES_GO_BACK = sys.version_info < (3, 12)
+
 REFUSED: dict[str, Callable[[Holder], Program]] = {
     "a tensor in a list": appends_a_tensor,
     "random": draws_of_python,
     "numpy.random": draws_of_numpy,
     "an iterator of a list": takes_of(lambda: iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])),
-    "an iterator of a range": takes_of(lambda: iter(range(6))),
     "map": takes_of(lambda: map(float, [1, 2, 3, 4, 5, 6])),
     "a mode": leaves_a_mode,
     "a branch": branches,
     "each call": changes_in_each_call,
 }
+if RANGES_GO_BACK:
+    REFUSED["an iterator of a range"] = takes_of(lambda: iter(range(6)))
 
 
 @pytest.fixture
@@ -150,6 +155,8 @@ LOST: dict[str, Callable[[], Iterator[Any]]] = {
     "chain": lambda: itertools.chain([1.0], [2.0]),
     "an iterator of a dictionary": lambda: iter({1.0: 1, 2.0: 2}),
 }
+if not RANGES_GO_BACK:
+    LOST["an iterator of a range"] = lambda: iter(range(6))
 
 
 @pytest.mark.parametrize("on_break", ["error", "eager"])
@@ -163,7 +170,7 @@ def test_an_item_that_cannot_be_put_back_is_an_error_that_says_so(name: str, on_
     assert holder.steps == 0
 
 
-@pytest.mark.parametrize("kind", [list, tuple, range])
+@pytest.mark.parametrize("kind", [list, tuple, *((range,) if RANGES_GO_BACK else ())])
 def test_an_iterator_is_where_it_was_after_a_refusal(kind: Any) -> None:
     holder = Holder()
     program = takes_of(lambda: iter(kind(range(4)) if kind is not range else range(4)))(holder)
@@ -227,7 +234,8 @@ def test_a_refused_program_leaves_the_modes_of_torch_as_they_were() -> None:
         return x
 
     before = _modes()
-    with pytest.raises(RuntimeError, match="changed"):
+    # torch 2.15 makes a tensor where it sets the default device
+    with pytest.raises(RuntimeError, match=r"changed|a default dtype that it has set"):
         jit(f)(torch.ones(1))
     assert _modes() == before
 
