@@ -69,6 +69,10 @@ ELSEWHERE = {
         "gen.commands.write_catalog",
         "write what torch's OpInfo database says of its ops, for matrices that name this version",
     ),
+    "facts": (
+        "gen.commands.facts",
+        "what the installed torch does otherwise than the version that is written down",
+    ),
     "durations": (
         "gen.commands.durations",
         "write matrix/durations.json, by which shards and groups are balanced, from results",

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from .facts.derivatives import has_formula
 from .rules.ops import op_of
 from .rules.record import NESTED, RECORDS, Record
-from .tape.node_names import has_formula
 
 
 @dataclass(frozen=True, slots=True)

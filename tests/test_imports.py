@@ -55,7 +55,7 @@ MAY_IMPORT = {
 # for types as well. The rooms of a large folder are floors too.
 FLOORS = {
     "runtime": (
-        ("errors", "huge_pages"),
+        ("errors", "huge_pages", "facts"),
         ("seam",),
         ("rules",),
         ("tape",),
@@ -94,7 +94,7 @@ FLOORS = {
         ("__init__", "errors", "files", "outcomes"),
         ("language",),
         ("reference", "targets"),
-        ("samples",),
+        ("samples", "facts"),
         ("checks",),
         ("scripts",),
         ("plan", "run", "soak"),

@@ -28,7 +28,7 @@ from typing import Any
 from ..func.batch import current_fallback_policy, fallback_policy
 from .patches import Patches
 
-__all__ = ["install", "installed", "is_installed", "uninstall"]
+__all__ = ["install", "installed", "is_installed", "replaced", "uninstall"]
 
 _patches: Patches | None = None
 
@@ -36,6 +36,13 @@ _patches: Patches | None = None
 def is_installed() -> bool:
     """Whether torch's API leads to this package now."""
     return _patches is not None
+
+
+def replaced() -> list[Any]:
+    """The objects of torch's that are replaced now, without repetition."""
+    if _patches is None:
+        return []
+    return list({id(old): old for old, _ in _patches.replaced()}.values())
 
 
 def install(*, compile: str = "dynamo") -> None:

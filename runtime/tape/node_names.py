@@ -1,8 +1,8 @@
 """The names of nodes that torch prints (``MulBackward0``, ``SumBackward1``).
 
-torch numbers the differentiable overloads of one base name in the order of its file
-``derivatives.yaml``. The numbers are read from there, so they fit the installed version. An op that
-is not in the file has the number 0.
+torch numbers the differentiable overloads of one base name in the order of its list of derivatives.
+The numbers are read from there, so they fit the installed version. An op that is not in the list
+has the number 0.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from importlib.resources import files
 
+from ..facts.derivatives import formulas
 from .node_protocol import TapeNode
 
-_ENTRY = re.compile(r"- name: (?P<name>\w+)(?:\.(?P<overload>\w+))?\((?P<arguments>.*)\) -> ")
-_FORMULA = re.compile(r"(?P<indent> +)(?P<targets>\w+(?:, *\w+)*): *(?P<formula>.*)")
 WITHOUT_NUMBER = {"copy.default": "CopyBackwards"}  # names of handwritten nodes of torch
 
 
@@ -29,47 +27,14 @@ def backward_name(base: str) -> str:
 
 @functools.cache
 def _numbered() -> dict[str, str]:
-    """``sum.dim_IntList`` -> ``SumBackward1``, for every overload with a derivative
-    in ``derivatives.yaml``."""
-    try:
-        text = (files("torchgen") / "packaged/autograd/derivatives.yaml").read_text()
-    except (ModuleNotFoundError, FileNotFoundError):
-        return {}
+    """``sum.dim_IntList`` -> ``SumBackward1``, for every overload with a derivative."""
     names: dict[str, str] = {}
     seen: Counter[str] = Counter()
-    for block in re.split(r"\n(?=- name: )", text):
-        entry = _ENTRY.match(block)
-        if entry is None or not _differentiable(block, entry["arguments"]):
-            continue
-        prefix = backward_name(entry["name"])
-        names[f"{entry['name']}.{entry['overload'] or 'default'}"] = f"{prefix}{seen[prefix]}"
+    for overload in formulas():
+        prefix = backward_name(overload.partition(".")[0])
+        names[overload] = f"{prefix}{seen[prefix]}"
         seen[prefix] += 1
     return names
-
-
-def _differentiable(block: str, arguments: str) -> bool:
-    """Whether some argument has a formula under the default dispatch key."""
-    declared = set(re.findall(r"(\w+)(?:=[^,]*)?(?:,|$)", arguments))
-    here = True  # not inside the formulas of another dispatch key
-    for line in block.splitlines()[1:]:
-        found = _FORMULA.match(line)
-        if found is None:
-            continue
-        if len(found["indent"]) == 4:
-            here = found["targets"] == "Default"
-        elif (
-            here
-            and found["formula"].strip() != "non_differentiable"
-            and declared & set(re.split(r", *", found["targets"]))
-        ):
-            return True
-    return False
-
-
-def has_formula(overload: str) -> bool:
-    """Whether the installed torch has a formula for some argument of ``sin.default`` or
-    ``sum.dim_IntList``. False as well if it does not ship its list."""
-    return overload in _numbered()
 
 
 def op_name(node: TapeNode) -> str:

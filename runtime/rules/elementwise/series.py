@@ -26,6 +26,7 @@ SINC_SLOPE = [
 ]
 # I1(x)/x as a series in x², for |x| < 1 (DLMF 10.25.2)
 I1_OVER_X = [1 / (2 * 4**k * math.factorial(k) * math.factorial(k + 1)) for k in range(12)]
+J1_OVER_X = [(-1) ** k * term for k, term in enumerate(I1_OVER_X)]  # the same of J1(x)/x (10.2.2)
 
 
 def _erfcx_terms() -> list[float]:

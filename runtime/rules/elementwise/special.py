@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ...facts.derivatives import has_formula
 from ..derive.families import diagonal, nondifferentiable, pointwise
-from .series import ERFCX_SLOPE_FAR, I0E_SLOPE_FAR, I1_OVER_X, I1E_SLOPE_FAR, polynomial
+from .series import ERFCX_SLOPE_FAR, I0E_SLOPE_FAR, I1_OVER_X, I1E_SLOPE_FAR, J1_OVER_X, polynomial
 
 special = torch.special
 SQRT_PI = math.sqrt(math.pi)
@@ -76,13 +78,15 @@ def _i0e_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 pointwise("special_i0e", self=_i0e_slope)
 
 
-def _over_argument(i1: torch.Tensor, x: torch.Tensor, scale: Any = 1) -> torch.Tensor:
-    """``i1 / x`` for ``i1 = I1(x)·scale``. Near 0 the quotient has no derivatives, so it is
-    computed from its series."""
+def _over_argument(
+    y: torch.Tensor, x: torch.Tensor, scale: Any = 1, series: Sequence[float] = I1_OVER_X
+) -> torch.Tensor:
+    """``y / x`` for ``y = I1(x)·scale``, or another function with a ``series`` for the quotient in
+    x². Near 0 the quotient has no derivatives, so it is computed from that."""
     near = x.abs() < 1
     small = torch.where(near, x, 0.0)
     return torch.where(
-        near, polynomial(small * small, I1_OVER_X) * scale, i1 / torch.where(near, 1.0, x)
+        near, polynomial(small * small, series) * scale, y / torch.where(near, 1.0, x)
     )
 
 
@@ -177,15 +181,34 @@ pointwise(
     "special_zeta.self_scalar", other=lambda self, other: -self * special.zeta(self + 1.0, other)
 )
 
+# Bessel functions (DLMF 10.6.3, 10.29.3), which torch differentiates from 2.15 on
+BESSEL: dict[str, Callable[..., torch.Tensor]] = {
+    "special_bessel_j0": lambda self: -special.bessel_j1(self),
+    "special_bessel_j1": lambda self, result: (
+        special.bessel_j0(self) - _over_argument(result, self, series=J1_OVER_X)
+    ),
+    "special_bessel_y0": lambda self: -special.bessel_y1(self),
+    "special_bessel_y1": lambda self, result: torch.where(
+        self == 0, math.inf, special.bessel_y0(self) - result / self
+    ),
+    "special_modified_bessel_i0": lambda self: special.modified_bessel_i1(self),
+    "special_modified_bessel_i1": lambda self, result: (
+        special.modified_bessel_i0(self)
+        - _over_argument(torch.where(result.isinf(), 0.0, result), self)
+    ),
+    "special_modified_bessel_k0": lambda self: -special.modified_bessel_k1(self),
+    "special_modified_bessel_k1": lambda self, result: (
+        -special.modified_bessel_k0(self) - result / self
+    ),
+}
+for _name, _slope in BESSEL.items():
+    if has_formula(f"{_name}.default"):
+        pointwise(_name, self=_slope)
+    else:
+        nondifferentiable(_name)
+
 # Functions for which torch declares no derivative
-nondifferentiable(
-    "special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 "
-    "special_spherical_bessel_j0"
-)
-nondifferentiable(
-    "special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 "
-    "special_modified_bessel_k1"
-)
+nondifferentiable("special_airy_ai special_spherical_bessel_j0")
 nondifferentiable("special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1")
 for _family in (
     "chebyshev_polynomial_t", "chebyshev_polynomial_u", "chebyshev_polynomial_v",

@@ -1,0 +1,211 @@
+"""The facts of the installed torch, by section, and how those of two versions differ.
+
+    facts = collect()
+    facts["formulas"]["mul.Tensor"]     # "self other"
+    facts["names"]["torch._C._dynamo.guards.dict_version"]     # what kind of object it is
+    for edit in edits(old, facts):
+        print(edit)                     # formulas  special_bessel_j0.default: absent -> self
+                                        #     the record of special_bessel_j0, …
+
+What is asked for is what this project uses: the ops with records, the names in its source, what the
+drop-in replaces. With ``known``, the facts of another version, its names are asked for too. So a
+torch on which the runtime cannot be imported is compared nevertheless."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from gen.facts import probes
+from runtime.facts.derivatives import formulas
+
+Section = Mapping[str, str]
+Facts = Mapping[str, Section]
+ROOT = Path(__file__).parents[2]
+SOURCES = ("runtime", "gen")
+ABSENT = "absent"
+_OWN = "runtime."  # ops of this project
+_OF_ATEN = ("schemas", "decompositions")
+_OF_OPS = ("formulas", "probes")
+
+
+def collect(known: Facts | None = None) -> dict[str, dict[str, str]]:
+    """All facts, each section sorted."""
+    before = known or {}
+    runtime = _runtime()
+    overloads = {*map(str, runtime.records), *before.get("schemas", ())}
+    found: dict[str, Section] = {
+        "schemas": {name: _schema(name) for name in overloads if not name.startswith(_OWN)},
+        "formulas": {name: " ".join(arguments) for name, arguments in formulas().items()},
+        "decompositions": {name: "decomposed" for name in overloads if _is_decomposed(name)},
+        "names": {name: _shown(_resolved(name)) for name in {*_names(), *before.get("names", ())}},
+        "replaced": dict(_replaced(runtime.replaced)),
+        "probes": probes.answers(),
+    }
+    return {section: dict(sorted(facts.items())) for section, facts in found.items()}
+
+
+class _Runtime:
+    """What the runtime says of itself. ``error``: why it cannot be imported."""
+
+    def __init__(self) -> None:
+        self.records: Iterable[Any] = ()
+        self.replaced: Iterable[Any] = ()
+        self.error: Exception | None = None
+
+
+def _runtime() -> _Runtime:
+    found = _Runtime()
+    try:
+        from runtime import dropin
+        from runtime.rules.record import RECORDS
+
+        with dropin.installed():
+            found.replaced = dropin.replaced()
+        found.records = tuple(RECORDS)
+    except Exception as error:
+        found.error = error
+    return found
+
+
+def import_error() -> Exception | None:
+    """Why the runtime cannot be imported on the installed torch, if it cannot."""
+    return _runtime().error
+
+
+def _overload(name: str) -> Any:
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _schema(name: str) -> str:
+    try:
+        return str(_overload(name)._schema)
+    except AttributeError:
+        return ABSENT
+
+
+def _is_decomposed(name: str) -> bool:
+    from torch._decomp import decomposition_table
+
+    try:
+        return _overload(name) in decomposition_table
+    except AttributeError:
+        return False
+
+
+def _names() -> Iterator[str]:
+    """The private names of torch in the source of this project, dotted."""
+    for folder in SOURCES:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            yield from filter(_is_private, _names_in(ast.parse(file.read_text("utf-8"))))
+
+
+def _names_in(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.Attribute) and (name := _dotted(node)) is not None:
+            yield name
+
+
+def _dotted(node: ast.expr) -> str | None:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join((node.id, *reversed(parts))) if isinstance(node, ast.Name) else None
+
+
+def _is_private(name: str) -> bool:
+    root, *parts = name.split(".")
+    private = (part.startswith("_") and not part.startswith("__") for part in parts)
+    return root == "torch" and any(private)
+
+
+def _resolved(name: str) -> Any:
+    """The object that a dotted name leads to, or ``ABSENT``."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:count]))
+        except ImportError:
+            continue
+        for part in parts[count:]:
+            found = getattr(found, part, ABSENT)
+            if found is ABSENT:
+                return ABSENT
+        return found
+    return ABSENT
+
+
+def _shown(x: Any) -> str:
+    """What a user of an object depends on: the signature of a function, else its kind."""
+    if x is ABSENT:
+        return str(x)
+    if isinstance(x, FunctionType):
+        parameters = inspect.signature(x).parameters.values()
+        return f"function({', '.join(map(_parameter, parameters))})"
+    kind: str = type(x).__name__
+    return kind
+
+
+def _parameter(p: inspect.Parameter) -> str:
+    marks = {p.VAR_POSITIONAL.name: "*", p.VAR_KEYWORD.name: "**"}
+    name = f"{marks.get(p.kind.name, '')}{p.name}"
+    default = "" if p.default is p.empty else "=…"
+    return f"{name}{default}{' by name' * (p.kind is p.KEYWORD_ONLY)}"
+
+
+def _replaced(objects: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    for x in objects:
+        name, module = getattr(x, "__qualname__", None), getattr(x, "__module__", None)
+        if name is not None and not str(module).startswith((_OWN, "builtins")):
+            yield f"{module or 'torch'}.{name}", _shown(x)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One fact that changed. ``touches``: what of this project depends on it, as far as known."""
+
+    section: str
+    fact: str
+    old: str
+    new: str
+    touches: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.section:15}{self.fact}: {self.old} -> {self.new}"
+        return f"{line}\n{'':15}    {self.touches}" if self.touches else line
+
+
+def edits(old: Facts, new: Facts, families: Mapping[str, str] | None = None) -> Iterator[Edit]:
+    """The facts that differ, by section. ``families``: those of ops with records, by the op's
+    name without its overload."""
+    for section in dict.fromkeys([*old, *new]):
+        before, now = old.get(section, {}), new.get(section, {})
+        for fact in sorted({*before, *now}):
+            was, found = before.get(fact, ABSENT), now.get(fact, ABSENT)
+            if was != found:
+                yield Edit(section, fact, was, found, _touched(section, fact, families or {}))
+
+
+def _touched(section: str, fact: str, families: Mapping[str, str]) -> str:
+    if section not in _OF_ATEN and section not in _OF_OPS:
+        return ""
+    name = fact.partition(":")[0]
+    op = name.split(".")[int(section in _OF_ATEN)]
+    family = families.get(op)
+    return "" if family is None else f"the record of {op} (family {family})"
