@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from ..autograd import function, function_node
 from ..seam.level_mode import LevelMode, entering
 from ..seam.shells import VALUES
-from ..seam.transforms_of_torch import DualLevelOfTorch
+from ..seam.transforms_of_torch import WRAPPING, DualLevelOfTorch
 from ..session.tensor import Tensor
 from ..trace.provenance import here
 
@@ -42,6 +42,7 @@ _graph: Any = torch.autograd.graph
 _record = _Function.__dict__["apply"].__get__
 _run_backward = _graph._engine_run_backward
 _checkpoint: Any = sys.modules["torch.utils.checkpoint"]  # which torch imports
+_transforms: Any = sys.modules["torch._functorch.eager_transforms"]  # which torch imports
 _SURROUNDINGS = "_checkpoint_without_reentrant_generator"
 _checkpointed = getattr(_checkpoint, _SURROUNDINGS)
 _ProxyMode: Any = sys.modules["torch.fx.experimental.proxy_tensor"].ProxyTorchDispatchMode
@@ -162,9 +163,28 @@ def _replace(module: Any, name: str, old: Callable[..., Any], new: Callable[...,
         setattr(module, name, new)
 
 
+def _counted(change: Callable[[], int], by: int) -> Callable[[], int]:
+    """``change``, which enters (``by`` = 1) or leaves (-1) a transform that differentiates."""
+
+    @functools.wraps(change)
+    def counted() -> int:
+        number = change()
+        WRAPPING.depth += by
+        return number
+
+    return counted
+
+
+def _count_transforms() -> None:
+    for way, by in (("increment", 1), ("decrement", -1)):
+        for kind in ("grad", "jvp"):
+            name = f"_{kind}_{way}_nesting"
+            setattr(_transforms, name, _counted(getattr(_transforms, name), by))
+
+
 def intercept_torch_autograd() -> None:
     """Replace ``Function.apply``, the entry of torch's engine and what surrounds a function that
-    is checkpointed. ``import runtime`` calls this once."""
+    is checkpointed, and count torch's transforms. ``import runtime`` calls this once."""
     function_node.INTERFACES.update(
         c for c in _Function.__mro__ if c is not object
     )  # so subclasses of torch's Function work as subclasses of ours
@@ -176,3 +196,4 @@ def intercept_torch_autograd() -> None:
         _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)
     _ProxyMode.__torch_dispatch__, _ProxyMode.__enter__ = _trace, _enter_trace
     _replace(_checkpoint, _SURROUNDINGS, _checkpointed, _surroundings)
+    _count_transforms()

@@ -15,6 +15,7 @@ from ..seam.level_mode import entered
 from ..seam.levels import Value, living, refuse_closed
 from ..seam.memory import storage_of
 from ..seam.shells import VALUES
+from ..seam.transforms_of_torch import refuse_value_of_torch
 from ..tape.engine import execute
 from ..tape.foreign import pass_mark_on
 from ..tape.grad_level import GradLevel
@@ -38,7 +39,10 @@ def versioned(x: Any) -> Any:
     stands for ``x`` there."""
     if _n_modes():
         return entered(x)
-    if not isinstance(x, torch.Tensor) or type(x) in VALUES or x.layout is not torch.strided:
+    if type(x) in VALUES:
+        refuse_value_of_torch(x)
+        return x
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
         return x
     if not x.is_inference():
         return entered(x)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .levels import Level, hand_over, innermost
 from .nested_views import reopen_for
 from .shells import VALUES
-from .transforms_of_torch import refuse_value_of_torch
+from .transforms_of_torch import of_returned_transform, refuse_value_of_torch
 from .user_code import unwatched
 
 n_modes, mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
@@ -74,6 +74,7 @@ def entered(t: Any) -> Any:
     if not isinstance(t, torch.Tensor):
         return t
     refuse_value_of_torch(t)
+    t = of_returned_transform(t)
     mode = entering_mode()
     if mode is not None:
         t = mode.value(t)

@@ -31,7 +31,7 @@ from .memory import guard_methods, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
-from .transforms_of_torch import of_returned_transform
+from .transforms_of_torch import is_of_returned_transform, of_returned_transform
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
@@ -635,40 +635,58 @@ def outlived(
     return next((a for a, x in zip(args, inner, strict=True) if x is result), result)
 
 
+_ESCAPED = (
+    "a value of {} is used by {} after the transform has returned. Return values from the "
+    "transformed function instead of storing them, or detach them inside it."
+)
+
+
 def living(tree: Any) -> Any:
     """``tree``, what a transformed function returns, with the inner tensors of values whose
     transforms have returned, as :func:`outlived` takes them, and those of torch's own transforms.
     Values with a history stay, see :func:`refuse_closed`.
 
     Example: a function that runs a transform, stores a constant of it and returns that."""
-    if type(tree) in VALUES:
-        return living(tree._inner) if _is_outlived(tree) else tree
     if isinstance(tree, torch.Tensor):
-        inner = of_returned_transform(tree)
-        return tree if inner is tree else living(inner)
+        return _living_tensor(tree)
     if type(tree) is tuple or type(tree) is list:
         found = type(tree)(map(living, tree))
         return found if any(map(operator.is_not, found, tree)) else tree
-    if not any(type(x) in VALUES and _is_outlived(x) for x in pytree.tree_leaves(tree)):
+    leaves, spec = pytree.tree_flatten(tree)
+    living_leaves = [_living_tensor(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    if not any(map(operator.is_not, living_leaves, leaves)):
         return tree
-    return pytree.tree_map(living, tree)
+    return pytree.tree_unflatten(living_leaves, spec)
+
+
+def _living_tensor(t: Any) -> Any:
+    """``t``, without the values and the wrappers of transforms that have returned."""
+    while True:
+        if type(t) not in VALUES:
+            inner = of_returned_transform(t)
+        elif _is_outlived(t):
+            inner = t._inner
+        else:
+            return t
+        if inner is t:
+            return t
+        t = inner
 
 
 def refuse_closed(result: Any, what: str) -> None:
     """Raise ``EscapedValue`` if ``result``, which ``what`` is to differentiate, is a value of a
     transform that has returned, and has a history there: its derivative would be lost."""
-    if type(result) in VALUES and not result._level.alive:
-        raise escaped(result._level, what)
+    if type(result) in VALUES:
+        if not result._level.alive:
+            raise escaped(result._level, what)
+    elif is_of_returned_transform(result):
+        raise EscapedValue(_ESCAPED.format("a transform of torch's own", what))
 
 
 def escaped(level: Level, what: object) -> EscapedValue:
     """The error for a value of ``level`` that ``what``, an op or a function, uses after the
     transform has returned."""
-    return EscapedValue(
-        f"a value of {level.what} (level {level.number}) is used by {what} after the transform "
-        "has returned. Return values from the transformed function instead of storing them, "
-        "or detach them inside it."
-    )
+    return EscapedValue(_ESCAPED.format(f"{level.what} (level {level.number})", what))
 
 
 def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:

@@ -3,26 +3,46 @@
     torch.func.grad(lambda x: runtime.func.jvp(f, (x,), (t,))[1].sum())(x)    # RuntimeError
 
 The calls of a program go to the levels of this package, where torch's transforms see none of them.
-The gradient above would be zero. The other nesting works: torch's transforms run as any other code
-inside of a level.
+The gradient above would be zero. So would be that of ``runtime.func.grad(f)(c)`` there, where ``c``
+is a tensor from outside: torch wraps each result, and the level does not know it as its own.
+The other nesting works: torch's transforms run as any other code inside of a level.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ..errors import called_from
+from .ambient import Ambient
 
 _functorch = torch._C._functorch
-_innermost: Callable[[], Any] = _functorch.peek_interpreter_stack  # None: no transform runs
-_is_wrapped = _functorch.is_functorch_wrapped_tensor
-_VMAP = _functorch.TransformType.Vmap
-of_returned_transform: Callable[[torch.Tensor], torch.Tensor] = _functorch.unwrap_if_dead
-"""The tensor inside of a tensor that belonged to a transform of torch's own which has returned. Any
-other tensor as it is."""
+innermost_of_torch: Callable[[], Any] = _functorch.peek_interpreter_stack
+"""The innermost transform of torch's own that runs, or None."""
+_is_wrapped: Callable[[torch.Tensor], bool] = _functorch.is_functorch_wrapped_tensor
+_is_functional: Callable[[torch.Tensor], bool] = _functorch.is_functionaltensor
+_sync: Callable[[torch.Tensor], None] = torch._sync  # type: ignore[attr-defined]
+_unwrapped: Callable[[torch.Tensor], torch.Tensor] = _functorch.get_unwrapped
+_unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = _functorch.unwrap_if_dead
+
+
+class Wrapping(Ambient):
+    """``depth``: how many transforms of torch's own that differentiate this thread runs. The
+    drop-in counts them. Torch takes a transform off its stack while that hands a call on, so a
+    level cannot ask the stack whether the call came through one."""
+
+    depth: int = 0
+
+
+WRAPPING = Wrapping()
+
+
+def wraps_tensors() -> bool:
+    """Whether this thread runs a transform of torch's own that holds tensors in wrappers, which
+    Python does not see. Such a tensor cannot become a value in place."""
+    return WRAPPING.depth > 0
 
 
 class DualLevelOfTorch:
@@ -34,7 +54,7 @@ class DualLevelOfTorch:
 
 def transform_of_torch() -> bool:
     """Whether a transform of torch's own is running."""
-    return _innermost() is not None or DualLevelOfTorch.is_open()
+    return innermost_of_torch() is not None or DualLevelOfTorch.is_open()
 
 
 def has_tangent_of_torch(t: Any) -> bool:
@@ -44,23 +64,63 @@ def has_tangent_of_torch(t: Any) -> bool:
     return torch._VF._unpack_dual(t, level=0)[1] is not None
 
 
+def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
+    """The tensor inside of a tensor that belonged to a transform of torch's own which has returned.
+    Any other tensor as it is, and a batch, whose tensor has another shape."""
+    while is_of_returned_transform(t):
+        if _is_functional(t):
+            _sync(t)
+            inner = torch._from_functional_tensor(t)
+        else:
+            inner = _unwrap_if_dead(t)
+        if inner is t:
+            break
+        t = inner
+    return t
+
+
+def is_of_returned_transform(t: Any) -> bool:
+    """Whether ``t`` belonged to a transform of torch's own which has returned."""
+    return (
+        isinstance(t, torch.Tensor)
+        # a result of a call with a functional tensor is one, too, and is of no transform
+        and (_is_wrapped(t) or _is_functional(t))
+        and innermost_of_torch() is None
+    )
+
+
 def _is_of_torch(t: torch.Tensor) -> bool:
-    if (innermost := _innermost()) is not None:
-        # a tensor that the program closes over may be a batch, which no argument shows
-        return _is_wrapped(t) or innermost.key() == _VMAP
-    return has_tangent_of_torch(t)
+    # also a tensor from outside of torch's transform: it wraps the results of each call
+    return innermost_of_torch() is not None or has_tangent_of_torch(t)
 
 
 def refuse_value_of_torch(t: Any, *, line: bool = True) -> None:
     """Raise if ``t``, an argument of a transform, belongs to a transform of torch's own. ``line``:
     the message names the user's line, which no caller adds."""
     if isinstance(t, torch.Tensor) and _is_of_torch(t):
-        raise RuntimeError(
-            "a transform of this package runs inside of one of torch's own (torch.func, "
-            "torch.vmap, torch.autograd.forward_ad), which does not see its calls. Take both from "
-            "runtime, or run the program under runtime.dropin."
-            + (f" It happened{called_from()}" if line else "")
-        )
+        _refuse("a transform of this package runs", line=line)
+
+
+def refuse_wrapped(t: torch.Tensor) -> None:
+    """Raise if ``t``, which becomes a tensor of the session, is wrapped by a transform of torch's
+    own, which would lose it."""
+    if _is_wrapped(t) and innermost_of_torch() is not None:
+        _refuse("a value of a transform becomes a runtime tensor")
+
+
+def without_wrappers(t: torch.Tensor) -> torch.Tensor:
+    """The tensor inside of ``t``, a new tensor that torch's transforms have wrapped."""
+    while _is_wrapped(t):
+        t = _unwrapped(t)
+    return t
+
+
+def _refuse(what: str, *, line: bool = True) -> NoReturn:
+    raise RuntimeError(
+        f"{what} inside of one of torch's own (torch.func, torch.vmap, torch.autograd.forward_ad), "
+        "which does not see its calls. Take both from runtime, or run the program under "
+        "runtime.dropin." + (f" It happened{called_from()}" if line else "")
+    )
 
 
 def refuse_tangent_of_torch(t: Any) -> None:

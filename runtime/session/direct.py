@@ -19,6 +19,7 @@ import torch
 
 from ..rules.ops import Op, op_of
 from ..seam.levels import SCOPE
+from ..seam.transforms_of_torch import innermost_of_torch
 from ..tape import view_history
 from ..tape.foreign import recorded_by_torch
 from ..tape.inplace import run, unrecorded
@@ -46,12 +47,13 @@ _NUMBERS = frozenset((bool, int, float, complex))
 
 
 def unseen() -> bool:
-    """Whether only the session's tape would see a call of its tensors: no mode, no trace of
-    torch's, no stand-in."""
+    """Whether only the session's tape would see a call of its tensors: no mode, no trace and no
+    transform of torch's, no stand-in."""
     return (
         not (_dispatch_modes() or _function_modes())
         and current_stand_in() is None
         and _traced() is None
+        and innermost_of_torch() is None
     )
 
 

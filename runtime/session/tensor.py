@@ -24,6 +24,12 @@ from ..seam.level_mode import entering, entering_mode
 from ..seam.levels import SCOPE, Value, constant_of, lifted
 from ..seam.shells import make_subclass
 from ..seam.surgery import refit, set_class
+from ..seam.transforms_of_torch import (
+    innermost_of_torch,
+    of_returned_transform,
+    refuse_wrapped,
+    without_wrappers,
+)
 from ..tape import hooks
 from ..tape.lift import users
 from ..tape.metas import meta_of
@@ -464,7 +470,10 @@ def _new(name: str) -> Callable[..., Any]:
 
     @functools.wraps(native)
     def method(self: Tensor, *args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
-        made = wrap(native(self, *args, **kwargs), requires_grad)
+        made: Any = native(self, *args, **kwargs)
+        if innermost_of_torch() is not None and not requires_grad:
+            return made  # wrapped by torch, like any other result there
+        made = wrap(made, requires_grad)
         return lifted(made, made._level.number) if SCOPE.levels and not requires_grad else made
 
     return method
@@ -481,6 +490,9 @@ SESSION = Session(Tensor)
 
 def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
     """A runtime tensor that shares the storage of ``t``. A runtime tensor is returned as it is."""
+    if not isinstance(t, Value):
+        t = of_returned_transform(t)
+        refuse_wrapped(t)
     if not isinstance(t, Value):
         kind = type(t)
         if t.requires_grad or kind is not torch.Tensor:
@@ -533,7 +545,7 @@ def tensor(
     data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """As ``torch.tensor``."""
-    return wrap(torch.tensor(data, dtype=dtype, device=device), requires_grad)
+    return wrap(without_wrappers(torch.tensor(data, dtype=dtype, device=device)), requires_grad)
 
 
 def unwrap(t: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ import torch
 from ..seam.levels import SCOPE, Level, Value
 from ..seam.memory import storage_of
 from ..seam.surgery import exchange
+from ..seam.transforms_of_torch import wraps_tensors
 from .view_history import View, replay
 
 _as_strided = torch.ops.aten.as_strided.default
@@ -35,8 +36,10 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
     ``InplaceError`` if that is impossible. ``what``: the op that writes to ``t``."""
     base: Any = t._base if type(t) is torch.Tensor and t._is_view() else None
     known: list[Any] = [t] if base is None else [base, t]
-    if not all(_is_simple(x, base) for x in known) or users(t) != sum(
-        1 + int(getattr(x, _SHELLS, 0)) for x in known
+    if (
+        wraps_tensors()
+        or not all(_is_simple(x, base) for x in known)
+        or users(t) != sum(1 + int(getattr(x, _SHELLS, 0)) for x in known)
     ):
         level.refuse_captured_write(what)
     path = () if base is None else _path(base, t)

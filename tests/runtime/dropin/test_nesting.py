@@ -55,6 +55,66 @@ def test_a_transform_inside_of_torchs_is_refused(outer: str, inner: str) -> None
         OF_TORCH[outer](OURS[inner])
 
 
+@pytest.mark.parametrize("inner", OURS)
+@pytest.mark.parametrize("outer", OF_TORCH)
+def test_a_transform_of_what_is_outside_of_torchs_is_refused(outer: str, inner: str) -> None:
+    with pytest.raises(RuntimeError, match=r"inside of one of torch's own"):
+        OF_TORCH[outer](lambda a: (OURS[inner](x), a)[1])
+
+
+@pytest.mark.parametrize("inner", OURS)
+def test_a_transform_of_a_value_inside_of_torchs_is_refused(inner: str) -> None:
+    def program(v: torch.Tensor) -> Any:
+        return torch.func.grad(lambda a: (OURS[inner](v), a.sum())[1])(v)
+
+    with pytest.raises(RuntimeError, match=r"inside of one of torch's own"):
+        func.vjp(program, x)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_runtime_tensor_of_a_value_of_torchs_transform_is_refused(requires_grad: bool) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)inside of one of torch's own.*test_nesting\.py"):
+        torch.func.grad(lambda a: runtime.wrap(a, requires_grad).pow(3).sum())(x)
+
+
+def test_a_runtime_tensor_that_is_made_inside_of_torchs_transform_is_a_constant() -> None:
+    gradient = torch.func.grad(lambda a: (a * runtime.tensor([1.0, 2.0])[:1]).sum())(x)
+    assert gradient.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def _indexed(v: Any) -> Any:
+    b = v * 1
+    b[1:].mul_(v[1:])
+    return b
+
+
+def _filled(v: Any) -> Any:
+    b = v.new_zeros(v.shape)
+    b[:1] = v[1:] * 2
+    return b
+
+
+@pytest.mark.parametrize("f", [_indexed, _filled, lambda v: v.clone().mul_(v)])
+@pytest.mark.parametrize("outer", sorted(OF_TORCH.keys() & {"grad", "vjp", "jvp", "functionalize"}))
+def test_the_session_records_what_runs_inside_of_torchs_transform(
+    outer: str, f: Callable[[Any], Any]
+) -> None:
+    def gradient(v: Any) -> list[float]:
+        kept: list[Any] = []
+
+        def inner(a: Any) -> Any:
+            kept.append(f(v))
+            return a * 1
+
+        OF_TORCH[outer](inner)
+        kept[0].sum().backward()
+        found: list[float] = v.grad.tolist()
+        return found
+
+    expected = gradient(torch.tensor([1.5, 2.5], requires_grad=True))
+    assert gradient(runtime.tensor([1.5, 2.5], requires_grad=True)) == expected
+
+
 @pytest.mark.parametrize("inner", sorted(OURS.keys() - {"make_fx"}))
 def test_a_transform_of_a_dual_tensor_of_torch_is_refused(inner: str) -> None:
     with forward_ad.dual_level(), pytest.raises(RuntimeError, match="inside of one of torch's own"):
