@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Level, Value, bottom, escaped, lifted, scope_outside
+from ..seam.surgery import now
 from ..session.leaf import as_leaf
 from ..session.session import Session
 from ..tape import inplace, view_history
@@ -193,6 +194,7 @@ def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """``cls.apply(*args, **kwargs)`` for any class with the staticmethods of :class:`Function`."""
     if kwargs or definition_of(cls).has_setup:
         args = definition_of(cls).bind(cls, args, kwargs)
+    args = tuple(map(now, args))
     value = entering()
     if value is not None:
         args = tuple(map(value, args))

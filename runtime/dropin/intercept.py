@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from ..autograd import function, function_node
 from ..seam.level_mode import LevelMode, entering
 from ..seam.shells import VALUES
+from ..seam.surgery import now
 from ..seam.transforms_of_torch import WRAPPING, DualLevelOfTorch
 from ..session.tensor import Tensor
 from ..trace.provenance import here
@@ -52,6 +53,7 @@ _forward_ad: Any = vars(torch.autograd.forward_ad)
 
 @functools.wraps(_Function.apply)
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    args, kwargs = tuple(map(now, args)), {name: now(a) for name, a in kwargs.items()}
     given = (*args, *kwargs.values())
     for a in given:
         if type(a) in VALUES:

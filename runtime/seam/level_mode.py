@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .levels import Level, hand_over, innermost
 from .nested_views import reopen_for
 from .shells import VALUES
+from .surgery import now
 from .transforms_of_torch import of_returned_transform, refuse_value_of_torch
 from .user_code import unwatched
 
@@ -74,7 +75,7 @@ def entered(t: Any) -> Any:
     if not isinstance(t, torch.Tensor):
         return t
     refuse_value_of_torch(t)
-    t = of_returned_transform(t)
+    t = of_returned_transform(now(t))
     mode = entering_mode()
     if mode is not None:
         t = mode.value(t)

@@ -30,7 +30,7 @@ from .literals import has_values, readable, stacked
 from .memory import guard_methods, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
-from .surgery import GEOMETRY, change_geometry, set_class
+from .surgery import GEOMETRY, change_geometry, now, set_class
 from .transforms_of_torch import is_of_returned_transform, of_returned_transform
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
@@ -663,7 +663,7 @@ def _living_tensor(t: Any) -> Any:
     """``t``, without the values and the wrappers of transforms that have returned."""
     while True:
         if type(t) not in VALUES:
-            inner = of_returned_transform(t)
+            inner = of_returned_transform(now(t))
         elif _is_outlived(t):
             inner = t._inner
         else:

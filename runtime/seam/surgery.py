@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..errors import called_from
 
@@ -102,3 +103,38 @@ def exchange(a: Any, b: Any) -> None:
     set_class(a, of_b)
     set_class(b, of_a)
     a.__dict__, b.__dict__ = b.__dict__, a.__dict__
+
+
+class Left(torch.Tensor):
+    """What a tensor object was before :func:`replace`. C++ may still hold it and return it. What is
+    done with it is done with the object, ``_now``."""
+
+    _now: torch.Tensor
+
+    def __getattribute__(self, name: str) -> Any:
+        own = name in ("_now", "__torch_function__")  # torch asks the object for the latter
+        return object.__getattribute__(self, name) if own else getattr(self._now, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._now, name, value)
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return repr(self._now)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map(now, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def now(t: Any) -> Any:
+    """The object that a :class:`Left` was. Anything else as it is."""
+    return t._now if type(t) is Left else t
+
+
+def replace(t: Any, new: Any) -> None:
+    """Give ``t`` the contents of ``new``, a tensor of the same memory. What ``t`` was
+    leads to it."""
+    exchange(t, new)
+    new._now = t
+    set_class(new, Left)

@@ -23,7 +23,7 @@ from ..rules.record import extent
 from ..seam.level_mode import entering, entering_mode
 from ..seam.levels import SCOPE, Value, constant_of, lifted
 from ..seam.shells import make_subclass
-from ..seam.surgery import refit, set_class
+from ..seam.surgery import now, refit, set_class
 from ..seam.transforms_of_torch import (
     innermost_of_torch,
     of_returned_transform,
@@ -491,7 +491,7 @@ SESSION = Session(Tensor)
 def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
     """A runtime tensor that shares the storage of ``t``. A runtime tensor is returned as it is."""
     if not isinstance(t, Value):
-        t = of_returned_transform(t)
+        t = of_returned_transform(now(t))
         refuse_wrapped(t)
     if not isinstance(t, Value):
         kind = type(t)

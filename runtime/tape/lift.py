@@ -19,7 +19,7 @@ import torch
 
 from ..seam.levels import SCOPE, Level, Value
 from ..seam.memory import storage_of
-from ..seam.surgery import exchange
+from ..seam.surgery import exchange, replace
 from ..seam.transforms_of_torch import wraps_tensors
 from .view_history import View, replay
 
@@ -43,8 +43,7 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
     ):
         level.refuse_captured_write(what)
     path = () if base is None else _path(base, t)
-    if SCOPE.levels:
-        _renew_counter(base, t)
+    _renew(base, t)
     # outermost first, as for a tensor that is made in the scope of several transforms
     for each in (*SCOPE.levels, level):
         for x in known:
@@ -97,14 +96,18 @@ def _step(func: Any, *rest: Any) -> tuple[Any, ...]:
     return func, rest, {}, None
 
 
-def _renew_counter(base: Any, t: Any) -> None:
-    """Give ``t`` and its base new version counters. The dispatcher counts the present write on the
-    tensor that it was called with, after all levels have counted it."""
+def _renew(base: Any, t: Any) -> None:
+    """Give ``t`` and its base other tensors of the same memory. What they were leads to them: a
+    call of ``torch.ops.aten.add_.Tensor(t, x)`` returns the tensor that it was called with.
+
+    In the scope of a transform they get version counters of their own. The dispatcher counts the
+    present write on the tensor that it was called with, after all levels have counted it.
+    """
     path = () if base is None else _path(base, t)
     whole = t if base is None else base
-    exchange(whole, whole.data)
+    replace(whole, whole.data if SCOPE.levels else whole.detach())
     if base is not None:
-        exchange(t, replay(path, base))
+        replace(t, replay(path, base))
 
 
 def _become_value(level: Level, t: Any) -> None:

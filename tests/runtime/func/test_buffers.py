@@ -9,9 +9,11 @@ import torch
 
 import runtime
 import runtime.dropin
+from runtime.aot import make_fx
 from runtime.errors import InplaceError
 from runtime.func import grad, jvp, linearize, vjp, vmap
 
+aten = torch.ops.aten
 X = torch.linspace(0.3, 1.2, 4, dtype=torch.float64)
 
 
@@ -252,3 +254,77 @@ def test_a_tensor_of_the_session_older_than_the_transform_is_captured_and_not_wr
             run(lambda x: captured.add_(x).sum())
         run(lambda x: (captured * 2).add_(x).sum())  # made inside
     assert captured.tolist() == [0.0] * 4
+
+
+def added(x: Any) -> Any:
+    return aten.add_.Tensor(zeros(4), 2 * x)
+
+
+def added_to_a_view(x: Any) -> Any:
+    return aten.mul_.Tensor((zeros(6) + 1)[:4], x)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(a: Any) -> Any:
+        return a * a
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return 2 * grads[0] * ctx.saved_tensors[0]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return 2 * tangents[0] * ctx.saved_tensors[0]
+
+
+# what is done with the result of a write that ATen was asked for by name
+RESULTS: dict[str, Callable[[Any, Any], Any]] = {
+    "itself": lambda r, x: r,
+    "operator": lambda r, x: 3 * r,
+    "with a value": lambda r, x: r * x,
+    "index": lambda r, x: r[1:],
+    "written to again": lambda r, x: r.mul_(x),
+    "in a list": lambda r, x: torch.stack([r, x]),
+    "overload": lambda r, x: aten.mul.Tensor(r, r),
+    "transform": lambda r, x: vjp(lambda a: a * a, r)[1](r)[0],
+    "captured": lambda r, x: vjp(lambda a: a * r, x)[1](r)[0],
+    "Function": lambda r, x: Square.apply(r),  # type: ignore[no-untyped-call]
+    "runtime tensor": lambda r, x: runtime.wrap(r) * x,
+    "a requires_grad": lambda r, x: r * x if r.requires_grad or r.sum() > 0 else x,
+}
+
+
+@pytest.mark.parametrize("then", RESULTS.values(), ids=RESULTS.keys())
+@pytest.mark.parametrize("f", [added, added_to_a_view])
+def test_the_result_of_a_write_has_the_history_of_the_buffer(
+    f: Callable[[Any], Any], then: Callable[[Any, Any], Any]
+) -> None:
+    def number(x: Any) -> Any:
+        return (then(f(x), x) ** 2).sum()
+
+    def expected(x: Any) -> Any:  # the same without a buffer
+        return (then(2 * x if f is added else x * 1, x) ** 2).sum()
+
+    x = runtime.tensor(X.tolist(), dtype=X.dtype, requires_grad=True)
+    expected(x).backward()
+    torch.testing.assert_close(grad(number)(X), runtime.unwrap(x.grad))
+    tangent = jvp(number, (X,), (X,))[1]
+    torch.testing.assert_close(tangent, runtime.unwrap(x.grad) @ X)
+    y = runtime.tensor(X.tolist(), dtype=X.dtype, requires_grad=True)
+    number(y).backward()
+    torch.testing.assert_close(y.grad, x.grad)
+
+
+@pytest.mark.parametrize("f", [element_by_element, whole])
+def test_a_graph_that_writes_to_a_buffer_has_the_derivatives_of_its_function(
+    f: Callable[[Any], Any],
+) -> None:
+    graph = make_fx(f)(X)
+    torch.testing.assert_close(vjp(graph, X)[1](X)[0], torch.func.vjp(f, X)[1](X)[0])
+    torch.testing.assert_close(jvp(graph, (X,), (X,))[1], torch.func.jvp(f, (X,), (X,))[1])
