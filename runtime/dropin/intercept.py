@@ -44,7 +44,10 @@ _record = _Function.__dict__["apply"].__get__
 _run_backward = _graph._engine_run_backward
 _checkpoint: Any = sys.modules["torch.utils.checkpoint"]  # which torch imports
 _transforms: Any = sys.modules["torch._functorch.eager_transforms"]  # which torch imports
+# what torch.utils.checkpoint itself calls: another function has its arguments by name
 _SURROUNDINGS = "_checkpoint_without_reentrant_generator"
+_BY_NAME = hasattr(_checkpoint, f"{_SURROUNDINGS}_impl")
+_SURROUNDINGS += "_impl" * _BY_NAME
 _checkpointed = getattr(_checkpoint, _SURROUNDINGS)
 _ProxyMode: Any = sys.modules["torch.fx.experimental.proxy_tensor"].ProxyTorchDispatchMode
 _traced, _entered = _ProxyMode.__torch_dispatch__, _ProxyMode.__enter__
@@ -105,26 +108,66 @@ def _surroundings(
     *args: Any,
     **kwargs: Any,
 ) -> Iterator[None]:
-    """As torch's: a generator that stops once, where the function runs."""
+    """As torch's before 2.14: a generator that stops once, where the function runs."""
+    options = (preserve_rng_state, context_fn, determinism_check, debug, early_stop)
+    ours = _surroundings_of_values(function, args, kwargs, *options)
+    return ours or _checkpointed(function, *options, *args, **kwargs)
+
+
+def _surroundings_by_name(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    respect_saved_tensors_hooks: bool | None = None,
+    **options: Any,
+) -> Iterator[None]:
+    """As torch's from 2.14 on."""
+    ours = _surroundings_of_values(function, args, kwargs, **options)
+    if ours is None:
+        options["respect_saved_tensors_hooks"] = respect_saved_tensors_hooks
+        torchs: Iterator[None] = _checkpointed(function, args, kwargs, **options)
+        return torchs
+    if respect_saved_tensors_hooks:
+        raise RuntimeError(
+            "checkpoint of runtime tensors has no respect_saved_tensors_hooks: saved-tensor hooks "
+            f"see what the function saves when it runs again.{here()}"
+        )
+    return ours
+
+
+def _surroundings_of_values(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    preserve_rng_state: bool = True,
+    context_fn: Any = _checkpoint.noop_context_fn,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+) -> Iterator[None] | None:
+    """The generator of this package, if the function computes with its values."""
     # here, since traces import sympy
     from ..checkpoint.checkpoint import noop_context_fn, surroundings
     from ..trace.regions import running_traces
 
     if not running_traces() and not any(type(a) in VALUES for a in (*args, *kwargs.values())):
-        options = (preserve_rng_state, context_fn, determinism_check, debug, early_stop)
-        yield from _checkpointed(function, *options, *args, **kwargs)
-        return
-    with surroundings(
-        function,
-        args,
-        kwargs,
-        preserve_rng_state=preserve_rng_state,
-        context_fn=noop_context_fn if context_fn is _checkpoint.noop_context_fn else context_fn,
-        determinism_check=determinism_check,
-        debug=debug,
-        early_stop=early_stop,
-    ):
-        yield
+        return None
+
+    def stops() -> Iterator[None]:
+        with surroundings(
+            function,
+            args,
+            kwargs,
+            preserve_rng_state=preserve_rng_state,
+            context_fn=noop_context_fn if context_fn is _checkpoint.noop_context_fn else context_fn,
+            determinism_check=determinism_check,
+            debug=debug,
+            early_stop=early_stop,
+        ):
+            yield
+
+    return stops()
 
 
 def _trace(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -197,5 +240,6 @@ def intercept_torch_autograd() -> None:
     for name in ("torch.autograd", "torch.autograd.graph"):
         _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)
     _ProxyMode.__torch_dispatch__, _ProxyMode.__enter__ = _trace, _enter_trace
-    _replace(_checkpoint, _SURROUNDINGS, _checkpointed, _surroundings)
+    ours = _surroundings_by_name if _BY_NAME else _surroundings
+    _replace(_checkpoint, _SURROUNDINGS, _checkpointed, ours)
     _count_transforms()

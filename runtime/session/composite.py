@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 
+from ..facts.lock import probe
 from ..func.draws import without_draws
 from ..rules.ops import Op, op_of
 from ..seam.levels import SCOPE, run_layer, scope_outside
@@ -43,6 +44,10 @@ _T, _VIEW, _UNSAFE_VIEW = (
     op_of(aten.view.default),
     op_of(aten._unsafe_view.default),
 )
+# how ATen gives the result of `linear` of a stack with a bias the shape of the stack
+_UNFOLDING = {"ViewBackward0": _VIEW, "UnsafeViewBackward0": _UNSAFE_VIEW}[
+    probe("linear.stack with bias", "memory and node").rpartition(" ")[2]
+]
 _MV, _MM, _ADDMM = op_of(aten.mv.default), op_of(aten.mm.default), op_of(aten.addmm.default)
 _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
     getattr(aten, name).default._handle.redispatch_boxed
@@ -143,8 +148,9 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
     out, edge = product(flattened(x), weight, bias)
     whole = SESSION.wrap(out, edge)
     sizes = [*shape[:-1], out.shape[1]]
-    result = SESSION.wrap(*step(_VIEW, [out, sizes], (edge,), edge is not None))
-    view_history.mark_view(result, _VIEW, (whole, sizes), {})
+    result = SESSION.wrap(*step(_UNFOLDING, [out, sizes], (edge,), edge is not None))
+    if _UNFOLDING is _VIEW:
+        view_history.mark_view(result, _VIEW, (whole, sizes), {})
     return result
 
 

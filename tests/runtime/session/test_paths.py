@@ -15,12 +15,17 @@ import torch
 from torch.nn import functional as F
 
 import runtime
+from runtime.facts.lock import probe
 from runtime.func.batch import BatchLevel
 from runtime.func.vmap import vmap
 from runtime.session import composite
 from runtime.session.session import Session
 
 Seen = list[str]
+# the op that a number is written by, to where a mask is true
+WRITE_BY_MASK = {"IndexPutBackward0": "index_put_", "MaskedFillBackward0": "masked_fill_"}[
+    probe("written", "a number by a mask").partition(" ")[0]
+]
 needs_interception = pytest.mark.skipif(
     not composite.INTERCEPTED, reason="composite ops cannot be intercepted before torch 2.13"
 )
@@ -113,7 +118,7 @@ CALLS: dict[str, tuple[Call, Seen]] = {
     "a row of one number": (lambda y, c: y.__setitem__(0, c[0, 0]), []),
     "a row of a column": (lambda y, c: y.__setitem__(0, c[:1, 0]),
         ["select", "view", "expand", "copy_"]),
-    "a mask": (lambda y, c: c.__setitem__(torch.ones(3, 4) > 0, 1.0), ["index_put_"]),
+    "a mask": (lambda y, c: c.__setitem__(torch.ones(3, 4) > 0, 1.0), [WRITE_BY_MASK]),
     "bool": (lambda y, c: bool(y[0, 0]), []),
     "float": (lambda y, c: float(y[0, 0]), []),
     "int": (lambda y, c: int(c[0, 0]), []),
