@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..facts.lock import probe
 from ..rules.ops import Op, op_of
 from ..seam.levels import SCOPE
 from ..seam.transforms_of_torch import innermost_of_torch
@@ -31,6 +32,9 @@ from .tensor import SESSION, Tensor
 aten = torch.ops.aten
 _SELECT, _SLICE = op_of(aten.select.int), op_of(aten.slice.Tensor)
 _COPY, _FILL = op_of(aten.copy_.default), op_of(aten.fill_.Tensor)
+_FILL_NUMBER = op_of(aten.fill_.Scalar)
+# whether a number that is written to a part is a tensor in the graph, which has an edge to nothing
+_NUMBERS_ARE_TENSORS = probe("written", "a number by an index").endswith(" None]")
 _UNSQUEEZE, _ALIAS = op_of(aten.unsqueeze.default), op_of(aten.alias.default)
 _CLONE = op_of(aten.clone.default)
 _native_getitem: Any = torch.Tensor.__getitem__
@@ -170,6 +174,10 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
             # then ATen writes to the tensor itself
             whole = _parts(each, inner.shape, False)[0][0] is _ALIAS
             part = self if whole else _view(self, each, False, histories[0])
+            if kind in _NUMBERS and not _NUMBERS_ARE_TENSORS:
+                run(SESSION, _FILL_NUMBER, (part, value), {})
+                _increment_version([inner])  # as the dispatcher does after the call
+                return
             if kind in _NUMBERS:
                 new = value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
             if part.shape == new.shape or (new.dim() == 0 and new.device.type == "cpu"):

@@ -4,7 +4,7 @@ engine on the same values is the oracle."""
 import threading
 from collections.abc import Callable
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import runtime
 from runtime.autograd import forward_ad
 from runtime.autograd.graph import saved_tensors_hooks
+from runtime.facts.lock import probe
 from runtime.session import composite
 
 from ..view_scenarios import OURS, TORCH, gradients, name, outcome, same
@@ -142,12 +143,12 @@ def test_nodes_are_numbered_in_the_order_of_the_parts() -> None:
 def test_a_batch_comes_out_as_a_view_of_the_product() -> None:
     def scenario(lib: Any) -> Any:
         y = linear(*layer(lib, (2, 5, 3)))
-        part, base = y[0], cast(torch.Tensor, y._base)
+        part, base = y[0], y._base  # torch 2.15 gives it memory of its own
+        shown = None if base is None else (list(base.shape), name(base))
         return (
             y._is_view(),
-            list(base.shape),
-            name(base),
-            part._base is base,
+            shown,
+            part._base is (y if base is None else base),
             y.output_nr,
             y._version,
         )
@@ -238,7 +239,9 @@ def test_dispatch_modes_see_the_parts() -> None:
         "aten.view.default",
         "aten.t.default",
         "aten.addmm.default",
-        "aten.view.default",
+        {"ViewBackward0": "aten.view.default", "UnsafeViewBackward0": "aten._unsafe_view.default"}[
+            probe("linear.stack with bias", "memory and node").rpartition(" ")[2]
+        ],
     ]
 
 
