@@ -45,7 +45,7 @@ _T, _VIEW, _UNSAFE_VIEW = (
     op_of(aten._unsafe_view.default),
 )
 # how ATen gives the result of `linear` of a stack with a bias the shape of the stack
-_UNFOLDING = {"ViewBackward0": _VIEW, "UnsafeViewBackward0": _UNSAFE_VIEW}[
+UNFOLDING = {"ViewBackward0": _VIEW, "UnsafeViewBackward0": _UNSAFE_VIEW}[
     probe("linear.stack with bias", "memory and node").rpartition(" ")[2]
 ]
 _MV, _MM, _ADDMM = op_of(aten.mv.default), op_of(aten.mm.default), op_of(aten.addmm.default)
@@ -148,8 +148,8 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
     out, edge = product(flattened(x), weight, bias)
     whole = SESSION.wrap(out, edge)
     sizes = [*shape[:-1], out.shape[1]]
-    result = SESSION.wrap(*step(_UNFOLDING, [out, sizes], (edge,), edge is not None))
-    if _UNFOLDING is _VIEW:
+    result = SESSION.wrap(*step(UNFOLDING, [out, sizes], (edge,), edge is not None))
+    if UNFOLDING is _VIEW:
         view_history.mark_view(result, _VIEW, (whole, sizes), {})
     return result
 

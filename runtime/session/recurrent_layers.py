@@ -28,6 +28,7 @@ from .composite import (
     INTERCEPTED,
     LIBRARY,
     NONE,
+    UNFOLDING,
     Part,
     binary,
     flattened,
@@ -52,11 +53,7 @@ _SIGMOID, _TANH, _RELU = (
 )
 _SPLIT, _UNBIND = op_of(aten.unsafe_split.Tensor), op_of(aten.unbind.int)
 _STACK, _CAT = op_of(aten.stack.default), op_of(aten.cat.default)
-_T, _VIEW, _UNSAFE_VIEW = (
-    op_of(aten.t.default),
-    op_of(aten.view.default),
-    op_of(aten._unsafe_view.default),
-)
+_T, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten._unsafe_view.default)
 _TRANSPOSE, _TRANSPOSE_ = op_of(aten.transpose.int), op_of(aten.transpose_.default)
 _base: Any = torch.Tensor
 _add_, _mul_ = _base.add_, _base.mul_
@@ -159,7 +156,7 @@ def _of_input(x: Part, weights: Weights) -> Part:
     weight, bias = weights[0], weights[2]
     sizes = [*t.shape[:2], weight[0].shape[0]]
     if t.is_contiguous():
-        return _unary(_VIEW, product(flattened(x), weight, bias), sizes)
+        return _unary(UNFOLDING, product(flattened(x), weight, bias), sizes)
     rows: Part = (t.reshape(-1, t.shape[2]), edge)
     whole = binary(_MM, rows, _unary(_T, weight))
     return binary(_ADD, _unary(_UNSAFE_VIEW, whole, sizes), bias, _add_)

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._tensor_str import _add_suffixes, _str
 from torch.utils.hooks import RemovableHandle
 
+from ..facts.lock import probe
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import extent
 from ..seam.level_mode import entering, entering_mode
@@ -42,6 +43,7 @@ from .session import Session
 
 _base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
 _OWN_DTYPE: Any = object()
+_OF_LEAVES_ALONE = probe("refused", "grad_dtype of a result") != "runs"
 _NOT_A_LEAF = (
     "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. "
     "A backward pass writes to leaves alone: call .retain_grad() on this tensor before the pass, "
@@ -209,8 +211,8 @@ class Tensor(GradValue):
     @property
     def grad_dtype(self) -> torch.dtype | None:
         """The dtype that gradients of this leaf are cast to. None: they are not cast.
-        As ``torch.Tensor.grad_dtype``."""
-        if not self.is_leaf:
+        As ``torch.Tensor.grad_dtype``, which says it of results too from 2.15 on."""
+        if _OF_LEAVES_ALONE and not self.is_leaf:
             raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
         return self.dtype_of_grad()
 

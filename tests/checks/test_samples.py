@@ -27,6 +27,7 @@ from gen.samples.samples import (
     resolve,
 )
 from gen.targets.torch_target import TorchTarget
+from tests.checks.gone import gone
 
 D = torch.float64
 
@@ -39,7 +40,7 @@ def test_every_opinfo_row_of_the_matrix_is_found_under_its_name() -> None:
     rows = yaml.safe_load(Path(__file__).parents[2].joinpath("matrix/torch-ops.yaml").read_text())
     ops = [op for family in rows["families"].values() for op in family["ops"]]
     wanted = {op if isinstance(op, str) else op["op"] for op in ops}
-    assert wanted <= set(opinfo.database())
+    assert wanted - gone() <= set(opinfo.database())
 
 
 def test_names_no_two_ops_share() -> None:
