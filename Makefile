@@ -1,7 +1,10 @@
 # Two targets do everything on a fresh machine: `make matrix` and `make test`. Each makes the environment it needs.
 
 PYTHON  ?= python3.11
-VENV    := .venv
+# another version than the pinned one, with an environment of its own beside .venv
+TORCH   ?=
+VENV    := .venv$(addprefix -torch-,$(TORCH))
+NEEDS   := $(if $(TORCH),requirements/torch-$(TORCH).txt,requirements.txt)
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 TARGET  ?= runtime
@@ -19,17 +22,20 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help generate matrix test check bench lint types house docs site audit clean
+.PHONY: help generate matrix test check bench lint types torch-facts house docs site audit clean
 
 help:  ## this text
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 	@echo
-	@echo 'Variables: TARGET=runtime|torch|…  TIER=smoke|default|full|all  DEVICE=cpu|cuda|…  WORKERS=2  ARGS="-k torch.sin"'
+	@echo 'Variables: TARGET=runtime|torch|…  TIER=smoke|default|full|all  DEVICE=cpu|cuda|…  WORKERS=2  TORCH=2.14.1|…  ARGS="-k torch.sin"'
 
-$(READY): requirements.txt pyproject.toml
+requirements/torch-%.txt:
+	@echo 'no requirements of torch $*, only of' $(patsubst requirements/torch-%.txt,%,$(wildcard requirements/torch-*.txt)) >&2; exit 2
+
+$(READY): $(NEEDS) requirements/others.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'installing the environment (about a minute)'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r $(NEEDS)
 	@# pip would compile with one core; packages may bring files that are no Python of this version
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
@@ -46,7 +52,8 @@ test: $(READY)  ## the project's own tests, the linters and the check that gener
 	@$(BIN)/python -m gen check
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
-	@$(BIN)/mypy
+	@# torch's types differ between its versions: those of the pinned one are checked
+	@$(if $(TORCH),,$(BIN)/mypy)
 	@$(PYTEST) tests $(ARGS)
 	@$(PYTEST) generated_tests --target $(TARGET) --tier smoke
 
@@ -62,6 +69,9 @@ lint: $(READY)  ## ruff
 
 types: $(READY)  ## mypy
 	@$(BIN)/mypy
+
+torch-facts: $(READY)  ## what the installed torch does otherwise than is written down (TORCH, ARGS="--write")
+	@$(BIN)/python -m gen facts $(ARGS)
 
 house: $(READY)  ## how the code of each folder reads, in figures (ARGS="--worst 20", "--help")
 	@$(BIN)/python -m tools.house $(ARGS)

@@ -40,14 +40,14 @@ _OF_OPS = ("formulas", "probes")
 def collect(known: Facts | None = None) -> dict[str, dict[str, str]]:
     """All facts, each section sorted."""
     before = known or {}
-    runtime = _runtime()
-    overloads = {*map(str, runtime.records), *before.get("schemas", ())}
+    ours = _runtime()
+    overloads = {*map(str, ours.records), *before.get("schemas", ())}
     found: dict[str, Section] = {
         "schemas": {name: _schema(name) for name in overloads if not name.startswith(_OWN)},
         "formulas": {name: " ".join(arguments) for name, arguments in formulas().items()},
         "decompositions": {name: "decomposed" for name in overloads if _is_decomposed(name)},
         "names": {name: _shown(_resolved(name)) for name in {*_names(), *before.get("names", ())}},
-        "replaced": dict(_replaced(runtime.replaced)),
+        "replaced": dict(_replaced(ours.replaced)),
         "probes": probes.answers(),
     }
     return {section: dict(sorted(facts.items())) for section, facts in found.items()}
