@@ -8,8 +8,8 @@
                                         #     the record of special_bessel_j0, …
 
 What is asked for is what this project uses: the ops with records, the names in its source, what the
-drop-in replaces. With ``known``, the facts of another version, its names are asked for too. So a
-torch on which the runtime cannot be imported is compared nevertheless."""
+drop-in replaces. With ``known``, the facts of another version, it is what that has. So a torch on
+which the runtime cannot be imported is compared nevertheless."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ _OF_OPS = ("formulas", "probes")
 
 def collect(known: Facts | None = None) -> dict[str, dict[str, str]]:
     """All facts, each section sorted."""
-    before = known or {}
     ours = _runtime()
-    overloads = {*map(str, ours.records), *before.get("schemas", ())}
+    overloads, names = {*map(str, ours.records)}, {*private_names()}
+    if known is not None:  # what nobody has written down of that version says nothing of this one
+        overloads, names = {*known.get("schemas", ())}, {*known.get("names", ())}
     found: dict[str, Section] = {
         "schemas": {name: _schema(name) for name in overloads if not name.startswith(_OWN)},
         "formulas": {name: " ".join(arguments) for name, arguments in formulas().items()},
         "decompositions": {name: "decomposed" for name in overloads if _is_decomposed(name)},
-        "names": {name: _shown(_resolved(name)) for name in {*_names(), *before.get("names", ())}},
+        "names": {name: _shown(_resolved(name)) for name in names},
         "replaced": dict(_replaced(ours.replaced)),
         "probes": probes.answers(),
     }
@@ -104,7 +105,7 @@ def _is_decomposed(name: str) -> bool:
         return False
 
 
-def _names() -> Iterator[str]:
+def private_names() -> Iterator[str]:
     """The private names of torch in the source of this project, dotted."""
     for folder in SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):
