@@ -19,13 +19,15 @@ from ...tape.nodes import Edge
 from ...tape.values import edge_of
 from ..capture import opened
 from ..capture.subclass_parts import Layout, flattened, layout_of
+from ..python_state.values import same
 
 # by one look-up each
 _Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled
 _inference = torch.is_inference_mode_enabled
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
-_LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, bool, int, float, str, type(None)))
+_EXACT = frozenset((bool, int, str, type(None)))
+_LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, float, *_EXACT))
 
 R = TypeVar("R")
 Target = Edge | Tensor
@@ -90,6 +92,30 @@ class Call:
         )
 
 
+class _Constant:
+    """An argument that is no tensor, as a part of a kind. An object that equals another one may
+    have other attributes, and a program changes the one that it is given."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Constant and same(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash((_Constant, type(self.value)))  # whose own hash may be code of the user's
+
+
+def _constant(x: object) -> object:
+    """``x`` as a part of a kind. 0.0 and -0.0 are equal, but programs tell them apart, and a NaN
+    does not even equal itself."""
+    if type(x) in _EXACT:
+        return x
+    return repr(x) if type(x) in (float, complex) else _Constant(x)
+
+
 def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
     """The call with the leaves ``given``, or None if one of them is a value of a transform.
 
@@ -145,10 +171,7 @@ def flags_of(given: Sequence[object]) -> Flags:
 def kind_of(x: object, wanted: bool, dynamic: bool) -> Kind:
     """The kind of an argument. ``dynamic``: a tensor may have any size."""
     if not isinstance(x, _Tensor):
-        # 1, 1.0 and True are equal, and 0.0 and -0.0, but programs tell them apart; a NaN does not
-        # even equal itself
-        exact = x.__hash__ is not None and not isinstance(x, (float, complex))
-        return wanted, type(x), x if exact else repr(x)
+        return wanted, type(x), _constant(x)
     if not dynamic:
         return _fixed_kind(x, wanted)
     if type(x) not in _PLAIN and (layout := layout_of(x, sized=True)) is not None:

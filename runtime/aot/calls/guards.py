@@ -34,6 +34,7 @@ from ...trace.generated_code import function
 from ..capture.aliasing import Group, sharing
 from ..python_state.reads import FACTS, Read
 from ..python_state.state_guard import StateGuard
+from ..python_state.values import same
 from .arguments import Call, Kind, kind_of
 from .numbers import in_range
 from .outside_tensors import OutsideTensors, has_plain_geometry
@@ -61,6 +62,7 @@ class _Source:
             "edge_of": edge_of,
             "sharing": sharing,
             "kind_of": kind_of,
+            "same": same,
         }
         # by name, a tensor that has the sizes and the like which are asked for
         self.compared: dict[str, torch.Tensor] = {}
@@ -205,10 +207,11 @@ def _argument(
     if not isinstance(x, torch.Tensor):
         # else equality is not enough: ``0.0 == -0.0``
         exact = type(x) in (bool, int, str, type(None))
+        constant = source.constant(x)
         source.require(
-            f"{name} == {source.constant(x)}"
+            f"{name} == {constant}"
             if exact
-            else f"kind_of({name}, False, {dynamic}) == {source.constant(kind)}"
+            else f"({name} is {constant} or same({name}, {constant}))"
         )
         return name, ""
     inner, target = name, ""

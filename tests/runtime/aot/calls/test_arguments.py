@@ -27,6 +27,16 @@ class Own(torch.Tensor):
         return torch.ones(n).as_subclass(cls)
 
 
+class Equal:
+    """Equal to any other object of the class."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    def __hash__(self) -> int:
+        return 1
+
+
 class Beside(torch.Tensor):
     """A tensor that looks like its first part. The second one may lie in memory in any way."""
 
@@ -71,8 +81,10 @@ KINDS: dict[str, tuple[Any, Any, bool]] = {
     "zeros": (0.0, -0.0, False),
     "not a number": (float("nan"), float("nan"), True),
     "complex zeros": (0j, complex(0.0, -0.0), False),
-    "lists": ([1], [1], True),
-    "other lists": ([1], [2], False),
+    "tuples": ((1, "a", 2.0), (1, "a", 2.0), True),
+    "numbers of other classes in tuples": ((1,), (True,), False),
+    "objects that change": ({1}, {1}, False),
+    "objects that are equal": (Equal(), Equal(), False),
     "texts": ("a", "b", False),
     "sizes of parts": (
         TwoTensor(torch.ones(2, 3), torch.ones(2, 3)),

@@ -131,9 +131,9 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
         (
             "[x0, x1, x2, x3, x4, x5, x6] = given; ? (type(x0) is T); ? "
             "(not x0.requires_grad); ? (type(x1) is T); ? (x1 == k); ? (type(x2) is T); "
-            "? (kind_of(x2, False, False) == k); ? (type(x3) is T); ? (x3 == k); "
+            "? ((x2 is k or same(x2, k))); ? (type(x3) is T); ? (x3 == k); "
             "? (type(x4) is T); ? (x4 == k); ? (type(x5) is T); ? (x5 == k); ? "
-            "(type(x6) is T); ? (kind_of(x6, False, False) == k); ? (tensors.check(x0)); "
+            "(type(x6) is T); ? ((x6 is k or same(x6, k))); ? (tensors.check(x0)); "
             "return Call([x0, x1, x2, x3, x4, x5, x6], [x0, x1, x2, x3, x4, x5, x6], [], k)"
         ),
     ),
