@@ -7,7 +7,7 @@ returns an :class:`Outcome`. A call puts what is in there where it belongs."""
 from __future__ import annotations
 
 import operator
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,8 @@ from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
-from .same_containers import containers_in, put_contents, without_marks
+from .same_containers import containers_in, is_made, put_contents, without_marks
 
-_SHARED = frozenset((list, dict, defaultdict, OrderedDict, deque))
 NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
 
 
@@ -105,7 +104,7 @@ def without_repetition(values: Iterable[Any]) -> list[Any]:
     first: dict[int, int] = {}
     found: list[Any] = []
     for i, value in enumerate(values):
-        known = first.setdefault(id(value), i) if type(value) in _SHARED else i
+        known = first.setdefault(id(value), i) if is_made(value) else i
         found.append(value if known == i else SameAs(known))
     return found
 

@@ -12,7 +12,6 @@ call puts the container there."""
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Place
+from ..aot.python_state.values import same
 
 _MUTABLE = frozenset((list, dict, OrderedDict, defaultdict, deque))
 
@@ -58,54 +58,60 @@ class _Repeat:
 MARKS = (_Known, _Argument, _Given, _Repeat)
 
 
-def _is_object(x: Any) -> bool:
-    return dataclasses.is_dataclass(x) and not isinstance(x, type)
+def is_made(x: Any) -> bool:
+    """Whether ``x`` is a container or an object of a data class, which a call makes anew where the
+    program does."""
+    return type(x) in _MUTABLE or opened.is_object(x)
+
+
+def _is_tuple(x: Any) -> bool:
+    kind = type(x)
+    return kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
 def containers_in(tree: Any) -> list[Any]:
-    """The containers and objects of data classes in a tree of arguments, from the outside in."""
+    """The containers and objects of data classes in a tree, from the outside in."""
     found: list[Any] = []
-
-    def ends_at(x: Any) -> bool:
-        if _is_object(x):
-            found.append(x)
-            for field in dataclasses.fields(x):
-                pytree.tree_flatten(getattr(x, field.name, None), is_leaf=ends_at)
-        elif type(x) in _MUTABLE:
-            found.append(x)
-        return type(x) not in _MUTABLE and not isinstance(x, tuple)
-
-    pytree.tree_flatten(tree, is_leaf=ends_at)
+    _find(tree, found)
     return found
+
+
+def _find(x: Any, found: list[Any]) -> None:
+    if type(x) in _MUTABLE:
+        found.append(x)
+        parts = x.values() if isinstance(x, dict) else x
+    elif opened.is_object(x):
+        found.append(x)
+        parts = opened.contents(x).values()
+    elif _is_tuple(x):
+        parts = x
+    else:
+        return
+    for part in parts:
+        _find(part, found)
 
 
 def contents_of(x: Any) -> Any:
     """What is in a container or an object of a data class, as a list or dictionary."""
-    if _is_object(x):
-        names = [field.name for field in dataclasses.fields(x)]
-        return {name: getattr(x, name) for name in names if hasattr(x, name)}
+    if opened.is_object(x):
+        return opened.contents(x)
     return dict(x) if isinstance(x, dict) else list(x)
 
 
 def put_contents(x: Any, contents: Any) -> None:
     """Let a container or an object of a data class have ``contents``."""
-    if not _is_object(x):
-        x.clear()
-        x.update(contents) if isinstance(x, dict) else x.extend(contents)
+    if opened.is_object(x):
+        opened.set_contents(x, contents)
         return
-    for name in contents_of(x).keys() - contents.keys():
-        delattr(x, name)
-    for name, value in contents.items():
-        if getattr(x, name, _MISSING) is not value:
-            setattr(x, name, value)
-
-
-_MISSING = object()
+    x.clear()
+    x.update(contents) if isinstance(x, dict) else x.extend(contents)
 
 
 def _are_same(now: Any, before: Any) -> bool:
     if isinstance(now, dict):
-        return list(now) == list(before) and _are_same([*now.values()], [*before.values()])
+        # keys may be equal and not the same, such as 1 and True
+        keys = len(now) == len(before) and all(map(same, now, before))
+        return keys and _are_same([*now.values()], [*before.values()])
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
@@ -118,12 +124,17 @@ class Entered:
         self._arguments = containers_in(arguments)
         self._before = [contents_of(x) for x in self._arguments]
         self._numbers = {id(x): number for number, x in enumerate(self._arguments)}
-        found = [(p, x) for p, x in zip(places, values, strict=True) if type(x) in _MUTABLE]
+        found = [(p, x) for p, x in zip(places, values, strict=True) if is_made(x)]
         self._found = {id(x): (place, x, *opened.flatten(x)) for place, x in found}
 
     def place_of(self, x: Any) -> Place | None:
         """Where the container ``x`` is from, if the program has not changed it."""
         return _if_unchanged(self._found.get(id(x)))
+
+    @property
+    def given(self) -> Sequence[Any]:
+        """The containers among the arguments."""
+        return self._arguments
 
     def number_of(self, x: Any) -> int | None:
         """Which one among the arguments the container ``x`` is."""
@@ -160,32 +171,39 @@ def _if_unchanged(found: tuple[R, Any, Sequence[Any], pytree.TreeSpec] | None) -
     return where if same else None
 
 
+def _with_parts(x: tuple[Any, ...], parts: Sequence[Any]) -> Any:
+    """The tuple or named tuple ``x`` with other parts."""
+    return tuple(parts) if type(x) is tuple else type(x)(*parts)
+
+
 class _Marks:
     """``knows``: whether an object was there before the program."""
 
     def __init__(self, knows: Callable[[Any], bool], entered: Entered) -> None:
         self._knows = knows
         self._entered = entered
-        self._numbers: dict[int, int] = {}  # of containers that are made, by identity
+        self._numbers: dict[int, int] = {}  # of what is made, by identity, from the outside in
         self.found = False
 
-    def ends_at(self, x: Any) -> bool:
-        """Whether ``x`` is not to be taken apart. Asked once of each part, from the outside in."""
-        if type(x) not in _MUTABLE:
-            return not isinstance(x, tuple)
-        if id(x) in self._numbers or self._knows(x) or self._entered.has(x):
-            return True
-        self._numbers[id(x)] = len(self._numbers)
-        return False
-
-    def mark_of(self, x: Any) -> Any:
+    def marked(self, x: Any) -> Any:
+        """``x`` with markers inside, or the marker for it."""
+        if _is_tuple(x):
+            return _with_parts(x, list(map(self.marked, x)))
+        if not is_made(x):
+            return x
         mark = self._mark_of(x)
-        self.found |= mark is not x
-        return mark
+        if mark is not None:
+            self.found = True
+            return mark
+        self._numbers[id(x)] = len(self._numbers)
+        if opened.is_object(x):
+            made = object.__new__(type(x))
+            opened.set_contents(made, {n: self.marked(y) for n, y in opened.contents(x).items()})
+            return made
+        parts, spec = pytree.tree_flatten(x, is_leaf=lambda y: y is not x)
+        return pytree.tree_unflatten(map(self.marked, parts), spec)
 
     def _mark_of(self, x: Any) -> Any:
-        if type(x) not in _MUTABLE and not _is_object(x):
-            return x
         if id(x) in self._numbers:
             return _Repeat(self._numbers[id(x)])
         if self._knows(x):
@@ -193,14 +211,14 @@ class _Marks:
         place, number = self._entered.place_of(x), self._entered.number_of(x)
         if place is not None:
             return _Argument(place)
-        return x if number is None else _Given(number)
+        return None if number is None else _Given(number)
 
 
 def mark(results: Any, knows: Callable[[Any], bool], entered: Entered) -> tuple[Any, bool]:
     """Put markers into a tree of results.
 
     Args:
-        results: tuples, lists and dictionaries of tensors and constants.
+        results: tuples, lists, dictionaries and objects of data classes, of tensors and constants.
         knows: whether an object was there before the program.
         entered: the containers that the program has found as arguments.
 
@@ -208,33 +226,35 @@ def mark(results: Any, knows: Callable[[Any], bool], entered: Entered) -> tuple[
         The results with markers, and whether there are any.
     """
     marks = _Marks(knows, entered)
-    marked = pytree.tree_map(marks.mark_of, results, is_leaf=marks.ends_at)
+    marked = marks.marked(results)
     return marked, marks.found
 
 
 def without_marks(results: Any, given: Sequence[Any]) -> Any:
     """Put the containers where their markers are, before the call has assigned anything.
     ``given``: the containers among the arguments of the call."""
-    made = _Made(given)
-    pytree.tree_flatten(results, is_leaf=made.ends_at)
+    made = _Made(containers_in(results), given)
     for container in made.found:
-        items = container.items() if isinstance(container, dict) else enumerate(container)
-        for label, x in list(items):
-            container[label] = made.unmarked(x)
+        made.complete(container)
     return made.unmarked(results)
 
 
 class _Made:
-    """The containers that a call makes, ``found``, and what stands in for others."""
+    """The containers and objects that a call makes, ``found``, and what stands in for others."""
 
-    def __init__(self, given: Sequence[Any]) -> None:
-        self.found: list[Any] = []
+    def __init__(self, found: Sequence[Any], given: Sequence[Any]) -> None:
+        self.found = found
         self._given = given
 
-    def ends_at(self, x: Any) -> bool:
-        if type(x) in _MUTABLE:
-            self.found.append(x)
-        return type(x) not in _MUTABLE and not isinstance(x, tuple)
+    def complete(self, x: Any) -> None:
+        """Put the containers that belong into ``x`` there."""
+        if opened.is_object(x):
+            inside = opened.contents(x).items()
+            opened.set_contents(x, {name: self.unmarked(y) for name, y in inside})
+            return
+        items = x.items() if isinstance(x, dict) else enumerate(x)
+        for label, y in list(items):
+            x[label] = self.unmarked(y)
 
     def unmarked(self, x: Any) -> Any:
         if isinstance(x, _Known):
@@ -245,9 +265,8 @@ class _Made:
             return self._given[x.number]
         if isinstance(x, _Repeat):
             return self.found[x.number]
-        if not isinstance(x, tuple):
+        if not _is_tuple(x):
             return x
         parts = list(map(self.unmarked, x))
-        if all(a is b for a, b in zip(parts, x, strict=True)):
-            return x
-        return tuple(parts) if type(x) is tuple else type(x)(*parts)
+        unchanged = all(a is b for a, b in zip(parts, x, strict=True))
+        return x if unchanged else _with_parts(x, parts)

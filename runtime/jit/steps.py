@@ -66,6 +66,8 @@ _BACKWARD_HOOKS, _POST_HOOKS = (
 )
 
 
+# what a program is given before the user's arguments
+_BESIDE = (Entry, Side)
 _NO_ENTRY = Entry(Layout(), [], [])
 
 
@@ -117,8 +119,8 @@ class Steps:
 
     ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs
     read. ``values``: the places of Python's state whose values they take. ``layout``: both, for
-    the next call. ``sides``: of their
-    branches. ``donates``: whether calls take the memory of arguments, see :mod:`.donation`."""
+    the next call. ``sides``: of their branches. ``donates``: whether calls take the memory of
+    arguments, see :mod:`.donation`."""
 
     def __init__(self, f: Callable[..., Any], donates: bool) -> None:
         self.f = f
@@ -141,7 +143,7 @@ class Steps:
 
     def captures(self, args: Any, kwargs: Any) -> None:
         """See :class:`..aot.calls.compiled_function.Leading`."""
-        given = tuple(x for x in args if not isinstance(x, (Entry, Side)))
+        given = tuple(x for x in args if not isinstance(x, _BESIDE))
         if _GIVEN.containers is None and containers_in((given, tuple(kwargs.values()))):
             raise _ToldArguments
 
@@ -209,9 +211,8 @@ class Steps:
                 if layout.is_empty and side is None:
                     result = run(*args, **kwargs)
                 else:
-                    entry = () if layout.is_empty else (self._entry(layout, args, kwargs),)
-                    sides = () if side is None else (side,)
-                    result = run(*entry, *sides, *args, **kwargs)
+                    before = self._before(layout, side, args, kwargs)
+                    result = run(*before, *args, **kwargs)
             except _ToldArguments:
                 return self._told(run, args, kwargs, side)
             except _Again:
@@ -224,6 +225,13 @@ class Steps:
             return self._by_side(run, args, kwargs, side)
         finally:
             _GIVEN.containers = None
+
+    def _before(self, layout: Layout, side: Side | None, args: Any, kwargs: Any) -> list[Any]:
+        """What a program is given before these arguments."""
+        before: list[Any] = [] if layout.is_empty else [self._entry(layout, args, kwargs)]
+        if side is not None:
+            before.append(side)
+        return before
 
     @staticmethod
     def _entry(layout: Layout, args: Any, kwargs: Any) -> Entry:
@@ -238,7 +246,7 @@ class Steps:
     def _captured(self, args: Any, kwargs: Any) -> Any:
         """A run of ``f`` under capture, without its effects. In a transform, or in another function
         that is captured, ``f`` itself runs."""
-        ours = [x for x in args if isinstance(x, (Entry, Side))]
+        ours = [x for x in args if isinstance(x, _BESIDE)]
         args = args[len(ours) :]
         if entering() is None or CAPTURE.gradients is not None:
             return watched(self.f, *args, **kwargs)
@@ -279,6 +287,7 @@ class Steps:
         self._state.refuse_returned_cycle(result)
         self._refuse_given_twice(places, entered)
         made, orders = self._made(entered)
+        self._state.refuse_kept(entered.given)
         orders |= held.orders  # which knows what the run has left at places
         left = [*held.left, *(change.now for change in made)]
         to = [*places, *map(place_of, made)]

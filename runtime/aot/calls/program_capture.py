@@ -29,6 +29,7 @@ from ...trace.number_reads import on_side
 from ...trace.stack_room import with_room
 from ...trace.symbols import Abstraction, Fixed
 from ..cache.cuts import default_cache
+from ..capture import opened
 from ..capture.aliasing import Group, overlapping, sharing
 from ..capture.global_state import restored_on_error, without_autocast, without_collection
 from ..capture.joint import Joint, joint_graph
@@ -48,8 +49,8 @@ from .numbers import Pinned, refuse_pinned
 from .recipe import Beside, Recipe
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 
-# arguments that one comes to nothing from, or that the graph has as arguments
-_NO_OBJECTS = (*SIMPLE, torch.Tensor, list, tuple, dict)
+# leaves that one comes to nothing from, or that the graph has as arguments
+_NO_OBJECTS = (*SIMPLE, torch.Tensor)
 
 
 @naming_line()
@@ -70,7 +71,11 @@ def capture(
     :class:`Pinned` if the program asks for the value of one."""
     args, kwargs = (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
     recipe.before.captures(args, kwargs)
-    objects = [x for x in (*args, *kwargs.values()) if not isinstance(x, _NO_OBJECTS)]
+    # also those in a list, a dictionary or an object that is taken apart
+    reached = call.leaves[recipe.before.leading :]
+    if spec is not None:
+        reached += opened.beside_leaves((args, kwargs))
+    objects = [x for x in reached if not isinstance(x, _NO_OBJECTS)]
     recipe.lost.clear()
     # before the program changes what it reads
     state = ProgramState(

@@ -1,5 +1,5 @@
-"""Arguments and results in objects of data classes, whose fields are arguments and results like
-those of a dictionary.
+"""Arguments and results in objects of data classes, whose attributes are arguments and results
+like the items of a dictionary.
 
     @dataclass
     class State:
@@ -9,13 +9,15 @@ those of a dictionary.
     f(State(x, 0.1))        # the program takes x and 0.1
 
 ``torch.utils._pytree`` takes an object of such a class for one leaf, unless its
-class is registered.
+class is registered. All that the object has counts, not only fields: ``__post_init__``, a cached
+property and the user's code may give it further attributes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ from torch.utils import _pytree as pytree
 from ...seam.levels import Value
 from ...trace.provenance import here
 from ...trace.symbol_values import KINDS
+from ..python_state.values import MISSING, attributes_of, slot_value, slots_of
 
 
 @dataclasses.dataclass
@@ -32,7 +35,7 @@ class _Opened:
     """An object of a data class, as a node of a tree."""
 
     kind: type
-    fields: dict[str, Any]
+    attributes: dict[str, Any]
 
 
 class _Context(NamedTuple):
@@ -41,13 +44,12 @@ class _Context(NamedTuple):
 
 
 def _taken_apart(x: _Opened) -> tuple[list[Any], _Context]:
-    return list(x.fields.values()), _Context(x.kind, tuple(x.fields))
+    return list(x.attributes.values()), _Context(x.kind, tuple(x.attributes))
 
 
 def _made(values: Sequence[Any], context: _Context) -> Any:
     made: Any = object.__new__(context.kind)  # without __init__, which may compute
-    for name, value in zip(context.names, values, strict=True):
-        object.__setattr__(made, name, value)
+    set_contents(made, dict(zip(context.names, values, strict=True)))
     return made
 
 
@@ -55,14 +57,49 @@ pytree.register_pytree_node(_Opened, _taken_apart, _made)  # type: ignore[arg-ty
 
 
 def _open(x: Any) -> Any:
-    if not _is_object(x):
+    if not is_object(x):
         return x
-    names = [f.name for f in dataclasses.fields(x)]
-    return _Opened(type(x), {name: opened(getattr(x, name)) for name in names if hasattr(x, name)})
+    return _Opened(type(x), {name: opened(value) for name, value in contents(x).items()})
 
 
-def _is_object(x: Any) -> bool:
-    return dataclasses.is_dataclass(x) and not isinstance(x, (type, torch.nn.Module))
+# classes whose objects have more than attributes, or are found in another way
+_HOLD_MORE = (
+    torch.nn.Module,
+    torch.Tensor,
+    BaseException,
+    *(dict, list, tuple, set, frozenset, deque, str, bytes, int, float, complex),
+)
+
+
+def is_object(x: Any) -> bool:
+    """Whether ``x`` is an object of a data class, which is taken apart."""
+    # of its class alone, as each leaf of each call is asked
+    return hasattr(type(x), "__dataclass_fields__") and not isinstance(x, _HOLD_MORE)
+
+
+def contents(x: Any) -> dict[str, Any]:
+    """The attributes that an object has itself, found without code of its class."""
+    found = dict(attributes_of(x) or ())
+    for slot in slots_of(type(x)):
+        value = slot_value(slot, x)
+        if value is not MISSING:
+            found[slot.__name__] = value
+    return found
+
+
+def set_contents(x: Any, attributes: dict[str, Any]) -> None:
+    """Let an object have these ``attributes`` and no others, without code of its class."""
+    slots = slots_of(type(x))
+    for slot in slots:
+        if slot.__name__ in attributes:
+            slot.__set__(x, attributes[slot.__name__])
+        elif slot_value(slot, x) is not MISSING:
+            slot.__delete__(x)
+    own = attributes_of(x)
+    if own is not None:
+        names = {slot.__name__ for slot in slots}
+        own.clear()
+        own.update((name, y) for name, y in attributes.items() if name not in names)
 
 
 def opened(tree: Any) -> Any:
@@ -74,7 +111,26 @@ def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
     """The leaves of ``tree`` and its structure. ``pytree.tree_unflatten`` makes objects of
     data classes again."""
     leaves, spec = pytree.tree_flatten(tree)
-    return pytree.tree_flatten(opened(tree)) if any(map(_is_object, leaves)) else (leaves, spec)
+    return pytree.tree_flatten(opened(tree)) if any(map(is_object, leaves)) else (leaves, spec)
+
+
+def beside_leaves(tree: Any) -> list[Any]:
+    """What one comes to from a tree but from its leaves: the classes of its parts, keys, what makes
+    the defaults of a dictionary."""
+    found: list[Any] = []
+
+    def look_at(x: Any) -> bool:
+        found.append(type(x))
+        if is_object(x):
+            pytree.tree_flatten(contents(x), is_leaf=look_at)
+        if isinstance(x, dict):
+            found.extend(x)
+        if isinstance(x, defaultdict):
+            found.append(x.default_factory)
+        return False
+
+    pytree.tree_flatten(tree, is_leaf=look_at)
+    return found
 
 
 def fix_keys(results: Any) -> None:

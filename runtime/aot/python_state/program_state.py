@@ -82,6 +82,12 @@ def _containers_in(value: Any) -> Iterator[Any]:
                 yield x
 
 
+def _is_value(x: Any) -> bool:
+    """Whether ``x`` is a value of a trace, or a number that is a symbol there."""
+    kind = type(x)
+    return kind in SYMBOLIC or (issubclass(kind, Value) and x._level.number > 0)
+
+
 class Order(NamedTuple):
     """In which order a program has put what was not there: attributes of an object, keys of a
     dictionary."""
@@ -297,19 +303,18 @@ class ProgramState:
         """The changes that assign a container of Python's own that the program has made, with
         constants inside, or one of the call's, which it has ``found``."""
         places = [c for c in changes if _is_place(c) and is_tree(c.now)]
-        return [c for c in places if self._is_new(c.now) or found(c.now)]
+        return [c for c in places if found(c.now) or self._is_new(c.now, found)]
 
     def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
         """The orders of what ``changes`` put where nothing was, by identity of the owner."""
         nodes = [c.node for c in changes if c.before is MISSING and isinstance(c.node, OneByOne)]
         return {id(n.owner): _new_order(n, n.first_order()) for n in nodes}
 
-    def _is_new(self, x: Any) -> bool:
-        return type(x) in _CONTAINERS and not self.graph.knows(x) and self._knows_inside(x)
-
-    def _knows_inside(self, x: Any) -> bool:
+    def _is_new(self, x: Any, found: Callable[[Any], bool]) -> bool:
+        if type(x) not in _CONTAINERS or self.graph.knows(x):
+            return False
         inside = [*x, *x.values()] if isinstance(x, dict) else x
-        return all(self._is_new(y) or self.graph.knows(y) for y in inside)
+        return all(self.graph.knows(y) or found(y) or self._is_new(y, found) for y in inside)
 
     @as_door
     def refuse_made(self, what: str, x: Any) -> None:
@@ -355,6 +360,19 @@ class ProgramState:
             f"{type(x).__name__} in one way.{happened_at(self.graph.code.first_line)}"
         )
 
+    @as_door
+    def refuse_kept(self, given: Sequence[Any]) -> None:
+        """Refuse that what the program has changed holds one of ``given``, which are copies: of
+        containers that it is given as arguments."""
+        ids = set(map(id, given))
+        for change in self.changes() if given else ():
+            for x in self._found_in(change.now, lambda y: id(y) in ids):
+                raise RuntimeError(
+                    f"the program puts a {type(x).__name__} that it is given as an argument into "
+                    f"{change.what}, where a call would not put it. Assign it to an attribute or "
+                    f"an item, alone or in a new tuple, list or dictionary.{self._line_of(change)}"
+                )
+
     def _may_change(self, x: Any) -> bool:
         """Whether an object that the program has made has values that somebody may replace."""
         kind = type(x)
@@ -390,15 +408,20 @@ class ProgramState:
         return bool(self._values_in(x))
 
     def _values_in(self, x: Any) -> list[Any]:
+        return self._found_in(x, _is_value)
+
+    def _found_in(self, x: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+        """What is ``wanted`` of ``x`` and of what that holds."""
         seen: dict[int, Any] = {}
         found, pending = [], [x]
         while pending and len(seen) < _MANY:
             y = pending.pop()
             kind = type(y)
-            if issubclass(kind, torch.Tensor) or kind in SYMBOLIC:
-                if kind in SYMBOLIC or (issubclass(kind, Value) and y._level.number > 0):
-                    found.append(y)
-            elif kind not in SIMPLE and id(y) not in seen:
+            if kind in SIMPLE or id(y) in seen:
+                continue
+            if wanted(y):
+                found.append(y)
+            elif not issubclass(kind, torch.Tensor) and kind not in SYMBOLIC:
                 seen[id(y)] = y
                 pending += self._inside(y)
         return found

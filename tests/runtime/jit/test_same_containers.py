@@ -59,6 +59,40 @@ def test_what_was_there_is_left_in_a_new_container_and_not_a_copy(name: str) -> 
         assert torch.equal(t.made[0], X * 2) and t.made[1] is t.held
 
 
+@pytest.mark.parametrize("name", HELD)
+def test_what_was_there_is_in_a_new_object_of_a_data_class_and_not_a_copy(name: str) -> None:
+    t = SimpleNamespace(held=HELD[name](), made=None)
+
+    @jit
+    def f(x: Tensor, given: Any) -> Any:
+        t.made = Pair(x * 2, Pair(t.held, given))
+        return Pair([t.held], given), {"given": Pair(given, x * 3)}
+
+    for _ in range(3):
+        given = HELD[name]()
+        pair, more = f(X, given)
+        assert t.made.second.first is t.held and t.made.second.second is given
+        assert pair.first[0] is t.held and pair.second is given and more["given"].first is given
+        assert torch.equal(t.made.first, X * 2) and torch.equal(more["given"].second, X * 3)
+
+
+def test_an_object_of_a_data_class_in_several_places_is_one_object() -> None:
+    t = SimpleNamespace(whole=None)
+
+    @jit
+    def f(x: Tensor, given: list[Any]) -> Any:
+        pair = Pair(x * 2, [x])
+        t.whole = {"pair": pair}
+        given.append(pair)
+        return pair, [pair, pair.second]
+
+    for _ in range(3):
+        given: list[Any] = []
+        pair, (again, second) = f(X, given)
+        assert pair is again is given[0] and pair.second is second
+        assert t.whole["pair"] is pair and torch.equal(pair.first, X * 2)
+
+
 def test_a_list_in_the_state_and_in_the_result_is_one_list() -> None:
     t = SimpleNamespace(whole=None)
 
@@ -72,6 +106,22 @@ def test_a_list_in_the_state_and_in_the_result_is_one_list() -> None:
         found = f(X)
         assert torch.equal(found[0], X * 2)
         assert t.whole["found"] is found
+
+
+def test_an_object_of_a_data_class_that_moves_stays_the_object() -> None:
+    held = [1]
+    t = SimpleNamespace(now=Pair(X, held), before=None, also=None)
+
+    @jit
+    def f(x: Tensor) -> None:
+        t.before = t.now
+        t.now = t.also = Pair(t.before.first + x, held)
+
+    for k in range(4):
+        now = t.now
+        f(X)
+        assert t.before is now and t.also is t.now and torch.equal(t.now.first, X * (k + 2))
+        assert t.now.second is held and t.before.second is held
 
 
 def test_a_list_that_moves_from_one_place_to_another_stays_the_list() -> None:
@@ -278,6 +328,61 @@ def test_a_list_that_is_two_arguments_is_not_to_be_changed() -> None:
     with pytest.raises(RuntimeError, match="changes a list that it is given twice"):
         f(given, given)
     assert len(given) == 1
+
+
+def _into_a_list(t: Any, given: Any) -> None:
+    t.kept.append(given)
+
+
+def _into_a_list_in_a_list(t: Any, given: Any) -> None:
+    t.kept.append([given])
+
+
+def _into_an_object(t: Any, given: Any) -> None:
+    t.object = SimpleNamespace(held=given)
+
+
+def _into_a_function(t: Any, given: Any) -> None:
+    t.function = lambda: given
+
+
+def _into_an_iterator(t: Any, given: Any) -> None:
+    t.iterator = iter([given])
+
+
+@pytest.mark.parametrize("given", [[1], {"a": 1}, Pair(1, 2)], ids=repr)
+@pytest.mark.parametrize(
+    "keep",
+    [_into_a_list, _into_a_list_in_a_list, _into_an_object, _into_a_function, _into_an_iterator],
+)
+def test_what_a_call_is_given_is_not_kept_as_a_copy(keep: Any, given: Any) -> None:
+    t = SimpleNamespace(kept=[])
+
+    @jit
+    def f(x: Tensor, given: Any) -> Any:
+        keep(t, given)
+        return x * 2
+
+    text = r"puts a \w+ that it is given as an argument into .*happened at .*containers.py"
+    with pytest.raises(RuntimeError, match=text):
+        f(X, given)
+    assert vars(t) == {"kept": []}
+
+
+@pytest.mark.parametrize("given", [[1], {"a": 1}, Pair(1, 2)], ids=repr)
+def test_what_a_call_is_given_is_kept_in_a_new_container(given: Any) -> None:
+    t = SimpleNamespace(kept=None)
+
+    @jit
+    def f(x: Tensor, given: Any) -> Any:
+        t.kept = [{"it": given}, (given,)]
+        if isinstance(given, Pair):
+            given.second = 3
+        return x * 2
+
+    for _ in range(3):
+        f(X, given)
+        assert t.kept[0]["it"] is given and t.kept[1][0] is given
 
 
 @pytest.mark.parametrize("known", [False, True])
