@@ -7,7 +7,6 @@ returns an :class:`Outcome`. A call puts what is in there where it belongs."""
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -217,7 +216,6 @@ class Outcome:
             t.requires_grad_(False)
         result = self._with_histories() if to.spent else self.result
         given = containers_in((args, kwargs)) if to.marked or to.given else []
-        _refuse_twice(given, to.given)
         returned, left, contents = without_marks(result, given) if to.marked else result
         for place, value in zip(to.places, left, strict=True):
             place.put(value)
@@ -233,19 +231,6 @@ class Outcome:
             t = unwrap(flat[i])
             flat[i] = SESSION.wrap(t, (_Spent(SESSION, (), ((t.shape, t.dtype),)), 0))
         return pytree.tree_unflatten(flat, spec)
-
-
-def _refuse_twice(containers: Sequence[Any], changed: Sequence[int]) -> None:
-    """Refuse a call that is given a container twice which the program changes: the program was
-    captured for two."""
-    times = Counter(map(id, containers)) if changed else Counter()
-    for number in changed:
-        if times[id(containers[number])] > 1:
-            raise RuntimeError(
-                f"the program changes a {type(containers[number]).__name__} that it is given "
-                "twice. It was captured for two, of which it changes one. Pass a copy for one of "
-                "them."
-            )
 
 
 def _owner_of(leaf: Any, args: Any, kwargs: Any) -> Any:

@@ -56,7 +56,8 @@ from .outcome import (
     with_repetition,
     without_repetition,
 )
-from .same_containers import MARKS, Entered, containers_in, mark
+from .same_containers import MARKS, Entered, containers_in, is_made, mark
+from .shared_containers import SharedContainers, Sharing
 from .sides import Side, Sides
 from .state_values import StateValues, place_of
 
@@ -67,7 +68,7 @@ _BACKWARD_HOOKS, _POST_HOOKS = (
 
 
 # what a program is given before the user's arguments
-_BESIDE = (Entry, Side)
+_BESIDE = (Entry, Sharing, Side)
 _NO_ENTRY = Entry(Layout(), [], [])
 
 
@@ -119,8 +120,8 @@ class Steps:
 
     ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs
     read. ``values``: the places of Python's state whose values they take. ``layout``: both, for
-    the next call. ``sides``: of their branches. ``donates``: whether calls take the memory of
-    arguments, see :mod:`.donation`."""
+    the next call. ``sides``: of their branches. ``shared``: what they ask of containers that a
+    call is given. ``donates``: whether calls take the memory of arguments, see :mod:`.donation`."""
 
     def __init__(self, f: Callable[..., Any], donates: bool) -> None:
         self.f = f
@@ -129,6 +130,7 @@ class Steps:
         self.values = StateValues()
         self.layout = Layout()
         self.sides = Sides()
+        self.shared = SharedContainers()
         self._assigning = threading.RLock()
 
         @wraps(f)
@@ -208,7 +210,7 @@ class Steps:
         while True:
             layout = self.layout
             try:
-                if layout.is_empty and side is None:
+                if layout.is_empty and side is None and not self.shared.matters:
                     result = run(*args, **kwargs)
                 else:
                     before = self._before(layout, side, args, kwargs)
@@ -231,6 +233,8 @@ class Steps:
         before: list[Any] = [] if layout.is_empty else [self._entry(layout, args, kwargs)]
         if side is not None:
             before.append(side)
+        if self.shared.matters:
+            before += self.shared.of(args, kwargs, layout.places)
         return before
 
     @staticmethod
@@ -310,17 +314,22 @@ class Steps:
 
     def _refuse_given_twice(self, places: Sequence[Place], entered: Entered) -> None:
         """Refuse that the program changes what the call is given, and is given once more or the
-        state has, too."""
-        given = _GIVEN.containers or ()
+        state has, too. Note what such calls of other containers ask."""
+        graph, given = self._state.graph, _GIVEN.containers or ()
         if not given:
             return
-        changed = {id(change.node.owner) for change in self._state.changes()}
-        changed |= {id(place.node.owner) for place in places}
+        owners = [change.node.owner for change in self._state.changes()]
+        owners += [place.node.owner for place in places]
+        changed = set(map(id, owners))
         times = Counter(map(id, given))
         for number, x in enumerate(given):
-            elsewhere = times[id(x)] > 1 or self._state.graph.has(x)
+            elsewhere = times[id(x)] > 1 or graph.has(x)
             if id(x) in changed or (elsewhere and entered.changes(number)):
                 self._state.refuse_given(x)
+        changes = bool(entered.changed()) or any(map(is_made, (*owners, *entered.values)))
+        weak = set(graph.weak)
+        state = (node.owner for node in graph.nodes if id(node.owner) not in weak)
+        self.shared.learn(state, entered.given, changes)
 
     @contextmanager
     def _restarts(self, numbers: _Numbers) -> Iterator[None]:
