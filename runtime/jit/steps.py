@@ -56,8 +56,15 @@ from .outcome import (
     with_repetition,
     without_repetition,
 )
-from .same_containers import MARKS, Entered, containers_in, is_made, mark
-from .shared_containers import SharedContainers, Sharing
+from .same_containers import (
+    MARKS,
+    Entered,
+    SharedContainers,
+    Sharing,
+    containers_in,
+    is_made,
+    mark,
+)
 from .sides import Side, Sides
 from .state_values import StateValues, place_of
 
