@@ -98,7 +98,8 @@ def load(cache: Path, wanted: str | None = None) -> Catalog:
         return Catalog(found, Unread(lambda: _read(stored.read_text())))
     if found != installed:
         known = versions()
-        hint = nearest(found, known)
+        series = found.rpartition(".")[0]
+        hint = next((v for v in known if v.rpartition(".")[0] == series), nearest(found, known))
         raise UnknownTorch(
             f"there is no catalog of torch {found}, only of {', '.join(known)}"
             + (f"; did you mean {hint}?" if hint else "")
