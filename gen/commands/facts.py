@@ -92,6 +92,11 @@ def _families() -> Mapping[str, str]:
 
 
 def _write() -> int:
+    error = torch_facts.import_error()
+    if error is not None:  # its records and names say what to ask
+        print(f"gen facts: the runtime cannot be imported: {error!r}", file=sys.stderr)
+        print("nothing was written", file=sys.stderr)
+        return 2
     version = lock.installed()
     path, facts = lock.path_of(version), {"torch": version, **torch_facts.collect()}
     replace(path, json.dumps(facts, indent=0, ensure_ascii=False) + "\n")

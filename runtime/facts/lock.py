@@ -58,9 +58,7 @@ def probe(op: str, what: str) -> str:
 
 @functools.cache
 def _probes() -> Mapping[str, str]:
-    version = installed()
-    lock = nearest(version)
-    found: dict[str, str] = read(lock)["probes"]
+    found: dict[str, str] = read(nearest(installed()))["probes"]
     return found
 
 

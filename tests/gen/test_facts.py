@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gen.cli import main
+from gen.facts import torch_facts
 from gen.facts.torch_facts import ABSENT, collect, edits, private_names
 from runtime.facts import lock
 
@@ -30,7 +31,7 @@ def installed() -> Lock:
     return collect()
 
 
-def test_what_is_written_down_of_the_installed_torch_is_true(installed: Lock) -> None:
+def test_what_is_written_down_of_the_installed_torch_is_true() -> None:
     if lock.installed() not in lock.versions():
         pytest.skip(f"no facts of torch {lock.installed()} are written down")
     written = _written(lock.installed())
@@ -140,6 +141,15 @@ def test_two_versions_are_compared_by_the_command(
     (edit,) = json.loads(capsys.readouterr().out)
     assert (edit["old"], edit["new"]) == ("0.0", "1.0")
     assert main(["facts", "1.0.0", "1.0.0"]) == 0
+
+
+def test_nothing_is_written_where_the_runtime_cannot_be_imported(
+    stored: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch_facts, "import_error", lambda: ImportError("no such op"))
+    before = sorted(stored.iterdir())
+    assert main(["facts", "--write"]) == 2
+    assert "no such op" in capsys.readouterr().err and sorted(stored.iterdir()) == before
 
 
 @pytest.mark.parametrize(
