@@ -172,7 +172,9 @@ def _without_history_of_torch(x: Any) -> Any:
 class Destinations:
     """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of
     arguments, each with a gradient. ``frozen``: tensors that require no grad afterwards. ``spent``:
-    the numbers of the results whose histories have been freed. ``places``: in Python's state.
+    the numbers of the results whose histories have been freed. ``puts``: the places in Python's
+    state to which the program assigns, each with the number of its value among those that it
+    leaves. The others it has only read, and another thread may have assigned to them since.
     ``orders``: of what is assigned to objects and dictionaries that had nothing there. ``given``:
     the numbers of the containers among the arguments that the program changes. ``marked``: whether
     the results have marks, see :mod:`.same_containers`.
@@ -184,7 +186,7 @@ class Destinations:
         leaves: Sequence[Any],
         frozen: Sequence[Any],
         spent: Sequence[int],
-        places: Sequence[Place],
+        puts: Sequence[tuple[int, Place]],
         orders: Sequence[Order],
         given: Sequence[int],
         marked: bool,
@@ -192,7 +194,7 @@ class Destinations:
         self.leaves = leaves
         self.frozen = frozen
         self.spent = spent
-        self.places = places
+        self.puts = puts
         self.orders = orders
         self.given = given
         self.marked = marked
@@ -217,8 +219,8 @@ class Outcome:
         result = self._with_histories() if to.spent else self.result
         given = containers_in((args, kwargs)) if to.marked or to.given else []
         returned, left, contents = without_marks(result, given) if to.marked else result
-        for place, value in zip(to.places, left, strict=True):
-            place.put(value)
+        for i, place in to.puts:
+            place.put(left[i])
         for number, value in zip(to.given, contents, strict=True):
             put_contents(given[number], value)
         for node, labels in to.orders:

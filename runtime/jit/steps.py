@@ -34,10 +34,9 @@ from ..aot.capture import opened
 from ..aot.capture.global_state import autocast_enabled, surroundings
 from ..aot.capture.leaf_gradients import LeafGradients, hooked
 from ..aot.python_state.nodes import Change, Place
-from ..aot.python_state.program_state import Held, Order, ProgramState
+from ..aot.python_state.program_state import RUN, Held, Order, ProgramState
 from ..aot.python_state.reads import Read, Slots
 from ..seam.ambient import Ambient
-from ..seam.level_mode import entering
 from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
@@ -139,6 +138,7 @@ class Steps:
         self.sides = Sides()
         self.shared = SharedContainers()
         self._assigning = threading.RLock()
+        self._found: ProgramState | None = None  # by the program that is captured last
 
         @wraps(f)
         def program(*args: Any, **kwargs: Any) -> Any:
@@ -158,11 +158,16 @@ class Steps:
 
     def starting(self, state: ProgramState) -> None:
         """A capture begins, of a program that finds ``state``."""
-        self._state = state
+        self._found = state
         self._beside = Beside()
         if self.values.begin(state):
             raise self._again()
         state.graph.reach(self.values.places)
+
+    @property
+    def _state(self) -> ProgramState:
+        assert self._found is not None
+        return self._found
 
     @property
     def leading(self) -> int:
@@ -259,7 +264,8 @@ class Steps:
         that is captured, ``f`` itself runs."""
         ours = [x for x in args if isinstance(x, _BESIDE)]
         args = args[len(ours) :]
-        if entering() is None or CAPTURE.gradients is not None:
+        of_another = self._found is None or RUN.state is not self._found
+        if of_another or CAPTURE.gradients is not None:
             return watched(self.f, *args, **kwargs)
         self._offset = len(opened.flatten(ours)[0])
         self._given = set(map(id, opened.flatten((args, kwargs))[0]))
@@ -313,11 +319,13 @@ class Steps:
         self._refuse_put(results[2])
         self._refuse_returned(results[0])
         names = [change.what for change in made]
-        kept = zip(places, entered.values, left, strict=False)
+        kept = list(zip(places, entered.values, left, strict=False))
         names += [p.what for p, x, y in kept if _grows(x, y)]
+        as_found = {i for i, (_, x, y) in enumerate(kept) if x is y and not is_made(x)}
+        puts = [(i, place) for i, place in enumerate(to) if i not in as_found]
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
         ordered = [order for order in orders.values() if len(order.labels) > 1]
-        return self._outcome(results, to, ordered, [*given], marked, *gradients)
+        return self._outcome(results, puts, ordered, [*given], marked, *gradients)
 
     def _refuse_given_twice(self, places: Sequence[Place], entered: Entered) -> None:
         """Refuse that the program changes what the call is given, and is given once more or the
@@ -395,18 +403,18 @@ class Steps:
     def _outcome(
         self,
         result: tuple[Any, list[Any], list[Any]],
-        places: Sequence[Place],
+        puts: Sequence[tuple[int, Place]],
         orders: Sequence[Order],
         given: Sequence[int],
         marked: bool,
         gradients: LeafGradients,
         changed: Sequence[tuple[Any, Any]],
     ) -> Any:
-        """What the graph returns. ``result``: what the program returns, and what it
-        leaves at ``places``. ``orders``, ``marked``: see :class:`.Destinations`."""
+        """What the graph returns. ``result``: what the program returns, what it leaves at places,
+        and in containers. ``puts``, ``orders``, ``marked``: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
         _refuse_retained(flat)
-        if not (changed or places or given or marked or gradients.has_effects):
+        if not (changed or result[1] or given or marked or gradients.has_effects):
             begin = Beginning((), (), self.donates).of
             self._beside = Beside(_without_hooks(gradients.differentiated), begin)
             return result[0]
@@ -416,7 +424,7 @@ class Steps:
         leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
         _refuse_histories(values)
         self._note_gradients(gradients, leaves)
-        to = Destinations(leaves, gradients.frozen, spent, places, orders, given, marked)
+        to = Destinations(leaves, gradients.frozen, spent, puts, orders, given, marked)
         return Outcome(pytree.tree_unflatten(flat, spec), values, to)
 
     def _note_gradients(self, gradients: LeafGradients, leaves: Sequence[Any]) -> None:

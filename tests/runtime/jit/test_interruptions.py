@@ -271,3 +271,29 @@ def test_threads_that_call_find_one_state_or_the_other_while_a_third_one_writes(
     stop.set()
     writer.join()
     assert wrong == []
+
+
+def test_a_call_does_not_write_back_a_number_that_its_program_only_reads() -> None:
+    """Another thread assigns one while the graph runs, which the compiler stands for here."""
+    t = SimpleNamespace(n=0, rate=1.0)
+    meanwhile: list[Any] = []
+
+    def compiler(graph: Any, _: Any) -> Any:
+        def run(*args: Any) -> Any:
+            for assign in meanwhile:
+                assign()
+            return graph(*args)
+
+        return run
+
+    @jit(compiler=compiler)
+    def step(x: torch.Tensor) -> torch.Tensor:
+        t.n += 1
+        return x * t.rate
+
+    for rate in (1.0, 2.0, 3.0, 4.0):  # it becomes an argument
+        t.rate = rate
+        step(X)
+    meanwhile.append(lambda: setattr(t, "rate", 9.0))
+    assert torch.equal(step(X), X * 4)
+    assert (t.n, t.rate) == (5, 9.0)
