@@ -3,31 +3,33 @@ them the graph depends on."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
 from ...errors import NestedTensor
 from ...functionalize.overlap import shows_twice
+from ...seam.levels import Value
 from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge
 from ...tape.values import edge_of
+from ...trace.provenance import here
 from ..capture import opened
+from ..capture.structure import EXACT, constant, structure_of
 from ..capture.subclass_parts import Layout, flattened, layout_of
-from ..python_state.values import same
 
 # by one look-up each
 _Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled
 _inference = torch.is_inference_mode_enabled
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
-_EXACT = frozenset((bool, int, str, type(None)))
-_LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, float, *_EXACT))
+_LEAVES = frozenset((torch.Tensor, torch.nn.Parameter, float, *EXACT))
 
 R = TypeVar("R")
 Target = Edge | Tensor
@@ -37,6 +39,23 @@ Kind = tuple[object, ...]
 """Hashable. What a graph depends on of one argument. First of all: whether its
 gradient is wanted."""
 Flags = tuple[tuple[int, bool], ...]
+
+
+class Repeat:
+    """Stands for a tensor that a call is given once more. ``index``: of the leaf that it is. A
+    program may ask whether two of its arguments are one object, ``a is b``, so a call in which
+    they are is of another kind."""
+
+    __slots__ = ("index",)
+    _known: ClassVar[dict[int, Repeat]] = {}
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    @classmethod
+    def of(cls, index: int) -> Repeat:
+        """The only one of this index, as guards ask for the object."""
+        return cls._known.setdefault(index, cls(index))
 
 
 def flatten(
@@ -52,15 +71,63 @@ def flatten(
     return opened.flatten((args, kwargs))
 
 
-def of_leaves(f: Callable[..., R], spec: pytree.TreeSpec | None) -> Callable[..., R]:
-    """``f`` as a function of the leaves of its arguments, whose tree is ``spec``."""
-    if spec is None:
+def without_repetition(leaves: Sequence[object]) -> Sequence[object]:
+    """``leaves``, in which a tensor that comes again is a :class:`Repeat`."""
+    if len(set(map(id, leaves))) == len(leaves):
+        return leaves
+    first: dict[int, int] = {}
+    found = list(leaves)
+    for i, x in enumerate(leaves):
+        if isinstance(x, _Tensor) and first.setdefault(id(x), i) != i:
+            found[i] = Repeat.of(first[id(x)])
+    return found
+
+
+def of_leaves(
+    f: Callable[..., R], spec: pytree.TreeSpec | None, given: Sequence[object]
+) -> Callable[..., R]:
+    """``f`` as a function of the leaves of its arguments, whose tree is ``spec``. ``given``: those
+    of one call, which tell where a tensor comes again."""
+    repeats = [(i, x.index) for i, x in enumerate(given) if type(x) is Repeat]
+    if spec is None and not repeats:
         return f
 
     def flat(*leaves: object) -> R:
-        return opened.call(f, leaves, spec)  # type: ignore[no-any-return]
+        found = list(leaves)
+        for i, index in repeats:
+            found[i] = leaves[index]
+        if spec is None:
+            return f(*found)
+        return _call(f, found, spec)  # type: ignore[no-any-return]
 
     return flat
+
+
+def _call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
+    """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a
+    list, a dictionary or a field of one does not reach the caller: a tensor that ``f`` does not
+    return is refused, and a warning tells of anything else."""
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    result = f(*args, **kwargs)
+    after, of_after = opened.flatten((args, kwargs))
+    changed = structure_of(of_after) != structure_of(spec)
+    if changed or any(a is not b for a, b in zip(after, leaves, strict=True)):
+        known = {id(x) for x in (*leaves, *opened.flatten(result)[0])}
+        if any(isinstance(x, Value) and id(x) not in known for x in after):
+            raise RuntimeError(
+                "the program assigns a tensor to a list, "
+                "a dictionary or a field that it is given as an argument. "
+                f"A compiled program has its own. Return the tensor instead.{here()}"
+            )
+        warnings.warn(
+            (
+                "the program changes a list, a dictionary or an object that it is given as "
+                "an argument. A compiled program has its own, so that the caller's stays as it is."
+            ),
+            UserWarning,
+            stacklevel=2,
+        )
+    return result
 
 
 @dataclass
@@ -90,30 +157,6 @@ class Call:
             [*self.targets, *more.targets],
             [*self.kinds, *more.kinds],
         )
-
-
-class _Constant:
-    """An argument that is no tensor, as a part of a kind. An object that equals another one may
-    have other attributes, and a program changes the one that it is given."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Constant and same(self.value, other.value)
-
-    def __hash__(self) -> int:
-        return hash((_Constant, type(self.value)))  # whose own hash may be code of the user's
-
-
-def _constant(x: object) -> object:
-    """``x`` as a part of a kind. 0.0 and -0.0 are equal, but programs tell them apart, and a NaN
-    does not even equal itself."""
-    if type(x) in _EXACT:
-        return x
-    return repr(x) if type(x) in (float, complex) else _Constant(x)
 
 
 def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
@@ -171,7 +214,7 @@ def flags_of(given: Sequence[object]) -> Flags:
 def kind_of(x: object, wanted: bool, dynamic: bool) -> Kind:
     """The kind of an argument. ``dynamic``: a tensor may have any size."""
     if not isinstance(x, _Tensor):
-        return wanted, type(x), _constant(x)
+        return wanted, type(x), constant(x)
     if not dynamic:
         return _fixed_kind(x, wanted)
     if type(x) not in _PLAIN and (layout := layout_of(x, sized=True)) is not None:

@@ -15,11 +15,12 @@ from ...tape.running import current_dual
 from ...trace.error_lines import naming_line
 from ..cache.cuts import Cache
 from ..capture.global_state import autocast_enabled, surroundings, without_autocast
+from ..capture.structure import structure_of
 from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition
 from ..python_state.closed_over import modules_of
-from .arguments import enter, flags_of, flatten
+from .arguments import enter, flags_of, flatten, without_repetition
 from .known_programs import Finder, Programs
 from .recipe import Recipe
 
@@ -112,7 +113,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
             return fn(*args, **kwargs)
         flags = () if recording else flags_of(given)
         around = (
-            spec,
+            structure_of(spec),
             surroundings(recording, autocast),
             tuple([m.training for m in modules]) if modules else None,
             flags,
@@ -125,9 +126,10 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
         else:
             found = None
             with naming_line():
+                given = without_repetition(given)
                 entered = enter(given, recording or not _inference(), dynamic)
                 if entered is not None:
-                    entered.flags = flags
+                    entered.flags = flags_of(given) if flags else ()
                     found = programs.find(around, spec, given, entered)
             if found is None:
                 return fn(*args, **kwargs)

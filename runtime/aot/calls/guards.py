@@ -35,7 +35,7 @@ from ..capture.aliasing import Group, sharing
 from ..python_state.reads import FACTS, Read
 from ..python_state.state_guard import StateGuard
 from ..python_state.values import same
-from .arguments import Call, Kind, kind_of
+from .arguments import Call, Kind, Repeat, kind_of
 from .numbers import in_range
 from .outside_tensors import OutsideTensors, has_plain_geometry
 
@@ -78,7 +78,8 @@ class _Source:
             self.lines.append(f"if not ({' and '.join(conditions)}): return None")
 
     def compare(self) -> None:
-        """Require of the tensors in ``compared`` and ``outside`` that they are as they are now."""
+        """Require of the tensors in ``compared`` and ``outside`` that they are as they are now, and
+        that none of them comes twice."""
         outside = list(self.outside.values())
         now = [*self.compared.values(), *outside]
         if not now:
@@ -148,6 +149,7 @@ def guard(
     source.lines.append(f"if len(given) != {len(given)}: return None")
     if names:
         source.lines.append(f"[{', '.join(names)}] = given")
+    source.require(*(f"x{i} is x{x.index}" for i, x in enumerate(given) if type(x) is Repeat))
     leaves, plain, targets = [], [], []
     for x, name, kind in zip(given, names, kinds, strict=True):
         inner, target = _argument(
@@ -164,6 +166,7 @@ def guard(
     source.outside.update((id(t), t) for t in tensors.compared)
     reads = source.without_compared(reads)
     source.compare()
+    _require_distinct(source, given, names)
     source.require(*tensors.conditions(source.constant, apart))
     source.require(*(read.condition(source.constant) for read in reads))
     for condition in () if state is None else state.conditions(source.constant):
@@ -186,6 +189,15 @@ def guard(
     return source.function()
 
 
+def _require_distinct(source: _Source, given: Sequence[Any], names: Sequence[str]) -> None:
+    """Require of the tensors among the arguments that they are different objects, if some of them
+    are not compared in C, where that is asked."""
+    tensors = [name for name, x in zip(names, given, strict=True) if isinstance(x, torch.Tensor)]
+    if len(tensors) > max(1, len(source.compared)):
+        objects = ", ".join(f"id({name})" for name in tensors)
+        source.require(f"len({{{objects}}}) == {len(tensors)}")
+
+
 def _item(names: Sequence[str], outside: Sequence[Any], i: int, source: _Source) -> str:
     """The name of plain argument ``i``, of which those after the call's own are ``outside``."""
     return names[i] if i < len(names) else source.constant(outside[i - len(names)])
@@ -196,6 +208,8 @@ def _argument(
 ) -> tuple[str, str]:
     """(what is given to the graph, where the gradient goes or nothing) for argument ``x``."""
     wanted = bool(kind[0])
+    if type(x) is Repeat:  # asked before, as names change
+        return source.constant(x), ""
     source.require(f"type({name}) is {source.constant(type(x), 'T')}")
     if not isinstance(x, torch.Tensor) and len(kind) == 2:  # a number of any value
         source.require(

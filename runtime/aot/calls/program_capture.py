@@ -42,7 +42,7 @@ from ..partition.partitions import default_partition, without_round_trips
 from ..python_state.program_state import Effects, ProgramState
 from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
 from ..python_state.values import SIMPLE
-from .arguments import Call, enter, of_leaves
+from .arguments import Call, Repeat, enter, of_leaves
 from .backward_calls import Backward
 from .compiled_program import CompiledProgram
 from .numbers import Pinned, refuse_pinned
@@ -50,7 +50,7 @@ from .recipe import Beside, Recipe
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 
 # leaves that one comes to nothing from, or that the graph has as arguments
-_NO_OBJECTS = (*SIMPLE, torch.Tensor)
+_NO_OBJECTS = (*SIMPLE, torch.Tensor, Repeat)
 
 
 @naming_line()
@@ -210,7 +210,8 @@ class _Capture:
 
     def _joint(self, groups: Sequence[Group] = ()) -> Joint:
         recipe = self.recipe
-        f = partial(watched, with_flags(of_leaves(recipe.fn, self.spec), self.call.flags))
+        flat = of_leaves(recipe.fn, self.spec, self.call.leaves)
+        f = partial(watched, with_flags(flat, self.call.flags))
         n = len(self.call.plain)
         based = with_bases(self.call, groups)
         assert based is not None, "the groups are those of this call"

@@ -16,16 +16,13 @@ property and the user's code may give it further attributes.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
-from ...seam.levels import Value
-from ...trace.provenance import here
 from ...trace.symbol_values import KINDS
 from ..python_state.values import MISSING, attributes_of, slot_value, slots_of
 
@@ -38,16 +35,18 @@ class _Opened:
     attributes: dict[str, Any]
 
 
-class _Context(NamedTuple):
+class Context(NamedTuple):
+    """What a tree says of an object of a data class: the class, and the names of attributes."""
+
     kind: type
     names: tuple[str, ...]
 
 
-def _taken_apart(x: _Opened) -> tuple[list[Any], _Context]:
-    return list(x.attributes.values()), _Context(x.kind, tuple(x.attributes))
+def _taken_apart(x: _Opened) -> tuple[list[Any], Context]:
+    return list(x.attributes.values()), Context(x.kind, tuple(x.attributes))
 
 
-def _made(values: Sequence[Any], context: _Context) -> Any:
+def _made(values: Sequence[Any], context: Context) -> Any:
     made: Any = object.__new__(context.kind)  # without __init__, which may compute
     set_contents(made, dict(zip(context.names, values, strict=True)))
     return made
@@ -146,29 +145,3 @@ def _fix_keys_of(x: Any) -> bool:
         x.clear()  # in place, since the program may return the dictionary twice
         x.update(items)
     return False
-
-
-def call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
-    """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a
-    list, a dictionary or a field of one does not reach the caller: a tensor that ``f`` does not
-    return is refused, and a warning tells of anything else."""
-    args, kwargs = pytree.tree_unflatten(leaves, spec)
-    result = f(*args, **kwargs)
-    after, of_after = flatten((args, kwargs))
-    if of_after != spec or any(a is not b for a, b in zip(after, leaves, strict=True)):
-        known = {id(x) for x in (*leaves, *flatten(result)[0])}
-        if any(isinstance(x, Value) and id(x) not in known for x in after):
-            raise RuntimeError(
-                "the program assigns a tensor to a list, "
-                "a dictionary or a field that it is given as an argument. "
-                f"A compiled program has its own. Return the tensor instead.{here()}"
-            )
-        warnings.warn(
-            (
-                "the program changes a list, a dictionary or an object that it is given as "
-                "an argument. A compiled program has its own, so that the caller's stays as it is."
-            ),
-            UserWarning,
-            stacklevel=2,
-        )
-    return result

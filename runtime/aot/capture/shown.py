@@ -147,8 +147,7 @@ def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Call
         for i, is_leaf in flags:
             v: Any = leaves[i]
             kind: Any = type(v)
-            if not isinstance(v, _Flagged):  # one tensor may be given twice
-                _set_class(v, _with(_Flagged, kind))
+            _set_class(v, _with(_Flagged, kind))
             v._is_leaf, v._registered = is_leaf, OrderedDict()
             if issubclass(kind, GradValue):
                 v._level.refuses_recording = True
