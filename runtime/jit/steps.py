@@ -66,6 +66,7 @@ from .same_containers import (
 )
 from .sides import Side, Sides
 from .state_values import StateValues, place_of
+from .tensor_attributes import Attributes, TensorAttributes, refuse_lost, tensors_by_key
 
 _BACKWARD_HOOKS, _POST_HOOKS = (
     attrgetter("_backward_hooks"),
@@ -74,7 +75,7 @@ _BACKWARD_HOOKS, _POST_HOOKS = (
 
 
 # what a program is given before the user's arguments
-_BESIDE = (Entry, Sharing, Side)
+_BESIDE = (Entry, Sharing, Side, Attributes)
 _NO_ENTRY = Entry(Layout(), [], [])
 
 
@@ -127,7 +128,8 @@ class Steps:
     ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs
     read. ``values``: the places of Python's state whose values they take. ``layout``: both, for
     the next call. ``sides``: of their branches. ``shared``: what they ask of containers that a
-    call is given. ``donates``: whether calls take the memory of arguments, see :mod:`.donation`."""
+    call is given. ``attributes``: of tensors. ``donates``: whether calls take the memory of
+    arguments, see :mod:`.donation`."""
 
     def __init__(self, f: Callable[..., Any], donates: bool) -> None:
         self.f = f
@@ -137,6 +139,7 @@ class Steps:
         self.layout = Layout()
         self.sides = Sides()
         self.shared = SharedContainers()
+        self.attributes = TensorAttributes()
         self._assigning = threading.RLock()
         self._found: ProgramState | None = None  # by the program that is captured last
 
@@ -222,7 +225,8 @@ class Steps:
         while True:
             layout = self.layout
             try:
-                if layout.is_empty and side is None and not self.shared.matters:
+                asks = side is not None or self.shared.matters or self.attributes.asked
+                if layout.is_empty and not asks:
                     result = run(*args, **kwargs)
                 else:
                     before = self._before(layout, side, args, kwargs)
@@ -247,6 +251,8 @@ class Steps:
             before.append(side)
         if self.shared.matters:
             before += self.shared.of(args, kwargs, layout.places)
+        if self.attributes.asked:
+            before.append(self.attributes.of(args, kwargs, layout.places))
         return before
 
     @staticmethod
@@ -278,8 +284,12 @@ class Steps:
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
         entered = Entered(places, values, (args, kwargs))
         way = next((x.way for x in ours if isinstance(x, Side)), "")
+        attributes = next((x for x in ours if isinstance(x, Attributes)), None)
+        at_places = {p.key: x for p, x in zip(places, values, strict=True)}
+        tensors = tensors_by_key((args, kwargs), at_places)
         with (
             going(way),
+            self.attributes.shown(attributes, tensors, self._again),
             Held(places, values) as held,
             LeafGradients(entry.given, opened.flatten((args, kwargs))[0]) as gradients,
             refuse_strangers(self._state.graph),
@@ -290,6 +300,7 @@ class Steps:
                 self.asked += gradients.asked
                 raise self._again()
             changed = gradients.changed
+            refuse_lost(tensors.values(), "a tensor that it is given", self._state)
         return self._with_left(result, places, held, entered, (gradients, changed))
 
     def _with_left(
@@ -318,6 +329,7 @@ class Steps:
         self._refuse_made(to, results[1])
         self._refuse_put(results[2])
         self._refuse_returned(results[0])
+        refuse_lost(opened.flatten(results)[0], "what it returns or leaves", self._state)
         names = [change.what for change in made]
         kept = list(zip(places, entered.values, left, strict=False))
         names += [p.what for p, x, y in kept if _grows(x, y)]

@@ -1,0 +1,123 @@
+"""Attributes that the user has given to tensors, and that a program reads of its arguments.
+
+    x.scale = 3
+    jit(lambda x: x * getattr(x, "scale", 1))(x)    # a program for arguments whose scale is 3
+
+A capture has a value in place of ``x``. It answers with the attribute of the tensor that the call
+is given, or says that there is none. From then on a call is of another kind where that differs. An
+attribute that the program gives to an argument would not reach the caller's tensor, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..aot.capture import opened
+from ..aot.capture.structure import constant
+from ..aot.python_state.nodes import Place
+from ..aot.python_state.program_state import ProgramState
+from ..aot.python_state.values import MISSING, SIMPLE
+from ..seam.levels import Value
+from ..seam.user_attributes import ASKING, given
+from ..trace.provenance import happened_at, here
+
+Key = object
+"""Which tensor: the number of an argument, or a place of Python's state with a number."""
+
+
+class Attributes:
+    """An argument of the program: what it has asked tensors for. ``found``: by tensor and name.
+    There is one object for each kind of answer."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, found: Mapping[tuple[Key, str], Any]) -> None:
+        self.found = found
+
+
+class TensorAttributes:
+    """What the programs of one function ask of the tensors that they are given. ``asked``: which
+    tensor, and the name of the attribute."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Key, str]] = []
+        self._known: dict[object, Attributes] = {}
+
+    def of(self, args: Any, kwargs: Any, places: Sequence[Place]) -> Attributes:
+        """What a call is given beside its arguments. ``places``: whose values are arguments."""
+        tensors = tensors_by_key((args, kwargs), {p.key: p.current() for p in places})
+        found = {(k, name): _attribute(tensors.get(k), name) for k, name in self.asked}
+        kind = tuple([(which, constant(x)) for which, x in found.items()])
+        return self._known.setdefault(kind, Attributes(found))
+
+    @contextmanager
+    def shown(
+        self,
+        attributes: Attributes | None,
+        values: Mapping[Key, Any],
+        again: Callable[[], BaseException],
+    ) -> Iterator[None]:
+        """While entered, ``values``, which stand for tensors, have the ``attributes`` of these.
+        ``again``: makes the error that has the program captured with more of them."""
+        keys = {id(v): key for key, v in values.items()}
+        known = {} if attributes is None else attributes.found
+
+        def ask(v: Any, name: str) -> Any:
+            if id(v) not in keys:
+                return object.__getattribute__(v, name)
+            which = keys[id(v)], name
+            if which not in known:
+                self.asked.append(which)
+                raise again()
+            if known[which] is MISSING:
+                return object.__getattribute__(v, name)
+            return _only_constant(known[which], name)
+
+        around, ASKING.ask = ASKING.ask, ask
+        try:
+            yield
+        finally:
+            ASKING.ask = around
+
+
+def refuse_lost(values: Iterable[Any], what: str, state: ProgramState) -> None:
+    """Refuse attributes that the program has given to ``values``, which a call would lose.
+    ``what``: the values are."""
+    for v in values:
+        names = given(v) if isinstance(v, Value) and v._level.number else ()
+        if names:
+            raise RuntimeError(
+                f"the program assigns to the attribute {names[0]!r} of {what}. A call would lose "
+                "it: a graph has tensors alone. Return what is assigned."
+                f"{happened_at(state.graph.code.first_line)}"
+            )
+
+
+def tensors_by_key(arguments: Any, at_places: Mapping[Any, Any]) -> dict[Key, Any]:
+    """The tensors in ``arguments`` by number, and those ``at_places`` by key and number. One that
+    is at several is at the first of them."""
+    found: dict[Key, Any] = dict(enumerate(opened.flatten(arguments)[0]))
+    for key, value in at_places.items():
+        found |= {(key, i): x for i, x in enumerate(opened.flatten(value)[0])}
+    once = {id(x): key for key, x in reversed(found.items()) if isinstance(x, torch.Tensor)}
+    return {key: found[key] for key in once.values()}
+
+
+def _attribute(t: Any, name: str) -> Any:
+    return MISSING if t is None else getattr(t, name, MISSING)
+
+
+def _only_constant(x: Any, name: str) -> Any:
+    """``x``, what a tensor has under ``name``. ``RuntimeError`` if it may change."""
+    parts = x if type(x) is tuple else (x,)
+    if x is MISSING or all(type(part) in SIMPLE for part in parts):
+        return x
+    raise RuntimeError(
+        f"the program asks a tensor that it is given for its attribute {name!r}, a "
+        f"{type(x).__name__}. A call would not see what changes in it. Pass it as an argument."
+        f"{here()}"
+    )
