@@ -19,15 +19,20 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch import fx
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Change, Node, OneByOne, Place
 from ..aot.python_state.program_state import ProgramState, is_tree
+from ..trace.number_reads import AskedForNumber, number_of
 from ..trace.symbols import SYMBOLIC
+from .outcome import Float
 
 Key = tuple[int, Any]
 _OFTEN = 2  # changes from outside after which a number is an argument
@@ -162,3 +167,29 @@ def _groups_in(nodes: Iterable[Node]) -> set[int]:
         if isinstance(node.owner, Optimizer)
         for group in vars(node.owner).get("param_groups", ())
     }
+
+
+class Numbers:
+    """The numbers of Python's state that one run of a program takes, and where they are."""
+
+    def __init__(self) -> None:
+        self._places: dict[fx.Node, Place] = {}
+
+    def read(self, value: Any, place: Place) -> Any:
+        """What the program finds at ``place`` for a ``value`` of its entry."""
+        if isinstance(value, torch.Tensor):
+            return value
+        return pytree.tree_map(partial(self._read, place=place), value)
+
+    def _read(self, x: Any, place: Place) -> Any:
+        if type(x) is not Float:
+            return x
+        number = x.tensor.item()
+        known = number_of(number)
+        for node in known.sources if known is not None else ():
+            self._places[node] = place
+        return number
+
+    def places_of(self, error: AskedForNumber) -> list[Place]:
+        """Where the numbers are for whose values a program has asked."""
+        return [self._places[n] for n in error.number.sources if n in self._places]

@@ -23,15 +23,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import fx
 from torch.utils import _pytree as pytree
 
 from ..aot.calls.recipe import Beside
 from ..aot.capture import opened
-from ..aot.capture.global_state import autocast_enabled, surroundings
+from ..aot.capture.global_state import same_modes
 from ..aot.capture.leaf_gradients import LeafGradients, hooked
 from ..aot.python_state.nodes import Change, Place
 from ..aot.python_state.program_state import RUN, Held, Order, ProgramState
@@ -41,14 +40,14 @@ from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
 from ..tape.values import GradValue
-from ..trace.number_reads import AskedForNumber, OtherSide, going, number_of
+from ..trace.number_reads import AskedForNumber, OtherSide, going
 from ..trace.symbols import SYMBOLIC
+from .asked_attributes import Attributes, TensorAttributes, refuse_lost, tensors_by_key
 from .beginning import Beginning
 from .optimizer_steps import refuse_strangers
 from .outcome import (
     Destinations,
     Entry,
-    Float,
     Layout,
     Outcome,
     values_at,
@@ -65,8 +64,7 @@ from .same_containers import (
     mark,
 )
 from .sides import Side, Sides
-from .state_values import StateValues, place_of
-from .tensor_attributes import Attributes, TensorAttributes, refuse_lost, tensors_by_key
+from .state_values import Numbers, StateValues, place_of
 
 _BACKWARD_HOOKS, _POST_HOOKS = (
     attrgetter("_backward_hooks"),
@@ -76,7 +74,13 @@ _BACKWARD_HOOKS, _POST_HOOKS = (
 
 # what a program is given before the user's arguments
 _BESIDE = (Entry, Sharing, Side, Attributes)
-_NO_ENTRY = Entry(Layout(), [], [])
+_NO_ENTRY, _NO_SIDE, _NO_ATTRIBUTES = Entry(Layout(), [], []), Side(), Attributes({})
+T = TypeVar("T")
+
+
+def _first(ours: Sequence[Any], kind: type[T], default: T) -> T:
+    """The one of that class among what a program is given before the user's arguments."""
+    return next((x for x in ours if isinstance(x, kind)), default)
 
 
 class _Again(BaseException):
@@ -275,26 +279,25 @@ class Steps:
             return watched(self.f, *args, **kwargs)
         self._offset = len(opened.flatten(ours)[0])
         self._given = set(map(id, opened.flatten((args, kwargs))[0]))
-        entry = next((x for x in ours if isinstance(x, Entry)), _NO_ENTRY)
+        entry, side = _first(ours, Entry, _NO_ENTRY), _first(ours, Side, _NO_SIDE)
         places = entry.layout.places
         if entry.layout is not self.layout and not (entry is _NO_ENTRY and self.layout.is_empty):
             raise _Again  # another thread's capture has changed what programs take
-        numbers = _Numbers()
+        numbers = Numbers()
         pairs = zip(entry.values, places, strict=True)
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
         entered = Entered(places, values, (args, kwargs))
-        way = next((x.way for x in ours if isinstance(x, Side)), "")
-        attributes = next((x for x in ours if isinstance(x, Attributes)), None)
+        attributes = _first(ours, Attributes, _NO_ATTRIBUTES)
         at_places = {p.key: x for p, x in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
         with (
-            going(way),
+            going(side.way),
             self.attributes.shown(attributes, tensors, self._again),
             Held(places, values) as held,
             LeafGradients(entry.given, opened.flatten((args, kwargs))[0]) as gradients,
             refuse_strangers(self._state.graph),
         ):
-            with self._restarts(numbers), _same_modes():
+            with self._restarts(numbers), same_modes():
                 result = watched(self.f, *args, **kwargs)
             if gradients.asked:
                 self.asked += gradients.asked
@@ -359,7 +362,7 @@ class Steps:
         self.shared.learn(state, entered.given, changes)
 
     @contextmanager
-    def _restarts(self, numbers: _Numbers) -> Iterator[None]:
+    def _restarts(self, numbers: Numbers) -> Iterator[None]:
         """Run the program once more where it fails on a number that is an argument."""
         try:
             yield
@@ -475,46 +478,3 @@ def _grows(before: Any, after: Any) -> bool:
     return not isinstance(after, torch.Tensor) and (
         pytree.tree_structure(before) != pytree.tree_structure(after)
     )
-
-
-class _Numbers:
-    """The numbers of Python's state that one run of a program takes, and where they are."""
-
-    def __init__(self) -> None:
-        self._places: dict[fx.Node, Place] = {}
-
-    def read(self, value: Any, place: Place) -> Any:
-        """What the program finds at ``place`` for a ``value`` of its entry."""
-        if isinstance(value, torch.Tensor):
-            return value
-        return pytree.tree_map(partial(self._read, place=place), value)
-
-    def _read(self, x: Any, place: Place) -> Any:
-        if type(x) is not Float:
-            return x
-        number = x.tensor.item()
-        known = number_of(number)
-        for node in known.sources if known is not None else ():
-            self._places[node] = place
-        return number
-
-    def places_of(self, error: AskedForNumber) -> list[Place]:
-        """Where the numbers are for whose values a program has asked."""
-        return [self._places[n] for n in error.number.sources if n in self._places]
-
-
-@contextmanager
-def _same_modes() -> Iterator[None]:
-    """Refuse a program that leaves torch's modes changed."""
-    before = _modes()
-    yield
-    if _modes() != before:
-        raise RuntimeError(
-            "the program leaves grad mode, autocast, the default dtype or device, "
-            "or deterministic algorithms changed. A graph would not do that. "
-            "Change them in a with statement, or outside of the jitted function."
-        )
-
-
-def _modes() -> tuple[Any, ...]:
-    return torch.is_grad_enabled(), surroundings(torch.is_grad_enabled(), autocast_enabled())

@@ -320,8 +320,7 @@ class Value(torch.Tensor):
                 "as_subclass() gives a tensor of another class."
             )
 
-    def __getattr__(self, name: str) -> Any:
-        return attribute(self, name)
+    __getattr__ = attribute
 
     @property
     def _base(self) -> Any:  # type: ignore[override]

@@ -21,8 +21,8 @@ from ...tape.nodes import Edge
 from ...tape.values import edge_of
 from ...trace.provenance import here
 from ..capture import opened
-from ..capture.structure import EXACT, constant, structure_of
 from ..capture.subclass_parts import Layout, flattened, layout_of
+from ..capture.tree_structure import EXACT, constant, structure_of
 
 # by one look-up each
 _Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled

@@ -15,7 +15,7 @@ from ...tape.running import current_dual
 from ...trace.error_lines import naming_line
 from ..cache.cuts import Cache
 from ..capture.global_state import autocast_enabled, surroundings, without_autocast
-from ..capture.structure import structure_of
+from ..capture.tree_structure import structure_of
 from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition

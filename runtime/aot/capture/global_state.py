@@ -91,3 +91,20 @@ def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
         if autocast
         else None,
     )
+
+
+@contextmanager
+def same_modes() -> Iterator[None]:
+    """Refuse a program that leaves torch's modes changed."""
+    before = _modes()
+    yield
+    if _modes() != before:
+        raise RuntimeError(
+            "the program leaves grad mode, autocast, the default dtype or device, "
+            "or deterministic algorithms changed. A graph would not do that. "
+            "Change them in a with statement, or outside of the jitted function."
+        )
+
+
+def _modes() -> tuple[Any, ...]:
+    return torch.is_grad_enabled(), surroundings(torch.is_grad_enabled(), autocast_enabled())

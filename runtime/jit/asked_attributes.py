@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..aot.capture import opened
-from ..aot.capture.structure import constant
+from ..aot.capture.tree_structure import constant
 from ..aot.python_state.nodes import Place
 from ..aot.python_state.program_state import ProgramState
 from ..aot.python_state.values import MISSING, SIMPLE
@@ -57,14 +57,14 @@ class TensorAttributes:
     @contextmanager
     def shown(
         self,
-        attributes: Attributes | None,
+        attributes: Attributes,
         values: Mapping[Key, Any],
         again: Callable[[], BaseException],
     ) -> Iterator[None]:
         """While entered, ``values``, which stand for tensors, have the ``attributes`` of these.
         ``again``: makes the error that has the program captured with more of them."""
         keys = {id(v): key for key, v in values.items()}
-        known = {} if attributes is None else attributes.found
+        known = attributes.found
 
         def ask(v: Any, name: str) -> Any:
             if id(v) not in keys:

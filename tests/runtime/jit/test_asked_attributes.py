@@ -67,7 +67,7 @@ def test_a_tensor_of_the_state_has_its_attribute_as_an_argument_has() -> None:
 
 
 def test_an_attribute_that_may_change_is_refused_by_line() -> None:
-    with pytest.raises(RuntimeError, match=r"attribute 'scale', a list.*test_tensor_attributes"):
+    with pytest.raises(RuntimeError, match=r"attribute 'scale', a list.*test_asked_attributes"):
         runtime.jit(_scaled)(_with([1]))
 
 
