@@ -77,6 +77,10 @@ ELSEWHERE = {
         "gen.commands.durations",
         "write matrix/durations.json, by which shards and groups are balanced, from results",
     ),
+    "diff": (
+        "gen.commands.diff",
+        "what changed between runs, or between the torches of two Pythons",
+    ),
     "report": ("gen.commands.report", "draw the HTML page of a results file"),
     "audit": (
         "gen.commands.audit",

@@ -30,6 +30,7 @@ from gen.checks.entries import Known
 from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
 from gen.checks.instances import instances
 from gen.checks.pipelines import Program
+from gen.checks.seen import Seen
 from gen.checks.tables import Cell, Family
 from gen.language.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
 from gen.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
@@ -81,6 +82,7 @@ class Case:
     only: int | None = None
     all_samples: bool = False
     compared: int = 0
+    seen: Seen = field(default_factory=Seen)
     asserted: dict[str, Any] = field(default_factory=dict)  # the arguments of `assert_same`
 
     @property
@@ -362,8 +364,13 @@ class Case:
                 except RuntimeError as error:
                     if not forms.is_refusal(axes["form"], error):
                         raise
+                    comparison.refusal = error
                     tally.entries += 1
                     tally.nonzero += 1
+            if comparison.refusal is not None:
+                self.seen.refused(comparison.refusal)
+            elif comparison.found is not None and comparison.program.deterministic:
+                self.seen.values(comparison.found)
 
     def _comparisons(
         self,

@@ -132,7 +132,8 @@ def _plain(target: Target, found: Any) -> Outputs:
 @dataclass
 class Comparison:
     """One program of one sample. The target runs it once, for any number of references. `expected`:
-    results of the last reference."""
+    results of the last reference. `refusal`: what the target raised in place of results, where it
+    may."""
 
     target: Target
     op: str
@@ -144,6 +145,7 @@ class Comparison:
     label: str
     device: str = "cpu"
     expected: Outputs | None = None
+    refusal: Exception | None = None
     _actual: Outputs | None = None
 
     @property

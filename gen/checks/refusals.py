@@ -25,6 +25,7 @@ def assert_right_or_refused(comparison: Comparison, word: str, tally: Tally) -> 
         raise
     except Exception as error:
         assert_named(comparison.sample, error)
+        comparison.refusal = error
         tally.entries += 1
         tally.nonzero += 1
         return

@@ -22,6 +22,7 @@ from gen.cluster.job import Group, Job, versions
 from gen.cluster.output import Display, Output
 from gen.plan.matrix_plan import above
 from gen.run.cell_durations import PLACE, read_durations
+from gen.run.environment import environment
 from gen.run.inventory import Module, find, matrix_fingerprint
 from gen.run.isolation import Worker
 from gen.run.project_defaults import declared
@@ -258,7 +259,7 @@ def _header(
         "target": job.target,
         "device": job.device,
         "tier": args.tier,
-        "torch": job.settings().torch,
+        **environment(job.settings()),
         "seed": "of the case's id",
         "sample": "usual",
         "shard": "1/1",

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-from gen.report.runs import FAILURES, History, title
+from gen.report.changes import FAILURES, KINDS, Changes
+from gen.report.runs import History, title
 from gen.run.results import OUTCOMES, CellResult, Results
 
-__all__ = ["as_json", "as_junit", "command"]
+__all__ = ["as_json", "as_junit", "changes_as_json", "command"]
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ERRORS = ("error", "timed out", "crashed")
@@ -70,16 +71,69 @@ def _text(text: str) -> str:
     return _NOT_IN_XML.sub("�", text)
 
 
-def as_json(runs: Sequence[Results], past: Sequence[History]) -> str:
-    """Counts and failures of each run, and what changed since earlier ones."""
-    return (
-        json.dumps(
-            {"runs": [_run(run) for run in runs], "history": [_history(one) for one in past]},
-            ensure_ascii=False,
-            indent=1,
-        )
-        + "\n"
+def as_json(runs: Sequence[Results]) -> str:
+    """Counts and failures of each run."""
+    return _json({"runs": [_run(run) for run in runs]})
+
+
+def changes_as_json(past: History) -> str:
+    """What the last of several runs changed, and what became of cells in all of them."""
+    found = past.changes
+    return _json(
+        {
+            "runs": [_settings(header) for header in found.headers],
+            "steps": [
+                {
+                    "began": step.began,
+                    "cells": step.cells,
+                    "failing": step.failing,
+                    "seconds": round(step.seconds, 3),
+                }
+                for step in past.steps
+            ],
+            "common": found.common,
+            **_changes(found),
+            "new_ops": dict(found.new_ops),
+            "vanished_ops": dict(found.vanished_ops),
+            "new_cells": [cell.node for cell in found.new_cells],
+            "vanished_cells": [cell.node for cell in found.vanished_cells],
+            "slower": [
+                {"node": cell.node, "seconds": cell.seconds, "usual": usual}
+                for cell, usual in past.slower
+            ],
+            "flaky": [
+                {"node": cell.node, "outcomes": list(outcomes)} for cell, outcomes in past.flaky
+            ],
+        }
     )
+
+
+def _changes(found: Changes) -> dict[str, Any]:
+    return {
+        kind: [
+            {
+                "node": change.now.node,
+                "op": change.now.op,
+                "before": _said(change.before),
+                "now": _said(change.now),
+            }
+            for change in found.of(kind)
+        ]
+        for kind in KINDS
+    }
+
+
+def _said(cell: CellResult) -> dict[str, str]:
+    said = {"outcome": cell.outcome, "why": cell.why, "refusal": cell.refusal}
+    return {name: text for name, text in said.items() if text}
+
+
+def _settings(header: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in header.items() if key != "event"}
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
 
 
 def _run(run: Results) -> dict[str, Any]:
@@ -96,31 +150,9 @@ def _run(run: Results) -> dict[str, Any]:
         if cell.outcome in FAILURES
     ]
     return {
-        **{key: value for key, value in run.header.items() if key != "event"},
+        **_settings(run.header),
         "complete": bool(run.end.get("complete")),
         "cells": len(run.cells),
         "counts": {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]},
         "failures": failures,
-    }
-
-
-def _history(past: History) -> dict[str, Any]:
-    return {
-        "name": past.name,
-        "runs": [
-            {
-                "began": step.began,
-                "cells": step.cells,
-                "failing": step.failing,
-                "seconds": round(step.seconds, 3),
-            }
-            for step in past.steps
-        ],
-        "newly_failing": [cell.node for cell in past.newly_failing],
-        "newly_passing": [cell.node for cell in past.newly_passing],
-        "slower": [
-            {"node": cell.node, "seconds": cell.seconds, "usual": usual}
-            for cell, usual in past.slower
-        ],
-        "flaky": [{"node": cell.node, "outcomes": list(outcomes)} for cell, outcomes in past.flaky],
     }

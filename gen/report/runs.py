@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
+from gen.report.changes import FAILURES, Changes, Key, by_key, changes, fails
 from gen.run.results import OUTCOMES, CellResult, Results
 
-__all__ = ["FAILURES", "Differences", "History", "history", "side_by_side", "title"]
+__all__ = ["Differences", "History", "history", "side_by_side", "title"]
 
-FAILURES = ("vacuous", "xpassed", "failed", "error", "timed out", "crashed")
 LISTED = 400
 _SLOWER = 2.0  # times the median of the earlier runs
 _NOTICEABLE = 0.05  # seconds: below, times are noise
-
-Key = tuple[str, str]
 
 
 def title(result: Results) -> str:
@@ -41,7 +39,7 @@ class Differences:
 
 def side_by_side(runs: Sequence[Results]) -> Differences:
     """Two or more runs, cell by cell."""
-    tables = [_by_key(run) for run in runs]
+    tables = [by_key(run) for run in runs]
     both = sorted(set.intersection(*(set(table) for table in tables)))
     rows = [tuple(table[key] for table in tables) for key in both]
     differing = [row for row in rows if len({cell.outcome for cell in row}) > 1]
@@ -79,46 +77,26 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """The runs of one target, device and tier, oldest first, and what the last one changed.
+    """Runs, oldest first, and what the last one changed.
 
     `slower` has (cell, usual seconds). `flaky` has (cell, outcomes), of cells that failed, did not,
     and failed again, or the reverse."""
 
     name: str
     steps: Sequence[Step]
-    newly_failing: Sequence[CellResult]
-    newly_passing: Sequence[CellResult]
+    changes: Changes
     slower: Sequence[tuple[CellResult, float]]
     flaky: Sequence[tuple[CellResult, Sequence[str]]]
 
 
-def history(runs: Sequence[Results], earlier: Sequence[Results]) -> list[History]:
-    """For each of `runs`, what happened since the `earlier` runs of the same target,
-    device and tier."""
-    return [
-        _history(
-            [*(old for old in earlier if title(old) == title(run) and not _same(old, run)), run]
-        )
-        for run in runs
-    ]
-
-
-def _same(one: Results, other: Results) -> bool:
-    return one.header.get("began") == other.header.get("began") and one.cells == other.cells
-
-
-def _history(runs: Sequence[Results]) -> History:
-    tables = [_by_key(run) for run in runs]
+def history(runs: Sequence[Results]) -> History:
+    """What the last of `runs` changed. There are two or more, oldest first."""
+    tables = [by_key(run) for run in runs]
     last = tables[-1]
     before: dict[Key, list[CellResult]] = {}
     for table in tables[:-1]:
         for key, cell in table.items():
             before.setdefault(key, []).append(cell)
-    changed = [
-        (last[key], old[-1])
-        for key, old in before.items()
-        if key in last and _fails(last[key]) != _fails(old[-1])
-    ]
     lines = {key: [*before[key], last[key]] for key in last if key in before}
     usual = {key: median(cell.seconds for cell in line[:-1]) for key, line in lines.items()}
     slower = [
@@ -132,20 +110,15 @@ def _history(runs: Sequence[Results]) -> History:
     return History(
         title(runs[-1]),
         [_step(run) for run in runs],
-        [_short(now) for now, _ in changed if _fails(now)][:LISTED],
-        [_short(now) for now, _ in changed if not _fails(now)][:LISTED],
+        changes(runs[-2], runs[-1], {key: line[-1] for key, line in before.items()}),
         sorted(slower, key=lambda pair: pair[1] - pair[0].seconds)[:LISTED],
         flaky[:LISTED],
     )
 
 
-def _fails(cell: CellResult) -> bool:
-    return cell.outcome in FAILURES
-
-
 def _changes(line: Sequence[CellResult]) -> int:
     """How often a cell began to fail or ceased to."""
-    return sum(_fails(one) != _fails(other) for one, other in pairwise(line))
+    return sum(fails(one) != fails(other) for one, other in pairwise(line))
 
 
 def _step(run: Results) -> Step:
@@ -157,10 +130,6 @@ def _step(run: Results) -> Step:
         cells=len(run.cells),
         seconds=sum(cell.seconds for cell in run.cells),
     )
-
-
-def _by_key(run: Results) -> dict[Key, CellResult]:
-    return {(cell.check, cell.id): cell for cell in run.cells}
 
 
 def _short(cell: CellResult) -> CellResult:

@@ -15,7 +15,8 @@ from typing import Any
 
 import jinja2
 
-from gen.report.runs import FAILURES, LISTED, History, side_by_side, title
+from gen.report.changes import FAILURES, KINDS
+from gen.report.runs import LISTED, History, side_by_side, title
 from gen.run.results import OUTCOMES, CellResult, Results
 
 # --- rules that the cells have run ----------------------------------------------------------------
@@ -154,7 +155,7 @@ def page(
     coverage: Mapping[str, Mapping[str, Any]],
     others: Sequence[Results] = (),
     *,
-    past: Sequence[History] = (),
+    past: History | None = None,
     places: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """The whole page as text. It shows only the loops of the results in `others`.
@@ -179,6 +180,7 @@ def page(
         rules=[found for run in runs if (found := rules_table(run)) is not None],
         differences=side_by_side(runs) if len(runs) > 1 else None,
         past=past,
+        kinds=KINDS,
         glyphs=GLYPHS,
         meanings=MEANINGS,
         listed=LISTED,

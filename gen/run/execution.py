@@ -44,7 +44,8 @@ class Ran:
 
     `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere`
     has the entries of other cells that expect an error like it. `rules` are those of the target
-    that ran, if they were noted.
+    that ran, if they were noted. `values` and `refusal` say what the target gave, see
+    :class:`gen.checks.seen.Seen`.
     """
 
     verdict: Verdict
@@ -53,6 +54,8 @@ class Ran:
     program: str = ""
     elsewhere: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
+    values: str = ""
+    refusal: str = ""
 
 
 class Told(Exception):

@@ -21,6 +21,7 @@ import pytest
 
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
+from gen.run.environment import environment
 from gen.run.execution import Begin, Ran, Runner, told
 from gen.run.project_defaults import declared
 from gen.run.recorder import FACTS, Recorder
@@ -84,7 +85,7 @@ class Run:
             "target": self.settings.target,
             "device": self.settings.device,
             "tier": self.tier,
-            "torch": self.settings.torch,
+            **environment(self.settings),
             "seed": "of the case's id",
             "sample": "all"
             if self.all_samples

@@ -65,7 +65,8 @@ class CellResult:
 
     `loops` counts the runs of each op that the target's vmap ran one element at a time. `failing`
     is the first sample that failed. `rules` are the rules of the target that ran, if they were
-    noted (``--rules``).
+    noted (``--rules``). `values` is a digest of all that the target gave, `refusal` the first error
+    that it gave in place of values where it may.
     """
 
     id: str
@@ -83,6 +84,8 @@ class CellResult:
     loops: Mapping[str, int] = field(default_factory=dict)
     failing: int | None = None
     rules: tuple[str, ...] = ()
+    values: str = ""
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,7 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
 
 
 _NAMES = frozenset(f.name for f in fields(CellResult))
-_TEXTS = ("id", "family", "op", "dtype", "check", "outcome", "why", "node")
+_TEXTS = (*("id", "family", "op", "dtype", "check", "outcome", "why", "node", "values", "refusal"),)
 _KINDS: dict[str, type | UnionType] = {
     **dict.fromkeys(_TEXTS, str), "seconds": int | float, "samples": int, "axes": dict,
     "loops": dict,

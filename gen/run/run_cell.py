@@ -63,6 +63,8 @@ def outcome_facts(ran: Ran, family: str) -> dict[str, Any]:
         "entries": [f"{family}:{name}" for name in verdict.happened],
         "loops": dict(ran.loops),
         "rules": ran.rules,
+        "values": ran.values,
+        "refusal": ran.refusal,
         "failing": next(
             (failure.sample for failure in verdict.failures if failure.sample is not None), None
         ),
@@ -117,7 +119,15 @@ def run_cell(
     program = (
         of_failure(case, failing) if explain and verdict.failed and failing is not None else None
     )
-    return Ran(verdict, case.compared, dict(Counter(loops) - before), program or "", rules=ran)
+    return Ran(
+        verdict,
+        case.compared,
+        dict(Counter(loops) - before),
+        program or "",
+        rules=ran,
+        values=case.seen.digest,
+        refusal=case.seen.refusal,
+    )
 
 
 def lost(entries: Mapping[str, Known], sample: int | None, description: str, error: Crashed) -> Ran:

@@ -1,0 +1,49 @@
+"""In what a run took place: the versions and the machine, for the header of its results."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, entry_points, version
+
+from gen.checks.entries import Settings
+from gen.targets import GROUP, built_in
+
+__all__ = ["environment"]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The versions of torch, NumPy, Python and the package that has the target; the machine, with
+    the instructions for which torch chooses its kernels; the name of the device."""
+    return {
+        "torch": settings.torch,
+        "numpy": _version("numpy"),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {settings.cpu}",
+        **({"package": package} if (package := _package(settings.target)) else {}),
+        **({"device_name": name} if (name := _device_name(settings.device)) else {}),
+    }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _package(target: str) -> str:
+    """The distribution that has a target, with its version; empty for a target of this project."""
+    if built_in(target):
+        return ""
+    found = [point.dist for point in entry_points(group=GROUP, name=target)]
+    return ", ".join(f"{dist.name} {dist.version}" for dist in found if dist is not None)
+
+
+def _device_name(device: str) -> str:
+    """What the maker calls a device; empty for the CPU and devices of no maker."""
+    kind = device.partition(":")[0]
+    if kind not in ("cuda", "xpu"):
+        return ""
+    import torch  # here, as the header of other devices needs none
+
+    return str(getattr(torch, kind).get_device_name(device))
