@@ -15,6 +15,7 @@ from gen.run.results import ResultsError
 __all__ = ["Job", "is_python", "results_under"]
 
 _ASK = "import platform, torch; print('is', platform.python_version(), torch.__version__)"
+_STDERR = 2  # its descriptor; standard output is for what changed
 _ENDED = (0, 1)  # pytest's exit codes of a run that came to its end
 
 
@@ -51,7 +52,7 @@ def results_under(python: str, job: Job, folder: Path) -> Path:
         *("--target", job.target, "--tier", job.tier, "--results", str(out)),
         *("-n", str(job.workers), *select),
     ]
-    done = subprocess.run(command, env=_environment(), stdout=sys.stderr, check=False)
+    done = subprocess.run(command, env=_environment(), stdout=_STDERR, check=False)
     if done.returncode not in _ENDED:
         raise ResultsError(f"{python}: the run ended with exit status {done.returncode}")
     return out

@@ -34,34 +34,22 @@ def runs_of(*outcomes: str, seconds: float = 0.1) -> list[Results]:
     ]
 
 
-def test_what_began_to_fail_or_to_pass_is_named() -> None:
-    *earlier, last = runs_of("passed", "failed")
-    (found,) = history([last], earlier)
-    assert [one.outcome for one in found.newly_failing] == ["failed"] and not found.newly_passing
-    *earlier, last = runs_of("failed", "passed")
-    (found,) = history([last], earlier)
-    assert [one.outcome for one in found.newly_passing] == ["passed"] and not found.newly_failing
-
-
 def test_a_cell_that_fails_now_and_then_is_flaky_and_one_that_was_mended_is_not() -> None:
-    *earlier, last = runs_of("passed", "failed", "passed")
-    (found,) = history([last], earlier)
+    found = history(runs_of("passed", "failed", "passed"))
     assert [outcomes for _, outcomes in found.flaky] == [["passed", "failed", "passed"]]
-    *earlier, last = runs_of("failed", "failed", "passed", "passed")
-    assert history([last], earlier)[0].flaky == []
+    assert history(runs_of("failed", "failed", "passed", "passed")).flaky == []
 
 
 def test_a_cell_that_takes_twice_its_usual_time_is_named() -> None:
     earlier = runs_of("passed", "passed", "passed")
-    (found,) = history(runs_of("passed", seconds=0.3), earlier)
+    found = history([*earlier, *runs_of("passed", seconds=0.3)])
     assert [(one.seconds, usual) for one, usual in found.slower] == [(0.3, 0.1)]
-    assert history(runs_of("passed", seconds=0.14), earlier)[0].slower == []
+    assert history([*earlier, *runs_of("passed", seconds=0.14)]).slower == []
 
 
-def test_a_history_has_only_runs_of_the_same_target_device_and_tier() -> None:
-    other = results(cell("failed", "wrong"), target="torch")
-    (found,) = history([results(cell(), began="2026-11-09")], [other, *runs_of("passed")])
-    assert [step.failing for step in found.steps] == [0, 0]
+def test_a_cell_that_the_run_before_lacks_is_compared_with_its_last_one() -> None:
+    runs = [results(cell("failed", "wrong")), results(cell(check="jvp")), results(cell())]
+    assert [one.now.check for one in history(runs).changes.of("fixed")] == ["vjp"]
 
 
 def test_the_time_of_families_and_checks_is_summed() -> None:
@@ -100,12 +88,10 @@ def test_junit_has_a_case_for_each_cell_and_the_command_of_each_failure() -> Non
     )
 
 
-def test_json_has_counts_failures_and_changes() -> None:
-    *earlier, last = runs_of("passed", "failed")
-    found = json.loads(as_json([last], history([last], earlier)))
+def test_json_has_counts_and_failures() -> None:
+    found = json.loads(as_json(runs_of("failed")))
     assert found["runs"][0]["counts"] == {"failed": 1}
     assert found["runs"][0]["failures"][0]["command"].endswith("--tier full")
-    assert found["history"][0]["newly_failing"] == ["t/test_unary.py::test_vjp[torch.sin-float64]"]
 
 
 def write(path: Path, run: Results) -> Path:
@@ -123,29 +109,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_writes_all_of_it(project: Path) -> None:
-    for number, run in enumerate(runs_of("passed", "failed", "passed")):
-        write(project / f"old/{number}.jsonl", run)
     now = write(project / "now.jsonl", results(cell("failed", "wrong"), began="2026-11-30"))
-    assert (
-        cli.main(
-            [
-                "report",
-                "--results",
-                str(now),
-                "--history",
-                "old",
-                "--junit",
-                "j.xml",
-                "--json",
-                "r.json",
-            ]
-        )
-        == 0
-    )
-    text = (project / "report/index.html").read_text()
-    assert "4 runs; the last one" in text and "1 newly failing" in text and "1 flaky" in text
+    named = ["--results", str(now), "--junit", "j.xml", "--json", "r.json"]
+    assert cli.main(["report", *named]) == 0
+    assert "wrong" in (project / "report/index.html").read_text()
     assert ElementTree.parse(project / "j.xml").getroot().tag == "testsuites"
-    assert json.loads((project / "r.json").read_text())["history"][0]["newly_failing"]
+    assert json.loads((project / "r.json").read_text())["runs"][0]["failures"]
 
 
 def test_the_last_run_is_reported_even_if_it_was_narrowed(project: Path) -> None:
@@ -156,16 +125,3 @@ def test_the_last_run_is_reported_even_if_it_was_narrowed(project: Path) -> None
     (project / LAST).write_text(str(part))
     assert cli.main(["report", "--last"]) == 0
     assert "torch.part" in (project / "report/index.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("folder", "says"), [("gone", "it is no folder"), ("empty", "it has no results file")]
-)
-def test_a_history_that_is_none_is_refused(
-    project: Path, folder: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (project / "empty").mkdir()
-    now = write(project / "now.jsonl", results(cell()))
-    assert cli.main(["report", "--results", str(now), "--history", folder]) == 2
-    assert f"--history {folder}: {says}" in capsys.readouterr().err
-    assert not (project / "report").exists()

@@ -130,7 +130,7 @@ def test_objects_that_are_equal_contexts_of_a_tree_share_a_program() -> None:
             self.x, self.name = x, name
 
     pytree.register_pytree_node(
-        Named, lambda n: ([n.x], n.name), lambda leaves, name: Named([*leaves][0], name)
+        Named, lambda n: ([n.x], n.name), lambda leaves, name: Named(next(iter(leaves)), name)
     )
     run = runtime.jit(lambda n: n.x * 2)
     for _ in range(3):

@@ -1,0 +1,154 @@
+"""What one run changed since another one."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gen import cli
+from gen.report.changes import KINDS, changes
+from gen.run.results import CellResult, Results, Writer
+from tests.report.made import cell, results
+
+CHANGES: dict[str, tuple[CellResult, CellResult]] = {
+    "broken": (cell(), cell("failed", "largest error 2")),
+    "fixed": (cell("crashed", "SIGSEGV"), cell("xfailed", "known")),
+    "failures": (cell("failed", "largest error 2"), cell("failed", "TypeError: no")),
+    "outcomes": (cell(), cell("lacking", "torch has no such op")),
+    "refusals": (cell(refusal="RuntimeError: overlap"), cell(refusal="ValueError: overlap")),
+    "values": (cell(values="0a"), cell(values="0b")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_change_is_told_from_the_others(kind: str) -> None:
+    before, now = CHANGES[kind]
+    found = changes(results(before), results(now))
+    assert {name: len(several) for name, several in found.by_kind.items()} == {kind: 1}
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (cell(seconds=1.0, values="0a"), cell(seconds=2.0, values="0a")),
+        (cell("failed", "wrong"), cell("failed", "wrong")),
+        (cell(), cell(values="0a")),  # a file of an older version has no digests
+        (cell("xfailed", "known"), cell("xfailed", "known")),
+    ],
+)
+def test_a_cell_that_is_as_before_is_not_named(before: CellResult, now: CellResult) -> None:
+    assert not changes(results(before), results(now)).cells
+
+
+def test_an_answer_in_place_of_a_refusal_is_another_refusal() -> None:
+    found = changes(results(cell(refusal="RuntimeError: no")), results(cell(values="0a")))
+    assert list(found.by_kind) == ["refusals"]
+
+
+def test_ops_and_cells_of_one_run_alone_are_named() -> None:
+    old = results(cell(), cell(check="jvp"), cell(op="torch.gone"))
+    new = results(cell(), cell(check="vmap"), cell(op="torch.new"), cell(op="torch.new", check="f"))
+    found = changes(old, new)
+    assert (dict(found.new_ops), dict(found.vanished_ops)) == ({"torch.new": 2}, {"torch.gone": 1})
+    assert [one.check for one in found.new_cells] == ["vmap"]
+    assert [one.check for one in found.vanished_cells] == ["jvp"]
+    assert found.common == 1
+
+
+def test_settings_that_differ_are_named_and_dates_are_not() -> None:
+    old, new = results(torch="2.13.0", date="1"), results(torch="2.14.1", date="2", python="3.13")
+    assert changes(old, new).settings == [("torch", "2.13.0", "2.14.1"), ("python", "", "3.13")]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for number, (kind, pair) in enumerate(CHANGES.items()):
+        for place, one in enumerate(pair):
+            made = cell(one.outcome, one.why, op=f"torch.{kind}", values=one.values)
+            _append(tmp_path / f"{place}.jsonl", made, first=number == 0)
+    return tmp_path
+
+
+def _append(path: Path, one: CellResult, *, first: bool) -> None:
+    writer = Writer(path, results().header if first else None)
+    writer.cell(one)
+    writer.close({"complete": True})
+
+
+def _diff(*words: str) -> int:
+    return cli.main(["diff", *words])
+
+
+def test_the_command_says_it_as_text_json_and_a_page(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _diff("0.jsonl", "1.jsonl", "--json", "d.json", "--page", "d.html") == 1
+    text = capsys.readouterr().out
+    assert "1 fail, and did not:" in text and "torch.values: 1 cells" in text
+    assert "passed -> failed: largest error 2" in text
+    told: dict[str, Any] = json.loads((project / "d.json").read_text())
+    assert told["broken"][0]["now"] == {"outcome": "failed", "why": "largest error 2"}
+    page = (project / "d.html").read_text()
+    assert "fail, and did not" in page and "torch.fixed" in page
+
+
+def test_the_command_fails_only_where_something_broke(project: Path) -> None:
+    assert _diff("1.jsonl", "1.jsonl") == 0
+    assert _diff("0.jsonl", "1.jsonl") == 1
+
+
+def test_a_folder_is_its_runs_in_their_order(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[Results] = [results(cell(o), began=f"2026-11-0{n}") for n, o in enumerate(_TURNS)]
+    for number, run in enumerate(reversed(runs)):
+        writer = Writer(project / f"runs/{number}.jsonl", run.header)
+        writer.cell(run.cells[0])
+        writer.close({"complete": True})
+    assert _diff("runs") == 1
+    text = capsys.readouterr().out
+    assert "1 flaky" in text and "passed, failed, passed, failed" in text
+
+
+_TURNS = ("passed", "failed", "passed", "failed")
+
+
+def test_a_list_ends_and_says_so(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, outcome in (("a", "passed"), ("b", "failed")):
+        writer = Writer(project / f"{name}.jsonl", results().header)
+        writer.lines([])
+        for number in range(41):
+            writer.cell(cell(outcome, op=f"torch.op{number}"))
+        writer.close({"complete": True})
+    assert _diff("a.jsonl", "b.jsonl") == 1
+    assert "… and 1 more; --all lists them" in capsys.readouterr().out
+    assert _diff("a.jsonl", "b.jsonl", "--all") == 1
+    assert "torch.op40" in capsys.readouterr().out
+
+
+def test_the_matrix_runs_under_a_python_that_is_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "matrix.yaml").write_text(_MATRIX)
+    (project / "pytest.ini").write_text("[pytest]\naddopts = -p gen.run.plugin\n")
+    assert cli.main(["generate"]) == 0
+    assert _diff(sys.executable, sys.executable, "--tier", "smoke", "--workers", "1") == 0
+    text = capsys.readouterr().out
+    assert "target torch on cpu, tier smoke" in text and "cells of both, 0 changed" in text
+    assert "0 cells of both" not in text
+
+
+_MATRIX = """
+version: 1
+targets: {default: torch, names: [torch]}
+dtypes: {real: [float32, float64]}
+devices: {cpu: {}}
+checks:
+  forward: {claim: The op equals itself in double precision., against: float64}
+tiers: {smoke: {}, default: {}, full: {}}
+families:
+  pointwise: {ops: [torch.sin]}
+"""
