@@ -20,6 +20,7 @@ from gen.plan.matrix_plan import (
     write_coverage,
     write_places,
 )
+from gen.versions import release
 
 # Sub-commands with their own module, imported when used. Each module has
 # add_arguments(parser) and run(args).
@@ -162,6 +163,15 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
                 action="store_true",
                 help="also the cells that reduction drops, as tier `all` (needs --out)",
             )
+        if name == "check":
+            command.add_argument(
+                "--torch",
+                nargs="+",
+                type=release,
+                default=(),
+                metavar="VERSION",
+                help="every condition `torch:` has to hold for one of these versions",
+            )
         command.set_defaults(run=run)
     asked = next((word for word in arguments if not word.startswith("-")), None)
     for name, (module, text) in ELSEWHERE.items():
@@ -224,7 +234,7 @@ def check(args: argparse.Namespace) -> int:
     from gen.write import render, writer
 
     folder = _folder(args)
-    files = render.modules(load_plan(args.matrix))
+    files = render.modules(load_plan(args.matrix, args.torch))
     changes = writer.compare(folder, files, render.is_generated, render.is_edited)
     for line in writer.difference(folder, files, changes):
         print(line)

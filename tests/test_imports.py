@@ -28,7 +28,7 @@ GRAD_MODE_SWITCHES = {"torch.autograd.grad_mode"}
 PROJECT = (*TOP_LEVEL, "generated_tests", "tests")
 MAY_IMPORT = {
     "runtime": set[str](),
-    "gen/language": {"gen.errors"},
+    "gen/language": {"gen.errors", "gen.versions"},
     "gen/reference": {"gen.language.pipeline"},
     "gen/targets": {"gen.language.pipeline", "runtime"},
     "gen/samples": {
@@ -36,6 +36,7 @@ MAY_IMPORT = {
         "gen.outcomes",
         "gen.reference",
         "gen.targets.protocol",
+        "gen.versions",
     },
     "gen/checks": {
         "gen.samples",
@@ -44,6 +45,7 @@ MAY_IMPORT = {
         "gen.language.pipeline",
         "gen.language.words",
         "gen.outcomes",
+        "gen.versions",
     },
     "programs": {"gen.targets.parts", "runtime.extend"},
     "generated_tests": {"gen.checks"},
@@ -91,7 +93,7 @@ FLOORS = {
         ("explain", "__init__"),
     ),
     "gen": (
-        ("__init__", "errors", "files", "outcomes"),
+        ("__init__", "errors", "files", "outcomes", "versions"),
         ("language",),
         ("reference", "targets"),
         ("samples", "facts"),

@@ -25,12 +25,11 @@ from gen.checks import (
     ranges,
     refusals,
 )
-from gen.checks.compare import Rule, Tally
+from gen.checks.compare import Rule, Seen, Tally
 from gen.checks.entries import Known
 from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
 from gen.checks.instances import instances
 from gen.checks.pipelines import Program
-from gen.checks.seen import Seen
 from gen.checks.tables import Cell, Family
 from gen.language.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
 from gen.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
@@ -38,6 +37,7 @@ from gen.samples import choice, opinfo, points
 from gen.samples.samples import STORE, Op, Sample, candidates, from_call, make_op, resolve
 from gen.samples.seeds import stable_seed
 from gen.targets.protocol import Jitting, Target, Values
+from gen.versions import is_for_installed
 
 if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import ErrorInput, OpInfo
@@ -204,7 +204,9 @@ class Case:
 
     def _require_op_of_torch(self) -> None:
         """The matrix names the version of torch that it was written for. The installed one may lack
-        the op, or samples of the dtype."""
+        the op, or samples of the dtype, or a row is for other versions."""
+        if not is_for_installed(self.row.get("torch")):
+            raise Lacking(f"the row is for torch {self.row['torch']}, and {torch.__version__} runs")
         if not opinfo.may_have(self.op, self.row):
             return
         of_database = self.row.get("samples", "opinfo") == "opinfo"
@@ -533,9 +535,9 @@ class Case:
         dtype = getattr(torch, self.dtype)
         op = make_op(self.op, self.row)
         if self.row.get("errors"):
-            for sample, error in zip(
-                _row_errors(op, self.row, dtype, self.device), self.row["errors"], strict=True
-            ):
+            errors = [one for one in self.row["errors"] if is_for_installed(one.get("torch"))]
+            samples = _row_errors(op, {**self.row, "errors": errors}, dtype, self.device)
+            for sample, error in zip(samples, errors, strict=True):
                 kind = (
                     error["raises"]
                     if isinstance(error["raises"], type)

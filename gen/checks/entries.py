@@ -11,6 +11,8 @@ from functools import cache
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from gen.versions import is_for_version
+
 __all__ = ["KINDS", "Known", "Settings", "TableError", "known"]
 
 KINDS = ("xfail", "skip", "vanishes", "tolerance")
@@ -64,10 +66,7 @@ class Known:
             (self.target is None or fnmatchcase(settings.target, self.target))
             and (self.device is None or fnmatchcase(settings.device.split(":")[0], self.device))
             and (self.cpu is None or fnmatchcase(settings.cpu, self.cpu))
-            and (
-                self.torch is None
-                or SpecifierSet(self.torch).contains(settings.torch.split("+")[0], prereleases=True)
-            )
+            and (self.torch is None or is_for_version(self.torch, settings.torch))
         )
 
     def expired(self, today: datetime.date) -> bool:

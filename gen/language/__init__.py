@@ -2,6 +2,7 @@
 
 ``source`` reads YAML and keeps the place of every value, ``validate`` checks it against the models
 of ``spec``, whose values ``texts`` explains. ``pipeline`` reads ``vmap . vjp``, ``words`` makes ids
-of cells, ``globs`` matches names. The package imports ``errors`` alone, and no torch. Start with
+of cells, ``globs`` matches names. The
+package imports ``errors`` and ``versions`` alone, and no torch. Start with
 ``spec.py``.
 """

@@ -174,6 +174,12 @@ Against = Annotated[
 ]
 
 
+OfVersions = Annotated[
+    Specifier | None,
+    Field(description='the versions of torch that this is for, such as ">=2.14"; default: all'),
+]
+
+
 class Strict(BaseModel):
     """A model in which unknown keys are mistakes and nothing is coerced: `"4"` is not a number."""
 
@@ -247,6 +253,7 @@ class Sample(Strict):
 
     args: list[Argument] = []
     kwargs: dict[Word, Argument] = {}
+    torch: OfVersions = None
 
 
 class ErrorSample(Sample):
@@ -280,6 +287,7 @@ class Tolerance(Strict):
 
     rtol: NotNegative = 0.0
     atol: NotNegative = 0.0
+    torch: OfVersions = None
     reason: Text = ""
 
 
@@ -309,6 +317,7 @@ class OpRow(Strict):
     not_checks: Globs = []
     tolerance: Tolerance | None = None
     timeout: Seconds | None = None
+    torch: OfVersions = None
     notes: Text = ""
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ together with its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -22,6 +22,7 @@ from gen.language import source
 from gen.language.globs import Names
 from gen.language.spec import SECTIONS_OF_CASES, Matrix
 from gen.language.words import RUN
+from gen.versions import is_for_version
 
 Loc = tuple[str | int, ...]
 
@@ -246,3 +247,24 @@ def _wanted(loc: Sequence[str | int]) -> str:
         "shape": "`shape: [...]`",
         "op": "`op: …`, a dotted name",
     }.get(str(loc[-1]), "")
+
+
+def refuse_unmet(loaded: Loaded, versions: Sequence[str]) -> None:
+    """Note every ``torch:`` of an entry, row, sample or tolerance that is for none of ``versions``:
+    it stands for something that never runs."""
+    for path, specifier in _conditions(loaded.source.data, ()):
+        if not any(is_for_version(specifier, version) for version in versions):
+            what = f'"{specifier}" is for none of the versions {", ".join(versions)}'
+            loaded.problem(path, what, "a condition that one of them meets, or no entry")
+
+
+def _conditions(data: Any, path: Loc) -> Iterator[tuple[Loc, str]]:
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            # the matrix's own `torch:` is one version
+            if key == "torch" and path and isinstance(value, str):
+                yield (*path, key), value
+            yield from _conditions(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _conditions(value, (*path, index))

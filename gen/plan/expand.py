@@ -25,6 +25,7 @@ from gen.language.spec import (
     Part,
     Reduce,
     Tier,
+    Tolerance,
     ToleranceEntry,
     Where,
 )
@@ -440,7 +441,7 @@ class _Maker:
         for index, op in enumerate(self._ops):
             if (given := op.spec.tolerance) is not None:
                 reason = given.reason or f"{op.name} asks for it"
-                spec = ToleranceEntry(reason=reason, rtol=given.rtol, atol=given.atol)
+                spec = _tolerance(given, reason)
                 yield Entry(
                     "tolerance",
                     names.give(f"of_{op.name.replace('.', '_')}"),
@@ -452,9 +453,7 @@ class _Maker:
         for name, check in self._loaded.matrix.checks.items():
             if check.tolerance is not None:
                 reason = check.tolerance.reason or f"the check {name} asks for it"
-                spec = ToleranceEntry(
-                    reason=reason, rtol=check.tolerance.rtol, atol=check.tolerance.atol
-                )
+                spec = _tolerance(check.tolerance, reason)
                 yield Entry(
                     "tolerance",
                     names.give(f"of_{name}"),
@@ -568,3 +567,7 @@ def factors(plan: Plan, position: int) -> reduce.Column:
 
 def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
     return [a | b for a, b in zip(first, second, strict=True)]
+
+
+def _tolerance(given: Tolerance, reason: str) -> ToleranceEntry:
+    return ToleranceEntry(reason=reason, rtol=given.rtol, atol=given.atol, torch=given.torch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,12 @@ def cache_of(matrix: Path) -> Path:
     return matrix.resolve().parent / ".cache" / "gen"
 
 
-def load_plan(matrix: Path) -> Plan:
-    """The expanded matrix. Raises `MatrixError` with every mistake in it."""
+def load_plan(matrix: Path, versions: Sequence[str] = ()) -> Plan:
+    """The expanded matrix. Raises `MatrixError` with every mistake in it. `versions`: of torch, of
+    which every condition has to hold for one."""
     loaded = validate.load(matrix)
+    if versions:
+        validate.refuse_unmet(loaded, versions)
     try:
         found = catalog.load(cache_of(matrix), loaded.matrix.torch)
     except catalog.UnknownTorch as unknown:

@@ -45,7 +45,7 @@ class Ran:
     `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere`
     has the entries of other cells that expect an error like it. `rules` are those of the target
     that ran, if they were noted. `values` and `refusal` say what the target gave, see
-    :class:`gen.checks.seen.Seen`.
+    :class:`gen.checks.compare.Seen`.
     """
 
     verdict: Verdict

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gen.samples import descriptions, opinfo
 from gen.samples.seeds import seeded, seeded_with_numpy, stable_seed
 from gen.targets.protocol import Values
+from gen.versions import is_for_installed
 
 if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import OpInfo
@@ -289,6 +290,7 @@ def candidates(
     """Every sample of the op for `dtype`, in the order of its source. Nothing is run."""
     seed = ("samples", op.seed, dtype)
     source = row.get("samples", "opinfo")
+    others: set[int] = set()  # samples for other versions of torch
     if source == "opinfo":
         if op.info is None:
             raise LookupError(f"{op.name}: no `samples` in its row and no OpInfo of that name")
@@ -300,10 +302,14 @@ def candidates(
                 if isinstance(source, str)
                 else source
             )
+            rows = list(rows)
+            # all are drawn, so that the others do not depend on the version
             calls = list(descriptions.build(rows, dtype, device))
+            others = {i for i, row in enumerate(rows) if not is_for_installed(row.get("torch"))}
     found = [
         _normalise(op, index, args, kwargs, process, wrap, stable_seed(*seed, index))
         for index, (args, kwargs, process, wrap) in enumerate(calls)
+        if index not in others
     ]
     if row.get("differentiable", True) is False:
         found = [replace(sample, differentiable=(False,) * len(sample.inputs)) for sample in found]

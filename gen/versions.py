@@ -1,0 +1,36 @@
+"""Which versions of torch something of the matrix is for: its ``torch:``, a PEP 440 specifier."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+from functools import cache
+from importlib.metadata import version
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+__all__ = ["is_for_installed", "is_for_version", "release"]
+
+
+@cache
+def is_for_version(specifier: str, torch: str) -> bool:
+    """Whether ``specifier`` holds for a version of torch. The build, such as ``+cpu``, does not
+    count.
+
+    >>> is_for_version(">=2.14", "2.14.1+cpu"), is_for_version(">=2.14", "2.13.0")
+    (True, False)
+    """
+    return SpecifierSet(specifier).contains(torch.partition("+")[0], prereleases=True)
+
+
+def release(text: str) -> str:
+    """``text``, if it is a version; the type of an argument."""
+    try:
+        return str(Version(text))
+    except InvalidVersion:
+        raise ArgumentTypeError(f"{text!r} is no version, such as 2.14.1") from None
+
+
+def is_for_installed(specifier: str | None) -> bool:
+    """Whether ``specifier`` holds for the installed torch. None always holds."""
+    return specifier is None or is_for_version(specifier, version("torch"))
