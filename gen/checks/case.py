@@ -371,7 +371,7 @@ class Case:
                     tally.nonzero += 1
             if comparison.refusal is not None:
                 self.seen.refused(comparison.refusal)
-            elif comparison.found is not None and comparison.program.deterministic:
+            elif comparison.found is not None:
                 self.seen.values(comparison.found)
 
     def _comparisons(

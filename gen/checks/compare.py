@@ -249,14 +249,14 @@ class Seen:
 
 def _bits(x: torch.Tensor) -> bytes:
     """The elements of a tensor. All NaNs are one: their signs and payloads are of the kernel."""
-    if not x.numel():
-        return b""
     x = x.detach().cpu()
     if x.layout is not torch.strided:
         x = x.to_dense()
     x = x.resolve_conj().resolve_neg()
     if x.is_complex():
         x = torch.view_as_real(x)
-    if x.is_floating_point():
-        x = torch.where(x.isnan(), torch.full((), torch.nan, dtype=x.dtype), x)
-    return x.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+    elements = torch.empty(x.numel(), dtype=x.dtype)  # of stride 1, as no view has to be
+    elements.copy_(x.reshape(-1))
+    if elements.dtype in _TOLERANCES:
+        elements[elements != elements] = torch.nan
+    return elements.view(torch.uint8).numpy().tobytes()
