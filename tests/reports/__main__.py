@@ -75,7 +75,9 @@ def _run(chosen: list[Report], side: str) -> int:
 
     def tell(result: Outcome) -> None:
         entry = entries[result.name]
-        mended = side == "torch" and result.verdict == "right" and entry.is_here
+        mended = (
+            side == "torch" and result.verdict == "right" and entry.is_here and not entry.is_mended
+        )
         wrong = (
             side == "runtime"
             and result.verdict != "right"

@@ -54,6 +54,8 @@ def _section(entry: Report) -> str:
     facts = [", ".join(f"`{link}`" for link in entry.links) or "No report upstream is known"]
     if entry.kernel:
         facts.append("the kernel is wrong")
+    if entry.torch:
+        facts.append(f"wrong on torch {entry.torch}, right or refused on later ones")
     if entry.raises:
         facts.append("torch raises an error")
     if cell := noticed().get(entry.number):

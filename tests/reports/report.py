@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from gen.versions import is_for_installed
+
 FOLDER = Path(__file__).parent / "programs"
 LONGEST = 40  # lines of a program
 _COLLECTED: dict[str, Report] = {}
@@ -33,6 +35,7 @@ class Report:
     runtime: str
     compiled: bool
     capability: str
+    torch: str
     function: Callable[[], Any]
 
     @property
@@ -48,6 +51,11 @@ class Report:
     def is_here(self) -> bool:
         """Whether torch takes the kernels that are wrong on this machine."""
         return self.capability in ("", torch.backends.cpu.get_cpu_capability())
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether the installed torch is of a version that gives the right answer, or refuses."""
+        return not is_for_installed(self.torch or None)
 
     @property
     def title(self) -> str:
@@ -68,6 +76,7 @@ def report(
     runtime: str = "",
     compiled: bool = False,
     capability: str = "",
+    torch: str = "",
 ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
     """Add a program to the collection: a function that returns what torch gives and what is right.
 
@@ -94,6 +103,7 @@ def report(
     compiled  whether it takes a compiler of code: such a program runs in a process of its own
     capability  as ``torch.backends.cpu.get_cpu_capability()`` names it, if only kernels for these
                 instructions are wrong
+    torch     a specifier such as "<2.14", if later ones give the right answer or an error
     """
 
     def collect(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -103,7 +113,7 @@ def report(
         ):
             raise ValueError(f"two reports are called {function.__name__}")
         _COLLECTED[function.__name__] = Report(
-            number, links, kernel, raises, rtol, runtime, compiled, capability, function
+            number, links, kernel, raises, rtol, runtime, compiled, capability, torch, function
         )
         return function
 

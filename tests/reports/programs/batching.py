@@ -68,7 +68,7 @@ def gradient_of_cdist_for_batched_cotangents():
     return vmap(pull)(g)[0], torch.stack([pull(c)[0] for c in g])
 
 
-@report("F9.1")
+@report("F9.1", torch="<2.15")
 def grid_sample_with_two_batch_dimensions():
     """grid_sample has the result of another layout if its inputs are batched in
     different dimensions.
@@ -94,7 +94,7 @@ def losses_without_reduction_under_two_vmaps():
     return batched, (a - b[:, None]) ** 2
 
 
-@report("F25.1", "pytorch#178495")
+@report("F25.1", "pytorch#178495", torch="<2.14")
 def negative_out_dims_for_an_output_that_the_batch_does_not_change():
     """out_dims=-1 makes a shape of memory that is not there, if the output does not
     depend on the batch.

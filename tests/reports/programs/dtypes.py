@@ -65,7 +65,7 @@ def comparison_of_bytes_with_a_negative_number():
     return [(five > -1).item(), (other == 300).item()], [True, False]
 
 
-@report("F93.2", "pytorch#107702", kernel=True)
+@report("F93.2", "pytorch#107702", kernel=True, torch="<2.15")
 def bytes_clamped_from_below_by_a_negative_number():
     """clamp(5, min=-1) is 255 for a tensor of uint8.
 
@@ -74,7 +74,7 @@ def bytes_clamped_from_below_by_a_negative_number():
     return torch.tensor([5], dtype=torch.uint8).clamp(min=-1), torch.tensor([5], dtype=torch.uint8)
 
 
-@report("F94.1", "pytorch#190651", kernel=True)
+@report("F94.1", "pytorch#190651", kernel=True, torch="<2.14")
 def fill_of_integers_beyond_their_range():
     """A tensor of int64 is filled with 2.0**63, which becomes -2**63.
 

@@ -7,7 +7,7 @@ from torch.func import grad, hessian, jacfwd, jvp, vjp
 from tests.reports.report import report
 
 
-@report("F1.1", "pytorch#192540", "pytorch#196696")
+@report("F1.1", "pytorch#192540", "pytorch#196696", torch="<2.15")
 def jvp_of_jvp_of_det():
     """jvp(jvp(det)) takes the factors of LU for constants.
 
@@ -21,7 +21,7 @@ def jvp_of_jvp_of_det():
     return second, torch.tensor(2.0)
 
 
-@report("F1.2", "pytorch#192540")
+@report("F1.2", "pytorch#192540", torch="<2.15")
 def jvp_of_jvp_of_slogdet():
     """jvp(jvp(slogdet)) is 0: the factors of LU count as constants.
 
@@ -35,7 +35,7 @@ def jvp_of_jvp_of_slogdet():
     return second, torch.tensor(-1 / 4 - 1 / 9)
 
 
-@report("F1.3", "pytorch#192540")
+@report("F1.3", "pytorch#192540", torch="<2.15")
 def jvp_of_jvp_of_solve():
     """jvp(jvp(solve)) takes the factors of LU for constants; so do `solve_ex` and `tensorsolve`.
 
@@ -216,7 +216,7 @@ def jvp_of_jvp_of_an_autograd_function():
     return second, torch.tensor(2.0)
 
 
-@report("F32.1", "pytorch#192521")
+@report("F32.1", "pytorch#192521", torch="<2.15")
 def jvp_of_the_gradient_of_det_at_equal_singular_values():
     """jvp(grad(det)) at the identity is NaN.
 

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.reports.report import report
 
 
-@report("F84.1", "pytorch#196680")
+@report("F84.1", "pytorch#196680", torch="<2.14")
 def gradient_of_ldexp_by_a_negative_exponent():
     """The gradient of ldexp is 0 where the exponent is a negative integer.
 

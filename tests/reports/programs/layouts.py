@@ -9,7 +9,7 @@ from torch.func import grad as func_grad
 from tests.reports.report import report
 
 
-@report("F13.1", kernel=True)
+@report("F13.1", kernel=True, torch="<2.14")
 def native_group_norm_with_an_expanded_weight():
     """native_group_norm reads memory beyond an expanded weight.
 
@@ -194,7 +194,7 @@ def strides_on_the_meta_device():
     return strides(x.to("meta")), strides(x)
 
 
-@report("F91.1", "pytorch#195066", kernel=True, capability="AVX512")
+@report("F91.1", "pytorch#195066", kernel=True, capability="AVX512", torch="<2.15")
 def integer_product_of_an_expanded_factor():
     """_int_mm of a factor whose rows are one row in memory reads other memory.
 

@@ -6,7 +6,7 @@ from torch import nn
 from tests.reports.report import report
 
 
-@report("F88.1", "pytorch#191763", kernel=True)
+@report("F88.1", "pytorch#191763", kernel=True, torch="<2.14")
 def fused_step_in_half_precision():
     """SGD with fused=True leaves parameters of bfloat16 and float16 as they are.
 

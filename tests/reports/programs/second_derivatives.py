@@ -113,7 +113,7 @@ def second_derivative_of_a_write_through_an_overlapping_view():
     return second(written), second(lambda x: x + w * x.sum())
 
 
-@report("F46.1", "pytorch#186256")
+@report("F46.1", "pytorch#186256", torch="<2.14")
 def third_derivative_of_batch_norm():
     """The third derivative of batch_norm in training takes the batch's statistics for constants.
 
