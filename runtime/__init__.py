@@ -5,10 +5,10 @@ read.
     vmap(grad(lambda x: x.sin()))(torch.zeros(3))       # tensor([1., 1., 1.])
 
 This is the top floor. It has the public names and may import everything below. The folders are
-floors, and a module imports from its own floor and from lower ones: facts, seam, rules, tape,
-trace, functionalize, func, session, autograd, checkpoint, aot and export, jit, per_sample,
-expanded_weights, dropin. Start with ``seam/levels.py``, which every call of ATen passes, or with
-``docs/levels.md``, the core in one page.
+floors, and a module imports from its own floor and from lower ones: torch_private, facts, seam,
+rules, tape, trace, functionalize, func, session, autograd, checkpoint, aot and export, jit,
+per_sample, expanded_weights, dropin. Start with ``seam/levels.py``, which every call of ATen
+passes, or with ``docs/levels.md``, the core in one page.
 """
 
 from . import facts as facts

@@ -57,6 +57,7 @@ MAY_IMPORT = {
 # for types as well. The rooms of a large folder are floors too.
 FLOORS = {
     "runtime": (
+        ("torch_private",),
         ("errors", "huge_pages", "facts"),
         ("seam",),
         ("rules",),

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
+from ..torch_private.pytrees import pytree
 from ..trace.provenance import line_of
 from .calls.arguments import enter, flatten, without_repetition
 from .calls.compiled_function import aot_function

@@ -18,7 +18,6 @@ from inspect import Signature, signature
 from typing import Any, NoReturn
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Level, Value, bottom, escaped, lifted, scope_outside
@@ -30,6 +29,7 @@ from ..tape.foreign import pass_mark_on
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import AccumulateGrad, Edge, Input
 from ..tape.values import edge_of
+from ..torch_private.pytrees import pytree
 from .function_node import DECORATORS, INTERFACES, FunctionCtx, FunctionNode, defines
 
 _grad_enabled = torch.is_grad_enabled

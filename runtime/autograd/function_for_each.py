@@ -9,12 +9,12 @@ from types import new_class
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..func.batch import BatchLevel
 from ..func.draws import Randomness
 from ..seam.levels import Value
 from ..tape.conform import sum_to
+from ..torch_private.pytrees import pytree
 from .function import Function, FunctionClass, position_of
 from .function_node import FunctionCtx, backward_of
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
     _get_current_dispatch_mode_stack,
@@ -23,6 +22,7 @@ from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value, levels_of
 from ..tape.running import computes_tangents
 from ..tape.view_history import View, aliases
+from ..torch_private.pytrees import pytree
 from .function import (
     _EXTENDING,
     TANGENT_NOT_WRITTEN,

@@ -19,13 +19,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from ..functionalize.functional_level import FunctionalLevel
 from ..functionalize.stores import WriteWatch
 from ..seam.levels import Value
 from ..tape.running import RUNNING
 from ..tape.saved import Saved
+from ..torch_private.pytrees import pytree
 from ..trace.call_facts import facts_of
 from ..trace.provenance import here
 from ..trace.regions import region, running_levels

@@ -17,9 +17,9 @@ import torch._inductor
 import torch.export
 import torch.onnx
 from torch.export.pt2_archive._package import AOTICompiledModel
-from torch.utils import _pytree as pytree
 
 from ..session.tensor import Tensor, unwrap, wrap
+from ..torch_private.pytrees import pytree
 from .patches import Patches
 from .stepping_aside import (
     Exchange,

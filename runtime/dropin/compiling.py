@@ -24,7 +24,6 @@ from torch._guards import TracingContext
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.meta_utils import MetaTensorDescriber
-from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..aot.calls import simplified
@@ -32,6 +31,7 @@ from ..aot.compilers import graph_names
 from ..jit import jit
 from ..seam.ambient import Ambient
 from ..session.tensor import SESSION, Tensor, wrap
+from ..torch_private.pytrees import pytree
 from .patches import Patches
 from .stepping_aside import Exchange, aside, ours_unless_aside
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..autograd import function
@@ -25,6 +24,7 @@ from ..autograd.function_node import INTERFACES
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..session.tensor import Tensor, wrap
+from ..torch_private.pytrees import pytree
 from .patches import Patches
 
 _script_tables: Any = torch._C._jit_debug_module_iterators  # type: ignore[attr-defined]

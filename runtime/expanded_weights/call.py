@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree as pytree
 
+from ..torch_private.pytrees import pytree
 from .delivery import Delivery
 
 

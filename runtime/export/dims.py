@@ -23,10 +23,10 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
     free_unbacked_symbols,
 )
-from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from ..torch_private.pytrees import pytree
 from ..trace.abstract_values import faked
 from ..trace.symbols import Abstraction
 

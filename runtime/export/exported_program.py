@@ -23,13 +23,13 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.utils import _pytree as pytree
 
 from ..aot.calls.simplified import plain
 from ..aot.capture.joint import Joint
 from ..aot.capture.outputs import leaf_of
 from ..func.functional_call import functional_call
 from ..seam.shells import make_subclass
+from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at, made_at, origin_of
 from ..trace.symbols import SYMBOLIC

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
-from torch.utils import _pytree as pytree
 
 from ..aot.calls.simplified import fake_mode_of, of_state, plain, refuse_fake_state, state_of
 from ..aot.capture.aliasing import sharing
@@ -29,6 +28,7 @@ from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ..seam.generator_states import own_draws
 from ..seam.levels import living
 from ..seam.user_code import watched
+from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at
 from ..trace.symbols import Abstraction, Given

@@ -7,7 +7,6 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..errors import NestedTensor
 from ..seam.keys import set_excluded
@@ -21,6 +20,7 @@ from ..tape.foreign import pass_mark_on
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Edge
 from ..tape.values import GradValue, edge_of
+from ..torch_private.pytrees import pytree
 from . import trees
 
 _set_grad_enabled = torch._C._set_grad_enabled

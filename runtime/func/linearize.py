@@ -7,12 +7,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..seam.levels import Value, refuse_closed
 from ..tape.running import with_forward_mode
 from ..tape.saved import Saved, store
 from ..tape.view_history import OF_MEMORY, has_strides
+from ..torch_private.pytrees import pytree
 from ..trace.graph_module import GraphModule
 from .dual_level import DualLevel, tangent_of
 from .grad import outside_inference, versioned

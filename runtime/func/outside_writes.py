@@ -12,13 +12,13 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..errors import InplaceError, called_from
 from ..rules.ops import FUNCTIONAL, Op, op_of
 from ..seam.keys import VIEWS, reopen_keys, set_excluded
 from ..seam.levels import Level, Value
+from ..torch_private.pytrees import pytree
 from ..trace.outside import OutsideMemory, address, written_by
 from . import trees
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from ..torch_private.pytrees import pytree
 
 Tree = pytree.PyTree
 Spec = int | pytree.TreeSpec | None

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError, called_from, refuse_data_write
 from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
@@ -30,6 +29,7 @@ from ..seam.nested_views import view_of
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
+from ..torch_private.pytrees import pytree
 from ..trace.provenance import here, user_line
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
 from .overlap import overlaps, refuse_gaps, same_start, same_strides, through_copy

@@ -8,11 +8,11 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..seam.levels import living
 from ..seam.memory_gate import memory_gate
 from ..seam.transforms_of_torch import refuse_value_of_torch
+from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at
 from .functional_level import FunctionalLevel

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..errors import InplaceError
 from ..rules.functional_forms import factory_options, functional_of
 from ..rules.ops import Op, op_of
 from ..rules.record import parameters
 from ..seam.surgery import refit
+from ..torch_private.pytrees import pytree
 from .memory_order import filled
 from .overlap import shows_twice
 

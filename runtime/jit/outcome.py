@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Place
@@ -21,6 +20,7 @@ from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
+from ..torch_private.pytrees import pytree
 from .same_containers import containers_in, is_made, put_contents, without_marks
 
 NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."

@@ -26,7 +26,6 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Change
@@ -39,6 +38,7 @@ from ..seam.level_mode import EnteringMode, entering_mode
 from ..seam.levels import SCOPE, Level, values_of
 from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
+from ..torch_private.pytrees import pytree
 from ..trace.provenance import here, text_of
 from ..trace.symbols import SYMBOLIC
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..aot.calls.arguments import Call, Kind, kind_of
 from ..aot.calls.compiled_program import CompiledProgram
@@ -19,6 +18,7 @@ from ..aot.calls.recipe import Recipe
 from ..aot.python_state.reads import Facts
 from ..aot.python_state.summary import StateSummary
 from ..aot.python_state.values import MISSING
+from ..torch_private.pytrees import pytree
 from ..trace.error_lines import raised_by_user
 
 

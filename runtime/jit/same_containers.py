@@ -23,11 +23,10 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from torch.utils import _pytree as pytree
-
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Place
 from ..aot.python_state.values import same
+from ..torch_private.pytrees import pytree
 
 _MUTABLE = frozenset((list, dict, OrderedDict, defaultdict, deque))
 

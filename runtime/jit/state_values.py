@@ -25,11 +25,11 @@ from typing import Any
 import torch
 from torch import fx
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Change, Node, OneByOne, Place
 from ..aot.python_state.program_state import ProgramState, is_tree
+from ..torch_private.pytrees import pytree
 from ..trace.number_reads import AskedForNumber, number_of
 from ..trace.symbols import SYMBOLIC
 from .outcome import Float

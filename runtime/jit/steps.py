@@ -26,7 +26,6 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..aot.calls.recipe import Beside
 from ..aot.capture import opened
@@ -40,6 +39,7 @@ from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
 from ..tape.values import GradValue
+from ..torch_private.pytrees import pytree
 from ..trace.number_reads import AskedForNumber, OtherSide, going
 from ..trace.symbols import SYMBOLIC
 from .asked_attributes import Attributes, TensorAttributes, refuse_lost, tensors_by_key

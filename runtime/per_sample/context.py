@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from ..func import trees
 from ..rules.samples.factors import Tensor, wide
@@ -29,6 +28,7 @@ from ..session.subclasses import NATIVE
 from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
+from ..torch_private.pytrees import pytree
 from ..trace.provenance import here
 from . import custom_functions as _functions  # noqa: F401  # it declares the rule of custom Functions
 from .batch_means import REPLACED

@@ -7,7 +7,6 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..func import trees
 from ..func.batch import BatchLevel
@@ -19,6 +18,7 @@ from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Input
 from ..tape.values import edge_of
+from ..torch_private.pytrees import pytree
 from ..trace.stack_room import with_room
 from .grads import LIMIT, Parameter, PerSampleGrads
 from .sample_level import Samples

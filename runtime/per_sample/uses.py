@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..func import vmap
 from ..rules.ops import Op
@@ -16,6 +15,7 @@ from ..rules.samples.factors import Dense, Tensor, Term, reduced
 from ..seam.levels import Level
 from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED
+from ..torch_private.pytrees import pytree
 from .general import General
 
 Use = tuple[Edge, Term]

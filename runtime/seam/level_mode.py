@@ -16,8 +16,10 @@ from .surgery import now
 from .transforms_of_torch import of_returned_transform, refuse_value_of_torch
 from .user_code import unwatched
 
-n_modes, mode_at = torch._C._len_torch_dispatch_stack, torch._C._get_dispatch_stack_at
-_push, _pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
+n_modes = torch._C._len_torch_dispatch_stack
+mode_at = torch._C._get_dispatch_stack_at
+_push = torch._C._push_on_torch_dispatch_stack
+_pop = torch._C._pop_torch_dispatch_stack
 _ZEROS_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
 
 

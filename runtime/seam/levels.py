@@ -20,10 +20,10 @@ from typing import Any, NoReturn
 import torch
 from torch._C import _disabled_torch_function_impl
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _pop_mode_temporarily
 
 from ..errors import EscapedValue, InplaceError, called_from
+from ..torch_private.pytrees import pytree
 from .ambient import Ambient
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, set_excluded, uncounted
 from .literals import has_values, readable, stacked

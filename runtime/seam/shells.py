@@ -25,7 +25,6 @@ VALUES: set[type] = set()
 ON_NEW_VALUES: list[Callable[[type], None]] = []
 make_subclass = torch.Tensor._make_subclass
 _make_wrapper = torch.Tensor._make_wrapper_subclass
-# after it a kernel or NumPy that asks for the data pointer gets an error of torch's
 _close_memory = torch._C._set_throw_on_mutable_data_ptr
 _inference = torch.is_inference_mode_enabled
 # ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..errors import called_from
+from ..torch_private.pytrees import pytree
 
 # sets the type of an object, which may say another class when it is asked for ``__class__``
 set_class: Any = object.__dict__["__class__"].__set__

@@ -18,14 +18,13 @@ import torch
 from ..errors import called_from
 from .ambient import Ambient
 
-_functorch = torch._C._functorch
-innermost_of_torch: Callable[[], Any] = _functorch.peek_interpreter_stack
+innermost_of_torch: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
 """The innermost transform of torch's own that runs, or None."""
-_is_wrapped: Callable[[torch.Tensor], bool] = _functorch.is_functorch_wrapped_tensor
-_is_functional: Callable[[torch.Tensor], bool] = _functorch.is_functionaltensor
+_is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+_is_functional: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functionaltensor
 _sync: Callable[[torch.Tensor], None] = torch._sync  # type: ignore[attr-defined]
-_unwrapped: Callable[[torch.Tensor], torch.Tensor] = _functorch.get_unwrapped
-_unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = _functorch.unwrap_if_dead
+_unwrapped: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.get_unwrapped
+_unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.unwrap_if_dead
 
 
 class Wrapping(Ambient):

@@ -24,7 +24,6 @@ import torch
 from torch._library.simple_registry import find_torch_dispatch_rule
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import NestedTensor
@@ -34,6 +33,7 @@ from ..seam.keys import reopen_keys
 from ..seam.levels import SCOPE, Level, Value, composes, innermost
 from ..seam.shells import ON_NEW_VALUES, VALUES, make_subclass, same_shape
 from ..tape.running import STAND_INS
+from ..torch_private.pytrees import pytree
 from . import pickling
 from .tensor import _STATE, SESSION, Tensor, dispatches, wrap
 

@@ -23,8 +23,7 @@ from .running import RUNNING
 _LARGE = 4096
 _use_count = torch._C._storage_Use_Count
 _STRIDED = torch.strided
-# torch 2.11 has no such switch
-_layout_enforced = getattr(torch._C, "_is_grad_layout_enforcement_enabled", lambda: True)
+_layout_enforced = torch._C._is_grad_layout_enforcement_enabled
 
 
 def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:

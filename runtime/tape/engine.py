@@ -33,7 +33,7 @@ from .saved import Packed
 # Their sequence numbers are -1, because torch has no Python function that starts an event with
 # another number.
 
-enabled = torch._C._autograd._profiler_enabled
+_enabled = torch._C._autograd._profiler_enabled
 _Event: Any = torch._C._profiler._RecordFunctionFast
 
 
@@ -52,7 +52,6 @@ def reported(node: TapeNode) -> Generator[None]:
 _MAX_DEPTH = 32
 _ids = itertools.count()
 _function_modes = torch._C._len_torch_function_stack
-# modes over torch's functions see no call of a formula, as in torch, whose formulas are in C++
 _unseen = torch._C.DisableTorchFunction
 _NOTHING = nullcontext()
 
@@ -190,7 +189,7 @@ class GraphTask:
         would pay for more frames."""
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
-        profiled = enabled()
+        profiled = _enabled()
         surrounded = profiled or bool(_function_modes())
         # whether a leaf may get its gradient without its own turn
         at_once = self.captured is None and self.accumulate and not profiled
@@ -359,7 +358,7 @@ class GraphTask:
         if is_op and all(g is None for g in grads):
             return (None,) * len(node.edges)
         with (
-            reported(node) if enabled() else _NOTHING,
+            reported(node) if _enabled() else _NOTHING,
             _unseen()
             if node.unseen and _function_modes() and not (is_op and _unpacks(node))
             else _NOTHING,

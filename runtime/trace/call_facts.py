@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from ..rules.hidden_writes import may_hide
 from ..rules.ops import is_composite, op_of
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
+from ..torch_private.pytrees import pytree
 from .provenance import here
 
 aten = torch.ops.aten

@@ -27,11 +27,11 @@ from torch._ops import (
 )
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, innermost
+from ..torch_private.pytrees import pytree
 from .composite_kernels import symbolic
 from .provenance import here
 from .trace_level import Trace

@@ -32,7 +32,6 @@ from torch.fx.experimental.symbolic_shapes import (
     statically_known_false,
     statically_known_true,
 )
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._sympy.functions import IntTrueDiv, TruncToInt
 from torch.utils._sympy.interp import sympy_interp
@@ -40,6 +39,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..seam import factories
 from ..seam.levels import Value
+from ..torch_private.pytrees import pytree
 from .abstract_values import faked
 from .generated_code import function
 from .outside import held_by_session

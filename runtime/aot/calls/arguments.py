@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ...errors import NestedTensor
 from ...functionalize.overlap import shows_twice
@@ -19,6 +18,7 @@ from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge
 from ...tape.values import edge_of
+from ...torch_private.pytrees import pytree
 from ...trace.provenance import here
 from ..capture import opened
 from ..capture.subclass_parts import Layout, flattened, layout_of

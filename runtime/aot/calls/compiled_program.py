@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.inplace import unrecorded
 from ...tape.saved import refuse_inference
+from ...torch_private.pytrees import pytree
 from ...trace.error_lines import name_origin
 from ...trace.random_states import seeded
 from ..capture.aliasing import Group, memory_of, place_of, sharing

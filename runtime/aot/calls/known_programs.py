@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...torch_private.pytrees import pytree
 from .arguments import Call, Kind
 from .compiled_program import CompiledProgram
 from .guards import Take

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from ...seam.user_code import watched
 from ...session.tensor import unwrap
+from ...torch_private.pytrees import pytree
 from ...trace.error_lines import naming_line
 from ...trace.graph_module import LateGraphModule
 from ...trace.number_reads import on_side

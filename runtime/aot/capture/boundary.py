@@ -18,12 +18,12 @@ from enum import Enum
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ...seam.keys import uncounted
 from ...session.leaf import plain_of
 from ...session.tensor import SESSION, Tensor, unwrap, wrap
 from ...tape.values import edge_of
+from ...torch_private.pytrees import pytree
 from ...trace.provenance import Line, happened_at
 from ...trace.random_states import Seeding
 

@@ -15,10 +15,8 @@ without_autocast: Any = torch._C._DisableAutocast
 _devices = torch._C._autocast_supported_devices()
 _inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
 _warns_only = torch.is_deterministic_algorithms_warn_only_enabled
-_deterministic, _function_modes = (
-    torch._C._get_deterministic_algorithms,
-    torch._C._len_torch_function_stack,
-)
+_deterministic = torch._C._get_deterministic_algorithms
+_function_modes = torch._C._len_torch_function_stack
 
 
 @contextmanager

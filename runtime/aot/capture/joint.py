@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from ...seam.generator_states import own_draws
 from ...tape.saved import HOOKS
+from ...torch_private.pytrees import pytree
 from ...trace.graph_capture import module_of, trace_flat
 from ...trace.graph_module import GraphModule, LateGraphModule, with_values
 from ...trace.symbols import Abstraction

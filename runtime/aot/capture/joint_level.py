@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_node import FunctionNode
@@ -24,6 +23,7 @@ from ...tape.nodes import Input, Node
 from ...tape.running import RUNNING
 from ...tape.values import GradValue, edge_of
 from ...tape.view_history import base_edge
+from ...torch_private.pytrees import pytree
 from ...trace.provenance import here, user_line
 from ...trace.trace_level import LITERAL_KINDS, Trace
 from ..control_flow.branches import ControlFlow

@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from ...functionalize.functional_level import FunctionalValue
 from ...seam.level_mode import EnteringMode, entering_mode
@@ -39,6 +38,7 @@ from ...tape.accumulate import has_required_layout, laid_out
 from ...tape.gradient_edges import GradientEdge
 from ...tape.nodes import Input, Node
 from ...tape.values import GradValue, edge_of
+from ...torch_private.pytrees import pytree
 from ...trace.outside import address
 from ...trace.provenance import here
 from ...trace.trace_value import TracedValue

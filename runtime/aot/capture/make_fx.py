@@ -15,9 +15,9 @@ import torch
 from torch import fx
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.proxy import GraphAppendingTracer
-from torch.utils import _pytree as pytree
 
 from ...seam.transforms_of_torch import refuse_value_of_torch
+from ...torch_private.pytrees import pytree
 from ...trace.error_lines import naming_line
 from ...trace.graph_capture import module_of, run_trace
 from ...trace.pre_dispatch import PreDispatchTrace

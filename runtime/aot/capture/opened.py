@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
+from ...torch_private.pytrees import pytree
 from ...trace.symbol_values import KINDS
 from ..python_state.values import MISSING, attributes_of, slot_value, slots_of
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ...functionalize.functional_level import FunctionalValue
 from ...tape.values import GradValue
+from ...torch_private.pytrees import pytree
 from ...trace.provenance import made_at
 from ...trace.symbols import SYMBOLIC
 from ..python_state.closed_over import computed_at, holds_values

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ...autograd.function_node import FunctionNode
 from ...functionalize.functional_level import FunctionalValue
@@ -21,6 +20,7 @@ from ...seam.levels import living
 from ...tape.engine import execute
 from ...tape.nodes import Edge, Node
 from ...tape.nodes import Input as Leaf
+from ...torch_private.pytrees import pytree
 from ...trace.provenance import happened_at
 from ...trace.random_states import RandomStates, Seeding
 from ...trace.trace_level import Trace

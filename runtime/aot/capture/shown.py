@@ -22,13 +22,13 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from ...functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ...seam.shells import VALUES
 from ...tape import hooks
 from ...tape.values import GradValue
+from ...torch_private.pytrees import pytree
 from ...trace.provenance import here
 from .subclass_parts import composed
 

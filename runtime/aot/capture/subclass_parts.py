@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...errors import NestedTensor
 from ...seam.levels import Value, levels_of
 from ...session.tensor import dispatches, unwrap
+from ...torch_private.pytrees import pytree
 from ...trace.symbols import SYMBOLIC
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import fx
-from torch.utils import _pytree as pytree
+
+from ...torch_private.pytrees import pytree
 
 _MARK = "tangent"
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
+from ...torch_private.pytrees import pytree
 from ..python_state.values import SIMPLE, same
 from .opened import Context
 

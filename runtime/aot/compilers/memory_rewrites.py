@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from ...huge_pages import LARGE, empty_in_huge_pages
+from ...torch_private.pytrees import pytree
 from ...trace.graph_edits import add_call
 from ..capture.aliasing import may_alias
 from .overloads import calls_of, on_cpu, static, with_out

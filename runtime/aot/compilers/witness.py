@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...torch_private.pytrees import pytree
 
 
 def example(a: Any) -> Any:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
@@ -28,6 +27,7 @@ from ...seam import factories
 from ...seam.generator_states import own_draws
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value, bottom, innermost, levels_of
+from ...torch_private.pytrees import pytree
 from ...trace.call_facts import facts_of
 from ...trace.graph_capture import module_of, run_trace
 from ...trace.pre_dispatch import note_modes, suspended

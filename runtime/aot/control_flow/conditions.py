@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_rules import VmapInfo
@@ -17,6 +16,7 @@ from ...func.jvp import jvp
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.level_mode import entered
 from ...seam.levels import levels_of
+from ...torch_private.pytrees import pytree
 from ...trace.provenance import here, line_of
 from ...trace.regions import running_traces
 from ...trace.symbols import undecided

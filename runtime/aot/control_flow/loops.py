@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_rules import VmapInfo
@@ -21,6 +20,7 @@ from ...func.grad import vjp
 from ...func.jvp import jvp
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import levels_of
+from ...torch_private.pytrees import pytree
 from ...trace.graph_module import GraphModule
 from ...trace.provenance import here, made_at
 from ...trace.regions import running_traces, traced

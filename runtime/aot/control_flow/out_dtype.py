@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from ...autograd.function_rules import VmapInfo
@@ -25,6 +24,7 @@ from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value
 from ...session.tensor import unwrap
+from ...torch_private.pytrees import pytree
 from ...trace.trace_level import Trace
 from .branches import ControlFlow
 from .conditions import replaced

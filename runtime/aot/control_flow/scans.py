@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_rules import VmapInfo
@@ -18,6 +17,7 @@ from ...func.grad import vjp
 from ...func.jvp import jvp
 from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
+from ...torch_private.pytrees import pytree
 from ...trace.provenance import here
 from ...trace.regions import traced
 from ...trace.symbols import unchecked

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 from torch._ops import _higher_order_ops
-from torch.utils import _pytree as pytree
 
+from ...torch_private.pytrees import pytree
 from ...trace.provenance import here
 from ...trace.regions import traced
 from .torch_operators import OURS, refuse, stands_for

@@ -26,7 +26,6 @@ import torch
 from torch import fx
 from torch._C import DispatchKey
 from torch._higher_order_ops import utils as torch_utils
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from ...func.draws import DrawPerElement
@@ -34,6 +33,7 @@ from ...functionalize.functional_level import FunctionalLevel
 from ...seam.level_mode import LevelMode
 from ...seam.levels import Value, innermost, levels_of
 from ...seam.shells import ON_NEW_VALUES, VALUES
+from ...torch_private.pytrees import pytree
 from ...trace.graph_module import GraphModule
 from ...trace.pre_dispatch import PreDispatchMode
 from ...trace.provenance import here
