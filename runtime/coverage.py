@@ -14,6 +14,7 @@ import torch
 from .facts.derivatives import has_formula
 from .rules.ops import op_of
 from .rules.record import NESTED, RECORDS, Record
+from .torch_private.dispatcher import OpOverload
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def rows() -> list[Row]:
     ]
 
 
-def _row(func: torch._ops.OpOverload, record: Record) -> Row:
+def _row(func: OpOverload, record: Record) -> Row:
     undifferentiable = record.vjp is None and record.nondiff is True
     vjp = "none needed" if undifferentiable else "own" if record.vjp is not None else "missing"
     if isinstance(record.jvp, str):

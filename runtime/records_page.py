@@ -16,6 +16,7 @@ import torch
 from .rules.derive.batch_rules import elementwise
 from .rules.ops import op_of
 from .rules.record import RECORDS, Formula, Record, parameters
+from .torch_private.dispatcher import OpOverload
 
 WIDEST = 110  # characters of a formula that is shown
 _HOLE = "HOLE"
@@ -56,7 +57,7 @@ def markdown() -> str:
     return "\n".join(lines)
 
 
-def _cells(func: torch._ops.OpOverload, record: Record) -> tuple[str, ...]:
+def _cells(func: OpOverload, record: Record) -> tuple[str, ...]:
     """The columns after the first."""
     known = op_of(func).arg_names
     vjp = (

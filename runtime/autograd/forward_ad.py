@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._contextlib import _DecoratorContextManager
 
 from ..errors import NestedTensor
 from ..seam.levels import Value
@@ -26,6 +25,7 @@ from ..tape.running import (
     stand_in,
     step_down,
 )
+from ..torch_private.mode_stacks import DecoratorContextManager
 from .function import TANGENT_NOT_WRITTEN, position_of, record, rule
 
 __all__ = [
@@ -86,7 +86,7 @@ def exit_dual_level(*, level: int | None = None) -> None:
     dual.tangents.close()
 
 
-class dual_level(_DecoratorContextManager):
+class dual_level(DecoratorContextManager):
     """As ``torch.autograd.forward_ad.dual_level``: ``with dual_level():`` around a forward-mode
     pass, or a decorator."""
 

@@ -8,11 +8,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import (
-    _get_current_dispatch_mode,
-    _get_current_dispatch_mode_stack,
-    _pop_mode_temporarily,
-)
 
 from ..func.batch import BatchLevel
 from ..func.draws import DrawPerElement
@@ -22,6 +17,11 @@ from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value, levels_of
 from ..tape.running import computes_tangents
 from ..tape.view_history import View, aliases
+from ..torch_private.mode_stacks import (
+    current_dispatch_mode,
+    current_dispatch_modes,
+    without_innermost_mode,
+)
 from ..torch_private.pytrees import pytree
 from .function import (
     _EXTENDING,
@@ -132,7 +132,7 @@ def _written(
 def _outside_batch(level: BatchLevel) -> Iterator[None]:
     """Turn the randomness of ``level`` off. A ``vmap`` staticmethod reads it from ``info`` and
     draws for the whole batch. A generated rule enters levels of its own."""
-    mode = _get_current_dispatch_mode()
+    mode = current_dispatch_mode()
     if level.randomness == "error":
         torch._C._vmapmode_decrement_nesting()
         try:
@@ -140,7 +140,7 @@ def _outside_batch(level: BatchLevel) -> Iterator[None]:
         finally:
             torch._C._vmapmode_increment_nesting()
     elif isinstance(mode, DrawPerElement) and mode.level is level:
-        with _pop_mode_temporarily():
+        with without_innermost_mode():
             yield
     else:
         yield
@@ -273,8 +273,8 @@ def _below(level: FunctionalLevel) -> Iterator[None]:
     """Turn the mode of ``level`` and those entered after it off. A value that is read there is one
     of outer levels."""
     with ExitStack() as stack:
-        while level.mode in _get_current_dispatch_mode_stack():
-            stack.enter_context(_pop_mode_temporarily())
+        while level.mode in current_dispatch_modes():
+            stack.enter_context(without_innermost_mode())
         yield
 
 
@@ -282,8 +282,8 @@ def _below(level: FunctionalLevel) -> Iterator[None]:
 def _outside(level: FunctionalLevel) -> Iterator[None]:
     """Turn the mode of ``level`` off, so that the level does not see calls on tensors
     of outer levels."""
-    if _get_current_dispatch_mode() is level.mode:
-        with _pop_mode_temporarily():
+    if current_dispatch_mode() is level.mode:
+        with without_innermost_mode():
             yield
     else:
         yield

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import NestedTensor
 from ..seam.ambient import Ambient
@@ -20,6 +19,8 @@ from ..tape.gradient_edges import GradientEdge, get_gradient_edge, register_mult
 from ..tape.nodes import Node
 from ..tape.saved import HOOKS
 from ..tape.tape import Tape
+from ..torch_private.dispatcher import OpOverload
+from ..torch_private.mode_stacks import TorchDispatchMode
 
 __all__ = [
     "GradientEdge",
@@ -192,7 +193,7 @@ class _CopyBeforeWrite(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,

@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import torch
-from torch._library.custom_ops import OPDEFS
-
 from ..rules.ops import PROVIDERS, Op
+from ..torch_private.dispatcher import OPDEFS, OpOverload
 from .function import Function
 
 _FORMULAS = {"vjp": "_backward_fn", "batch": "_vmap_fn"}  # attributes of an op's definition
 # of each argument: the number of tensors if it is a list, because a Function takes each tensor
 # as an argument
 Lengths = tuple[int | None, ...]
-_functions: dict[tuple[torch._ops.OpOverload, Lengths], type[Function]] = {}
+_functions: dict[tuple[OpOverload, Lengths], type[Function]] = {}
 
 
 def _registered(op: Op, rule: str) -> Callable[..., Any] | None:

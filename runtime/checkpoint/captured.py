@@ -25,6 +25,7 @@ from ..functionalize.stores import WriteWatch
 from ..seam.levels import Value
 from ..tape.running import RUNNING
 from ..tape.saved import Saved
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.pytrees import pytree
 from ..trace.call_facts import facts_of
 from ..trace.provenance import here
@@ -90,7 +91,7 @@ def _write_to_older(calls: list[fx.Node]) -> bool:
     inside = set(calls)
     for n in calls:
         func: Any = n.target
-        if not isinstance(func, torch._ops.OpOverload) or not (facts := facts_of(func)).may_write:
+        if not isinstance(func, OpOverload) or not (facts := facts_of(func)).may_write:
             continue
         # an op that hides its writes may write to any argument
         targets = [n.args[i] for i in facts.written if i < len(n.args)] or n.all_input_nodes
@@ -101,7 +102,7 @@ def _write_to_older(calls: list[fx.Node]) -> bool:
 
 def _origin(n: fx.Node, inside: set[fx.Node]) -> fx.Node:
     """The call whose memory ``n`` shows, or a node from before."""
-    while n in inside and isinstance(n.target, torch._ops.OpOverload) and runs_again(n.target):
+    while n in inside and isinstance(n.target, OpOverload) and runs_again(n.target):
         if not n.all_input_nodes:
             break
         n = n.all_input_nodes[0]
@@ -210,7 +211,7 @@ def _wish(policy: Policy | None, n: fx.Node) -> CheckpointPolicy:
     func: Any = n.target
     if policy is None:
         return CheckpointPolicy.MUST_RECOMPUTE
-    if not isinstance(func, torch._ops.OpOverload) or func in SAC_IGNORED_OPS or runs_again(func):
+    if not isinstance(func, OpOverload) or func in SAC_IGNORED_OPS or runs_again(func):
         return CheckpointPolicy.PREFER_RECOMPUTE
     args, kwargs = fx.map_arg((n.args, n.kwargs), lambda a: a.meta.get("val"))
     wish = policy(

@@ -7,8 +7,9 @@ import traceback
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from ..torch_private.mode_stacks import TorchDispatchMode
 
 
 def _shown(x: Any) -> str:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from ..seam.levels import Value, innermost
+from ..torch_private.dispatcher import OpOverload, OpOverloadPacket
+from ..torch_private.mode_stacks import TorchDispatchMode
 
 _aten = torch.ops.aten
 SAC_IGNORED_OPS: set[Any] = {
@@ -187,9 +188,9 @@ def create_selective_checkpoint_contexts(
     policy: Policy
     if isinstance(policy_fn_or_list, list):
         for op in policy_fn_or_list:
-            if not isinstance(op, torch._ops.OpOverload):
+            if not isinstance(op, OpOverload):
                 advice = ""
-                if isinstance(op, torch._ops.OpOverloadPacket):
+                if isinstance(op, OpOverloadPacket):
                     advice = (
                         "Please update the OpOverloadPacket to a specific OpOverload: "
                         "torch.ops.aten.mm.default, not torch.ops.aten.mm."

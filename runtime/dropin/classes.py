@@ -14,6 +14,7 @@ from ..seam.shells import VALUES
 from ..seam.surgery import exchange, set_class
 from ..session.subclasses import HOOKS, holds_instance, note_policy, unnoted, wrapper_subclass
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
+from ..torch_private.mode_stacks import unseen_by_classes
 from .patches import Patches
 from .tensor_attributes import UNINITIALIZED, patch_attributes
 from .tensor_factories import as_runtime, inside_dispatch
@@ -113,7 +114,7 @@ def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **option
     if options or issubclass(cls, UNINITIALIZED) or (inside_dispatch() and not _in_hook(cls)):
         return _make_subclass(cls, unwrap(data), require_grad, **options)
     kind = getattr(cls, "_kind", cls)
-    with torch._C.DisableTorchFunctionSubclass():  # the attributes of the class are set later
+    with unseen_by_classes():  # the attributes of the class are set later
         if dispatches(kind):
             return wrap(_make_subclass(kind, unwrap(data)), require_grad)
         return as_kind(wrap(data.detach()), kind).requires_grad_(require_grad)

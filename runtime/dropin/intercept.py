@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..autograd import function, function_node
 from ..seam.level_mode import LevelMode, entering
@@ -33,6 +32,7 @@ from ..seam.shells import VALUES
 from ..seam.surgery import now
 from ..seam.transforms_of_torch import WRAPPING, DualLevelOfTorch
 from ..session.tensor import Tensor
+from ..torch_private.mode_stacks import current_dispatch_modes
 from ..trace.provenance import here
 
 _in_functorch = torch._C._are_functorch_transforms_active
@@ -178,7 +178,7 @@ def _trace(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None)
 
 
 def _enter_trace(self: Any) -> Any:
-    modes: list[Any] = _get_current_dispatch_mode_stack()
+    modes: list[Any] = current_dispatch_modes()
     # torch puts the modes of its traces below those of users: ours would see the calls first
     for mode in modes:
         if isinstance(mode, LevelMode):

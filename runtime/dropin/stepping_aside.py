@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..autograd import function
 from ..autograd.function import Function
@@ -24,6 +23,7 @@ from ..autograd.function_node import INTERFACES
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..session.tensor import Tensor, wrap
+from ..torch_private.mode_stacks import without_modes
 from ..torch_private.pytrees import pytree
 from .patches import Patches
 
@@ -121,7 +121,7 @@ class Exchange:
             return t
         found = self._plain.get(id(t))
         if found is None:
-            with _disable_current_modes():
+            with without_modes():
                 made = t._inner.detach()
                 if isinstance(t, torch.nn.Parameter):
                     made = torch.nn.Parameter(made, t.requires_grad)

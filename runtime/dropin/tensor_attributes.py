@@ -21,6 +21,7 @@ from ..seam.levels import Value
 from ..seam.shells import VALUES
 from ..session.subclasses import NATIVE, PUBLIC, asking
 from ..session.tensor import Tensor
+from ..torch_private.mode_stacks import unseen_by_classes
 from .patches import Patches
 
 UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
@@ -62,7 +63,7 @@ class Property:
             if not isinstance(t, UNINITIALIZED):
                 return self.native.__get__(t)
             # the class of a lazy parameter recognizes torch's own descriptors alone
-            with torch._C.DisableTorchFunctionSubclass():
+            with unseen_by_classes():
                 return self.native.__get__(t)
         # `_grad` is another name of `grad`, as in torch
         found = _own(t, "grad" if self.name == "_grad" else self.name)
@@ -73,7 +74,7 @@ class Property:
             if not isinstance(t, UNINITIALIZED):
                 self.native.__set__(t, value)
                 return
-            with torch._C.DisableTorchFunctionSubclass():
+            with unseen_by_classes():
                 self.native.__set__(t, value)
             return
         found = _own(t, "grad" if self.name == "_grad" else self.name)

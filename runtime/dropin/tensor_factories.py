@@ -15,7 +15,6 @@ import torch
 import torch.nested
 import torch.signal.windows
 import torch.utils._device
-from torch._C import DispatchKey
 from torch.utils._pytree import tree_map_only
 
 from ..seam.levels import SCOPE, Value, lifted
@@ -23,9 +22,9 @@ from ..seam.literals import has_values, readable, stacked
 from ..seam.shells import VALUES
 from ..session.tensor import Tensor, unwrap, wrap
 from ..tape.values import GradValue
+from ..torch_private.dispatcher import DispatchKey, is_excluded
+from ..torch_private.mode_stacks import number_of_function_modes, unseen_by_handlers
 
-_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-_function_modes = torch._C._len_torch_function_stack
 _torch_tensor = torch.tensor
 _torch_nested_tensor = torch.nested.nested_tensor
 # not an autograd key: inference mode switches those off in user code too
@@ -56,7 +55,7 @@ _NAMES = {
 
 def inside_dispatch() -> bool:
     """Whether this code runs inside the handling of an ATen call."""
-    return bool(_excluded(_ABOVE_PYTHON))
+    return bool(is_excluded(_ABOVE_PYTHON))
 
 
 def as_runtime(result: Any, requires_grad: bool = False) -> Any:
@@ -128,9 +127,9 @@ def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
                 kwargs["requires_grad"] = True
             return factory(*args, **kwargs)
         result = factory(*args, **kwargs)
-        if not _function_modes():
+        if not number_of_function_modes():
             return as_runtime(_with_one_counter(result) if alike else result, requires_grad)
-        with torch._C.DisableTorchFunction():  # a mode of the user's sees the factory alone
+        with unseen_by_handlers():  # a mode of the user's sees the factory alone
             return as_runtime(_with_one_counter(result) if alike else result, requires_grad)
 
     del made.__wrapped__  # a built-in function has no source to show

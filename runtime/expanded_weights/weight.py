@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from ..seam.levels import Value
 from ..session.tensor import SESSION, unwrap
+from ..torch_private.mode_stacks import unseen_by_classes
 from .delivery import Delivery, add_to_grad_sample
 
 Rule = TypeVar("Rule")
@@ -102,10 +103,10 @@ class ExpandedWeight(torch.Tensor):
             return _run_layer(func, args, kwargs)
         name = getattr(func, "__name__", repr(func))
         if name == "requires_grad_":  # while the tensor is made
-            with torch._C.DisableTorchFunctionSubclass():
+            with unseen_by_classes():
                 return func(*args, **kwargs)
         if name == "__get__" or name in _FACTS:
-            with torch._C.DisableTorchFunctionSubclass():
+            with unseen_by_classes():
                 return func(*(_original(a) for a in args), **kwargs)
         raise RuntimeError(
             f"Expanded Weights encountered but cannot handle function {name}. "

@@ -26,6 +26,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.pytrees import pytree
 from ..trace.abstract_values import faked
 from ..trace.symbols import Abstraction
@@ -313,7 +314,7 @@ def _move_checks(graph: fx.Graph) -> None:
     fail where a check does not hold, as an item of ``chunk`` that is not there."""
     known = {n for n in graph.nodes if n.op in ("placeholder", "get_attr")}
     for n in graph.nodes:
-        of_sizes = n.target in _OF_SIZES or not isinstance(n.target, torch._ops.OpOverload)
+        of_sizes = n.target in _OF_SIZES or not isinstance(n.target, OpOverload)
         if n.op == "call_function" and of_sizes and known.issuperset(n.all_input_nodes):
             known.add(n)
     needed: set[fx.Node] = set()

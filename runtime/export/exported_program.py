@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
@@ -29,6 +28,7 @@ from ..aot.capture.joint import Joint
 from ..aot.capture.outputs import leaf_of
 from ..func.functional_call import functional_call
 from ..seam.shells import make_subclass
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at, made_at, origin_of
@@ -73,7 +73,7 @@ def export(
     *,
     dynamic_shapes: Any = None,
     dynamic: bool = False,
-    decompositions: Mapping[torch._ops.OpOverload, Callable[..., Any]] | None = None,
+    decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
     output_loss_index: int | None = None,
 ) -> ExportedProgram:
     """``f``, a module or a function, on ``args`` as a ``torch.export.ExportedProgram``.
@@ -436,7 +436,7 @@ def _describe_sizes(graph: fx.Graph) -> None:
             values = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
             node.meta["val"] = (
                 node.target(*values[0], **values[1])
-                if not isinstance(node.target, torch._ops.OpOverload)
+                if not isinstance(node.target, OpOverload)
                 else None
             )
 
@@ -448,7 +448,7 @@ def _takes_memory_as_it_lies(node: fx.Node) -> bool:
         func: Any = user.target
         if func in (aten.as_strided.default, aten.as_strided_scatter.default):
             return True
-        is_view = isinstance(func, torch._ops.OpOverload) and any(
+        is_view = isinstance(func, OpOverload) and any(
             a.alias_info is not None for a in func._schema.arguments
         )
         if is_view and _takes_memory_as_it_lies(user):

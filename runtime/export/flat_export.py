@@ -28,6 +28,7 @@ from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
 from ..seam.generator_states import own_draws
 from ..seam.levels import living
 from ..seam.user_code import watched
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at
@@ -567,9 +568,9 @@ def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
 def _is_view(n: fx.Node) -> bool:
     """Whether the result shares memory with the first argument. An item of a list of views does."""
     func: Any = n.target
-    if not isinstance(func, torch._ops.OpOverload):
+    if not isinstance(func, OpOverload):
         source = n.all_input_nodes[0]
-        return isinstance(source.target, torch._ops.OpOverload) and _is_view(source)
+        return isinstance(source.target, OpOverload) and _is_view(source)
     return func._schema.arguments[0].alias_info is not None  # of an op that writes to nothing
 
 

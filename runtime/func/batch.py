@@ -24,11 +24,11 @@ from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from ..rules.tensors import foreach
 from ..rules.tensors.reading import CONTROL_FLOW, ITEM, agreed_number
 from ..seam.ambient import Ambient
-from ..seam.keys import set_excluded
 from ..seam.levels import Level, Value, run_elementwise
 from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA
+from ..torch_private.dispatcher import OpOverload, set_excluded
 from ..trace.torch_checks import complaint
 from . import draws, element_check, trees
 
@@ -138,7 +138,7 @@ class BatchLevel(Level):
         """``t``, which all elements share, as a batch."""
         return self.wrap(t.expand(self.size, *t.shape))
 
-    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         try:
             rule = op.batch
@@ -380,7 +380,7 @@ class EmptyBatch(BatchLevel):
 
     __slots__ = ()
 
-    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         try:
             return super().call(func, args, kwargs)
         except OWN_ERRORS:

@@ -8,18 +8,28 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode_temporarily
 
 from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, generator_of, op_of
 from ..rules.record import RECORDS
-from ..seam.keys import VIEWS, reopen_keys, set_excluded
+from ..seam.keys import VIEWS, reopen_keys
 from ..seam.levels import hand_over, innermost, lifted, scope_outside
+from ..torch_private.dispatcher import (
+    DispatchKeySet,
+    has_kernel_for_key,
+    is_excluded,
+    key_named,
+    set_excluded,
+    without_keys,
+)
+from ..torch_private.mode_stacks import (
+    TorchDispatchMode,
+    dispatch_mode_at,
+    number_of_dispatch_modes,
+    without_innermost_mode,
+)
 from ..trace.error_lines import name_line
 from . import element_check
-
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-
 
 _UNSAID = (
     "vmap: called random operation while in randomness error mode. Say with randomness='same' "
@@ -130,7 +140,7 @@ def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list
 
 
 _refusals = torch.library.Library("aten", "IMPL", "VmapMode")
-_VMAP_MODE = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("VmapMode"))
+_VMAP_MODE = DispatchKeySet(key_named("VmapMode"))
 
 
 def _raise_in_vmap_mode(op: Op) -> None:
@@ -140,7 +150,7 @@ def _raise_in_vmap_mode(op: Op) -> None:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if is_random(op, args, kwargs):
             raise DrawError()
-        with torch._C._ExcludeDispatchKeyGuard(_VMAP_MODE):
+        with without_keys(_VMAP_MODE):
             return op.func(*args, **kwargs)
 
     _refusals.impl(op.func, kernel)
@@ -149,9 +159,7 @@ def _raise_in_vmap_mode(op: Op) -> None:
 # ops that draw and have no record of their own: in-place forms of ops that have one
 _WITHOUT_RECORD = (torch.ops.aten.rrelu_with_noise_.default,)
 for _func in (*(func for func, record in RECORDS.items() if record.draws), *_WITHOUT_RECORD):
-    if _func.namespace == "aten" and not torch._C._dispatch_has_kernel_for_dispatch_key(
-        _func._name, "VmapMode"
-    ):
+    if _func.namespace == "aten" and not has_kernel_for_key(_func._name, "VmapMode"):
         _raise_in_vmap_mode(op_of(_func))
 
 
@@ -209,7 +217,7 @@ class DrawPerElement(TorchDispatchMode):
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = _is_excluded(VIEWS)
+        before = is_excluded(VIEWS)
         reopen_keys(func)
         set_excluded(VIEWS, True)  # the dispatcher has already counted a write to a plain tensor
         try:
@@ -263,10 +271,10 @@ def without_draws(level: Batch) -> Iterator[None]:
     """Run the body of a ``with`` block, which draws nothing, outside of the
     :class:`DrawPerElement` of ``level`` if that mode is innermost. The mode costs each ATen call
     more than a small kernel does."""
-    n = torch._C._len_torch_dispatch_stack()
-    mode: Any = torch._C._get_dispatch_stack_at(n - 1) if n else None
+    n = number_of_dispatch_modes()
+    mode: Any = dispatch_mode_at(n - 1) if n else None
     if not isinstance(mode, DrawPerElement) or mode.level is not level:
         yield
         return
-    with _pop_mode_temporarily():
+    with without_innermost_mode():
         yield

@@ -20,6 +20,7 @@ from ..tape.lift import lift_in_place
 from ..tape.metas import refuse_nested
 from ..tape.running import computes_tangents
 from ..tape.view_history import STALE, WRITTEN, View, aliases, refuse_rebase
+from ..torch_private.dispatcher import OpOverload
 from .tangent_rules import fit, tangent_rule
 
 _AS_STRIDED = torch.ops.aten.as_strided.default
@@ -92,7 +93,7 @@ class DualLevel(Level):
     def is_constant(self, v: Value) -> bool:
         return tangent_of(v) is None
 
-    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         try:
             op = op_of(func)
             if op.record is None and op.composite and op.kind is not INPLACE:

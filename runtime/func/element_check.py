@@ -16,11 +16,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import NestedTensor
 from ..rules.ops import VIEW, Op, generator_of
 from ..seam.shells import VALUES
+from ..torch_private.mode_stacks import without_modes
 from ..trace.symbol_values import has_symbols, symbols_may_occur
 
 # signatures per op; the set is cleared when it is full, since a program may pass a new
@@ -93,7 +93,7 @@ def run(
     empty = 0 in _sizes(args, kwargs).values()
     element = functools.partial(_element, at=at or {}, empty=empty, copied=op.kind is not VIEW)
     with ExitStack() as stack:
-        stack.enter_context(_disable_current_modes())
+        stack.enter_context(without_modes())
         stack.enter_context(torch.no_grad())
         if _random in op.func.tags or (op.record is not None and op.record.draws):
             stack.enter_context(torch.random.fork_rng(devices=_accelerators(args)))

@@ -9,7 +9,6 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from ..errors import NestedTensor
-from ..seam.keys import set_excluded
 from ..seam.level_mode import entered
 from ..seam.levels import Value, living, refuse_closed
 from ..seam.memory import storage_of
@@ -20,14 +19,14 @@ from ..tape.foreign import pass_mark_on
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Edge
 from ..tape.values import GradValue, edge_of
+from ..torch_private.dispatcher import DispatchKey, is_excluded, set_excluded
+from ..torch_private.mode_stacks import number_of_dispatch_modes
 from ..torch_private.pytrees import pytree
 from . import trees
 
 _set_grad_enabled = torch._C._set_grad_enabled
-_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_AUTOGRAD = DispatchKey.AutogradFunctionality
 _inference = torch.is_inference_mode_enabled
-_n_modes = torch._C._len_torch_dispatch_stack
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,7 +36,7 @@ def versioned(x: Any) -> Any:
     """``x``, or an alias of the same memory if it is a tensor of inference mode. The
     alias has a version, and may be written to. While a program is captured it is what
     stands for ``x`` there."""
-    if _n_modes():
+    if number_of_dispatch_modes():
         return entered(x)
     if type(x) in VALUES:
         refuse_value_of_torch(x)
@@ -123,7 +122,7 @@ def _pull(
     roots = [
         (e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None
     ]
-    before = _is_excluded(_AUTOGRAD)
+    before = is_excluded(_AUTOGRAD)
     # torch must not record this pass for plain parameters that the program closed over
     set_excluded(_AUTOGRAD, True)
     try:

@@ -12,17 +12,16 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..errors import InplaceError, called_from
 from ..rules.ops import FUNCTIONAL, Op, op_of
-from ..seam.keys import VIEWS, reopen_keys, set_excluded
+from ..seam.keys import VIEWS, reopen_keys
 from ..seam.levels import Level, Value
+from ..torch_private.dispatcher import is_excluded, set_excluded
+from ..torch_private.mode_stacks import TorchDispatchMode, number_of_dispatch_modes, without_modes
 from ..torch_private.pytrees import pytree
 from ..trace.outside import OutsideMemory, address, written_by
 from . import trees
-
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 
 
 class OutsideWrites(TorchDispatchMode):
@@ -43,7 +42,7 @@ class OutsideWrites(TorchDispatchMode):
         self.lasting = ""
         self.start = Level().number  # the levels of the runs have higher ones
         # a program that is captured has its own view of what is in memory
-        self.inside_modes = torch._C._len_torch_dispatch_stack() > 0
+        self.inside_modes = number_of_dispatch_modes() > 0
 
     def noting(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """``func``, whose writes are noted."""
@@ -64,7 +63,7 @@ class OutsideWrites(TorchDispatchMode):
                 "from outside, whose history or program would show each run. Return the new value "
                 "instead."
             )
-        with _disable_current_modes():
+        with without_modes():
             self.memory.restore()
         self.memory = OutsideMemory()
         self.own.clear()
@@ -79,7 +78,7 @@ class OutsideWrites(TorchDispatchMode):
         ]
         if outside and not self.inside_modes:
             self._save(outside, op, args, kwargs)
-        before = _is_excluded(VIEWS)
+        before = is_excluded(VIEWS)
         reopen_keys(func)
         set_excluded(VIEWS, True)  # the dispatcher has already counted a write to a plain tensor
         try:
@@ -101,7 +100,7 @@ class OutsideWrites(TorchDispatchMode):
         return t
 
     def _save(self, outside: list[Any], op: Op, args: Any, kwargs: dict[str, Any]) -> None:
-        with _disable_current_modes():  # a vmap in the run, which draws, has one
+        with without_modes():  # a vmap in the run, which draws, has one
             for t in outside:
                 if address(t) not in self.memory.tensors:
                     self.memory.hold(t)

@@ -16,8 +16,8 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from ..torch_private.mode_stacks import without_modes
 from .overlap import shows_twice
 
 aten = torch.ops.aten
@@ -137,7 +137,7 @@ def _order(t: torch.Tensor) -> list[int]:
 def _follows_memory() -> bool:
     """Whether ``bernoulli_`` on the CPU draws in the order of memory. It does not on processors for
     which torch calls MKL."""
-    with _disable_current_modes():
+    with without_modes():
         plain, turned = torch.zeros(8, 16), torch.zeros(8, 16)
         plain.bernoulli_(0.5, generator=torch.Generator().manual_seed(0))
         turned.t().bernoulli_(0.5, generator=torch.Generator().manual_seed(0))

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import InplaceError
 from ..seam.levels import Value
 from ..seam.memory import storage_of
+from ..torch_private.mode_stacks import without_dispatch_to_python, without_modes
 from ..trace.provenance import here
 
 aten = torch.ops.aten
@@ -114,7 +114,7 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     if a.dtype is not b.dtype:
         return True
     start, end = min(a_start, b_start) // a.itemsize, max(a_end, b_end) // a.itemsize
-    with _disable_current_modes(), torch._C._DisableTorchDispatch():
+    with without_modes(), without_dispatch_to_python():
         shown = torch.zeros(end - start, dtype=torch.bool)
         shown.as_strided(b.shape, b.stride(), b.storage_offset() - start).fill_(True)
         return bool(shown.as_strided(a.shape, a.stride(), a.storage_offset() - start).any())

@@ -21,6 +21,7 @@ from ..rules.functional_forms import factory_options, functional_of
 from ..rules.ops import Op, op_of
 from ..rules.record import parameters
 from ..seam.surgery import refit
+from ..torch_private.mode_stacks import without_dispatch_to_python
 from ..torch_private.pytrees import pytree
 from .memory_order import filled
 from .overlap import shows_twice
@@ -56,7 +57,7 @@ def refuse_unfit(
     pairs = zip(pytree.tree_leaves(list(targets)), pytree.tree_leaves(list(results)), strict=False)
     if all(t is None or r is None or t.dtype is r.dtype for t, r in pairs):
         return
-    with torch._C._DisableTorchDispatch():
+    with without_dispatch_to_python():
         plain, named = pytree.tree_map_only(torch.Tensor, _zeros, (list(args), kwargs))
         _ask(func, plain, named, _OF_DTYPES)
 
@@ -81,7 +82,7 @@ def refuse_shared(
     ]:
         return  # a size that depends on values
     flat: dict[Any, torch.Tensor] = {}
-    with torch._C._DisableTorchDispatch():
+    with without_dispatch_to_python():
         if apart and not any(
             shows_twice(torch.empty_strided(_known(t.shape), _known(t.stride()), device="meta"))
             for t in targets

@@ -24,6 +24,7 @@ from ..seam.levels import SCOPE
 from ..seam.transforms_of_torch import transform_of_torch
 from ..seam.user_code import watched
 from ..tape.running import current_dual
+from ..torch_private.mode_stacks import number_of_dispatch_modes
 from .compared import Frozen, TensorCopy, differences, freeze
 from .outside_calls import Noted, WithCalls, place_of
 
@@ -42,7 +43,7 @@ def checking(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
-        if SCOPE.levels or torch._C._len_torch_dispatch_stack() or transform_of_torch():
+        if SCOPE.levels or number_of_dispatch_modes() or transform_of_torch():
             return run(*args, **kwargs)  # in a transform or in another program
         if current_dual() is not None:
             return run(*args, **kwargs)

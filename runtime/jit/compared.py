@@ -18,6 +18,7 @@ import torch
 
 from ..aot.python_state.values import SIMPLE, attributes_of
 from ..session.tensor import Tensor, unwrap
+from ..torch_private.mode_stacks import unseen_by_handlers
 
 Frozen = Any
 """A value that later writes do not change: a constant, a known object, one of the classes below."""
@@ -69,7 +70,7 @@ def _parts_of(x: Any) -> dict[Any, Any]:
 
 
 def _copy(t: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch.no_grad(), unseen_by_handlers():
         copied: torch.Tensor = unwrap(t).detach().clone()
         return copied
 
@@ -158,7 +159,7 @@ class TensorCopy:
                 f"check= cannot put {self.name} back: a write has given it another history. Leave "
                 "check= out, or pass its detach()."
             )
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), unseen_by_handlers():
             if t.requires_grad != self._requires_grad:
                 t.requires_grad_(self._requires_grad)
             if _geometry(plain) != _geometry(self._alias):

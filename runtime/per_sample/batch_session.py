@@ -42,6 +42,7 @@ from ..tape.lift import give_back, lift_in_place
 from ..tape.metas import meta_of
 from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
+from ..torch_private.dispatcher import OpOverload
 from . import whole_layers
 from .batch_means import equal, refuse_number_of_samples
 from .boundary_nodes import WRITTEN_ELSEWHERE, Pool, Refusal
@@ -205,7 +206,7 @@ class BatchSession(StandIn):
 
     # calls
 
-    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         flat, spec = flattened(args, kwargs)
         states = [
             self.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in flat

@@ -9,12 +9,18 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 
 from ..errors import MissingRule
 from ..seam.keys import uncounted
 from ..seam.level_mode import hand_over_directly
 from ..seam.levels import innermost
+from ..torch_private.dispatcher import (
+    DispatchKey,
+    OpOverload,
+    decomposition_table,
+    has_kernel,
+    has_kernel_for_key,
+)
 from .record import (
     NESTED,
     RECORDS,
@@ -152,7 +158,7 @@ def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
 def is_composite(name: str) -> bool:
     """Whether ATen composes the op of others. ``silu_backward`` has a kernel. What ATen composes
     for other devices rounds in another way."""
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    has = has_kernel_for_key
     return has(name, DispatchKey.CompositeImplicitAutograd) and not has(name, DispatchKey.CPU)
 
 
@@ -195,9 +201,9 @@ class Op:
         "vjp_args",
     )  # fmt: skip
 
-    def __init__(self, func: torch._ops.OpOverload, nested: bool = False) -> None:
+    def __init__(self, func: OpOverload, nested: bool = False) -> None:
         self.func = func
-        self.kernel: Callable[..., Any] = func._op if type(func) is torch._ops.OpOverload else func
+        self.kernel: Callable[..., Any] = func._op if type(func) is OpOverload else func
         self._read_schema()
         self._find_record(nested)
         self._derive_facts()
@@ -249,11 +255,11 @@ class Op:
             if found is not None:
                 self.functional = nested_op_of(found) if nested else op_of(found)
                 self.record = self.functional.record
-        self.composite = torch._C._dispatch_has_kernel(func._name) and is_composite(func._name)
+        self.composite = has_kernel(func._name) and is_composite(func._name)
         if nested:
             if self.record is None and func in RECORDS and RECORDS[func].nondiff is True:
                 self.record = RECORDS[func]
-            self.composite = self.composite and not torch._C._dispatch_has_kernel_for_dispatch_key(
+            self.composite = self.composite and not has_kernel_for_key(
                 func._name, DispatchKey.NestedTensorCPU
             )
 
@@ -372,13 +378,13 @@ _BOUND = frozenset(
 )
 
 
-def _takes_tensors(func: torch._ops.OpOverload) -> bool:
+def _takes_tensors(func: OpOverload) -> bool:
     return any("Tensor" in str(a.type) for a in func._schema.arguments) and not any(
         a.is_out for a in func._schema.arguments
     )
 
 
-def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
+def _binding(func: OpOverload) -> Callable[..., Any] | None:
     """Torch's own Python binding of this overload, or None. Its argument parser takes half the time
     of the operator's.
 
@@ -410,7 +416,7 @@ def _binding(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
     return next((getattr(place, name) for place in places if hasattr(place, name)), None)
 
 
-def _functional(func: torch._ops.OpOverload, base: str) -> torch._ops.OpOverload | None:
+def _functional(func: OpOverload, base: str) -> OpOverload | None:
     """The functional form of an in-place overload (``add_.Tensor`` -> ``add.Tensor``,
     ``__iand__`` -> ``__and__``)."""
     if base.startswith("__i") and base.endswith("__"):
@@ -455,7 +461,7 @@ def op_of(func: Any) -> Op:
     return op
 
 
-def nested_op_of(func: torch._ops.OpOverload) -> Op:
+def nested_op_of(func: OpOverload) -> Op:
     """The op of an overload that is called with a nested tensor. Nested tensors have
     their own records."""
     op = _NESTED_OPS.get(id(func))
@@ -488,8 +494,6 @@ def _decomposed(op: Op) -> Callable[..., Any] | None:
             # torch's Python kernels call them, also on values: for the shape of 0 * v
             found = getattr(op.func, "impl_aten", None)
         if found is None:
-            from torch._decomp import decomposition_table
-
             found = decomposition_table.get(op.func)
             if getattr(found, "__module__", "").startswith("torch._refs"):
                 found = None  # written with prims, which have no records

@@ -30,6 +30,8 @@ from typing import Any
 
 import torch
 
+from ..torch_private.dispatcher import OpOverload
+
 Formula = Callable[..., Any]
 VjpTable = Mapping[str | tuple[str, ...], Formula]
 
@@ -128,9 +130,9 @@ class Record:
 
 
 _FIELDS = frozenset(f.name for f in fields(Record)) - {"names"}
-RECORDS: dict[torch._ops.OpOverload, Record] = {}
+RECORDS: dict[OpOverload, Record] = {}
 # the records for calls with a nested tensor among their arguments
-NESTED: dict[torch._ops.OpOverload, Record] = {}
+NESTED: dict[OpOverload, Record] = {}
 listeners: list[Callable[[], None]] = []
 # Suffixes for facts of a tensor, asked for in place of the tensor. Then parameters that are no
 # arguments, and the words for `jvp`.
@@ -147,13 +149,13 @@ _VALUES = {"draws": ("shape", "values"), "cost": ("low", "high")}
 _KINDS = ("linear", "multilinear")
 
 
-def overload(name: str, namespace: str = "aten") -> torch._ops.OpOverload:
+def overload(name: str, namespace: str = "aten") -> OpOverload:
     """The OpOverload for ``"mul.Tensor"``, ``"sin"`` or ``"mylib::op"``."""
     if "::" in name:
         namespace, name = name.split("::")
     packet, _, which = name.partition(".")
     try:
-        found: torch._ops.OpOverload = getattr(
+        found: OpOverload = getattr(
             getattr(getattr(torch.ops, namespace), packet), which or "default"
         )
         return found
@@ -185,7 +187,7 @@ def of_this_torch(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def register(
-    names: str | Iterable[str], into: dict[torch._ops.OpOverload, Record] = RECORDS, **rules: Any
+    names: str | Iterable[str], into: dict[OpOverload, Record] = RECORDS, **rules: Any
 ) -> Record:
     """Make a record for the overloads in ``names`` (one string, separated by spaces) and store it.
     An overload has one record per table."""
@@ -213,7 +215,7 @@ def register(
     return record
 
 
-def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
+def _check(record: Record, funcs: list[OpOverload]) -> None:
     """Raise ``ValueError`` if ``record`` does not fit its overloads. A rule for a misspelt argument
     would never run."""
     for what, table in (
@@ -281,7 +283,7 @@ def _check(record: Record, funcs: list[torch._ops.OpOverload]) -> None:
 
 
 def _check_table(
-    what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[torch._ops.OpOverload]
+    what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[OpOverload]
 ) -> None:
     known = {a.name for func in funcs for a in func._schema.arguments}
     for key, formula in table.items():
@@ -297,7 +299,7 @@ def _check_table(
                 _check_formula(what, formula, func)
 
 
-def _check_formula(what: str, formula: Callable[..., Any], func: torch._ops.OpOverload) -> None:
+def _check_formula(what: str, formula: Callable[..., Any], func: OpOverload) -> None:
     known = {*_names(func), *_results(func)}
     for name in parameters(formula):
         if name in _WORDS[what] or (what == "jvp" and name.removesuffix("_t") in known):
@@ -324,11 +326,11 @@ def _resolves(name: str, known: Collection[str]) -> bool:
     )
 
 
-def _names(func: torch._ops.OpOverload) -> set[str]:
+def _names(func: OpOverload) -> set[str]:
     return {a.name for a in func._schema.arguments}
 
 
-def _results(func: torch._ops.OpOverload) -> set[str]:
+def _results(func: OpOverload) -> set[str]:
     return {"result", *(f"result{i}" for i in range(len(func._schema.returns)))}
 
 

@@ -11,8 +11,16 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import overrides
-from torch.utils import _python_dispatch as dispatch
+
+from ..torch_private.dispatcher import excluded_keys, included_keys, with_keys
+from ..torch_private.mode_stacks import (
+    current_dispatch_modes,
+    current_function_modes,
+    pop_dispatch_mode,
+    pop_function_mode,
+    push_dispatch_mode,
+    push_function_mode,
+)
 
 _states: list[Ambient] = []
 
@@ -34,10 +42,10 @@ def continued(work: Callable[[], Any]) -> Callable[[], None]:
     inference = torch.is_inference_mode_enabled()
     grad, forward = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
     on_calls, on_functions = (
-        dispatch._get_current_dispatch_mode_stack(),
-        overrides._get_current_function_mode_stack(),
+        current_dispatch_modes(),
+        current_function_modes(),
     )
-    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    keys = included_keys(), excluded_keys()
     autocast = {
         device: torch.get_autocast_dtype(device)
         for device in torch._C._autocast_supported_devices()
@@ -53,13 +61,13 @@ def continued(work: Callable[[], Any]) -> Callable[[], None]:
             torch._C._set_grad_enabled(grad)
             torch._C._set_fwd_grad_enabled(forward)
             for mode in on_calls:
-                torch._C._push_on_torch_dispatch_stack(mode)
-                stack.callback(torch._C._pop_torch_dispatch_stack)
+                push_dispatch_mode(mode)
+                stack.callback(pop_dispatch_mode)
             for mode in on_functions:
-                torch._C._push_on_torch_function_stack(mode)
-                stack.callback(torch._C._pop_torch_function_stack)
+                push_function_mode(mode)
+                stack.callback(pop_function_mode)
             # for autocast, and for the keys that levels exclude
-            stack.enter_context(torch._C._ForceDispatchKeyGuard(*keys))
+            stack.enter_context(with_keys(*keys))
             work()
 
     return run

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from ..torch_private.mode_stacks import without_modes
 
 
 def _accelerator() -> Any:
@@ -42,10 +43,10 @@ class GeneratorStates:
 @contextmanager
 def own_draws() -> Iterator[None]:
     """The draws inside are not those of the program: afterwards the states are as before."""
-    with _disable_current_modes():
+    with without_modes():
         states = GeneratorStates()
     try:
         yield
     finally:
-        with _disable_current_modes():
+        with without_modes():
             states.restore()

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 
-set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
+from ..torch_private.dispatcher import DispatchKey, OpOverload, set_excluded
+
 CONJUGATE, NEGATIVE = DispatchKey.Conjugate, DispatchKey.Negative
 ZERO = DispatchKey.ZeroTensor
 VIEWS = DispatchKey.ADInplaceOrView
@@ -22,7 +22,7 @@ VIEWS = DispatchKey.ADInplaceOrView
 NARROW, CHUNK = torch.ops.aten.narrow.default, torch.ops.aten.chunk.default
 
 
-def reopen_keys(func: torch._ops.OpOverload) -> None:
+def reopen_keys(func: OpOverload) -> None:
     """Switch four keys on again for the rule of ``func``. Two handle lazy conjugate and negative
     bits: without them kernels read unconjugated memory. One handles zeros without memory, such as
     tangents of torch's forward mode: without it kernels read where nothing is. The last lets a

@@ -7,8 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from ..torch_private.mode_stacks import (
+    TorchDispatchMode,
+    current_dispatch_modes,
+    dispatch_mode_at,
+    number_of_dispatch_modes,
+    pop_dispatch_mode,
+    push_dispatch_mode,
+)
 from .levels import Level, hand_over, innermost
 from .nested_views import reopen_for
 from .shells import VALUES
@@ -16,10 +23,6 @@ from .surgery import now
 from .transforms_of_torch import of_returned_transform, refuse_value_of_torch
 from .user_code import unwatched
 
-n_modes = torch._C._len_torch_dispatch_stack
-mode_at = torch._C._get_dispatch_stack_at
-_push = torch._C._push_on_torch_dispatch_stack
-_pop = torch._C._pop_torch_dispatch_stack
 _ZEROS_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
 
 
@@ -54,8 +57,8 @@ class EnteringMode(TorchDispatchMode):
 
 def entering_mode() -> EnteringMode | None:
     """The innermost active :class:`EnteringMode`."""
-    if n_modes():
-        for mode in reversed(_get_current_dispatch_mode_stack()):
+    if number_of_dispatch_modes():
+        for mode in reversed(current_dispatch_modes()):
             if isinstance(mode, EnteringMode):
                 return mode
     return None
@@ -122,20 +125,20 @@ class LevelMode(TorchDispatchMode):
         if level.leaves(types, args, kwargs):
             return NotImplemented
         # `with self` takes ten times as long: it also notes that a mode is on, which is known here
-        _push(self)
+        push_dispatch_mode(self)
         try:
             reopen_for(func, args)
             return hand_over(level, func, args, kwargs or {})
         finally:
-            _pop(None)
+            pop_dispatch_mode(None)
 
 
 def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """``func(*args, **kwargs)`` in a mode that was given these ``types``, and has exchanged tensors
     for values. The next mode is called without the dispatcher if it is a level's and no tensor is
     of a user's class."""
-    n = n_modes()
-    mode = mode_at(n - 1) if n else None
+    n = number_of_dispatch_modes()
+    mode = dispatch_mode_at(n - 1) if n else None
     if type(mode) is not LevelMode or not VALUES.issuperset(types):
         return func(*args, **kwargs)
     found = innermost(args, kwargs)
@@ -143,20 +146,20 @@ def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if found is not None and found.number > mode.level.number:
         reopen_for(func, args)
         return hand_over(found, func, args, kwargs)
-    _pop(None)
+    pop_dispatch_mode(None)
     try:
         return mode.__torch_dispatch__(func, types, args, kwargs)
     finally:
-        _push(mode)
+        push_dispatch_mode(mode)
 
 
 def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run a functional call whose innermost level is ``level``, without the dispatcher, if no mode
     but that of ``level`` or of an outer level comes first. Else NotImplemented."""
-    n = n_modes()
+    n = number_of_dispatch_modes()
     if not n:
         return hand_over(level, func, args, kwargs)
-    mode = mode_at(n - 1)
+    mode = dispatch_mode_at(n - 1)
     if (
         type(mode) is not LevelMode
         or mode.level.number > level.number
@@ -165,11 +168,11 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
         return NotImplemented
     if mode.level is not level:
         return hand_over(level, func, args, kwargs)
-    _pop(None)
+    pop_dispatch_mode(None)
     try:
         return hand_over(level, func, args, kwargs)
     finally:
-        _push(mode)
+        push_dispatch_mode(mode)
 
 
 def _of_values(args: Any, kwargs: dict[str, Any]) -> bool:

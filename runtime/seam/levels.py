@@ -18,14 +18,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
-from torch._C import _disabled_torch_function_impl
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes, _pop_mode_temporarily
 
 from ..errors import EscapedValue, InplaceError, called_from
+from ..torch_private.dispatcher import OpOverload, below_autograd, set_excluded
+from ..torch_private.mode_stacks import (
+    no_function_handler,
+    number_of_dispatch_modes,
+    without_innermost_mode,
+    without_modes,
+)
 from ..torch_private.pytrees import pytree
 from .ambient import Ambient
-from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, set_excluded, uncounted
+from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
 from .literals import has_values, readable, stacked
 from .memory import guard_methods, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
@@ -73,7 +78,7 @@ class Level:
         self.alive = True
         self.finalizers = []
 
-    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run one ATen call. Some argument is a value of this level, and none is a value of an
         inner level. By default: run the call on the inner tensors, at the outer levels, and
         wrap its results."""
@@ -155,7 +160,7 @@ class Level:
         )
 
     def written(
-        self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
+        self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
     ) -> Any:
         """The results of an op that writes to arguments: for a written argument the argument
         itself, for any other result a new value."""
@@ -297,7 +302,7 @@ class Value(torch.Tensor):
     _root: Value | None = None
     released_from: Value | None = None
 
-    __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = no_function_handler  # type: ignore[assignment]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -383,11 +388,11 @@ class Value(torch.Tensor):
         """As ``torch.Tensor.detach_``. Torch's own detaches only from torch's engine and dispatches
         nothing. This one calls the level."""
         func, types = torch.ops.aten.detach_.default, (type(self),)
-        if not torch._C._len_torch_dispatch_stack():
+        if not number_of_dispatch_modes():
             return Value.__torch_dispatch__(func, types, (self,))
         # below torch's autograd, as the dispatcher runs a mode: one that calls `func` again would
         # detach from torch's engine alone
-        with _pop_mode_temporarily() as mode, torch._C._AutoDispatchBelowAutograd():
+        with without_innermost_mode() as mode, below_autograd():
             return mode.__torch_dispatch__(func, types, (self,), {})
 
     def swapaxes_(self, axis0: int, axis1: int) -> Any:
@@ -415,7 +420,7 @@ class Value(torch.Tensor):
         inner = self._level.lowered(self)
         if isinstance(inner, Value):
             return read(inner)
-        with _disable_current_modes():
+        with without_modes():
             return read(inner)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -491,9 +496,7 @@ class Scope(Ambient):
 SCOPE = Scope()
 
 
-def hand_over(
-    level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def hand_over(level: Level, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
     All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
     result = _handed_over(level, func, args, kwargs)
@@ -501,7 +504,7 @@ def hand_over(
 
 
 def _handed_over(
-    level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
+    level: Level, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     around = SCOPE.levels
     if not level.alive:
@@ -557,7 +560,7 @@ def _is_among(t: torch.Tensor, given: Iterable[Any]) -> bool:
 _fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as the process
 
 
-def _is_fresh(func: torch._ops.OpOverload) -> bool:
+def _is_fresh(func: OpOverload) -> bool:
     """Whether the results of an overload have memory of their own: none is an argument or a view of
     one. A literal is nobody's argument."""
     known = _fresh.get(id(func))
@@ -616,9 +619,7 @@ def constant_of(t: Any) -> Any:
     return t
 
 
-def outlived(
-    level: Level, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
+def outlived(level: Level, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of
     them has a history.
 

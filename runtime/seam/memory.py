@@ -23,6 +23,8 @@ from typing import Any, NoReturn
 import torch
 
 from ..errors import called_from
+from ..torch_private.dispatcher import DispatchKey, DispatchKeySet
+from ..torch_private.mode_stacks import unseen_by_handlers
 from .shells import VALUES
 
 _storage = torch._C.TensorBase.untyped_storage
@@ -44,7 +46,7 @@ def refuse_access(how: str, v: Any) -> NoReturn:
 
 def storage_of(t: torch.Tensor) -> Any:
     """The storage of ``t``, also of a shell, for this package: past the gate."""
-    with torch._C.DisableTorchFunction():
+    with unseen_by_handlers():
         return _storage(t)
 
 
@@ -129,7 +131,7 @@ def guard_methods(cls: Any) -> None:
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
 _QUESTION = torch.ops.aten._has_compatible_shallow_copy_type.default
-_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # one for all devices
+_KERNEL = DispatchKeySet(DispatchKey.CPU)  # one for all devices
 # The keys with which torch may ask, outside of inference mode and in it.
 _KEYS = (
     "AutogradCPU",

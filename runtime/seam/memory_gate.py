@@ -15,13 +15,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-    _get_current_dispatch_mode_stack,
-)
+from torch.overrides import TorchFunctionMode
 
 from ..errors import InplaceError, called_from
+from ..torch_private.mode_stacks import (
+    current_dispatch_modes,
+    current_function_modes,
+    unseen_by_handlers,
+    without_dispatch_to_python,
+    without_modes,
+)
 from .level_mode import EnteringMode, LevelMode
 from .levels import Level, bottom
 from .literals import has_values, readable, stacked
@@ -75,7 +78,7 @@ def memory_gate() -> AbstractContextManager[MemoryGate]:
 
 
 def _gate() -> MemoryGate | None:
-    for mode in reversed(_get_current_function_mode_stack()):
+    for mode in reversed(current_function_modes()):
         if isinstance(mode, MemoryGate):
             return mode
     return None
@@ -103,13 +106,13 @@ def _made_of_list(
 def address_of(t: Any) -> int:
     """Where the storage of ``t`` is. 0: it has none, or several."""
     t = bottom(t)
-    with torch._C._DisableTorchDispatch():
+    with without_dispatch_to_python():
         return int(storage_of(t)._cdata) if t.layout is torch.strided else 0
 
 
 def _around() -> Iterator[Level | EnteringMode]:
     """What captures the program. Nothing, if this package or torch works for the capture."""
-    for mode in _get_current_dispatch_mode_stack():
+    for mode in current_dispatch_modes():
         if isinstance(mode, LevelMode):
             yield mode.level
         elif isinstance(mode, EnteringMode):
@@ -128,7 +131,7 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
                 f"the write, or outside.{place()}"
             )
         each.note_elements(t)
-    with _disable_current_modes():
+    with without_modes():
         return func(*args, **kwargs)
 
 
@@ -159,7 +162,7 @@ def _refuse(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _move(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
-    with _disable_current_modes():
+    with without_modes():
         return func(*args, **kwargs)
 
 
@@ -189,7 +192,7 @@ def elements_of(t: torch.Tensor) -> bytes:
     """What the elements of ``t``, which is of no transform, are now: to be compared later.
     ``RuntimeError`` with the user's line for a tensor of a class that cannot be saved."""
     t = bottom(t)
-    with _disable_current_modes(), torch.no_grad(), torch._C.DisableTorchFunction():
+    with without_modes(), torch.no_grad(), unseen_by_handlers():
         if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided:
             flat = t.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
             return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

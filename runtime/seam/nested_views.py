@@ -25,9 +25,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C import DispatchKey, DispatchKeySet
 
-from .keys import CHUNK, NARROW, VIEWS, reopen_keys, set_excluded
+from ..torch_private.dispatcher import (
+    DispatchKey,
+    DispatchKeySet,
+    OpOverload,
+    is_excluded,
+    keys_after,
+    set_excluded,
+)
+from ..torch_private.mode_stacks import without_dispatch_to_python
+from .keys import CHUNK, NARROW, VIEWS, reopen_keys
 from .shells import VALUES, make_subclass
 from .surgery import refit
 
@@ -70,10 +78,9 @@ VIEW_OPS = {
     )
 }
 _SNAPSHOT = DispatchKey.PythonTLSSnapshot
-_below = torch._C._dispatch_keyset_full_after(_SNAPSHOT)
+_below = keys_after(_SNAPSHOT)
 _snapshot = DispatchKeySet(_SNAPSHOT)
 _unmarked = _below - DispatchKeySet(VIEWS)
-_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _inference = torch.is_inference_mode_enabled
 _recorded_by_torch: Any = torch._C.TensorBase.__dict__["requires_grad"].__get__
 _base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
@@ -81,7 +88,7 @@ _lock = threading.Lock()
 _libraries: list[torch.library.Library] = []  # their kernels last as long as they do
 
 
-def leaves_unmarked(func: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
+def leaves_unmarked(func: OpOverload, args: Sequence[Any]) -> bool:
     """Whether the calls that a level makes for ``func``, a view op on ``args``, are not marked as
     views by the dispatcher."""
     if func is NARROW or func is CHUNK:
@@ -90,7 +97,7 @@ def leaves_unmarked(func: torch._ops.OpOverload, args: Sequence[Any]) -> bool:
     return type(inner) in VALUES and inner._nesting >= MOST
 
 
-def reopen_for(func: torch._ops.OpOverload, args: Sequence[Any]) -> None:
+def reopen_for(func: OpOverload, args: Sequence[Any]) -> None:
     """As :func:`.keys.reopen_keys`, for the call of ``func`` on ``args``."""
     reopen_keys(func)
     if id(func) in VIEW_OPS and leaves_unmarked(func, args):
@@ -101,7 +108,7 @@ def view_of(func: Callable[..., Any], t: Any, rest: Sequence[Any], kwargs: dict[
     """``func(t, *rest, **kwargs)``, a view of ``t``, as one step of many. For code of a level."""
     if type(t) not in VALUES or t._nesting < MOST:
         return func(t, *rest, **kwargs)
-    before = _is_excluded(VIEWS)
+    before = is_excluded(VIEWS)
     set_excluded(VIEWS, True)
     try:
         return func(t, *rest, **kwargs)
@@ -133,10 +140,10 @@ def _begin_again(v: Any, source: Any) -> None:
     # of inference mode
     if v._geometry is None or _inference() or source.is_inference():
         return
-    before = _is_excluded(VIEWS)
+    before = is_excluded(VIEWS)
     set_excluded(VIEWS, False)  # else it would get a counter of its own
     try:
-        with torch._C._DisableTorchDispatch():
+        with without_dispatch_to_python():
             counted = make_subclass(type(v), source)
     finally:
         set_excluded(VIEWS, before)
@@ -170,7 +177,7 @@ def _intercept() -> None:
         _libraries.extend((library, detour))
 
 
-def _by_snapshot(func: torch._ops.OpOverload, detour: torch.library.Library) -> Callable[..., Any]:
+def _by_snapshot(func: OpOverload, detour: torch.library.Library) -> Callable[..., Any]:
     """``func`` with torch's own kernel for ``PythonTLSSnapshot``: the call of an op of ``detour``
     that has no other kernel. It goes by that key alone, since the kernels of other keys, as of
     torch's vmap, know only ``func``. So the keys of ``func`` are an argument."""
@@ -191,7 +198,7 @@ def _by_snapshot(func: torch._ops.OpOverload, detour: torch.library.Library) -> 
     return by_snapshot
 
 
-def _passing(func: torch._ops.OpOverload, by_snapshot: Callable[..., Any]) -> Callable[..., Any]:
+def _passing(func: OpOverload, by_snapshot: Callable[..., Any]) -> Callable[..., Any]:
     """A kernel that passes a call of ``func`` on, below the key that marks views if the argument is
     a value with many marks."""
     redispatch = func._handle.redispatch_boxed

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 
 from ..errors import NestedTensor
+from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, keys_of
 
 # What a shell is made from: the arguments of `_make_wrapper_subclass` (sizes, strides, offset,
 # None, dtype, layout, device, …), and whether it is a lazy conjugate and a lazy negative. None in
@@ -36,7 +36,7 @@ _INTEGERS = frozenset(
     (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint16, torch.uint32, torch.uint64)
 )
 # the last arguments of _make_wrapper_subclass
-_AS_INDEX = (False, False, None, False, False, torch._C.DispatchKeySet(BATCHED))
+_AS_INDEX = (False, False, None, False, False, DispatchKeySet(BATCHED))
 # A tensor object made by _make_wrapper_subclass cannot say such a layout itself. With
 # `dispatch_layout` it asks `prim::layout`.
 _COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
@@ -97,7 +97,7 @@ def _made(cls: type[torch.Tensor], geometry: Any) -> Any:
 
 def is_batched_number(t: torch.Tensor) -> bool:
     """Whether ``t`` is a 0-d integer with one value for each element of a batch."""
-    return type(t) in VALUES and t.dim() == 0 and torch._C._dispatch_keys(t).has(BATCHED)
+    return type(t) in VALUES and t.dim() == 0 and keys_of(t).has(BATCHED)
 
 
 def faithful_geometry(t: torch.Tensor) -> Geometry:

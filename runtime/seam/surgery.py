@@ -25,25 +25,26 @@ from typing import Any
 import torch
 
 from ..errors import called_from
+from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, without_keys
+from ..torch_private.mode_stacks import without_dispatch_to_python
 from ..torch_private.pytrees import pytree
 
 # sets the type of an object, which may say another class when it is asked for ``__class__``
 set_class: Any = object.__dict__["__class__"].__set__
 _set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
-_KEYS = torch._C.DispatchKey
 # What an assignment to `.data` here must not pass through. ATen asks an op whether the two are
 # compatible. It must not make memory of a lazy conjugate, since a shell has none. And the gate to
 # memory (`.memory`), which answers with the keys of autograd, refuses this to users.
 _UNASKED = functools.reduce(
     operator.or_,
     map(
-        torch._C.DispatchKeySet,
+        DispatchKeySet,
         (
-            _KEYS.Conjugate,
-            _KEYS.Negative,
-            _KEYS.AutogradFunctionality,
-            _KEYS.AutogradNestedTensor,
-            _KEYS.AutogradOther,
+            DispatchKey.Conjugate,
+            DispatchKey.Negative,
+            DispatchKey.AutogradFunctionality,
+            DispatchKey.AutogradNestedTensor,
+            DispatchKey.AutogradOther,
         ),
     ),
 )
@@ -59,7 +60,7 @@ GEOMETRY = frozenset(
 def refit(v: Any, fresh: Any) -> None:
     """Give the value ``v`` the sizes, strides and storage of ``fresh``, a value of the same class.
     ``v`` keeps its version counter."""
-    with torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(_UNASKED):
+    with without_dispatch_to_python(), without_keys(_UNASKED):
         _set_data(v, fresh)
     v._geometry = fresh._geometry
 

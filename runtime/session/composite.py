@@ -23,7 +23,6 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 
 from ..facts.lock import probe
 from ..func.draws import without_draws
@@ -36,6 +35,8 @@ from ..tape.nodes import Edge, OpNode
 from ..tape.running import current_stand_in
 from ..tape.saved import HOOKS
 from ..tape.values import GradValue, edge_of
+from ..torch_private.dispatcher import DispatchKey, keys_after
+from ..torch_private.mode_stacks import number_of_dispatch_modes
 from .tensor import SESSION, Tensor
 
 aten = torch.ops.aten
@@ -55,18 +56,17 @@ _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
 )  # without the frame of `OpOverload.redispatch`
 _LINEAR = aten.linear.default
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
-BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
+BELOW = keys_after(DispatchKey.PythonTLSSnapshot)
 NONE: dict[str, Any] = {}
 Part = tuple[torch.Tensor, Edge | None]  # the inner tensor of a value, and its edge
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
-_active_modes = torch._C._len_torch_dispatch_stack
 _autocast = torch._C._is_any_autocast_enabled
 
 
 def plain_case() -> bool:
     """Whether only the session's tape has to see the parts: no hooks, scopes, modes, autocast,
     stand-in or inference mode."""
-    modes = HOOKS.innermost() or SCOPE.levels or _active_modes() or _autocast()
+    modes = HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or _autocast()
     return current_stand_in() is None and not modes and (_grad_enabled() or not _inference())
 
 

@@ -26,6 +26,7 @@ from ..tape.foreign import recorded_by_torch
 from ..tape.inplace import run, unrecorded
 from ..tape.running import current_stand_in
 from ..tape.values import edge_of
+from ..torch_private.mode_stacks import number_of_dispatch_modes, number_of_function_modes
 from .composite import known_part, step
 from .tensor import SESSION, Tensor
 
@@ -43,8 +44,6 @@ _native_clone: Any = torch.Tensor.clone
 _increment_version: Any = torch._C._increment_version
 _scalar_tensor = torch.scalar_tensor
 _grad_enabled = torch.is_grad_enabled
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
 _traced: Callable[[], Any] = torch._C._get_tracing_state
 _END = 2**63 - 1  # ATen's end of a slice without an end
 _NUMBERS = frozenset((bool, int, float, complex))
@@ -54,7 +53,7 @@ def unseen() -> bool:
     """Whether only the session's tape would see a call of its tensors: no mode, no trace and no
     transform of torch's, no stand-in."""
     return (
-        not (_dispatch_modes() or _function_modes())
+        not (number_of_dispatch_modes() or number_of_function_modes())
         and current_stand_in() is None
         and _traced() is None
         and innermost_of_torch() is None

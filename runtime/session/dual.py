@@ -30,6 +30,7 @@ from ..seam.surgery import GEOMETRY
 from ..tape import inplace
 from ..tape.running import computes_tangents
 from ..tape.values import edge_of
+from ..torch_private.dispatcher import OpOverload
 from .session import Session
 from .stand_in import StandIn
 
@@ -109,7 +110,7 @@ class DualSession(StandIn):
         """Run the call on the session's tape, without tangents."""
         return self.session.record(func, args, kwargs)
 
-    def call(self, func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         tangents, found = (
             self._split(op, args) if op.kind is VIEW or computes_tangents(0) else ([], False)

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._C import _disabled_torch_function_impl
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..errors import MissingRule, NestedTensor
 from ..rules.ops import nested_op_of
@@ -22,6 +20,7 @@ from ..seam.level_mode import LevelMode
 from ..seam.levels import innermost
 from ..seam.shells import VALUES
 from ..tape.metas import refuse_recorded
+from ..torch_private.mode_stacks import current_dispatch_modes, no_function_handler
 from .tensor import SESSION, Tensor
 
 
@@ -36,10 +35,10 @@ class Nested(Tensor):
         """Raise if a transform would see the nested tensor: the call has values of a transform, or
         a transform has entered its mode."""
         if _transformed(args, kwargs) or any(
-            isinstance(mode, LevelMode) for mode in _get_current_dispatch_mode_stack()
+            isinstance(mode, LevelMode) for mode in current_dispatch_modes()
         ):
             raise NestedTensor
-        return _disabled_torch_function_impl(func, types, args, kwargs or {})
+        return no_function_handler(func, types, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.ops import Op, op_of
 from ..rules.shape.packing import padded
@@ -23,6 +22,7 @@ from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted, run_layer
 from ..seam.memory import is_shell
 from ..tape import view_history
 from ..tape.nodes import OpNode
+from ..torch_private.mode_stacks import without_modes
 from .composite import (
     BELOW,
     INTERCEPTED,
@@ -376,7 +376,7 @@ def _with_memory(sizes: torch.Tensor) -> torch.Tensor:
     if not is_shell(sizes):
         return sizes
     numbers = sizes.tolist()
-    with _disable_current_modes():
+    with without_modes():
         return torch.tensor(numbers, dtype=torch.int64)
 
 

@@ -9,12 +9,13 @@ import torch
 
 from ..errors import InplaceError
 from ..rules.ops import Op
-from ..seam.keys import VIEWS, set_excluded
+from ..seam.keys import VIEWS
 from ..seam.levels import Level, Value
 from ..seam.shells import VALUES, make_subclass
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Edge
 from ..tape.running import STAND_IN, STAND_INS, current_dual, current_stand_in
+from ..torch_private.dispatcher import OpOverload, set_excluded
 
 
 class Session(GradLevel):
@@ -50,16 +51,12 @@ class Session(GradLevel):
         v._edge = edge
         return v
 
-    def call(
-        self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def call(self, func: OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if STAND_INS and STAND_IN.session is not None:
             return STAND_IN.session.call(func, args, kwargs)
         return GradLevel.call(self, func, args, kwargs)
 
-    def record(
-        self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def record(self, func: OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """:meth:`call` without what stands in for the session, which the caller is."""
         return GradLevel.call(self, func, args, kwargs)
 

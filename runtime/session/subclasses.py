@@ -21,10 +21,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._library.simple_registry import find_torch_dispatch_rule
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import NestedTensor
 from ..rules.ops import Op
@@ -33,11 +31,17 @@ from ..seam.keys import reopen_keys
 from ..seam.levels import SCOPE, Level, Value, composes, innermost
 from ..seam.shells import ON_NEW_VALUES, VALUES, make_subclass, same_shape
 from ..tape.running import STAND_INS
+from ..torch_private.dispatcher import OpOverload
+from ..torch_private.mode_stacks import (
+    TorchDispatchMode,
+    find_torch_dispatch_rule,
+    unseen_by_classes,
+    without_dispatch_to_python,
+)
 from ..torch_private.pytrees import pytree
 from . import pickling
 from .tensor import _STATE, SESSION, Tensor, dispatches, wrap
 
-_rule: Any = find_torch_dispatch_rule
 _handle: Any = handle_torch_function
 _dispatched: Any = Value.__torch_dispatch__.__func__  # type: ignore[attr-defined]
 _make_wrapper: Any = torch.Tensor._make_wrapper_subclass
@@ -62,7 +66,7 @@ class Subclassed(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         # the runtime reads sizes, and no function that a user's class handles
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen_by_classes():
             return _dispatched(cls, func, types, args, kwargs)
 
 
@@ -86,7 +90,7 @@ def asking(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
         if has_torch_function_unary(self):
             return _handle(PUBLIC.get(name, method), (self,), self, *args, **kwargs)
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen_by_classes():
             return method(self, *args, **kwargs)
 
     return asked
@@ -99,7 +103,7 @@ def _asking_property(name: str, own: Any) -> property:
     def get(self: Any) -> Any:
         if name in PUBLIC and has_torch_function_unary(self):
             return _handle(PUBLIC[name], (self,), self)
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen_by_classes():
             return own.fget(self)
 
     return property(get, own.fset, own.fdel)
@@ -244,7 +248,11 @@ class _BelowTheTape(TorchDispatchMode):
         with self, _Hook():
             args, kwargs = pytree.tree_map_only(torch.Tensor, _value_of, (args, kwargs))
             for kind in kinds:
-                rule = None if func.namespace in ("aten", "prims") else _rule(func, kind)
+                rule = (
+                    None
+                    if func.namespace in ("aten", "prims")
+                    else find_torch_dispatch_rule(func, kind)
+                )
                 ask = functools.partial(rule, kind) if rule else kind.__torch_dispatch__
                 answer = ask(func, tuple(kinds), args, kwargs)
                 if answer is not NotImplemented:
@@ -253,7 +261,7 @@ class _BelowTheTape(TorchDispatchMode):
 
 
 @functools.cache
-def _handled_below(func: torch._ops.OpOverload) -> Op:
+def _handled_below(func: OpOverload) -> Op:
     """The op of ``func`` for an instance that handles the call itself."""
     op = Op(func)
     kernel = op.kernel
@@ -280,7 +288,7 @@ class _Wrapper(Subclassed):
         v: Any = HOOKS.made.pop(id(inner), None) if HOOKS.made else None
         if v is not None:
             return v
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen_by_classes():
             if inner.layout is torch.jagged:
                 raise NestedTensor
             if cls._asks:
@@ -294,7 +302,7 @@ class _Wrapper(Subclassed):
                 )
                 v._inner = inner
             elif _has_memory(inner):
-                with torch._C._DisableTorchDispatch():
+                with without_dispatch_to_python():
                     v = make_subclass(cls, inner)
                 v._inner = inner
             else:
@@ -308,7 +316,7 @@ class _Wrapper(Subclassed):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         answer = _ANSWERS.get(func)
         if answer is not None and isinstance(args[0], _Wrapper):
-            with torch._C.DisableTorchFunctionSubclass():
+            with unseen_by_classes():
                 return answer(args[0]._inner, *args[1:])
         if SCOPE.levels or STAND_INS or innermost(args, kwargs) is not SESSION:
             return Subclassed.__torch_dispatch__(func, types, args, kwargs)
@@ -408,7 +416,7 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
         raise NestedTensor
     inner = make(kind, **options)
     if not dispatches(kind):
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen_by_classes():
             return wrap(inner, requires_grad)
     v = make(held, **{**options, **(_ASK_ALL if held._asks else {})})
     v._inner, v._edge, v._req = inner, None, requires_grad

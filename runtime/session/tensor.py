@@ -36,6 +36,7 @@ from ..tape.lift import users
 from ..tape.metas import meta_of
 from ..tape.nodes import AccumulateGrad, Node
 from ..tape.values import GradValue, edge_of
+from ..torch_private.mode_stacks import unseen_by_classes
 from . import pickling
 from .backward import backward
 from .captures import CAPTURE
@@ -440,7 +441,7 @@ class Tensor(GradValue):
                 suffixes.append(f"grad_fn=<{type(fn).__name__}>")
         except RuntimeError:  # the history of a view is lost
             suffixes.append("grad_fn=<Invalid>")
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen_by_classes():
             required = not suffixes and self.requires_grad
             shown = pickling.plain_leaf(self, required)
             if required and not shown.requires_grad:  # a user's class, below the tape
@@ -514,7 +515,7 @@ def _without_history(t: torch.Tensor) -> torch.Tensor:
     """``t`` detached. It becomes a plain tensor unless its class handles its own ATen calls."""
     if not t.requires_grad and dispatches(type(t)):
         return t  # not detached: its constructor may still run, and then it can handle no call
-    with torch._C.DisableTorchFunctionSubclass():
+    with unseen_by_classes():
         t = t.detach()
         return t if type(t) is torch.Tensor or dispatches(type(t)) else t.as_subclass(torch.Tensor)
 
@@ -535,7 +536,7 @@ def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
         # a mode of torch's takes every instance of this class for its own
         return v  # type: ignore[no-any-return]
     if type(v._inner) is not torch.Tensor or dispatches(kind):
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen_by_classes():
             new = SESSION.wrap(v._inner.as_subclass(kind))
     else:
         new = make_subclass(cls, v._inner)

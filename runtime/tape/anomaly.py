@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..seam.levels import bottom
+from ..torch_private.dispatcher import FILE_OF_CALLS
+from ..torch_private.mode_stacks import without_modes
 from .node_protocol import TapeNode
 from .running import current_node
 
-_INSIDE = (str(Path(__file__).parent.parent), torch._ops.__file__)
+_INSIDE = (str(Path(__file__).parent.parent), FILE_OF_CALLS)
 
 
 class _State:
@@ -122,7 +123,7 @@ def _tell(event: str, did: str, node: TapeNode) -> None:
 
 
 def refuse_nan(node: TapeNode, outs: Any) -> None:
-    with _disable_current_modes():  # else a trace would record this check
+    with without_modes():  # else a trace would record this check
         for i, g in enumerate(outs):
             if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
                 raise RuntimeError(

@@ -18,6 +18,7 @@ import torch
 from ..seam.ambient import continued
 from ..seam.levels import Level, scope_outside
 from ..seam.user_code import unwatched, watched
+from ..torch_private.mode_stacks import number_of_function_modes, unseen_by_handlers
 from . import accumulate as adding
 from . import anomaly, hooks
 from .conform import conform
@@ -51,8 +52,6 @@ def reported(node: TapeNode) -> Generator[None]:
 # pass takes ten
 _MAX_DEPTH = 32
 _ids = itertools.count()
-_function_modes = torch._C._len_torch_function_stack
-_unseen = torch._C.DisableTorchFunction
 _NOTHING = nullcontext()
 
 
@@ -190,7 +189,7 @@ class GraphTask:
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
         profiled = _enabled()
-        surrounded = profiled or bool(_function_modes())
+        surrounded = profiled or bool(number_of_function_modes())
         # whether a leaf may get its gradient without its own turn
         at_once = self.captured is None and self.accumulate and not profiled
         if at_once and len(roots) == 1 and not (check_nan or create_graph):
@@ -270,7 +269,7 @@ class GraphTask:
                     if buffer[index] is None:
                         buffer[index] = g
                     else:
-                        with _unseen() if surrounded else _NOTHING:
+                        with unseen_by_handlers() if surrounded else _NOTHING:
                             adding.add(buffer, index, g, create_graph)
                 elif not node.several and following not in buffers:
                     buffers[following] = [None] * len(following.metas)
@@ -359,8 +358,8 @@ class GraphTask:
             return (None,) * len(node.edges)
         with (
             reported(node) if _enabled() else _NOTHING,
-            _unseen()
-            if node.unseen and _function_modes() and not (is_op and _unpacks(node))
+            unseen_by_handlers()
+            if node.unseen and number_of_function_modes() and not (is_op and _unpacks(node))
             else _NOTHING,
         ):
             return node.apply(grads, mask, self.create_graph)  # type: ignore[no-any-return]
@@ -369,7 +368,7 @@ class GraphTask:
 def _differs(g: Any, dtype: Any, shape: Any) -> bool:
     """Whether a cotangent has another dtype or shape. Modes over torch's functions do not
     see the questions."""
-    with _unseen():
+    with unseen_by_handlers():
         return g.dtype is not dtype or g.shape != shape
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..seam.levels import Value
+from ..torch_private.mode_stacks import unseen_by_classes, unseen_by_handlers
 
 recorded_by_torch: Any = torch._C.TensorBase.requires_grad.__get__  # type: ignore[attr-defined]
 _mark: Any = torch._C.TensorBase.requires_grad.__set__  # type: ignore[attr-defined]
@@ -28,7 +29,7 @@ _MESSAGE = (
 def _has_mark(t: Value) -> bool:
     """:func:`recorded_by_torch` of a value of any class. A user's class is not asked: it would
     tell what the session knows."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with unseen_by_classes():
         return bool(recorded_by_torch(t))
 
 
@@ -58,5 +59,5 @@ def pass_mark_on(args: Iterable[Any], output: Any) -> None:
                 and (o.is_floating_point() or o.is_complex())
                 and not recorded_by_torch(o)
             ):
-                with torch._C.DisableTorchFunction():  # a capture would take it for the program's
+                with unseen_by_handlers():  # a capture would take it for the program's
                     _mark(o, True)

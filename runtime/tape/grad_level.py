@@ -20,6 +20,7 @@ from ..rules.ops import (
     written_out,
 )
 from ..seam.levels import Value, rewrapped
+from ..torch_private.dispatcher import OpOverload
 from . import inplace, view_history
 from .metas import check_origin, meta_of, refuse_nested
 from .nodes import Edge, Node, OpNode, Undifferentiable
@@ -35,9 +36,7 @@ class GradLevel(Tape):
 
     __slots__ = ()
 
-    def call(
-        self, func: torch._ops.OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def call(self, func: OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """As :meth:`Level.call`. The most common call, of an op with a formula and one result, uses
         as few Python frames as possible: :func:`op_of` and :meth:`_recorded` are inlined for it."""
         op = _OPS.get(id(func)) or op_of(func)

@@ -19,16 +19,19 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.fx.passes.shape_prop import TensorMetadata
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.ops import op_of
 from ..rules.record import parameters
 from ..seam import factories
 from ..seam.ambient import Ambient
 from ..seam.shells import Geometry, faithful_geometry
+from ..torch_private.mode_stacks import (
+    unseen_by_handlers,
+    without_dispatch_to_python,
+    without_modes,
+)
 
 _META = torch.device("meta")
-_without_dispatch = torch._C._DisableTorchDispatch
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _guard_pointer = torch._C._set_throw_on_mutable_data_ptr
 
@@ -36,7 +39,7 @@ _guard_pointer = torch._C._set_throw_on_mutable_data_ptr
 def faked(mode: FakeTensorMode, t: torch.Tensor, **options: Any) -> FakeTensor:
     """Return ``mode.from_tensor(t, **options)``. For it torch reads all that ``t`` has, such as
     ``.grad``. A program that is captured around this trace does not."""
-    with torch._C.DisableTorchFunction():
+    with unseen_by_handlers():
         return mode.from_tensor(t, **options)
 
 
@@ -60,7 +63,7 @@ class AbstractValues:
 
     def __init__(self, mode: FakeTensorMode | None, late: bool = False) -> None:
         if mode is None and _THREAD.mode is None:
-            with _without_dispatch():
+            with without_dispatch_to_python():
                 _THREAD.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.mode: FakeTensorMode = mode or _THREAD.mode  # type: ignore[assignment]
         self._first: dict[torch.device, dict[str, Any]] = {} if mode is not None else _THREAD.first
@@ -118,7 +121,7 @@ class AbstractValues:
     def _made(self, geometry: Geometry) -> Any:
         arguments, bits = geometry
         shape, stride, offset, _, dtype, _, device = arguments[:7]
-        with _without_dispatch():
+        with without_dispatch_to_python():
             like = factories.empty_strided(shape, stride, dtype=dtype, device=_META)
             if offset:
                 like = _shifted(like, offset)
@@ -139,7 +142,7 @@ class AbstractValues:
         return fake
 
     def _other_layout(self, t: torch.Tensor) -> Any:
-        with _disable_current_modes():
+        with without_modes():
             try:
                 return faked(self.mode, t.detach(), static_shapes=True)
             except (NotImplementedError, RuntimeError, AssertionError):

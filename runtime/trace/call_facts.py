@@ -17,6 +17,7 @@ from ..rules.hidden_writes import may_hide
 from ..rules.ops import is_composite, op_of
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
+from ..torch_private.dispatcher import OpOverload, has_kernel
 from ..torch_private.pytrees import pytree
 from .provenance import here
 
@@ -79,7 +80,7 @@ def _found(func: Any) -> CallFacts:
     )
     question = QUESTIONS.get(schema.name.split("::")[1])
     # `prim::layout` is no operator of the dispatcher
-    known = torch._C._dispatch_has_kernel(func.name())
+    known = has_kernel(func.name())
     composite = known and is_composite(func.name())
     sized_by_values = torch.Tag.dynamic_output_shape in func.tags
     reads = torch.Tag.data_dependent_output in func.tags
@@ -214,7 +215,7 @@ def _made_of_sizes(t: Any) -> bool:
 
 def _is_open(target: Any) -> bool:
     """Whether a call may return another value at another run, or writes."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return getattr(target, "__name__", "") != "getitem"
     return (
         target._schema.is_mutable
@@ -224,7 +225,7 @@ def _is_open(target: Any) -> bool:
 
 
 def _writes(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 _UNINITIALIZED = frozenset(

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 
+from ..torch_private.dispatcher import DispatchKey, keys_after
 from .composite_kernels import Refused, symbolic
 from .regions import traced
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-_BELOW = torch._C._dispatch_keyset_full_after(DispatchKey.PythonTLSSnapshot)
+_BELOW = keys_after(DispatchKey.PythonTLSSnapshot)
 # Before torch 2.13 the dispatcher failed if no key was active between this one and
 # `__torch_dispatch__`.
 _INTERCEPTED = torch.__version__ >= (2, 13)  # type: ignore[operator]

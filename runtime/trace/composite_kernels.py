@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ..torch_private.dispatcher import DispatchKey
 from .python_kernels import sees_ours
 from .symbols import SYMBOLIC
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from ..seam.levels import Value, living
 from ..seam.memory_gate import memory_gate
+from ..torch_private.dispatcher import with_python_kernels
 from . import checking_kernels as checking_kernels
 from . import composite_kernels as composite_kernels
 from . import provenance
@@ -93,7 +93,7 @@ def run_trace(
                 if isinstance(t, SYMBOLIC) and isinstance(level.abstraction, Given):
                     level.abstraction.number(t, node)
                 given.append(t)
-        dispatching = enable_python_dispatcher() if dispatcher else nullcontext()
+        dispatching = with_python_kernels() if dispatcher else nullcontext()
         with dispatching, memory_gate(), level.mode:
             outs = _run(level, f, given)
         level.finish()

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import torch
 from torch import fx
 
 from ..rules.hidden_writes import hidden_writes, may_hide
 from ..rules.ops import op_of
+from ..torch_private.dispatcher import OpOverload
 from .number_reads import on_side
 
 _EFFECTS: dict[int, bool] = {}  # by id of an overload of ATen, which lives as long as the process
@@ -78,7 +78,7 @@ def has_effect(n: fx.Node) -> bool:
     """Whether an unused call stays: it writes, draws, or returns nothing, so that it was
     made for an effect."""
     func = n.target
-    if type(func) is not torch._ops.OpOverload:
+    if type(func) is not OpOverload:
         return n.is_impure() or func is on_side
     known = _EFFECTS.get(id(func))
     if known is None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..rules.hidden_writes import hidden_writes
 from ..rules.ops import Op
 from ..seam import factories
 from ..seam.levels import Value, bottom, constant_of
 from ..seam.memory import storage_of
+from ..torch_private.mode_stacks import is_traceable_wrapper_subclass, without_dispatch_to_python
 from .provenance import here
 
 
@@ -77,13 +77,13 @@ class OutsideMemory:
     def _keep_pattern(self, t: torch.Tensor) -> None:
         """Note how many elements a compressed tensor specifies: ``zero_`` resizes the tensors that
         it consists of, and leaves none."""
-        with torch._C._DisableTorchDispatch():
+        with without_dispatch_to_python():
             self.patterns.append((t.detach(), t.detach().clone()))
 
     def restore(self) -> None:
         """Put back what was written over. The dispatcher has counted the writes, so the versions
         are put back as well."""
-        with torch._C._DisableTorchDispatch():
+        with without_dispatch_to_python():
             for t, old in self.patterns:
                 t.resize_as_sparse_(old)
         for key, old in self.saved.items():
@@ -132,7 +132,7 @@ def _parts(t: Any) -> Iterator[torch.Tensor]:
 
 def _storages(t: torch.Tensor) -> list[Any]:
     """The storages of a plain tensor; of a sparse one those of its indices and values."""
-    with torch._C._DisableTorchDispatch():
+    with without_dispatch_to_python():
         return [
             storage_of(part) for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))
         ]
@@ -178,7 +178,7 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
         return t.clone()
     storage: Any = storage_of(t)
     # an enclosing vmap would draw what `empty` leaves unset, for each of its elements
-    with torch._C._DisableTorchDispatch():
+    with without_dispatch_to_python():
         fresh = factories.empty(0, dtype=t.dtype, device=t.device)
         fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())
         fresh = torch._neg_view(fresh) if t.is_neg() else fresh

@@ -19,18 +19,20 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._C import DispatchKey, _len_torch_dispatch_stack
-from torch._ops import (
-    _len_torch_dispatch_stack_pre_dispatch,
-    _pop_mode_from_pre_dispatch,
-    _set_mode_pre_dispatch,
-)
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
 
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, innermost
+from ..torch_private.dispatcher import DispatchKey, has_kernel_for_key
+from ..torch_private.mode_stacks import (
+    current_dispatch_mode,
+    number_of_dispatch_modes,
+    number_of_modes_before_dispatch,
+    pop_mode_before_dispatch,
+    set_mode_before_dispatch,
+    without_innermost_mode,
+)
 from ..torch_private.pytrees import pytree
 from .composite_kernels import symbolic
 from .provenance import here
@@ -45,12 +47,12 @@ _DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 def suspended() -> Iterator[Any]:
     """No call inside is seen by a trace before dispatch, if there is one. The context gives its
     mode, or another of torch's."""
-    around = _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
+    around = pop_mode_before_dispatch() if number_of_modes_before_dispatch() else None
     try:
         yield around
     finally:
         if around is not None:
-            _set_mode_pre_dispatch(around)
+            set_mode_before_dispatch(around)
 
 
 def note_modes() -> None:
@@ -80,7 +82,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         level. They are decomposed as the dispatcher would do it before the inner level sees them:
         it might draw in another way. And the mode of the inner level sees them first. It sees
         ordinary calls only, so it would see this one after the trace."""
-        mode = _get_current_dispatch_mode() if _len_torch_dispatch_stack() else None
+        mode = current_dispatch_mode() if number_of_dispatch_modes() else None
         inner = (
             mode if isinstance(mode, LevelMode) and mode.level.number > self.level.number else None
         )
@@ -95,7 +97,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
             with self:
                 return _decomposed(func, args, kwargs or {})
         if inner is not None:
-            with _pop_mode_temporarily() as mode, self:
+            with without_innermost_mode() as mode, self:
                 return mode.__torch_dispatch__(func, types, args, kwargs)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -106,7 +108,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
     def __enter__(self) -> Any:
         _TURN.acquire()
         self.around.append(
-            _pop_mode_from_pre_dispatch() if _len_torch_dispatch_stack_pre_dispatch() else None
+            pop_mode_before_dispatch() if number_of_modes_before_dispatch() else None
         )
         return super().__enter__()  # type: ignore[no-untyped-call]
 
@@ -114,7 +116,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
         around = self.around.pop()
         if around is not None:
-            _set_mode_pre_dispatch(around)
+            set_mode_before_dispatch(around)
         _TURN.release()
 
 
@@ -188,11 +190,7 @@ class PreDispatchTrace(Trace):
 @cache
 def _is_composite(func: Any) -> bool:
     """Whether the dispatcher decomposes ``func`` before a level sees it."""
-    return bool(
-        torch._C._dispatch_has_kernel_for_dispatch_key(
-            func.name(), DispatchKey.CompositeImplicitAutograd
-        )
-    )
+    return bool(has_kernel_for_key(func.name(), DispatchKey.CompositeImplicitAutograd))
 
 
 def _decomposed(func: Any, args: Any, kwargs: Any) -> Any:

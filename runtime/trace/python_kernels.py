@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..rules.functional_forms import drops_nothing
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Value, run_layer
+from ..torch_private.dispatcher import DispatchKey, without_python_kernels
+from ..torch_private.mode_stacks import current_dispatch_mode
 
 _DROPOUT = torch.ops.aten.dropout.default
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
@@ -51,7 +51,7 @@ def _batch_norm(*args: Any, **kwargs: Any) -> Any:
     """As without the Python dispatcher where a level of ours sees the call: torch's decomposition
     counts writes to running statistics."""
     if sees_ours(args):
-        with torch._C._DisablePythonDispatcher():
+        with without_python_kernels():
             return _BATCH_NORM(*args, **kwargs)
     return _BATCH_NORM.py_kernels[DispatchKey.Autograd](*args, **kwargs)
 
@@ -85,9 +85,7 @@ def _layer_by_layer(overload: Any) -> None:
 
 
 def sees_ours(args: Sequence[Any]) -> bool:
-    return any(isinstance(a, Value) for a in args) or isinstance(
-        _get_current_dispatch_mode(), LevelMode
-    )
+    return any(isinstance(a, Value) for a in args) or isinstance(current_dispatch_mode(), LevelMode)
 
 
 for _net in (

@@ -31,9 +31,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..seam.ambient import Ambient
+from ..torch_private.mode_stacks import without_modes
 from .provenance import PACKAGE, here
 
 _SET = (
@@ -249,7 +249,7 @@ class RandomStates:
             self.before.append((generator, generator.get_state()))
             self._meet(generator)
         elif not self._unset(generator):
-            with _disable_current_modes():
+            with without_modes():
                 seed = None if generator._cdata in self.drawn else _seed_of(generator)
             if self._is_taken(generator.initial_seed(), generator._cdata):
                 raise RuntimeError(f"{_TAKEN} It was before this draw.{here()}")
@@ -261,7 +261,7 @@ class RandomStates:
         """Raise if ``t``, which the graph has from outside, is the state of a
         generator of the trace."""
         if type(t) is torch.Tensor and t.dtype is torch.uint8 and t.dim() == 1:
-            with _disable_current_modes():
+            with without_modes():
                 seed = _seed_in(t)
             if seed is not None and self._is_taken(seed):
                 raise RuntimeError(f"{_READ.format('state')}{here()}")
@@ -280,7 +280,7 @@ class RandomStates:
 
     def _meet(self, generator: Any) -> None:
         """``generator`` is first seen at a draw."""
-        with _disable_current_modes():
+        with without_modes():
             if self._is_taken(generator.initial_seed()):
                 raise RuntimeError(f"{_TAKEN}{here()}")
             seed, fresh = _seed_of(generator), _is_fresh(generator)
@@ -305,13 +305,13 @@ class RandomStates:
                 self.first[cdata] = met.seed
 
     def _unset(self, generator: Any) -> bool:
-        with _disable_current_modes():
+        with without_modes():
             return torch.equal(self.states[generator._cdata][1], generator.get_state())
 
     def _note(self, generator: Any, before: torch.Tensor) -> None:
         """A call has been made that may draw from ``generator``. ``before``: the state of it
         before the call."""
-        with _disable_current_modes():
+        with without_modes():
             # only abstract values were drawn, or the branch that was taken draws nothing
             if torch.equal(before, generator.get_state()):
                 torch.rand((), generator=generator)
@@ -340,7 +340,7 @@ class RandomStates:
         first, where = self.first.get(cdata), self.where.get(cdata, "")
         if self._unset(generator):
             return None if first is None else Seeding(generator, first, False, None, where)
-        with _disable_current_modes():
+        with without_modes():
             if cdata in self.entered and torch.equal(self.entered[cdata], generator.get_state()):
                 return Seeding(generator, first, True, None, where)
             last = _seed_of(generator)

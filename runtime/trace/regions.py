@@ -12,11 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from torch import fx
-from torch._ops import _len_torch_dispatch_stack_pre_dispatch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, levels_of
+from ..torch_private.mode_stacks import current_dispatch_modes, number_of_modes_before_dispatch
 from .pre_dispatch import suspended
 from .trace_level import Trace
 
@@ -26,8 +25,8 @@ _numbers = itertools.count(1)
 
 def running_levels() -> list[Level]:
     """The levels whose modes run on this thread, outermost first."""
-    modes: list[Any] = _get_current_dispatch_mode_stack()
-    if _len_torch_dispatch_stack_pre_dispatch():
+    modes: list[Any] = current_dispatch_modes()
+    if number_of_modes_before_dispatch():
         with suspended() as before_dispatch:
             modes = [before_dispatch, *modes]
     return [mode.level for mode in modes if isinstance(mode, LevelMode)]

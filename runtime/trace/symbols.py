@@ -15,9 +15,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
-from torch._C import _len_torch_dispatch_stack
 from torch._dynamo.source import ConstantSource
-from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     SYMPY_INTERP,
@@ -32,13 +30,18 @@ from torch.fx.experimental.symbolic_shapes import (
     statically_known_false,
     statically_known_true,
 )
-from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._sympy.functions import IntTrueDiv, TruncToInt
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..seam import factories
 from ..seam.levels import Value
+from ..torch_private.mode_stacks import (
+    is_traceable_wrapper_subclass,
+    number_of_dispatch_modes,
+    number_of_modes_before_dispatch,
+    without_modes,
+)
 from ..torch_private.pytrees import pytree
 from .abstract_values import faked
 from .generated_code import function
@@ -266,7 +269,7 @@ class Abstraction:
     def running(self) -> Any:
         """The context in which calls on fake tensors run: the fake mode alone. Levels around the
         trace have nothing to do with them."""
-        alone = not _len_torch_dispatch_stack() and not _len_torch_dispatch_stack_pre_dispatch()
+        alone = not number_of_dispatch_modes() and not number_of_modes_before_dispatch()
         return self.mode if alone else _without_modes_around(self.mode)
 
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
@@ -279,7 +282,7 @@ class Abstraction:
                 f"a {type(t).__name__} is an input of a trace on abstract values, which are plain "
                 "tensors. Trace on real values, or compile the program with aot_function."
             )
-        with _disable_current_modes():
+        with without_modes():
             # the mode knows a tensor again, and the base of a view: a fixed size would be
             # a symbol there
             if fixed or t._is_view():
@@ -329,7 +332,7 @@ class Abstraction:
                 "Please convert all Tensors to FakeTensors first: pass it as an argument. "
                 f"With _allow_non_fake_inputs=True it becomes a constant of the graph.{here()}"
             )
-        with _disable_current_modes():
+        with without_modes():
             return faked(self.mode, _plain_like(t), static_shapes=True)
 
     def bind(self, fake: Any, node: fx.Node) -> None:
@@ -485,7 +488,7 @@ class Given(Abstraction):
 
 @contextmanager
 def _without_modes_around(mode: FakeTensorMode) -> Generator[None]:
-    with _disable_current_modes(), mode:
+    with without_modes(), mode:
         yield
 
 
@@ -499,7 +502,7 @@ def _plain_like(t: torch.Tensor) -> torch.Tensor:
         [int(n if isinstance(n, int) else n.node.hint) for n in numbers]
         for numbers in (t.shape, t.stride())
     )
-    with _disable_current_modes():
+    with without_modes():
         return factories.empty_strided(shape, stride, dtype=t.dtype, device=t.device).zero_()
 
 

@@ -24,15 +24,16 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..rules.ops import VIEW, generator_of, op_of
 from ..seam import factories
-from ..seam.keys import VIEWS, set_excluded
+from ..seam.keys import VIEWS
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, constant_of, rewrapped
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
+from ..torch_private.dispatcher import set_excluded
+from ..torch_private.mode_stacks import without_dispatch_to_python, without_modes
 from .abstract_values import AbstractValues, run_abstractly
 from .call_facts import OTHERWISE, CallFacts, facts_of, size_depends_on_values
 from .graph_edits import add_call
@@ -194,7 +195,7 @@ class Trace(Level):
         symbols of their own."""
         node = self.placeholder(name)
         # else the transforms within would take the example for a value of theirs
-        with _disable_current_modes(), self.mode_of_inner():
+        with without_modes(), self.mode_of_inner():
             inner = factories.ones_like(like._inner, memory_format=torch.contiguous_format)
         return self.wrap(inner, node)
 
@@ -372,7 +373,7 @@ class Trace(Level):
                 inner.append(a._inner)
             else:
                 return None
-        with _without_dispatch():
+        with without_dispatch_to_python():
             out = func(*inner)
         return self._written(func, facts, given, {}, out, args, {})
 
@@ -432,7 +433,7 @@ class Trace(Level):
                 return func(*self.lowered_args(args), **kwargs)
             name = op_of(func).base_name
             raise escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
-        with _disable_current_modes() if self.abstraction is not None else _NOTHING:
+        with without_modes() if self.abstraction is not None else _NOTHING:
             return func(*[_literal(a) for a in args], **kwargs)
 
     def _results(
@@ -486,7 +487,7 @@ class Trace(Level):
             for a in given
         ):
             return None
-        with _disable_current_modes() if self.abstraction is not None else _NOTHING:
+        with without_modes() if self.abstraction is not None else _NOTHING:
             out: torch.Tensor = func(
                 *_literals(args), **dict(zip(kwargs, _literals(kwargs.values()), strict=True))
             )
@@ -597,7 +598,6 @@ class Trace(Level):
 
 
 _NOTHING = nullcontext()
-_without_dispatch = torch._C._DisableTorchDispatch
 
 
 def _literal(a: Any) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..seam.levels import Value
+from ..torch_private.mode_stacks import without_modes
 from .provenance import here
 
 
@@ -31,7 +31,7 @@ class TracedValue(Value):
 
     def tolist(self) -> Any:
         if self._literal is not None:
-            with _disable_current_modes():
+            with without_modes():
                 return self._literal.tolist()
         if self._level.reads == "symbol":
             return [t.tolist() for t in self.unbind()] if self.dim() else self.item()
@@ -39,7 +39,7 @@ class TracedValue(Value):
 
     def numpy(self, *, force: bool = False) -> Any:
         if self._literal is not None:
-            with _disable_current_modes():  # else the trace would see the detach() within
+            with without_modes():  # else the trace would see the detach() within
                 array = self._literal.numpy(force=force).copy()
             array.flags.writeable = False  # no write to it would be in the graph
             return array

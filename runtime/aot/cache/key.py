@@ -22,6 +22,7 @@ import scipy
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import HigherOrderOperator, OpOverload
 from ...trace.regions import region_of
 from ...trace.symbols import SYMBOLIC
 from ..capture.global_state import autocast_enabled, surroundings
@@ -145,12 +146,12 @@ def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
 def _target(n: fx.Node, module: fx.GraphModule) -> object:
     if n.op == "call_function":
         func: Any = n.target
-        if isinstance(func, torch._ops.OpOverload):
+        if isinstance(func, OpOverload):
             return str(func)
         name = getattr(func, "__name__", "")
         if any(getattr(owner, name, None) is func for owner in _OPERATORS):
             return name
-        if isinstance(func, torch._ops.HigherOrderOperator):
+        if isinstance(func, HigherOrderOperator):
             return f"higher order {func.name()}"
         raise NoKey(f"a call of {name or type(func).__name__}, which is no op")
     if n.op == "get_attr":
@@ -204,7 +205,7 @@ def _literal(a: Any, numbers: Mapping[fx.Node, int]) -> object:
         return "slice", tuple(_literal(b, numbers) for b in (a.start, a.stop, a.step))
     if isinstance(a, (*_PLAIN, range)):
         return type(a).__name__, repr(a)
-    if isinstance(a, torch._ops.OpOverload):
+    if isinstance(a, OpOverload):
         return "op", str(a)
     raise NoKey(f"an argument of type {type(a).__qualname__}")
 
@@ -219,7 +220,7 @@ def _record(a: Any) -> object:
         return tuple((k, _record(b)) for k, b in a.items())
     if isinstance(a, Enum):
         return a.name
-    if isinstance(a, torch._ops.OpOverload):
+    if isinstance(a, OpOverload):
         return str(a)
     if isinstance(a, _PLAIN):
         return type(a).__name__, repr(a)

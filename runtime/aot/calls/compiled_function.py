@@ -12,6 +12,8 @@ import torch
 from ...seam.levels import SCOPE
 from ...seam.transforms_of_torch import transform_of_torch
 from ...tape.running import current_dual
+from ...torch_private.dispatcher import OpOverload
+from ...torch_private.mode_stacks import number_of_dispatch_modes
 from ...trace.error_lines import naming_line
 from ..cache.cuts import Cache
 from ..capture.global_state import autocast_enabled, surroundings, without_autocast
@@ -26,7 +28,6 @@ from .recipe import Recipe
 
 # by one look-up each
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
-_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def aot_function(
@@ -34,7 +35,7 @@ def aot_function(
     fw_compiler: Compiler,
     bw_compiler: Compiler | None = None,
     partition_fn: Partition = default_partition,
-    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None = None,
+    decompositions: Mapping[OpOverload, Callable[..., object]] | None = None,
     num_params_buffers: int = 0,
     keep_inference_input_mutations: bool = False,
     inference_compiler: Compiler | None = None,
@@ -108,7 +109,12 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), autocast_enabled()
-        if SCOPE.levels or _dispatch_modes() or transform_of_torch() or current_dual() is not None:
+        if (
+            SCOPE.levels
+            or number_of_dispatch_modes()
+            or transform_of_torch()
+            or current_dual() is not None
+        ):
             # a transform, a mode or a dual level sees the calls of the program
             return fn(*args, **kwargs)
         flags = () if recording else flags_of(given)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload
 from ..cache.cuts import Cache
 from ..capture.joint import Joint
 from ..compilers.boxed import Compiler
@@ -81,7 +82,7 @@ class Recipe:
     backward_compiler: Compiler
     inference_compiler: Compiler
     partition: Partition
-    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None
+    decompositions: Mapping[OpOverload, Callable[..., object]] | None
     num_params_buffers: int
     dynamic: bool
     modules: Sequence[torch.nn.Module]

@@ -23,6 +23,8 @@ from ...seam.levels import SCOPE
 from ...seam.transforms_of_torch import transform_of_torch
 from ...session.tensor import unwrap
 from ...tape.running import current_dual
+from ...torch_private.dispatcher import OpOverload
+from ...torch_private.mode_stacks import number_of_dispatch_modes
 from ...trace.error_lines import naming_line
 from ...trace.symbols import SYMBOLIC, Given
 from ..cache.cuts import Cache
@@ -93,7 +95,7 @@ def aot_module_simplified(
     fw_compiler: Compiler,
     bw_compiler: Compiler | None = None,
     partition_fn: Partition = default_partition,
-    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None = None,
+    decompositions: Mapping[OpOverload, Callable[..., object]] | None = None,
     keep_inference_input_mutations: bool = False,
     inference_compiler: Compiler | None = None,
     compiler_config_extra: object = None,
@@ -216,7 +218,7 @@ class OneProgram:
         entered = (
             None
             if SCOPE.levels
-            or torch._C._len_torch_dispatch_stack()
+            or number_of_dispatch_modes()
             or transform_of_torch()
             or current_dual() is not None
             else enter(leaves, recording, self.dynamic)

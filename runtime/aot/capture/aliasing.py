@@ -16,6 +16,7 @@ from ...functionalize.functional_level import FunctionalValue
 from ...functionalize.overlap import shows_twice
 from ...rules.ops import op_of
 from ...seam.memory import storage_of
+from ...torch_private.dispatcher import OpOverload
 from ...trace.provenance import made_at
 from .subclass_parts import composed, flattened
 
@@ -32,11 +33,11 @@ _UNDECLARED = frozenset(
 def may_alias(n: fx.Node) -> bool:
     """Whether the result of a call may share memory with an argument."""
     func: Any = n.target
-    return may_return_argument(func) if type(func) is torch._ops.OpOverload else func is not LINEAR
+    return may_return_argument(func) if type(func) is OpOverload else func is not LINEAR
 
 
 @cache
-def may_return_argument(func: torch._ops.OpOverload) -> bool:
+def may_return_argument(func: OpOverload) -> bool:
     """Whether a result of ``func`` may share memory with an argument."""
     return (
         func in _UNDECLARED
@@ -49,7 +50,7 @@ def may_return_argument(func: torch._ops.OpOverload) -> bool:
 def functional_pointwise(func: Any) -> bool:
     """Whether ``func`` computes each element of a new tensor from those at the same place."""
     if (
-        type(func) is not torch._ops.OpOverload
+        type(func) is not OpOverload
         or torch.Tag.pointwise not in func.tags
         or func._can_decompose()
     ):
@@ -77,7 +78,7 @@ def fresh(n: fx.Node) -> bool:
 
 
 def _fresh(func: object) -> bool:
-    record = op_of(func).record if isinstance(func, torch._ops.OpOverload) else None
+    record = op_of(func).record if isinstance(func, OpOverload) else None
     return record is not None and record.fresh
 
 

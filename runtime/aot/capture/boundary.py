@@ -23,6 +23,7 @@ from ...seam.keys import uncounted
 from ...session.leaf import plain_of
 from ...session.tensor import SESSION, Tensor, unwrap, wrap
 from ...tape.values import edge_of
+from ...torch_private.dispatcher import OpOverload
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import Line, happened_at
 from ...trace.random_states import Seeding
@@ -43,7 +44,7 @@ class ViewStep:
     """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand
     for a number in ``rest``. ``recorded``: the grad mode in which the program took it."""
 
-    func: torch._ops.OpOverload
+    func: OpOverload
     rest: tuple[Any, ...]
     kwargs: dict[str, Any]
     which: int | None
@@ -59,13 +60,13 @@ class ViewStep:
             self, rest=pytree.tree_map_only(Size, lambda size: results[size.number], self.rest)
         )
 
-    def in_place(self) -> torch._ops.OpOverload | None:
+    def in_place(self) -> OpOverload | None:
         """The op that gives its argument this geometry, such as ``t_`` for ``t``; None
         if there is none."""
         packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
         wanted = [str(a.type) for a in self.func._schema.arguments]
         for name in packet.overloads() if packet is not None else ():
-            found: torch._ops.OpOverload = getattr(packet, name)
+            found: OpOverload = getattr(packet, name)
             if [str(a.type) for a in found._schema.arguments] == wanted:
                 return found
         return None

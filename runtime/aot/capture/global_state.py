@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ...torch_private.mode_stacks import number_of_function_modes
+
 autocast_enabled = torch._C._is_any_autocast_enabled
 # a graph has the casts that were traced: nobody casts a second time
 without_autocast: Any = torch._C._DisableAutocast
@@ -16,7 +18,6 @@ _devices = torch._C._autocast_supported_devices()
 _inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
 _warns_only = torch.is_deterministic_algorithms_warn_only_enabled
 _deterministic = torch._C._get_deterministic_algorithms
-_function_modes = torch._C._len_torch_function_stack
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def restored_on_error() -> Iterator[None]:
 
 def _default_device() -> torch.device | None:
     """The default device, if a mode sets one."""
-    return torch.get_default_device() if _function_modes() else None
+    return torch.get_default_device() if number_of_function_modes() else None
 
 
 def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
@@ -79,7 +80,7 @@ def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
         None if recording else _inference(),
         _dtype(),
         _deterministic(),
-        str(torch.get_default_device()) if _function_modes() else None,
+        str(torch.get_default_device()) if number_of_function_modes() else None,
         tuple(
             [
                 torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None

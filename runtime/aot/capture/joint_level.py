@@ -9,20 +9,19 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_node import FunctionNode
 from ...functionalize.functional_level import FunctionalValue
 from ...functionalize.pure_calls import is_pure
 from ...functionalize.stores import Memory
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
-from ...seam.level_mode import mode_at, n_modes
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY
 from ...tape.nodes import Input, Node
 from ...tape.running import RUNNING
 from ...tape.values import GradValue, edge_of
 from ...tape.view_history import base_edge
+from ...torch_private.mode_stacks import dispatch_mode_at, number_of_dispatch_modes, without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import here, user_line
 from ...trace.trace_level import LITERAL_KINDS, Trace
@@ -111,7 +110,7 @@ class JointLevel(ProgramTape):
             v = v._inner
         if not isinstance(v, FunctionalValue):
             return None
-        with _disable_current_modes():
+        with without_modes():
             found: fx.Node | None = getattr(v._level.read(v), "_node", None)
         return found
 
@@ -125,7 +124,7 @@ class JointLevel(ProgramTape):
     def written_by_function(self, v: Any) -> None:
         written = v._inner
         if isinstance(written, FunctionalValue):
-            with _disable_current_modes():  # what is read is a value of an outer level
+            with without_modes():  # what is read is a value of an outer level
                 values = written._level.present(written._store), written._level.read(written)
             for value in values:
                 node = getattr(value, "_node", None)
@@ -194,7 +193,9 @@ class JointLevel(ProgramTape):
         functional = self.functional
         # no mode of the caller's sees calls
         innermost = (
-            n_modes() == 2 and mode_at(0) is self.trace.mode and mode_at(1) is functional.mode
+            number_of_dispatch_modes() == 2
+            and dispatch_mode_at(0) is self.trace.mode
+            and dispatch_mode_at(1) is functional.mode
         )
         if not innermost or not self.outer_mode or self.refuses_recording or not is_pure(func):
             return None
@@ -235,7 +236,7 @@ class JointLevel(ProgramTape):
         for a in pytree.tree_leaves(given):
             v = a._inner if isinstance(a, Value) and a._level is self else a
             if isinstance(v, FunctionalValue):
-                with _disable_current_modes():
+                with without_modes():
                     v._level.read(v)
 
     @contextmanager

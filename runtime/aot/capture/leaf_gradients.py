@@ -38,6 +38,7 @@ from ...tape.accumulate import has_required_layout, laid_out
 from ...tape.gradient_edges import GradientEdge
 from ...tape.nodes import Input, Node
 from ...tape.values import GradValue, edge_of
+from ...torch_private.mode_stacks import unseen_by_handlers
 from ...torch_private.pytrees import pytree
 from ...trace.outside import address
 from ...trace.provenance import here
@@ -372,7 +373,7 @@ class LeafGradients:
     @staticmethod
     def plain_gradient(t: torch.Tensor) -> torch.Tensor | None:
         """``t.grad``, of which no capture hears."""
-        with torch._C.DisableTorchFunction():
+        with unseen_by_handlers():
             return _plain_grad(t)  # type: ignore[no-any-return]
 
 
@@ -380,7 +381,7 @@ def _flagged(t: Any, flag: bool) -> Any:
     """``t.requires_grad_(flag)``, of which no capture hears."""
     if isinstance(t, Tensor):
         return t.set_requires_grad(flag)
-    with torch._C.DisableTorchFunction():
+    with unseen_by_handlers():
         return t.requires_grad_(flag)
 
 
@@ -530,7 +531,7 @@ def _data(gradients: LeafGradients, t: Any) -> Any:
     v = gradients.inside(t)
     if v is not t:
         return v.data
-    with torch._C.DisableTorchFunction():
+    with unseen_by_handlers():
         return _data_of.__get__(t)
 
 

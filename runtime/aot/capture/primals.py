@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...functionalize.functional_level import FunctionalValue
 from ...functionalize.stores import Chain, Memory, Replaced, Store
@@ -16,6 +15,7 @@ from ...seam.levels import Value
 from ...session.tensor import unwrap
 from ...tape.nodes import Input as Leaf
 from ...tape.values import edge_of
+from ...torch_private.mode_stacks import without_modes
 from ...trace.provenance import happened_at, here
 from ...trace.trace_level import Trace
 from ..python_state.closed_over import holds_values
@@ -91,7 +91,7 @@ class Primals:
                 for i in group.members[1:]:
                     self.values[i] = self.values[group.members[0]]
                 continue
-            with _disable_current_modes():
+            with without_modes():
                 base = self._further(next(left), group.differentiated)
             if group.histories:
                 self.bases_apart.add(len(self.values) - 1)
@@ -159,7 +159,7 @@ class Primals:
             return self._made_inside(t)
         if not t.is_inference():
             self.versions.append((t, t._version))
-        with _disable_current_modes():
+        with without_modes():
             plain = unwrap(t) if isinstance(t, Value) else t.detach()
             flag = self.recording and t.requires_grad
             self.outside.append(t)
@@ -185,7 +185,7 @@ class Primals:
             [self.functional_value(part) for part in parts],
         )
         assert layout is not None
-        with _disable_current_modes():
+        with without_modes():
             value = self.functional.wrap(layout.rebuilt(iter([self.read(part) for part in parts])))
         stores = [v._store for v in (value, *found) if v is not None]
         self.made.append((kind, [(store.memory, store.memory.generation) for store in stores]))

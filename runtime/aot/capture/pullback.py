@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from ...rules.ops import DIFFERENTIABLE, op_of
+from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_module import GraphModule
 from ...trace.provenance import line_of
 from .boundary import Boundary
@@ -276,13 +277,10 @@ def _changed_unseen(graph: fx.Graph) -> dict[fx.Node, str]:
 
 
 def _draws(n: fx.Node) -> bool:
-    record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
+    record = op_of(n.target).record if isinstance(n.target, OpOverload) else None
     if record is not None:
         return record.draws is not None
-    return (
-        isinstance(n.target, torch._ops.OpOverload)
-        and torch.Tag.nondeterministic_seeded in n.target.tags
-    )
+    return isinstance(n.target, OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
 
 
 def _without_derivative(n: fx.Node) -> bool:
@@ -290,9 +288,7 @@ def _without_derivative(n: fx.Node) -> bool:
     draw that shapes alone decide. Or whether ``n`` is a result of a call that has none, such as the
     noise of a ``rrelu``."""
     source: Any = n.args[0] if n.target is operator.getitem else n
-    record = (
-        op_of(source.target).record if isinstance(source.target, torch._ops.OpOverload) else None
-    )
+    record = op_of(source.target).record if isinstance(source.target, OpOverload) else None
     if record is None:
         return False
     if source is not n:  # an item of a call that has a derivative by some result

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 from ...rules.ops import DIFFERENTIABLE, INPLACE, op_of
@@ -29,6 +28,7 @@ from ...tape.hooks import register
 from ...tape.node_protocol import Hooks
 from ...tape.nodes import Node
 from ...tape.values import edge_of
+from ...torch_private.mode_stacks import unseen_by_handlers, without_modes
 from ...trace.provenance import here
 from ...trace.trace_level import Trace
 from ..python_state.closed_over import ClosedOver
@@ -129,7 +129,7 @@ class Recording:
 
     def _from_outside(self, t: torch.Tensor) -> Any:
         # the modes of the trace and of this recording would see that its memory is read
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with without_modes(), unseen_by_handlers():
             constant = self.level.constant(t)
         return self._entered(t, constant)
 

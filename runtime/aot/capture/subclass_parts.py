@@ -17,17 +17,17 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...errors import NestedTensor
 from ...seam.levels import Value, levels_of
 from ...session.tensor import dispatches, unwrap
+from ...torch_private.mode_stacks import is_traceable_wrapper_subclass, no_function_handler
 from ...torch_private.pytrees import pytree
 from ...trace.symbols import SYMBOLIC
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NO_HANDLERS: tuple[Any, ...] = (
-    torch._C._disabled_torch_function_impl,
+    no_function_handler,
     torch.Tensor.__torch_function__.__func__,  # type: ignore[attr-defined]
 )
 

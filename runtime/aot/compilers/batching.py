@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import add_call, replace_each
 from ..capture.aliasing import fresh, may_alias
 from .ordering import NUMBERS_OF_PYTHON, bring_together, movable, successors
@@ -36,7 +37,7 @@ LIST, ONE, NUMBER, NUMBERS = "List[{}]", "{}", "number", "List[number]"
 """How a ``_foreach`` op takes an argument: one for each call, one for all calls, one number, a
 number for each call."""
 
-Form = tuple[torch._ops.OpOverload, tuple[str, ...]]
+Form = tuple[OpOverload, tuple[str, ...]]
 """An overload of a ``_foreach`` op, and how it takes each argument."""
 
 
@@ -167,7 +168,7 @@ class _Lifetimes:
 def _key(n: fx.Node) -> Hashable | None:
     """What the calls of a batch have in common; None for a call that is in none."""
     func: Any = n.target
-    if type(func) is not torch._ops.OpOverload or not _has_forms(func) or not on_cpu(n):
+    if type(func) is not OpOverload or not _has_forms(func) or not on_cpu(n):
         return None
     value = n.meta["val"]
     if value.dtype not in _DTYPES or value.numel() > _ELEMENTS:
@@ -205,7 +206,7 @@ def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
 
 
 @cache
-def _kinds(func: torch._ops.OpOverload) -> tuple[str, ...]:
+def _kinds(func: OpOverload) -> tuple[str, ...]:
     return tuple(str(a.type) for a in func._schema.arguments)
 
 
@@ -300,7 +301,7 @@ def _may_show(n: fx.Node) -> Sequence[fx.Node]:
     if n.op != "call_function" or not may_alias(n):
         return ()
     func: Any = n.target
-    if type(func) is not torch._ops.OpOverload or not func._schema.is_mutable:
+    if type(func) is not OpOverload or not func._schema.is_mutable:
         return n.all_input_nodes
     written = next(
         i
@@ -347,7 +348,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
 
 
 @cache
-def _has_forms(func: torch._ops.OpOverload) -> bool:
+def _has_forms(func: OpOverload) -> bool:
     """Whether there is a ``_foreach`` op that makes several calls of ``func``."""
     several = hasattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
     return (
@@ -361,19 +362,19 @@ def _has_forms(func: torch._ops.OpOverload) -> bool:
 def form(func: Any, ways: tuple[str, ...]) -> Form | None:
     """The form of the pointwise op ``func`` that takes its arguments in these ways. None if there
     is none. Of a sum there may be one without ``alpha``, which then is one."""
-    if type(func) is not torch._ops.OpOverload or not _has_forms(func) or ways[:1] != (LIST,):
+    if type(func) is not OpOverload or not _has_forms(func) or ways[:1] != (LIST,):
         return None
     packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
     kinds = [way.format(a.type) for way, a in zip(ways, func._schema.arguments, strict=True)]
     for name in packet.overloads():
-        found: torch._ops.OpOverload = getattr(packet, name)
+        found: OpOverload = getattr(packet, name)
         taken = [str(a.type) for a in found._schema.arguments]
         if taken == kinds or (taken == kinds[:-1] and func._schema.arguments[-1].name == "alpha"):
             return found, ways
     return None
 
 
-def _is_in_place(func: torch._ops.OpOverload) -> bool:
+def _is_in_place(func: OpOverload) -> bool:
     """Whether ``func`` is the in-place form of a pointwise op."""
     name = func._schema.name.split("::")[1]
     packet = getattr(aten, name[:-1], None) if name.endswith("_") else None

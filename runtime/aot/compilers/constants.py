@@ -15,6 +15,8 @@ import torch
 from torch import fx
 
 from ...seam import factories
+from ...torch_private.dispatcher import below_autograd
+from ...torch_private.mode_stacks import without_dispatch_to_python
 from .overloads import aten, calls_of, on_cpu, same_layout, static
 from .replacing import Returned
 
@@ -46,7 +48,7 @@ def fold(graph: fx.Graph) -> None:
     """Compute small constants now. Those that a result may share memory with are made by every
     call, as the caller may write to them."""
     values: dict[fx.Node, torch.Tensor] = {}
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableTorchDispatch():
+    with below_autograd(), without_dispatch_to_python():
         for n in calls_of(graph):
             if _constant(n, values) and _small(n):
                 found = _computed(n, values)

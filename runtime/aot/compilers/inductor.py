@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import below_autograd
 from ...trace.graph_capture import module_of, trace_flat
 from ...trace.provenance import line_of
 from ...trace.symbols import SYMBOLIC
@@ -43,7 +44,6 @@ _REASONS = {
     "unsent": f"{{}}, when it was to be sent to the process in which Inductor is tried. {_HERE}",
     "unread": f"{{}}, in the process in which Inductor is tried. {_HERE}",
 }
-_below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def inductor(
@@ -86,7 +86,7 @@ def inductor(
         uncounted = first.pop() if first else ()
         written = [(i, args[i], args[i]._version) for i in uncounted if not args[i].is_inference()]
         args.clear()
-        with _below_autograd():
+        with below_autograd():
             results = run(taken)
         # the first call tells which writes of the code count: those of kernels of ATen
         for i, t, version in written:
@@ -143,7 +143,7 @@ def _with_known_sizes(x: Any) -> Any:
     sizes, strides, (offset,) = (
         [_known(n) for n in numbers] for numbers in (x.shape, x.stride(), [x.storage_offset()])
     )
-    with _below_autograd():
+    with below_autograd():
         return x.as_strided(sizes, strides, offset)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload
 from ...trace.number_reads import number_of
 from .placing import Destination
 from .replacing import shown
@@ -155,7 +156,7 @@ class NumberTensors(fx.Interpreter):
         if not any(map(_is_number, node.all_input_nodes)):
             target, args = for_inductor(node, target, args)
             return super().call_function(target, args, kwargs)
-        if not isinstance(target, torch._ops.OpOverload):
+        if not isinstance(target, OpOverload):
             tensors = [
                 a if isinstance(a, torch.Tensor) else torch.scalar_tensor(a, dtype=torch.float64)
                 for a in args

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from ...huge_pages import LARGE, empty_in_huge_pages
+from ...torch_private.dispatcher import OpOverload
 from ...torch_private.pytrees import pytree
 from ...trace.graph_edits import add_call
 from ..capture.aliasing import may_alias
@@ -151,7 +152,7 @@ def use_huge_pages(graph: fx.Graph) -> None:
 
 
 def _with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
-    return with_out(func) if isinstance(func, torch._ops.OpOverload) else None
+    return with_out(func) if isinstance(func, OpOverload) else None
 
 
 # --- maximum pooling ------------------------------------------------------------------------------

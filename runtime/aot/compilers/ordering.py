@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
 from ..capture.aliasing import LINEAR
 
@@ -37,7 +38,7 @@ def _ordered(n: fx.Node) -> bool:
     # read from a tensor, or computed from what is
     if isinstance(n.meta.get("val"), NUMBERS_OF_PYTHON):
         return False
-    if type(func) is not torch._ops.OpOverload:
+    if type(func) is not OpOverload:
         return func is not operator.getitem and func is not LINEAR
     return bool(
         torch.Tag.nondeterministic_seeded in func.tags

@@ -16,6 +16,7 @@ from torch import fx
 
 from ...rules.ops import op_of
 from ...seam import factories
+from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import add_call, copy_of, without_unused
 from ..capture.aliasing import LINEAR, fresh, may_alias
 from .batching import batch, gather
@@ -83,7 +84,7 @@ def rewritten(
 
 
 def _writes(n: fx.Node) -> bool:
-    return isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable
+    return isinstance(n.target, OpOverload) and n.target._schema.is_mutable
 
 
 def layers(graph: fx.Graph) -> None:

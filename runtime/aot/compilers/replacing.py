@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
 from ..capture.aliasing import LINEAR, fresh, may_alias
 from .overloads import aten, calls_of, same_layout, static
@@ -164,7 +165,7 @@ def _pure(n: fx.Node) -> bool:
     if func is operator.getitem or func is LINEAR:
         return True
     if (
-        type(func) is not torch._ops.OpOverload
+        type(func) is not OpOverload
         or func.namespace != "aten"
         or torch.Tag.nondeterministic_seeded in func.tags
     ):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload, below_autograd
 from ...trace.generated_code import function
 from ...trace.graph_module import with_values
 from ...trace.provenance import Line, origin_of
@@ -26,7 +27,6 @@ from .witness import Witness, example
 _NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
 # what `item` calls once it has asked that there is one element
 _READ = torch.ops.aten._local_scalar_dense.default
-below_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 def replayable(module: fx.GraphModule) -> bool:
@@ -101,7 +101,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 def _written(n: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[int]:
     """The numbers of the inputs that the call ``n`` writes to. ``numbers``: those of each."""
-    if not isinstance(n.target, torch._ops.OpOverload):
+    if not isinstance(n.target, OpOverload):
         return
     for i, a in enumerate(n.target._schema.arguments):
         if a.alias_info is not None and a.alias_info.is_write:
@@ -116,11 +116,7 @@ def _written(n: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[int]:
 def _named(n: fx.Node) -> str:
     """How the name of the function begins that makes the call ``n``."""
     func: Any = n.target
-    return (
-        f"{func._schema.name.split('::')[1]}_"
-        if isinstance(func, torch._ops.OpOverload)
-        else "call_"
-    )
+    return f"{func._schema.name.split('::')[1]}_" if isinstance(func, OpOverload) else "call_"
 
 
 def _freed(nodes: Iterable[fx.Node]) -> list[str]:
@@ -177,7 +173,7 @@ def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
     Python binding, which reads a number sooner than a list of one, the overload's kernel, or the
     target as it is."""
     func = n.target
-    if type(func) is not torch._ops.OpOverload:
+    if type(func) is not OpOverload:
         return func, n.args  # type: ignore[return-value]
     if func is _READ:
         return torch._C.TensorBase.item, n.args
@@ -198,7 +194,7 @@ _SHORTEST: dict[Hashable, tuple[Callable[..., Any], bool]] = {}
 
 
 def _binding(
-    func: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], value: Any
+    func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], value: Any
 ) -> tuple[Callable[..., Any], bool]:
     """What makes the call with the least on the way, and whether it takes a number
     for a list of one."""

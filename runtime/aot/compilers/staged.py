@@ -17,9 +17,10 @@ from typing import Any
 
 from torch import fx
 
+from ...torch_private.dispatcher import below_autograd
 from ...trace.stack_room import with_room
 from ..capture.global_state import without_autocast, without_collection
-from .replay import as_python, below_autograd
+from .replay import as_python
 
 Run = Callable[[list[Any]], Any]
 

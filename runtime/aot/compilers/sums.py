@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
+from ...torch_private.mode_stacks import without_modes
 from ...trace.graph_edits import add_call, replace_each
 from ..capture.aliasing import functional_pointwise
 from .ordering import bring_together, movable, successors
@@ -92,7 +92,7 @@ def _parts(group: Sequence[fx.Node]) -> list[list[fx.Node]]:
 def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
     given = [n.args[0] for n in calls]
     before, after = _matrix(calls[0]), calls[0].meta["val"]
-    with _disable_current_modes():
+    with without_modes():
         values = (
             before.new_empty((len(calls), *before.shape)),
             after.new_empty((len(calls), *after.shape)),

@@ -30,6 +30,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload, below_autograd
+
 _MODULES = {"runtime": "runtime.aot"}  # by the name of operators, where they are defined
 # seconds after the limit until the process ends itself, as the one that waits may be gone
 GRACE = 5.0
@@ -48,7 +50,7 @@ def request(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> tuple
         n.target.namespace
         for g in _graphs(graph)
         for n in g.nodes
-        if isinstance(n.target, torch._ops.OpOverload)
+        if isinstance(n.target, OpOverload)
     }
     config = importlib.import_module("torch._inductor.config").get_config_copy()
     head = {"limit": limit, "operators": sorted(names), "state": _state()}
@@ -126,7 +128,7 @@ def _tried(head: dict[str, Any], content: bytes, compiled: Callable[[], None]) -
     # which may never end on zeros
     if not any("while_loop" in str(n.target) for g in _graphs(graph) for n in g.nodes):
         try:
-            with torch._C._AutoDispatchBelowAutograd():
+            with below_autograd():
                 run([_zeros(x) for x in inputs])
         except AssertionError as error:
             # of the layout that a kernel gives, which does not depend on elements
@@ -238,7 +240,7 @@ def _pickler() -> Any:
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, FakeTensor):
                 # the same memory without a base, of which torch sends the mode, too
-                with torch._C._AutoDispatchBelowAutograd():
+                with below_autograd():
                     alone: Any = obj.detach()
                 return tensors.reduce_helper(self, alone)
             if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):

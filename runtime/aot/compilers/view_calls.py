@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import add_call
 from ..capture.aliasing import fresh, functional_pointwise
 from .overloads import aten, calls_of, static
@@ -46,7 +47,7 @@ def _source(n: fx.Node) -> fx.Node | None:
     source: Any = n.args[0] if n.args else None
     if func is operator.getitem:
         func, source = source.target, (source.args[0] if source.args else None)
-    if type(func) is not torch._ops.OpOverload or func.namespace != "aten" or not static(source):
+    if type(func) is not OpOverload or func.namespace != "aten" or not static(source):
         return None
     returns = func._schema.returns
     alias = returns[0].alias_info if len(returns) == 1 else None

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...torch_private.dispatcher import OpOverload, below_autograd
+from ...torch_private.mode_stacks import TorchDispatchMode, without_dispatch_to_python
 from ...torch_private.pytrees import pytree
 
 
@@ -40,7 +41,7 @@ class Witness(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -50,7 +51,7 @@ class Witness(TorchDispatchMode):
             return args[0].device
         self.calls.append((func, args, kwargs or {}))
         # the result is abstract, and its own detach() takes a hundred times as long
-        with torch._C._DisableTorchDispatch():
+        with without_dispatch_to_python():
             # fresh tensors: a view may be marked once only
             return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)
 
@@ -60,7 +61,7 @@ class Witness(TorchDispatchMode):
         """The calls that ``call(*args, **kwargs)`` makes; none if it does not take
         these arguments."""
         try:
-            with self, torch._C._AutoDispatchBelowAutograd():
+            with self, below_autograd():
                 call(*args, **kwargs)
         except (TypeError, RuntimeError):
             return []
@@ -69,7 +70,7 @@ class Witness(TorchDispatchMode):
     def sees_only(
         self,
         call: Callable[..., Any],
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> bool:

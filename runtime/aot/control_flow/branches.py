@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
 from ...func.draws import DrawPerElement
@@ -27,6 +26,8 @@ from ...seam import factories
 from ...seam.generator_states import own_draws
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value, bottom, innermost, levels_of
+from ...torch_private.dispatcher import OpOverload
+from ...torch_private.mode_stacks import current_dispatch_modes, without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.call_facts import facts_of
 from ...trace.graph_capture import module_of, run_trace
@@ -96,7 +97,7 @@ def _draw_in(branch: Branch) -> fx.Node | None:
     """A call that draws random numbers."""
     for module in branch.module.modules():
         for n in getattr(module, "graph", fx.Graph()).nodes:
-            if isinstance(n.target, torch._ops.OpOverload):
+            if isinstance(n.target, OpOverload):
                 record = op_of(n.target).record
                 if torch.Tag.nondeterministic_seeded in n.target.tags or (
                     record is not None and record.draws is not None
@@ -110,7 +111,7 @@ def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
     generators: dict[int, Any] = {}
     for module in (m for branch in branches for m in branch.module.modules()):
         for n in getattr(module, "graph", fx.Graph()).nodes:
-            if isinstance(n.target, torch._ops.OpOverload) and facts_of(n.target).may_draw:
+            if isinstance(n.target, OpOverload) and facts_of(n.target).may_draw:
                 attributes = [
                     attrgetter(a.target)(module) for a in n.all_input_nodes if a.op == "get_attr"
                 ]
@@ -134,9 +135,7 @@ def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
     """The arguments of a call whose branches may draw. Where each element of a batch draws for
     itself, one of them becomes a batch: else the level of the batch would not see the call."""
     levels: list[Any] = [
-        mode.level
-        for mode in _get_current_dispatch_mode_stack()
-        if isinstance(mode, DrawPerElement)
+        mode.level for mode in current_dispatch_modes() if isinstance(mode, DrawPerElement)
     ]
     if not levels or not any(isinstance(a, Branch) and draws(a) for a in args):
         return args
@@ -301,7 +300,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
 
     def take(t: torch.Tensor) -> FunctionalValue:
         # else the levels around would see the calls that make an example
-        with _disable_current_modes():
+        with without_modes():
             given.append(
                 functional.wrap(
                     trace.input(
@@ -344,7 +343,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
 
     try:
         # a branch around this one would take the examples for tensors from outside
-        with own_draws(), _disable_current_modes():
+        with own_draws(), without_modes():
             run_trace(trace, run, (), (), dispatcher=mode is not None)
     finally:
         functional.close()
@@ -398,7 +397,7 @@ def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = Fal
     if plain.layout is not torch.strided:
         detached: torch.Tensor = plain.detach()
         return detached
-    with _disable_current_modes(), mode or nullcontext():
+    with without_modes(), mode or nullcontext():
         if contiguous:
             return factories.ones(t.shape, dtype=t.dtype, device=t.device)
         if mode is not None:

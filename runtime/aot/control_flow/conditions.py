@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
@@ -16,6 +15,7 @@ from ...func.jvp import jvp
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.level_mode import entered
 from ...seam.levels import levels_of
+from ...torch_private.mode_stacks import without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import here, line_of
 from ...trace.regions import running_traces
@@ -148,7 +148,7 @@ def _copied(module: fx.GraphModule, result: fx.Node) -> None:
         copy = module.graph.call_function(
             torch.ops.aten.clone.default, (result,), {"memory_format": torch.contiguous_format}
         )
-    with _disable_current_modes():
+    with without_modes():
         copy.meta = {**result.meta, "val": result.meta["val"].contiguous()}
     output.replace_input_with(result, copy)
     module.recompile()
@@ -317,7 +317,7 @@ def _recorded(
         trace.attribute(b.module, name)
         for b, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))
     ]
-    with drawing(trace, on_true, on_false), _disable_current_modes():
+    with drawing(trace, on_true, on_false), without_modes():
         if trace.abstraction is None:
             branches = (transformable(on_true.module), transformable(on_false.module))
             outs = chosen(trace.lowered(pred), *branches, trace.lowered_args(operands))

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import levels_of
+from ...torch_private.mode_stacks import without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.graph_module import GraphModule
 from ...trace.provenance import here, made_at
@@ -449,7 +449,7 @@ def _recorded(
         trace.attribute(b.module, name)
         for b, name in ((condition, "while_loop_cond_graph_"), (body, "while_loop_body_graph_"))
     ]
-    with drawing(trace, condition, body), _disable_current_modes():
+    with drawing(trace, condition, body), without_modes():
         if trace.abstraction is None:
             inner = trace.lowered_args(operands)
             outs = chosen_loop(

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
@@ -24,6 +22,8 @@ from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value
 from ...session.tensor import unwrap
+from ...torch_private.dispatcher import PromotionKind, elementwise_dtypes
+from ...torch_private.mode_stacks import current_dispatch_mode, without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.trace_level import Trace
 from .branches import ControlFlow
@@ -44,7 +44,7 @@ def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[Any]) -> Any:
     wide = elementwise_dtypes(
         *numbers,
         torch.empty(1, dtype=dtype, device="meta"),
-        type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT,
+        type_promotion_kind=PromotionKind.DEFAULT,
     )[0]
     return op(*(a.to(wide) if isinstance(a, torch.Tensor) else a for a in args)).to(dtype)
 
@@ -72,7 +72,7 @@ class _OutDtype(ControlFlow):
 
         def compute() -> Any:
             plain = [unwrap(args[i]) for i in at]
-            if _get_current_dispatch_mode() is not None or any(isinstance(t, Value) for t in plain):
+            if current_dispatch_mode() is not None or any(isinstance(t, Value) for t in plain):
                 return (_in_parts(op, dtype, args),)
             return (_OPERATOR(op, dtype, *replaced(args, at, plain)),)
 
@@ -123,7 +123,7 @@ def _recorded(
     """One call in the graph of ``trace``."""
     given = replaced(args, at, [trace.lower_output(args[i]) for i in at])
     inner = replaced(args, at, trace.lowered_args([args[i] for i in at]))
-    with _disable_current_modes():
+    with without_modes():
         if trace.abstraction is None:
             out = _OPERATOR(op, dtype, *inner)
         else:

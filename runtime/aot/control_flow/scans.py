@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
 from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
+from ...torch_private.mode_stacks import without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import here
 from ...trace.regions import traced
@@ -448,7 +448,7 @@ def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[Any
     carry, xs, rest = given[:n], given[n : n + m], given[n + m :]
     module = trace.attribute(body.module, "scan_combine_graph_" if n else "body_graph_")
     inner = trace.lowered_args(operands)
-    with drawing(trace, body), _disable_current_modes():
+    with drawing(trace, body), without_modes():
         if trace.abstraction is None:
             outs = _of_values(
                 transformable(body.module), inner[:n], inner[n : n + m], inner[n + m :]

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
-from torch._ops import _higher_order_ops
 
+from ...torch_private.dispatcher import DispatchKey, higher_order_operators
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import here
 from ...trace.regions import traced
@@ -101,6 +100,6 @@ _ADVICE = {
     "associative_scan": "Use runtime.aot.associative_scan.",
 }
 
-for _name, _operator in _higher_order_ops.items():
+for _name, _operator in higher_order_operators.items():
     if _operator not in OURS:
         refuse(_operator, _ADVICE.get(_name, _PART_OF_A_GRAPH))

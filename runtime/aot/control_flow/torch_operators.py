@@ -24,15 +24,14 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
-from torch._C import DispatchKey
-from torch._higher_order_ops import utils as torch_utils
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from ...func.draws import DrawPerElement
 from ...functionalize.functional_level import FunctionalLevel
 from ...seam.level_mode import LevelMode
 from ...seam.levels import Value, innermost, levels_of
 from ...seam.shells import ON_NEW_VALUES, VALUES
+from ...torch_private.dispatcher import DispatchKey, higher_order_utils, included_keys
+from ...torch_private.mode_stacks import current_dispatch_mode, without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.graph_module import GraphModule
 from ...trace.pre_dispatch import PreDispatchMode
@@ -51,10 +50,10 @@ _ENTERED: dict[Any, Callable[..., Any]] = {}
 
 def _key_of_batches() -> Any:
     """The set of the key by which torch refuses draws under vmap. It has no name in Python."""
-    before = torch._C._dispatch_tls_local_include_set()
+    before = included_keys()
     torch._C._vmapmode_increment_nesting()
     try:
-        return torch._C._dispatch_tls_local_include_set() - before
+        return included_keys() - before
     finally:
         torch._C._vmapmode_decrement_nesting()
 
@@ -106,7 +105,7 @@ def _enter(operator: Any, f: Callable[..., Any]) -> None:
 
         def differentiated(*args: Any, **kwargs: Any) -> Any:
             """Torch's rule is for tensors of torch's engine. Values have a tape of their own."""
-            mode = _get_current_dispatch_mode()
+            mode = current_dispatch_mode()
             of_ours = isinstance(mode, _MODES) or any(
                 isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
             )
@@ -127,7 +126,7 @@ def _enter_class(values: type) -> None:
 ON_NEW_VALUES.append(_enter_class)
 
 
-_compile_and_call: Any = torch_utils._hop_compile_and_call
+_compile_and_call: Any = higher_order_utils._hop_compile_and_call
 
 
 def _call_operator(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
@@ -140,7 +139,7 @@ def _call_operator(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> Any
     return fn(*args, **(kwargs or {})) if of_ours else _compile_and_call(fn, args, kwargs)
 
 
-torch_utils._hop_compile_and_call = _call_operator
+higher_order_utils._hop_compile_and_call = _call_operator
 
 
 def transformable(module: fx.GraphModule) -> fx.GraphModule:
@@ -174,7 +173,7 @@ def through_levels(
     level = innermost(tensors, None)
     if isinstance(level, FunctionalLevel):
         # else the level would see the calls that bring its values up to date
-        with _disable_current_modes():
+        with without_modes():
             results = again(level.lowered_args(tensors))
         return tuple(level.wrap(r) for r in results)
     return record(level) if isinstance(level, Trace) else compute()

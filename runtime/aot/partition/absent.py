@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from ...rules.ops import op_of
+from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
 from ...trace.graph_module import GraphModule
 from ..capture.origins import ORIGIN, Kind, Origin
@@ -305,5 +306,5 @@ def _same_strides(a: fx.Node, b: fx.Node) -> bool:
 def _takes_no_elements(n: fx.Node) -> bool:
     """Whether the elements of the operands do not decide a result with derivatives: a factory such
     as ``ones_like``, a comparison."""
-    record = op_of(n.target).record if isinstance(n.target, torch._ops.OpOverload) else None
+    record = op_of(n.target).record if isinstance(n.target, OpOverload) else None
     return record is not None and record.nondiff is True

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload
 from .halves import Parts
 from .layout import Edge, Layout, layout
 from .memory import in_units
@@ -322,7 +323,7 @@ def _op(n: fx.Node) -> str:
     func: Any = n.target
     return (
         str(func._schema.name.split("::")[1])
-        if isinstance(func, torch._ops.OpOverload)
+        if isinstance(func, OpOverload)
         else str(getattr(func, "__name__", func))
     )
 

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
+from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
 from ...trace.graph_module import LateGraphModule
 from ...trace.regions import region_of
@@ -179,11 +180,7 @@ class Parts:
 
 def _complete(n: fx.Node) -> None:
     """Note the value of arithmetic with sizes, where the trace has left it out."""
-    if (
-        n.op == "call_function"
-        and "val" not in n.meta
-        and not isinstance(n.target, torch._ops.OpOverload)
-    ):
+    if n.op == "call_function" and "val" not in n.meta and not isinstance(n.target, OpOverload):
         inputs = n.all_input_nodes
         if inputs and all(
             isinstance(u.meta.get("val"), (int, torch.SymInt, float, torch.SymFloat))

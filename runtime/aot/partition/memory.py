@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload
 from .halves import Parts
 from .recompute import is_item, n_bytes
 
@@ -124,7 +125,7 @@ class Memory:
 def _aliased(n: fx.Node) -> list[fx.Node]:
     """The arguments in whose memory the result of a call lies, by the schema of its op."""
     func = n.target
-    if not isinstance(func, torch._ops.OpOverload):
+    if not isinstance(func, OpOverload):
         return []
     if func._can_decompose():
         return n.all_input_nodes  # it may be a view or not

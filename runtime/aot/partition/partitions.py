@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...torch_private.dispatcher import OpOverload, OpOverloadPacket
 from ...trace.graph_edits import without_unused
 from ..capture.pullback import DERIVATIVE, OF_THE_OP
 from .budget import within
@@ -20,7 +21,7 @@ from .network import AGAIN, Network
 from .recompute import again, call_of, policy_of, recomputable
 
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
-Op = torch._ops.OpOverload | torch._ops.OpOverloadPacket
+Op = OpOverload | OpOverloadPacket
 _COMPILERS = ("inductor", "nvfuser")  # as torch spells them
 
 
@@ -107,7 +108,7 @@ def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
     def allowed(n: fx.Node) -> bool:
         func = call_of(n).target
         if func not in ops and getattr(func, "overloadpacket", None) not in ops:
-            return not isinstance(func, torch._ops.OpOverload) and recomputable(n)
+            return not isinstance(func, OpOverload) and recomputable(n)
         if not again(n).pure:
             raise ValueError(
                 f"recomputable_ops has {func}, "

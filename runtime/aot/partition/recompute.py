@@ -14,6 +14,7 @@ from torch import fx
 from ...checkpoint.selective import CheckpointPolicy
 from ...rules.ops import OUT, VIEW, op_of
 from ...rules.record import parameters
+from ...torch_private.dispatcher import OpOverload
 from ..capture.aliasing import may_alias
 
 OPS_PER_BYTE = 8  # floating-point operations that take as long as one byte from or to memory
@@ -60,7 +61,7 @@ def again(n: fx.Node) -> Again:
     if is_size(n):
         return Again.SIZE
     func = n.target
-    if n.op != "call_function" or not isinstance(func, torch._ops.OpOverload):
+    if n.op != "call_function" or not isinstance(func, OpOverload):
         return Again.UNKNOWN
     record = op_of(func).record
     if (record is not None and record.draws) or torch.Tag.nondeterministic_seeded in func.tags:
@@ -135,7 +136,7 @@ def n_bytes(value: Any) -> int:
 def is_view(n: fx.Node) -> bool:
     return is_item(n) or (
         n.op == "call_function"
-        and isinstance(n.target, torch._ops.OpOverload)
+        and isinstance(n.target, OpOverload)
         and op_of(n.target).kind == VIEW
     )
 
@@ -161,7 +162,7 @@ def work(n: fx.Node) -> int:
 def flops(n: fx.Node) -> int:
     """The floating-point operations of a call, by the formula of its record if there is one."""
     func = n.target
-    if not isinstance(func, torch._ops.OpOverload):
+    if not isinstance(func, OpOverload):
         return 0
     op = op_of(func)
     if op.record is None or op.record.cost != "high":

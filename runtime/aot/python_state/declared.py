@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.provenance import happened_at
 from .contents import Draws, Fact, Parts
 from .name_lines import line_naming
@@ -49,7 +50,7 @@ class Holdings(ObjectGraph):
     def __init__(self, declared: Iterable[Any], ignore: Iterable[Any], graph: ObjectGraph) -> None:
         super().__init__(declared, ignore)
         self.code.of_schedulers = set(graph.code.of_schedulers)
-        with torch._C.DisableTorchFunction():
+        with unseen_by_handlers():
             if graph.code.computed:
                 self._look_through_all()
             self.code.learn(graph.code.names, graph.code.words)

@@ -34,6 +34,7 @@ from torch import fx
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...seam.levels import Value
+from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
 from .code_names import first_code
@@ -118,7 +119,7 @@ class ObjectGraph:
         self._pending: deque[tuple[Any, str]] = deque()
         roots = list(roots)
         self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in roots]
-        with torch._C.DisableTorchFunction():
+        with unseen_by_handlers():
             for x, name in _DRAWN if budget is None else ():
                 self._reach(x, name)
             self._drain()
@@ -132,13 +133,13 @@ class ObjectGraph:
     def enter(self, code: CodeType, names: dict[str, Any]) -> None:
         """A function is about to run. ``names``: its globals."""
         if not self.code.has(code):
-            with torch._C.DisableTorchFunction():
+            with unseen_by_handlers():
                 self._learn_code(code, names)
                 self._drain()
 
     def reach(self, places: Iterable[Place]) -> None:
         """Come to the objects at whose places a run will find other values than there are now."""
-        with torch._C.DisableTorchFunction():
+        with unseen_by_handlers():
             for node, label in places:
                 if isinstance(node, Cell):
                     self._variable(node.owner, node.name)
@@ -150,14 +151,14 @@ class ObjectGraph:
 
     def enter_module(self, m: ModuleType) -> None:
         """The program has found a module by a name that it computes."""
-        with torch._C.DisableTorchFunction():
+        with unseen_by_handlers():
             self._pending.append((m, m.__name__))
             self._drain()
 
     def enter_generator(self, x: types.GeneratorType[Any, Any, Any], name: str) -> None:
         """A generator from outside is about to go on. What its variables hold is put back when the
         program is refused."""
-        with torch._C.DisableTorchFunction():
+        with unseen_by_handlers():
             self._opaque(x, name)
             self._drain()
 
@@ -165,7 +166,7 @@ class ObjectGraph:
         """A function of torch's learning-rate schedulers is about to run. Most programs only hold
         a scheduler, which another part of the loop steps."""
         new = self.code.learn_scheduler(code)
-        with torch._C.DisableTorchFunction():
+        with unseen_by_handlers():
             for node in list(self._named.values()):
                 if issubclass(type(node.owner), LRScheduler):
                     self._ask(node, [n for n in new if n in node.names])

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from ...torch_private.dispatcher import OperatorBase, OpOverloadPacket
 from .contents import (
     CONTAINERS,
     Arguments,
@@ -134,8 +135,8 @@ PLAIN: tuple[Any, ...] = (
     types.EllipsisType,
     types.NotImplementedType,
     torch.Size,
-    torch._ops.OperatorBase,
-    torch._ops.OpOverloadPacket,
+    OperatorBase,
+    OpOverloadPacket,
     io.BufferedWriter,
     io.BufferedRandom,
     io.BufferedRWPair,

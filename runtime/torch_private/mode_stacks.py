@@ -1,0 +1,59 @@
+"""Contexts and classes in Python that see calls: modes on ATen calls, modes on functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch._library.simple_registry
+import torch._ops
+import torch.overrides
+import torch.utils._contextlib
+import torch.utils._python_dispatch
+
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+"""The class of a context that sees each ATen call inside of it."""
+without_modes = torch.utils._python_dispatch._disable_current_modes
+"""A context in which no mode on calls sees anything."""
+current_dispatch_mode = torch.utils._python_dispatch._get_current_dispatch_mode
+"""The innermost mode on calls, or None."""
+current_dispatch_modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack
+"""All modes on calls, the innermost last."""
+without_innermost_mode = torch.utils._python_dispatch._pop_mode_temporarily
+"""A context in which the innermost mode on calls is off. It gives that mode."""
+is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
+"""Whether a tensor is made of inner tensors that it names."""
+number_of_dispatch_modes = torch._C._len_torch_dispatch_stack
+"""How many modes on calls this thread has."""
+dispatch_mode_at = torch._C._get_dispatch_stack_at
+"""The mode on calls with a number, counted from the outermost."""
+push_dispatch_mode = torch._C._push_on_torch_dispatch_stack
+"""Add a mode on calls, as the innermost."""
+pop_dispatch_mode = torch._C._pop_torch_dispatch_stack
+"""Take the innermost mode on calls away."""
+without_dispatch_to_python = torch._C._DisableTorchDispatch
+"""A context in which no class and no mode in Python sees a call."""
+number_of_function_modes = torch._C._len_torch_function_stack
+"""How many modes on functions this thread has."""
+push_function_mode = torch._C._push_on_torch_function_stack
+"""Add a mode on functions, as the innermost."""
+pop_function_mode = torch._C._pop_torch_function_stack
+"""Take the innermost mode on functions away."""
+current_function_modes: Any = torch.overrides._get_current_function_mode_stack
+"""All modes on functions, the innermost last."""
+unseen_by_handlers = torch._C.DisableTorchFunction
+"""A context in which neither classes nor modes see functions of torch."""
+unseen_by_classes = torch._C.DisableTorchFunctionSubclass
+"""A context in which classes do not see functions of torch. Modes do."""
+no_function_handler = torch._C._disabled_torch_function_impl
+"""What a class has as its handler of functions in order to have none."""
+number_of_modes_before_dispatch: Any = torch._ops._len_torch_dispatch_stack_pre_dispatch
+"""How many modes see calls before autograd and autocast do."""
+set_mode_before_dispatch: Any = torch._ops._set_mode_pre_dispatch
+"""Add such a mode."""
+pop_mode_before_dispatch: Any = torch._ops._pop_mode_from_pre_dispatch
+"""Take the innermost of such modes away. It is the result."""
+find_torch_dispatch_rule = torch._library.simple_registry.find_torch_dispatch_rule
+"""What was registered for calls of an operator with instances of a class."""
+DecoratorContextManager = torch.utils._contextlib._DecoratorContextManager
+"""The base of contexts that are decorators of functions as well."""
