@@ -14,13 +14,14 @@ import ctypes
 import functools
 import mmap
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
+from .torch_private.functorch_state import is_functorch_wrapped
+from .torch_private.native_functions import native_empty
+
 LARGE = 1 << 23
 """Bytes from which a tensor is worth the question."""
-_empty: Any = torch._C._VariableFunctions.empty
 _PAGE = 1 << 21  # the huge pages of x86 and of most ARM kernels; of others a multiple or a fraction
 
 
@@ -29,10 +30,8 @@ def empty_in_huge_pages(
 ) -> torch.Tensor:
     """A contiguous tensor whose elements are not set. It is a plain one in a session too, where
     ``torch.empty`` makes tensors of that."""
-    found: torch.Tensor = _empty(shape, dtype=dtype, device=device)
-    wrapped = type(found) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(
-        found
-    )
+    found: torch.Tensor = native_empty(shape, dtype=dtype, device=device)
+    wrapped = type(found) is not torch.Tensor or is_functorch_wrapped(found)
     if not wrapped and found.is_cpu and found.nbytes >= LARGE and (advise := _advise()) is not None:
         start = -(-found.data_ptr() // _PAGE) * _PAGE
         # no page is shared with another tensor

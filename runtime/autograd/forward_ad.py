@@ -26,6 +26,7 @@ from ..tape.running import (
     step_down,
 )
 from ..torch_private.mode_stacks import DecoratorContextManager
+from ..torch_private.native_autograd import is_forward_enabled, set_forward_enabled
 from .function import TANGENT_NOT_WRITTEN, position_of, record, rule
 
 __all__ = [
@@ -37,7 +38,7 @@ __all__ = [
     "unpack_dual",
 ]
 
-_is_fwd_grad_enabled = torch._C._is_fwd_grad_enabled
+_is_fwd_grad_enabled = is_forward_enabled
 _set_fwd_grad_enabled = fwd_grad_enabled
 
 
@@ -170,7 +171,7 @@ def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDu
         )
     if not isinstance(tensor, Value) or tensor._level is not SESSION:
         return UnpackedDualTensor(tensor, None)
-    tangent = dual.tangents.of(tensor) if _is_fwd_grad_enabled() else None
+    tangent = dual.tangents.of(tensor) if is_forward_enabled() else None
     primal: Any = torch.ops.aten.alias.default(tensor)
     dual.tangents.put(primal._inner, None)
     return UnpackedDualTensor(primal, tangent)
@@ -180,22 +181,19 @@ def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDu
 #
 # The rule of the session for a custom Function, while a dual level is active.
 
-_enabled = torch._C._is_fwd_grad_enabled
-_set_enabled = torch._C._set_fwd_grad_enabled
-
 
 @rule(DualSession)
 def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run ``forward`` on the tape with forward mode off. Then compute the tangents of its outputs
     by the ``jvp`` staticmethod."""
-    enabled, on = _enabled(), computes_tangents(0)
+    enabled, on = is_forward_enabled(), computes_tangents(0)
     level = dual.session
     tangents = [
         dual.tangents.of(a) if on and isinstance(a, Value) and a._level is level else None
         for a in args
     ]
     versions = [None if t is None else t._version for t in tangents]
-    _set_enabled(False)
+    set_forward_enabled(False)
     try:
         output, outs, ctx = record(level, cls, args)
         wrapped = output if isinstance(output, tuple) else (output,)
@@ -210,7 +208,7 @@ def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]
                 if isinstance(v, Value) and v._level is level and ctx.differentiates(o):
                     dual.tangents.put(v._inner, None if t is None else laid_out_like(t, v._inner))
     finally:
-        _set_enabled(enabled)
+        set_forward_enabled(enabled)
     ctx.forget_marks()
     return output, ctx
 

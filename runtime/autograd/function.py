@@ -29,6 +29,7 @@ from ..tape.foreign import pass_mark_on
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import AccumulateGrad, Edge, Input
 from ..tape.values import edge_of
+from ..torch_private.native_autograd import increment_version, set_grad_enabled
 from ..torch_private.pytrees import pytree
 from .function_node import DECORATORS, INTERFACES, FunctionCtx, FunctionNode, defines
 
@@ -313,7 +314,7 @@ def run_forward(
     if ctx is None:
         ctx = new_ctx(cls, [False] * len(args))
     was = _grad_enabled()
-    torch._C._set_grad_enabled(False)
+    set_grad_enabled(False)
     try:
         if definition.has_setup:
             output = cls.forward(*args)
@@ -321,11 +322,11 @@ def run_forward(
         else:
             output = cls.forward(ctx, *args)
     finally:
-        torch._C._set_grad_enabled(was)
+        set_grad_enabled(was)
     if ctx.dirty_tensors:
         # as torch does: forward may have written without the dispatcher
         for t in ctx.dirty_tensors:
-            t.count_write() if isinstance(t, Value) else torch._C._increment_version([t])
+            t.count_write() if isinstance(t, Value) else increment_version([t])
     return output, ctx
 
 
@@ -338,7 +339,7 @@ def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
     ctx, recording = _node(level, cls, args)
     given = tuple(lowered(level, a) for a in args)
     was = _grad_enabled()
-    torch._C._set_grad_enabled(was and level.outer_mode)
+    set_grad_enabled(was and level.outer_mode)
     try:
         with level.shown_to_forward(ctx, args, given):
             if old_style:
@@ -347,7 +348,7 @@ def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
                 output = _written_itself(dispatch(cls, given)[0])
                 cls.setup_context(ctx, given, output)
     finally:
-        torch._C._set_grad_enabled(was)
+        set_grad_enabled(was)
     application = _Application(
         level, cls, ctx, args, given, output if isinstance(output, tuple) else (output,), recording
     )

@@ -17,6 +17,7 @@ from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value, levels_of
 from ..tape.running import computes_tangents
 from ..tape.view_history import View, aliases
+from ..torch_private.functorch_state import enter_vmap_mode, leave_vmap_mode
 from ..torch_private.mode_stacks import (
     current_dispatch_mode,
     current_dispatch_modes,
@@ -134,11 +135,11 @@ def _outside_batch(level: BatchLevel) -> Iterator[None]:
     draws for the whole batch. A generated rule enters levels of its own."""
     mode = current_dispatch_mode()
     if level.randomness == "error":
-        torch._C._vmapmode_decrement_nesting()
+        leave_vmap_mode()
         try:
             yield
         finally:
-            torch._C._vmapmode_increment_nesting()
+            enter_vmap_mode()
     elif isinstance(mode, DrawPerElement) and mode.level is level:
         with without_innermost_mode():
             yield

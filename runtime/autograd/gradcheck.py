@@ -17,6 +17,7 @@ from ..seam.levels import Value
 from ..session.backward import grad
 from ..session.leaf import as_leaf
 from ..session.tensor import wrap
+from ..torch_private.native_tensors import mkldnn_layout
 from . import analytical, numerical
 from . import gradcheck_special as special
 from .analytical import as_tuple
@@ -98,7 +99,7 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
 def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
     for i in at:
         if values[i].layout is not torch.strided:
-            kind = "MKLDNN" if values[i].layout is torch._mkldnn else "Sparse"  # type: ignore[attr-defined]
+            kind = "MKLDNN" if values[i].layout is mkldnn_layout else "Sparse"
             raise ValueError(
                 f"{kind} inputs are not support for forward AD gradcheck. Input #{i} has "
                 f"layout {values[i].layout}, and there are no tangents of such tensors; "
@@ -109,7 +110,7 @@ def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
 def _checked_outputs(outs: Sequence[Any]) -> None:
     for o in outs:
         if o.layout is not torch.strided:
-            kind = "MKLDNN" if o.layout is torch._mkldnn else "Sparse"  # type: ignore[attr-defined]
+            kind = "MKLDNN" if o.layout is mkldnn_layout else "Sparse"
             raise ValueError(
                 f"{kind} output is not supported at gradcheck yet. "
                 "Let func return to_dense(masked_grad=...) of it."

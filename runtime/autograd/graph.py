@@ -21,6 +21,7 @@ from ..tape.saved import HOOKS
 from ..tape.tape import Tape
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.mode_stacks import TorchDispatchMode
+from ..torch_private.native_autograd import increment_version as native_increment_version
 
 __all__ = [
     "GradientEdge",
@@ -115,7 +116,7 @@ def increment_version(tensor: torch.Tensor | Sequence[torch.Tensor]) -> None:
     dispatcher did not see."""
     tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
     for t in tensors:
-        t.count_write() if isinstance(t, Value) else torch._C._increment_version([t])
+        t.count_write() if isinstance(t, Value) else native_increment_version([t])
 
 
 class _Handle:

@@ -17,6 +17,7 @@ import torch
 
 from ..seam.levels import Value
 from ..session.tensor import unwrap
+from ..torch_private.native_tensors import mkldnn_layout
 
 Outputs = Callable[[], Sequence[Any]]
 
@@ -38,7 +39,7 @@ def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) 
     """The dense ``elements`` as a tensor in the layout of ``pattern``. ``masked``: only those that
     ``pattern`` specifies."""
     layout = pattern.layout
-    if layout is torch._mkldnn:  # type: ignore[attr-defined]
+    if layout is mkldnn_layout:
         return elements.to_mkldnn()
     if not masked:
         blocks = (

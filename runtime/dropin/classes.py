@@ -15,20 +15,25 @@ from ..seam.surgery import exchange, set_class
 from ..session.subclasses import HOOKS, holds_instance, note_policy, unnoted, wrapper_subclass
 from ..session.tensor import Tensor, as_kind, dispatches, unwrap, wrap
 from ..torch_private.mode_stacks import unseen_by_classes
+from ..torch_private.native_tensors import (
+    TensorBase,
+    as_installed,
+    make_subclass,
+    make_wrapper_subclass,
+    set_state,
+    set_tensor_metadata,
+)
 from .patches import Patches
 from .tensor_attributes import UNINITIALIZED, patch_attributes
 from .tensor_factories import as_runtime, inside_dispatch
 
-_requires_grad: Any = torch._C.TensorBase.requires_grad
-_native_requires_grad_: Any = torch._C.TensorBase.requires_grad_
+_requires_grad: Any = TensorBase.requires_grad
+_native_requires_grad_: Any = TensorBase.requires_grad_
 _Function: Any = torch.autograd.function.Function
 _new_tensor = torch.Tensor.__new__
 _new_parameter = torch.nn.Parameter.__new__
-_make_subclass: Any = torch.Tensor._make_subclass
-_make_wrapper_subclass: Any = torch.Tensor._make_wrapper_subclass
 _OWN = __name__.partition(".")[0]
 _swap_tensors: Any = torch.utils.swap_tensors
-_set_tensor_metadata: Any = torch._utils.set_tensor_metadata
 
 
 def become_runtime(t: torch.Tensor) -> torch.Tensor:
@@ -102,7 +107,7 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
     elif type(constant) is Tensor:
         data = constant
     if cls is not torch.nn.Parameter and type(data) is Tensor:
-        return torch.Tensor._make_subclass(cls, data, requires_grad)
+        return as_installed(make_subclass)(cls, data, requires_grad)
     made = _new_parameter(cls, data, requires_grad)
     if type(made) is Tensor:
         made._shown = torch.nn.Parameter
@@ -112,11 +117,11 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
 def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> Any:
     """``torch.Tensor._make_subclass``: a leaf of that class that shares the memory of ``data``."""
     if options or issubclass(cls, UNINITIALIZED) or (inside_dispatch() and not _in_hook(cls)):
-        return _make_subclass(cls, unwrap(data), require_grad, **options)
+        return make_subclass(cls, unwrap(data), require_grad, **options)
     kind = getattr(cls, "_kind", cls)
     with unseen_by_classes():  # the attributes of the class are set later
         if dispatches(kind):
-            return wrap(_make_subclass(kind, unwrap(data)), require_grad)
+            return wrap(make_subclass(kind, unwrap(data)), require_grad)
         return as_kind(wrap(data.detach()), kind).requires_grad_(require_grad)
 
 
@@ -130,8 +135,8 @@ def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
     which is below the tape."""
     options = note_policy(cls, args, kwargs)
     if inside_dispatch() and not HOOKS.depth:
-        return _make_wrapper_subclass(cls, **options)
-    return wrapper_subclass(_make_wrapper_subclass, cls, options)
+        return make_wrapper_subclass(cls, **options)
+    return wrapper_subclass(make_wrapper_subclass, cls, options)
 
 
 def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: Any) -> Any:
@@ -143,7 +148,7 @@ def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: Any) -> Any
     if type(made).__setstate__ is not torch.Tensor.__setstate__:
         made.__setstate__(state)
         return made
-    return torch._utils._set_obj_state(made, state)
+    return set_state(made, state)
 
 
 _rebuild_from_type_v2.__module__ = "torch._tensor"  # pickle finds a function by its module and name
@@ -152,7 +157,7 @@ _rebuild_from_type_v2.__module__ = "torch._tensor"  # pickle finds a function by
 def _set_metadata(t: torch.Tensor, metadata: Any) -> None:
     """``torch._utils.set_tensor_metadata``, which makes a tensor that was just loaded lazily
     conjugated or negative."""
-    _set_tensor_metadata(unwrap(t), metadata)
+    set_tensor_metadata(unwrap(t), metadata)
 
 
 def _backward(t: torch.Tensor, *args: Any, **kwargs: Any) -> None:

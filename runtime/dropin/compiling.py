@@ -20,8 +20,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.meta_utils import MetaTensorDescriber
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -31,6 +29,8 @@ from ..jit import jit
 from ..seam.ambient import Ambient
 from ..session.tensor import SESSION, Tensor, wrap
 from ..torch_private.dispatcher import HigherOrderOperator
+from ..torch_private.fake_tensors import FakeTensorMode
+from ..torch_private.graph_parts import TracingContext
 from ..torch_private.pytrees import pytree
 from .patches import Patches
 from .stepping_aside import Exchange, aside, ours_unless_aside

@@ -32,11 +32,10 @@ from ..seam.shells import VALUES
 from ..seam.surgery import now
 from ..seam.transforms_of_torch import WRAPPING, DualLevelOfTorch
 from ..session.tensor import Tensor
+from ..torch_private.functorch_state import are_transforms_active, is_functorch_wrapped
 from ..torch_private.mode_stacks import current_dispatch_modes
 from ..trace.provenance import here
 
-_in_functorch = torch._C._are_functorch_transforms_active
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _Function: Any = torch.autograd.function.Function
 _graph: Any = torch.autograd.graph
 # with the class of a call it gives the function; up to torch 2.13 it is Python's, and then C's
@@ -67,7 +66,9 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             return _record(None, cls)(*args, **kwargs)
     # A transform of torch's own that runs inside of a level comes first, as at an ATen call. It
     # applies another class to what it has around.
-    if _in_functorch() and any(isinstance(a, torch.Tensor) and _is_wrapped(a) for a in given):
+    if are_transforms_active() and any(
+        isinstance(a, torch.Tensor) and is_functorch_wrapped(a) for a in given
+    ):
         return _record(None, cls)(*args, **kwargs)
     return _ours(cls, args, kwargs)
 

@@ -11,11 +11,10 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from ..seam.levels import Value
 from ..session.nested_values import Nested
 from ..session.tensor import unwrap
+from ..torch_private.native_functions import pad_packed_sequence, pad_sequence
+from ..torch_private.native_tensors import make_subclass
 from .patches import Patches
 
-_pad_sequence: Any = torch._C._nn.pad_sequence
-_pad_packed_sequence = torch._VF._pad_packed_sequence
-_make_subclass = torch.Tensor._make_subclass
 _asks = torch.overrides.has_torch_function
 _Uninitialized: Any = UninitializedParameter.__mro__[1]  # the mixin, which torch's stubs leave out
 
@@ -35,7 +34,7 @@ def _padded(
     """``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no
     gradient. Here the kernel pads row numbers, and one indexing op takes the rows."""
     if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
-        return _pad_sequence(sequences, batch_first, padding_value, padding_side)
+        return pad_sequence(sequences, batch_first, padding_value, padding_side)
     ends = torch.tensor([len(s) for s in sequences]).cumsum(0).tolist()
     numbers = [
         torch.arange(end - len(s), end, device=s.device)
@@ -43,7 +42,7 @@ def _padded(
     ]
     return _placed(
         torch.cat(list(sequences)),
-        _pad_sequence([unwrap(n) for n in numbers], batch_first, -1, padding_side),
+        pad_sequence([unwrap(n) for n in numbers], batch_first, -1, padding_side),
         padding_value,
     )
 
@@ -53,14 +52,14 @@ def _padded_packed(
 ) -> Any:
     """``_pad_packed_sequence``, in the same way as :func:`_padded`."""
     numbers = torch.arange(len(data), device=data.device).unsqueeze(1)
-    places, lengths = _pad_packed_sequence(
+    places, lengths = pad_packed_sequence(
         unwrap(numbers), unwrap(batch_sizes), batch_first, -1, total_length
     )
     return _placed(data, places.squeeze(-1), padding_value), lengths
 
 
 def _uninitialized(cls: Any, requires_grad: bool, device: Any, dtype: Any) -> Any:
-    return _make_subclass(cls, unwrap(torch.empty(0, device=device, dtype=dtype)), requires_grad)
+    return make_subclass(cls, unwrap(torch.empty(0, device=device, dtype=dtype)), requires_grad)
 
 
 def _new_parameter(

@@ -8,15 +8,14 @@ table, TorchScript compiles from source too. It cannot compile the source of a r
 
 from __future__ import annotations
 
-import torch.jit._builtins
-
+from ..torch_private.global_settings import operators_of_scripts
 from .patches import Patches
 
 # these run torch's engine, which knows nothing of the session's tapes; from the source of ours,
 # TorchScript says that it cannot compile them
 _OF_TORCHS_ENGINE = ("aten::grad", "aten::backward")
 # torch builds the table when it is first asked for, from the functions that it finds then
-_operators: dict[int, str] = torch.jit._builtins._get_builtin_table()
+_operators: dict[int, str] = operators_of_scripts()
 
 
 def patch_scripts(patches: Patches) -> None:

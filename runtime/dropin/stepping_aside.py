@@ -23,11 +23,10 @@ from ..autograd.function_node import INTERFACES
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..session.tensor import Tensor, wrap
+from ..torch_private.global_settings import script_tables
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.pytrees import pytree
 from .patches import Patches
-
-_script_tables: Any = torch._C._jit_debug_module_iterators  # type: ignore[attr-defined]
 
 
 class _Captures(Ambient):
@@ -212,7 +211,7 @@ class ScriptAttributes:
         self._module: Any = module._c
 
     def items(self) -> list[tuple[str, torch.Tensor]]:
-        attributes = _script_tables(self._module)["named_attributes"]
+        attributes = script_tables(self._module)["named_attributes"]
         return [(name, value) for name, value in attributes if isinstance(value, torch.Tensor)]
 
     def get(self, name: str) -> Any:

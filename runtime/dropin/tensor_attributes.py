@@ -22,6 +22,7 @@ from ..seam.shells import VALUES
 from ..session.subclasses import NATIVE, PUBLIC, asking
 from ..session.tensor import Tensor
 from ..torch_private.mode_stacks import unseen_by_classes
+from ..torch_private.native_tensors import TensorBase
 from .patches import Patches
 
 UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
@@ -106,7 +107,7 @@ def patch_attributes(patches: Patches, methods: dict[str, Any], properties: dict
         patches.set(torch.Tensor, name, found)
         PUBLIC[name] = found.__get__
         for accessor in ("__get__", "__set__", "__delete__"):
-            NATIVE[getattr(found, accessor)] = getattr(getattr(torch._C.TensorBase, name), accessor)
+            NATIVE[getattr(found, accessor)] = getattr(getattr(TensorBase, name), accessor)
     for name in METHODS:
         made = _method(name, methods.get(name) or getattr(torch.Tensor, name))
         patches.set(torch.Tensor, name, made)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nested
 import torch.signal.windows
-import torch.utils._device
 from torch.utils._pytree import tree_map_only
 
 from ..seam.levels import SCOPE, Value, lifted
@@ -23,6 +22,7 @@ from ..seam.shells import VALUES
 from ..session.tensor import Tensor, unwrap, wrap
 from ..tape.values import GradValue
 from ..torch_private.dispatcher import DispatchKey, is_excluded
+from ..torch_private.global_settings import allowed_globals, device_constructors
 from ..torch_private.mode_stacks import number_of_function_modes, unseen_by_handlers
 
 _torch_tensor = torch.tensor
@@ -147,8 +147,8 @@ def forget_tables() -> None:
     The table of ``with torch.device(...)`` must hold torch's own factories, so it is built before
     the drop-in replaces them. The table of ``torch.load`` must hold the present ones, so it is
     dropped, and torch builds it again."""
-    torch.utils._device._device_constructors()
-    torch._weights_only_unpickler._get_allowed_globals.cache_clear()
+    device_constructors()
+    allowed_globals.cache_clear()
 
 
 def _wrap_all() -> list[tuple[Any, Any]]:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from ..seam.levels import Value
 from ..session.tensor import SESSION, unwrap
 from ..torch_private.mode_stacks import unseen_by_classes
+from ..torch_private.native_tensors import as_installed, make_subclass
 from .delivery import Delivery, add_to_grad_sample
 
 Rule = TypeVar("Rule")
@@ -78,7 +79,8 @@ class ExpandedWeight(torch.Tensor):
         data = orig_weight.detach()
         while isinstance(data, Value):  # several levels, while a program is captured
             data = data._inner
-        return torch.Tensor._make_subclass(cls, data)
+        made: ExpandedWeight = as_installed(make_subclass)(cls, data)
+        return made
 
     def __init__(
         self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum"

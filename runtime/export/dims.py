@@ -14,20 +14,24 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
-from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim
-from torch.export.dynamic_shapes import _DerivedDim, _DimHint, _DimHintType
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     StatelessSymbolicContext,
     free_unbacked_symbols,
 )
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..torch_private.dispatcher import OpOverload
+from ..torch_private.fake_tensors import FakeTensor
 from ..torch_private.pytrees import pytree
+from ..torch_private.symbolic_shapes import (
+    ConstantSource,
+    DerivedDim,
+    DimHint,
+    DimHintType,
+    ValueRanges,
+    int_oo,
+)
 from ..trace.abstract_values import faked
 from ..trace.symbols import Abstraction
 
@@ -73,7 +77,7 @@ class _Named:
     @property
     def derived(self) -> bool:
         """Whether it is computed from another ``Dim``, as ``2 * Dim("n") + 1``."""
-        return isinstance(self.dim, _DerivedDim)
+        return isinstance(self.dim, DerivedDim)
 
     @property
     def fixed(self) -> bool:
@@ -82,7 +86,7 @@ class _Named:
 
     @property
     def automatic(self) -> bool:
-        return isinstance(self.dim, _DimHint) and self.dim.type is _DimHintType.AUTO
+        return isinstance(self.dim, DimHint) and self.dim.type is DimHintType.AUTO
 
 
 class ExportedSizes(Abstraction):
@@ -334,8 +338,8 @@ def _move_checks(graph: fx.Graph) -> None:
 
 
 def _is_dynamic(dim: Any) -> bool:
-    if isinstance(dim, _DimHint):
-        return dim.type is not _DimHintType.STATIC
+    if isinstance(dim, DimHint):
+        return dim.type is not DimHintType.STATIC
     return isinstance(dim, Dim)
 
 

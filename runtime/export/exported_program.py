@@ -27,8 +27,8 @@ from ..aot.calls.simplified import plain
 from ..aot.capture.joint import Joint
 from ..aot.capture.outputs import leaf_of
 from ..func.functional_call import functional_call
-from ..seam.shells import make_subclass
 from ..torch_private.dispatcher import OpOverload
+from ..torch_private.native_tensors import make_subclass
 from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at, made_at, origin_of

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 
 from ..aot.calls.simplified import fake_mode_of, of_state, plain, refuse_fake_state, state_of
 from ..aot.capture.aliasing import sharing
@@ -29,6 +28,7 @@ from ..seam.generator_states import own_draws
 from ..seam.levels import living
 from ..seam.user_code import watched
 from ..torch_private.dispatcher import OpOverload
+from ..torch_private.graph_parts import PyTreeCodeGen, PyTreeInfo
 from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at
@@ -586,6 +586,6 @@ def _restructured(joint: Joint, n_inputs: int) -> fx.GraphModule:
     output.args = ([*outs, *full],)
     in_spec = pytree.tree_structure((([0] * n_inputs, [0] * joint.boundary.n_tangents), {}))
     out_spec = pytree.tree_structure(([0] * len(outs), [0] * n_inputs))
-    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(["primals", "tangents"], in_spec, out_spec)))
+    graph.set_codegen(PyTreeCodeGen(PyTreeInfo(["primals", "tangents"], in_spec, out_spec)))
     joint.module.recompile()
     return joint.module

@@ -22,6 +22,7 @@ from ..torch_private.dispatcher import (
     set_excluded,
     without_keys,
 )
+from ..torch_private.functorch_state import enter_vmap_mode, leave_vmap_mode
 from ..torch_private.mode_stacks import (
     TorchDispatchMode,
     dispatch_mode_at,
@@ -175,7 +176,7 @@ class Randomness:
 
     def __enter__(self) -> None:
         if self.randomness == "error":
-            torch._C._vmapmode_increment_nesting()
+            enter_vmap_mode()
         elif self.mode is not None:
             self.mode.__enter__()  # type: ignore[no-untyped-call]
 
@@ -183,7 +184,7 @@ class Randomness:
         if self.mode is not None:
             self.mode.__exit__(kind, error, tb)  # type: ignore[no-untyped-call]
         elif self.randomness == "error":
-            torch._C._vmapmode_decrement_nesting()
+            leave_vmap_mode()
             if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
                 refusal = DrawError()
                 name_line(refusal, tb)

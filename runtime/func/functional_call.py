@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..torch_private.native_functions import AnyBatchNorm
+
 _ABSENT: Any = object()
 
 
@@ -249,7 +251,7 @@ def replace_all_batch_norm_modules_(root: nn.Module) -> nn.Module:
     A vmap cannot update statistics that its elements share. Works in place and returns ``root``.
     """
     for module in root.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, AnyBatchNorm):
             module.track_running_stats = False
             module.running_mean = module.running_var = module.num_batches_tracked = None
     return root

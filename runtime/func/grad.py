@@ -21,10 +21,11 @@ from ..tape.nodes import Edge
 from ..tape.values import GradValue, edge_of
 from ..torch_private.dispatcher import DispatchKey, is_excluded, set_excluded
 from ..torch_private.mode_stacks import number_of_dispatch_modes
+from ..torch_private.native_autograd import set_grad_enabled
+from ..torch_private.native_tensors import set_conj, set_neg
 from ..torch_private.pytrees import pytree
 from . import trees
 
-_set_grad_enabled = torch._C._set_grad_enabled
 _AUTOGRAD = DispatchKey.AutogradFunctionality
 _inference = torch.is_inference_mode_enabled
 
@@ -48,8 +49,8 @@ def versioned(x: Any) -> Any:
     alias = torch.empty(0, dtype=x.dtype, device=x.device).set_(
         storage_of(x), x.storage_offset(), x.shape, x.stride()
     )
-    torch._C._set_conj(alias, x.is_conj())
-    torch._C._set_neg(alias, x.is_neg())
+    set_conj(alias, x.is_conj())
+    set_neg(alias, x.is_neg())
     return alias
 
 
@@ -59,11 +60,11 @@ def _recorded(
     """Run ``func(*args, **kwargs)`` inside ``level`` with grad mode on. ``torch.enable_grad`` would
     cost six times as much."""
     before = torch.is_grad_enabled()
-    _set_grad_enabled(True)
+    set_grad_enabled(True)
     try:
         return living(level.run_inside(func, args, kwargs))
     finally:
-        _set_grad_enabled(before)
+        set_grad_enabled(before)
 
 
 def outside_inference(f: Callable[P, R]) -> Callable[P, R]:

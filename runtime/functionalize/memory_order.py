@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..torch_private.mode_stacks import without_modes
+from ..torch_private.native_functions import neg_view
 from .overlap import shows_twice
 
 aten = torch.ops.aten
@@ -122,7 +123,7 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 def _turned(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
     """``t`` as a view that is conjugated and negated lazily, or no more so if it is already."""
     t = torch.conj(t) if conjugated else t
-    return torch._neg_view(t) if negated else t
+    return neg_view(t) if negated else t
 
 
 def _order(t: torch.Tensor) -> list[int]:

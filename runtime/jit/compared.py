@@ -19,6 +19,7 @@ import torch
 from ..aot.python_state.values import SIMPLE, attributes_of
 from ..session.tensor import Tensor, unwrap
 from ..torch_private.mode_stacks import unseen_by_handlers
+from ..torch_private.native_autograd import set_version_counters
 
 Frozen = Any
 """A value that later writes do not change: a constant, a known object, one of the classes below."""
@@ -167,7 +168,7 @@ class TensorCopy:
             # not by the version: batch_norm writes its statistics and does not count that
             if not torch.equal(plain, self._elements):
                 plain.detach().copy_(self._elements)
-            torch._C._autograd._unsafe_set_version_counter((plain,), (self._version,))
+            set_version_counters((plain,), (self._version,))
         if self._grad_copy is not None:
             self._grad_copy.restore()
         if _grad_of(t) is not self._grad:

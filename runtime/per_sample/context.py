@@ -28,6 +28,7 @@ from ..session.subclasses import NATIVE
 from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
+from ..torch_private.native_tensors import TensorBase
 from ..torch_private.pytrees import pytree
 from ..trace.provenance import here
 from . import custom_functions as _functions  # noqa: F401  # it declares the rule of custom Functions
@@ -39,11 +40,10 @@ from .grads import LIMIT, Parameter, PerSampleGrads
 from .terms import by_source, terms_of
 
 _READS = frozenset(
-    getattr(torch._C.TensorBase, name).__get__
-    for name in ("T", "mT", "H", "mH", "real", "imag", "data")
+    getattr(TensorBase, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data")
 )
 """Attributes that compute. Any other only tells or stores something."""
-_SET_DATA = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+_SET_DATA = TensorBase.data.__set__  # type: ignore[attr-defined]
 
 
 class per_sample(PerSampleGrads):

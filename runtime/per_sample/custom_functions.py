@@ -23,6 +23,7 @@ from ..session.tensor import SESSION
 from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
 from ..tape.view_history import aliases
+from ..torch_private.native_autograd import BACKWARD_HOOK_FUNCTION
 from .batch_session import PARAMETERS, BatchSession, Mixture
 
 _followed_classes: dict[FunctionClass, FunctionClass] = {}
@@ -40,7 +41,7 @@ def _followed(session: BatchSession, cls: FunctionClass, args: tuple[Any, ...]) 
         ctx.forget_marks()
         return output, ctx
     # the identity, whose inputs may be parameters
-    hooks = name == "torch.nn.modules._functions.BackwardHookFunction"
+    hooks = name == BACKWARD_HOOK_FUNCTION
     output, raw, ctx = record(SESSION, cls if hooks else _class_with_places(cls), args)
     outs = output if isinstance(output, tuple) else (output,)
     found = states if hooks else [_state(session, o) for o in raw]

@@ -10,13 +10,15 @@ import sys
 
 import torch
 
+from ..torch_private.native_tensors import FLAT_PARAMETERS
+
 
 def refuse_part(name: str, leaf: torch.Tensor) -> None:
     """Refuse a parameter of which each process holds a part. The modules of torch that make such
     parameters need not be imported."""
     tensors, flat = (
         sys.modules.get("torch.distributed.tensor"),
-        sys.modules.get("torch.distributed.fsdp._flat_param"),
+        sys.modules.get(FLAT_PARAMETERS),
     )
     if tensors is not None and isinstance(leaf, tensors.DTensor):
         kind = "a DTensor"

@@ -16,6 +16,7 @@ from ..seam.levels import Value, scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
 from ..tape.values import edge_of
+from ..torch_private.global_settings import is_autocast_enabled
 from .uses import Use, refuse_written, versions
 
 LINEAR = torch.ops.aten.linear.default
@@ -29,12 +30,7 @@ def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
     """
     tape, given = level.tape, (x, weight, bias)
     shared = level.is_shared(weight) and (bias is None or level.is_shared(bias))
-    if (
-        level.is_shared(x)
-        or not shared
-        or torch._C._is_any_autocast_enabled()
-        or not torch.is_grad_enabled()
-    ):
+    if level.is_shared(x) or not shared or is_autocast_enabled() or not torch.is_grad_enabled():
         return NotImplemented
     if x.dtype not in DIFFERENTIABLE or not fits(x, weight, bias):
         return NotImplemented

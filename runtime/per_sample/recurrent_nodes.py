@@ -16,6 +16,7 @@ from ..seam.levels import Value, scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Node
 from ..tape.values import edge_of
+from ..torch_private.global_settings import is_autocast_enabled
 from .uses import refuse_written, versions
 
 aten = torch.ops.aten
@@ -77,7 +78,7 @@ def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
     call = call_of(func, args)
     if (
         call is None
-        or torch._C._is_any_autocast_enabled()
+        or is_autocast_enabled()
         or not torch.is_grad_enabled()
         or not all(map(level.is_shared, call.params))
     ):

@@ -20,6 +20,7 @@ from ..tape.nodes import Edge, Node
 from ..tape.running import current_graph_is_retained, unfollowed
 from ..tape.saved import FREED
 from ..tape.values import edge_of
+from ..torch_private.global_settings import is_autocast_enabled
 from . import linear as linear_layer
 from . import recurrent_nodes as recurrent_layer
 from .uses import NO_SECOND, Use, refuse_written, versions
@@ -44,7 +45,7 @@ def _source(t: Any) -> Edge | None:
 
 
 def _plain() -> bool:
-    return torch.is_grad_enabled() and not torch._C._is_any_autocast_enabled()
+    return torch.is_grad_enabled() and not is_autocast_enabled()
 
 
 def run(session: Any, func: Any, args: Sequence[Any]) -> Any:

@@ -15,12 +15,15 @@ from ..seam.keys import uncounted
 from ..seam.level_mode import hand_over_directly
 from ..seam.levels import innermost
 from ..torch_private.dispatcher import (
+    REFERENCES,
     DispatchKey,
     OpOverload,
     decomposition_table,
     has_kernel,
     has_kernel_for_key,
 )
+from ..torch_private.native_functions import functions_of_nn, functions_of_torch
+from ..torch_private.native_tensors import TensorBase
 from .record import (
     NESTED,
     RECORDS,
@@ -412,7 +415,7 @@ def _binding(func: OpOverload) -> Callable[..., Any] | None:
         any(a.has_default_value() for a in schema.arguments) or any(map(_takes_tensors, others))
     ):
         return None
-    places: Any = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+    places: Any = (functions_of_torch, functions_of_nn, TensorBase)
     return next((getattr(place, name) for place in places if hasattr(place, name)), None)
 
 
@@ -495,7 +498,7 @@ def _decomposed(op: Op) -> Callable[..., Any] | None:
             found = getattr(op.func, "impl_aten", None)
         if found is None:
             found = decomposition_table.get(op.func)
-            if getattr(found, "__module__", "").startswith("torch._refs"):
+            if getattr(found, "__module__", "").startswith(REFERENCES):
                 found = None  # written with prims, which have no records
         op.decomposed = found or False
     return op.decomposed or None

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from ..torch_private.dispatcher import OpOverload
+from ..torch_private.native_functions import nested_view_from_buffer
 
 Formula = Callable[..., Any]
 VjpTable = Mapping[str | tuple[str, ...], Formula]
@@ -439,9 +440,7 @@ class NestedMeta:
         lengths = self.sizes.prod(1)
         strides = self.sizes.flip(1).cumprod(1).flip(1).roll(-1, 1)
         strides[:, -1:] = 1
-        return torch._nested_view_from_buffer(
-            buffer, self.sizes, strides, lengths.cumsum(0) - lengths
-        )
+        return nested_view_from_buffer(buffer, self.sizes, strides, lengths.cumsum(0) - lengths)
 
     def zeros(self) -> torch.Tensor:
         return self.view(

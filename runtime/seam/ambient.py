@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..torch_private.dispatcher import excluded_keys, included_keys, with_keys
+from ..torch_private.global_settings import autocast_devices
 from ..torch_private.mode_stacks import (
     current_dispatch_modes,
     current_function_modes,
@@ -20,6 +21,11 @@ from ..torch_private.mode_stacks import (
     pop_function_mode,
     push_dispatch_mode,
     push_function_mode,
+)
+from ..torch_private.native_autograd import (
+    is_forward_enabled,
+    set_forward_enabled,
+    set_grad_enabled,
 )
 
 _states: list[Ambient] = []
@@ -40,16 +46,13 @@ def continued(work: Callable[[], Any]) -> Callable[[], None]:
     own modes included. This thread is to wait for it."""
     ours = [(state, dict(vars(state))) for state in _states]
     inference = torch.is_inference_mode_enabled()
-    grad, forward = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+    grad, forward = torch.is_grad_enabled(), is_forward_enabled()
     on_calls, on_functions = (
         current_dispatch_modes(),
         current_function_modes(),
     )
     keys = included_keys(), excluded_keys()
-    autocast = {
-        device: torch.get_autocast_dtype(device)
-        for device in torch._C._autocast_supported_devices()
-    }
+    autocast = {device: torch.get_autocast_dtype(device) for device in autocast_devices()}
 
     def run() -> None:
         for state, attributes in ours:
@@ -58,8 +61,8 @@ def continued(work: Callable[[], Any]) -> Callable[[], None]:
             torch.set_autocast_dtype(device, dtype)
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(inference))
-            torch._C._set_grad_enabled(grad)
-            torch._C._set_fwd_grad_enabled(forward)
+            set_grad_enabled(grad)
+            set_forward_enabled(forward)
             for mode in on_calls:
                 push_dispatch_mode(mode)
                 stack.callback(pop_dispatch_mode)

@@ -18,16 +18,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ..errors import EscapedValue, InplaceError, called_from
 from ..torch_private.dispatcher import OpOverload, below_autograd, set_excluded
+from ..torch_private.fake_tensors import FakeTensor
 from ..torch_private.mode_stacks import (
     no_function_handler,
     number_of_dispatch_modes,
     without_innermost_mode,
     without_modes,
 )
+from ..torch_private.native_autograd import increment_version
+from ..torch_private.native_tensors import TensorBase
 from ..torch_private.pytrees import pytree
 from .ambient import Ambient
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
@@ -337,7 +339,7 @@ class Value(torch.Tensor):
 
     def count_write(self) -> None:
         """Count a write that the dispatcher has not seen."""
-        torch._C._increment_version([self])
+        increment_version([self])
 
     def retain_grad(self) -> None:
         """Raise: a value has no ``.grad``, and torch would say that it does not require grad."""
@@ -369,7 +371,7 @@ class Value(torch.Tensor):
         self.requires_grad_(requires_grad)
 
     requires_grad = property(
-        torch._C.TensorBase.requires_grad.__get__,  # type: ignore[attr-defined]
+        TensorBase.requires_grad.__get__,  # type: ignore[attr-defined]
         lambda self, flag: self._set_requires_grad(flag),
     )
 
@@ -418,9 +420,7 @@ class Value(torch.Tensor):
         if self._level.hidden:  # each element of the batch has others
             refuse_access(how, self)
         inner = self._level.lowered(self)
-        if isinstance(inner, Value):
-            return read(inner)
-        with without_modes():
+        with nullcontext() if isinstance(inner, Value) else without_modes():
             return read(inner)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:

@@ -25,9 +25,10 @@ import torch
 from ..errors import called_from
 from ..torch_private.dispatcher import DispatchKey, DispatchKeySet
 from ..torch_private.mode_stacks import unseen_by_handlers
+from ..torch_private.native_tensors import TensorBase, use_count
 from .shells import VALUES
 
-_storage = torch._C.TensorBase.untyped_storage
+_storage = TensorBase.untyped_storage
 
 
 def is_shell(t: object) -> bool:
@@ -115,7 +116,7 @@ def _use_count(v: Any) -> Any:
             f"torch.utils.swap_tensors() of a tensor inside {v._level.what}, which would live on "
             f"after it. Write the numbers by copy_(), or swap outside.{place()}"
         )
-    return torch._C.TensorBase._use_count(v)  # type: ignore[attr-defined]
+    return use_count(v)
 
 
 def guard_methods(cls: Any) -> None:

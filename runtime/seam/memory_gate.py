@@ -25,6 +25,7 @@ from ..torch_private.mode_stacks import (
     without_dispatch_to_python,
     without_modes,
 )
+from ..torch_private.native_tensors import TensorBase
 from .level_mode import EnteringMode, LevelMode
 from .levels import Level, bottom
 from .literals import has_values, readable, stacked
@@ -178,7 +179,7 @@ _BY_NAME: dict[_Access, tuple[str, ...]] = {
 _METHODS = {name: access for access, names in _BY_NAME.items() for name in names}
 _ACCESSES: dict[Any, _Access] = {
     getattr(torch.Tensor, name): access for name, access in _METHODS.items()
-} | {torch._C.TensorBase.data.__set__: lambda gate, func, args, kwargs: refuse_data()}  # type: ignore[attr-defined]
+} | {TensorBase.data.__set__: lambda gate, func, args, kwargs: refuse_data()}  # type: ignore[attr-defined]
 
 
 def _access_by_name(func: Any) -> _Access | None:

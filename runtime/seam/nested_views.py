@@ -35,8 +35,9 @@ from ..torch_private.dispatcher import (
     set_excluded,
 )
 from ..torch_private.mode_stacks import without_dispatch_to_python
+from ..torch_private.native_tensors import TensorBase, make_subclass, swap_contents
 from .keys import CHUNK, NARROW, VIEWS, reopen_keys
-from .shells import VALUES, make_subclass
+from .shells import VALUES
 from .surgery import refit
 
 aten = torch.ops.aten
@@ -82,8 +83,8 @@ _below = keys_after(_SNAPSHOT)
 _snapshot = DispatchKeySet(_SNAPSHOT)
 _unmarked = _below - DispatchKeySet(VIEWS)
 _inference = torch.is_inference_mode_enabled
-_recorded_by_torch: Any = torch._C.TensorBase.__dict__["requires_grad"].__get__
-_base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
+_recorded_by_torch: Any = TensorBase.__dict__["requires_grad"].__get__
+_base_by_dispatcher: Any = TensorBase.__dict__["_base"].__get__
 _lock = threading.Lock()
 _libraries: list[torch.library.Library] = []  # their kernels last as long as they do
 
@@ -148,7 +149,7 @@ def _begin_again(v: Any, source: Any) -> None:
     finally:
         set_excluded(VIEWS, before)
     refit(counted, v)
-    torch._C._swap_tensor_impl(v, counted)
+    swap_contents(v, counted)
 
 
 def root_of(v: Any) -> Any:

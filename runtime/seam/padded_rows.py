@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch import nn
 
-_DEVICES = ("cpu", "cuda", "xpu", torch._C._get_privateuse1_backend_name())
+from ..torch_private.global_settings import name_of_private_device
+
+_DEVICES = ("cpu", "cuda", "xpu", name_of_private_device())
 
 
 class Encoders:

@@ -13,6 +13,13 @@ import torch
 
 from ..errors import NestedTensor
 from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, keys_of
+from ..torch_private.native_tensors import (
+    close_memory,
+    make_subclass,
+    make_wrapper_subclass,
+    set_conj,
+    set_neg,
+)
 
 # What a shell is made from: the arguments of `_make_wrapper_subclass` (sizes, strides, offset,
 # None, dtype, layout, device, …), and whether it is a lazy conjugate and a lazy negative. None in
@@ -23,9 +30,6 @@ Geometry = tuple[tuple[Any, ...], tuple[bool, bool] | None]
 VALUES: set[type] = set()
 # called with each class of values that is made later
 ON_NEW_VALUES: list[Callable[[type], None]] = []
-make_subclass = torch.Tensor._make_subclass
-_make_wrapper = torch.Tensor._make_wrapper_subclass
-_close_memory = torch._C._set_throw_on_mutable_data_ptr
 _inference = torch.is_inference_mode_enabled
 # ATen's indexing calls `.item()` on a 0-d integer among the indices. If the integer has functorch's
 # key for batches, it calls `aten::index`, for which there is a batch rule. So a 0-d integer of our
@@ -86,12 +90,12 @@ def _lazy_bits(t: torch.Tensor) -> tuple[bool, bool] | None:
 
 
 def _made(cls: type[torch.Tensor], geometry: Any) -> Any:
-    v: Any = _make_wrapper(cls, *geometry[0])
-    _close_memory(v)
+    v: Any = make_wrapper_subclass(cls, *geometry[0])
+    close_memory(v)
     v._geometry = geometry
     if geometry[1] is not None:
-        torch._C._set_conj(v, geometry[1][0])
-        torch._C._set_neg(v, geometry[1][1])
+        set_conj(v, geometry[1][0])
+        set_neg(v, geometry[1][1])
     return v
 
 

@@ -27,11 +27,12 @@ import torch
 from ..errors import called_from
 from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, without_keys
 from ..torch_private.mode_stacks import without_dispatch_to_python
+from ..torch_private.native_tensors import TensorBase, swap_contents
 from ..torch_private.pytrees import pytree
 
 # sets the type of an object, which may say another class when it is asked for ``__class__``
 set_class: Any = object.__dict__["__class__"].__set__
-_set_data: Any = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+_set_data: Any = TensorBase.data.__set__  # type: ignore[attr-defined]
 # What an assignment to `.data` here must not pass through. ATen asks an op whether the two are
 # compatible. It must not make memory of a lazy conjugate, since a shell has none. And the gate to
 # memory (`.memory`), which answers with the keys of autograd, refuses this to users.
@@ -99,7 +100,7 @@ def detach_inner(v: Any) -> None:
 def exchange(a: Any, b: Any) -> None:
     """Swap the contents of ``a`` and ``b``: tensor, class and attributes. Each object
     keeps its identity."""
-    torch._C._swap_tensor_impl(a, b)
+    swap_contents(a, b)
     of_a, of_b = type(a), type(b)
     set_class(a, of_b)
     set_class(b, of_a)

@@ -16,15 +16,20 @@ from typing import Any, NoReturn
 import torch
 
 from ..errors import called_from
+from ..torch_private.functorch_state import (
+    from_functional_tensor,
+    get_unwrapped,
+    innermost_transform,
+    is_functional_tensor,
+    is_functorch_wrapped,
+    sync_functional,
+    unwrap_if_dead,
+)
+from ..torch_private.native_autograd import unpack_dual
 from .ambient import Ambient
 
-innermost_of_torch: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+innermost_of_torch: Callable[[], Any] = innermost_transform
 """The innermost transform of torch's own that runs, or None."""
-_is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
-_is_functional: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functionaltensor
-_sync: Callable[[torch.Tensor], None] = torch._sync  # type: ignore[attr-defined]
-_unwrapped: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.get_unwrapped
-_unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.unwrap_if_dead
 
 
 class Wrapping(Ambient):
@@ -60,18 +65,18 @@ def has_tangent_of_torch(t: Any) -> bool:
     """Whether torch's own forward mode has a tangent for ``t``."""
     if not DualLevelOfTorch.is_open() or not isinstance(t, torch.Tensor):
         return False
-    return torch._VF._unpack_dual(t, level=0)[1] is not None
+    return unpack_dual(t, level=0)[1] is not None
 
 
 def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
     """The tensor inside of a tensor that belonged to a transform of torch's own which has returned.
     Any other tensor as it is, and a batch, whose tensor has another shape."""
     while is_of_returned_transform(t):
-        if _is_functional(t):
-            _sync(t)
-            inner = torch._from_functional_tensor(t)
+        if is_functional_tensor(t):
+            sync_functional(t)
+            inner = from_functional_tensor(t)
         else:
-            inner = _unwrap_if_dead(t)
+            inner = unwrap_if_dead(t)
         if inner is t:
             break
         t = inner
@@ -83,7 +88,7 @@ def is_of_returned_transform(t: Any) -> bool:
     return (
         isinstance(t, torch.Tensor)
         # a result of a call with a functional tensor is one, too, and is of no transform
-        and (_is_wrapped(t) or _is_functional(t))
+        and (is_functorch_wrapped(t) or is_functional_tensor(t))
         and innermost_of_torch() is None
     )
 
@@ -103,14 +108,14 @@ def refuse_value_of_torch(t: Any, *, line: bool = True) -> None:
 def refuse_wrapped(t: torch.Tensor) -> None:
     """Raise if ``t``, which becomes a tensor of the session, is wrapped by a transform of torch's
     own, which would lose it."""
-    if _is_wrapped(t) and innermost_of_torch() is not None:
+    if is_functorch_wrapped(t) and innermost_of_torch() is not None:
         _refuse("a value of a transform becomes a runtime tensor")
 
 
 def without_wrappers(t: torch.Tensor) -> torch.Tensor:
     """The tensor inside of ``t``, a new tensor that torch's transforms have wrapped."""
-    while _is_wrapped(t):
-        t = _unwrapped(t)
+    while is_functorch_wrapped(t):
+        t = get_unwrapped(t)
     return t
 
 

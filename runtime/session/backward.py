@@ -21,6 +21,8 @@ from ..tape.gradient_edges import GradientEdge
 from ..tape.hooks import for_users
 from ..tape.nodes import AccumulateGrad, Edge, Node, Sink
 from ..tape.values import GradValue, edge_of
+from ..torch_private.native_autograd import set_grad_enabled
+from ..torch_private.native_functions import native_ones_like
 from .captures import CAPTURE
 
 _CYCLE = (
@@ -29,8 +31,6 @@ _CYCLE = (
     "storing them; or set .grad to None when you have used it."
 )
 _warned: set[str] = set()
-_set_grad_enabled = torch._C._set_grad_enabled
-_ones_like = torch._C._VariableFunctions.ones_like
 
 
 def _warn_once(message: str) -> None:
@@ -124,7 +124,9 @@ def _ones(t: Any, edge: Any) -> torch.Tensor | None:
             f"grad can be implicitly created only for real scalar outputs but got {dtype}"
         )
     return (
-        torch.ones(shape, dtype=dtype, device=_device(t.node)) if is_edge else _ones_like(t._inner)
+        torch.ones(shape, dtype=dtype, device=_device(t.node))
+        if is_edge
+        else native_ones_like(t._inner)
     )
 
 
@@ -200,7 +202,7 @@ def run_pass(
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     keep = create_graph if retain_graph is None else retain_graph
     before = torch.is_grad_enabled()
-    _set_grad_enabled(create_graph)
+    set_grad_enabled(create_graph)
     try:
         return level, execute(
             level,
@@ -211,7 +213,7 @@ def run_pass(
             accumulate=accumulate,
         )
     finally:
-        _set_grad_enabled(before)
+        set_grad_enabled(before)
 
 
 def backward(

@@ -36,6 +36,7 @@ from ..tape.running import current_stand_in
 from ..tape.saved import HOOKS
 from ..tape.values import GradValue, edge_of
 from ..torch_private.dispatcher import DispatchKey, keys_after
+from ..torch_private.global_settings import is_autocast_enabled
 from ..torch_private.mode_stacks import number_of_dispatch_modes
 from .tensor import SESSION, Tensor
 
@@ -60,13 +61,12 @@ BELOW = keys_after(DispatchKey.PythonTLSSnapshot)
 NONE: dict[str, Any] = {}
 Part = tuple[torch.Tensor, Edge | None]  # the inner tensor of a value, and its edge
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
-_autocast = torch._C._is_any_autocast_enabled
 
 
 def plain_case() -> bool:
     """Whether only the session's tape has to see the parts: no hooks, scopes, modes, autocast,
     stand-in or inference mode."""
-    modes = HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or _autocast()
+    modes = HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled()
     return current_stand_in() is None and not modes and (_grad_enabled() or not _inference())
 
 
@@ -272,7 +272,7 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
     ):
         return _batched_matmul(x, y)
     # the casts are a call of their own, after which the product arrives here again
-    if not (_autocast() and _casts_next(keys)):
+    if not (is_autocast_enabled() and _casts_next(keys)):
         if x.dim() >= y.dim():
             if _folds(x, y):
                 return _folded_calls(x, y)

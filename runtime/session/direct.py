@@ -26,7 +26,9 @@ from ..tape.foreign import recorded_by_torch
 from ..tape.inplace import run, unrecorded
 from ..tape.running import current_stand_in
 from ..tape.values import edge_of
+from ..torch_private.global_settings import tracing_state
 from ..torch_private.mode_stacks import number_of_dispatch_modes, number_of_function_modes
+from ..torch_private.native_autograd import increment_version
 from .composite import known_part, step
 from .tensor import SESSION, Tensor
 
@@ -41,10 +43,8 @@ _CLONE = op_of(aten.clone.default)
 _native_getitem: Any = torch.Tensor.__getitem__
 _native_setitem: Any = torch.Tensor.__setitem__
 _native_clone: Any = torch.Tensor.clone
-_increment_version: Any = torch._C._increment_version
 _scalar_tensor = torch.scalar_tensor
 _grad_enabled = torch.is_grad_enabled
-_traced: Callable[[], Any] = torch._C._get_tracing_state
 _END = 2**63 - 1  # ATen's end of a slice without an end
 _NUMBERS = frozenset((bool, int, float, complex))
 
@@ -55,7 +55,7 @@ def unseen() -> bool:
     return (
         not (number_of_dispatch_modes() or number_of_function_modes())
         and current_stand_in() is None
-        and _traced() is None
+        and tracing_state() is None
         and innermost_of_torch() is None
     )
 
@@ -175,13 +175,13 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
             part = self if whole else _view(self, each, False, histories[0])
             if kind in _NUMBERS and not _NUMBERS_ARE_TENSORS:
                 run(SESSION, _FILL_NUMBER, (part, value), {})
-                _increment_version([inner])  # as the dispatcher does after the call
+                increment_version([inner])  # as the dispatcher does after the call
                 return
             if kind in _NUMBERS:
                 new = value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
             if part.shape == new.shape or (new.dim() == 0 and new.device.type == "cpu"):
                 run(SESSION, _COPY if part.shape == new.shape else _FILL, (part, value), {})
-                _increment_version([inner])  # as the dispatcher does after the call
+                increment_version([inner])  # as the dispatcher does after the call
                 return
     _native_setitem(self, index, value)
 

@@ -31,24 +31,24 @@ from ..tape import inplace
 from ..tape.running import computes_tangents
 from ..tape.values import edge_of
 from ..torch_private.dispatcher import OpOverload
+from ..torch_private.native_autograd import is_forward_enabled, set_forward_enabled
+from ..torch_private.native_functions import neg_view
 from .session import Session
 from .stand_in import StandIn
-
-_enabled = torch._C._is_fwd_grad_enabled
 
 
 class fwd_grad_enabled:
     """Turn forward mode on or off. As a context manager: until the end of the ``with`` block."""
 
     def __init__(self, mode: bool) -> None:
-        self.before = _enabled()
-        torch._C._set_fwd_grad_enabled(mode)
+        self.before = is_forward_enabled()
+        set_forward_enabled(mode)
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *exc: object) -> None:
-        torch._C._set_fwd_grad_enabled(self.before)
+        set_forward_enabled(self.before)
 
 
 class Tangents:
@@ -357,7 +357,7 @@ def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
     made = t.new_zeros(cells, dtype=p.dtype).as_strided(p.shape, p.stride(), p.storage_offset())
     if p.is_conj():
         made = made.conj()
-    return torch._neg_view(made) if p.is_neg() else made
+    return neg_view(made) if p.is_neg() else made
 
 
 def laid_out_like(t: Any, p: torch.Tensor) -> Any:

@@ -12,9 +12,17 @@ from typing import Any
 import torch
 from torch.utils.hooks import warn_if_has_hooks
 
+from ..torch_private.native_tensors import (
+    TensorBase,
+    rebuild_parameter,
+    rebuild_parameter_with_state,
+    rebuild_with_attributes,
+    rebuild_wrapper_subclass,
+)
+
 # the names by which torch caches sizes and strides that a user's class tells
 _CACHED = ("_sym_sizes_capsule", "_sym_strides_capsule", "_value")
-_requires_grad: Any = torch._C.TensorBase.requires_grad
+_requires_grad: Any = TensorBase.requires_grad
 
 
 def state_of(t: Any, own: frozenset[str]) -> Any:
@@ -36,22 +44,20 @@ def reduced(t: Any, kind: type, protocol: Any) -> Any:
     state = t.__getstate__()
     if kind is torch.Tensor and state and state.pop("_is_param", False):
         rest: Any = (state,) if state else ()
-        rebuild = (
-            torch._utils._rebuild_parameter_with_state if state else torch._utils._rebuild_parameter
-        )
+        rebuild = rebuild_parameter_with_state() if state else rebuild_parameter()
         return rebuild, (t.data, t.requires_grad, OrderedDict(), *rest)
     made_by = copyreg.dispatch_table.get(kind)
     if made_by is not None:
         return made_by(t)
     plain = plain_leaf(t, t.requires_grad)
     made = plain._reduce_ex_internal(protocol)
-    if made[0] is torch._utils._rebuild_wrapper_subclass:
+    if made[0] is rebuild_wrapper_subclass:
         # as users see it: the instance below the tape requires no grad
         made = made[0], (kind, *made[1][1:-1], t.requires_grad)
     return (
         made
         if kind is torch.Tensor and not state
-        else (torch._tensor._rebuild_from_type_v2, (made[0], kind, made[1], state))
+        else (rebuild_with_attributes(), (made[0], kind, made[1], state))
     )
 
 

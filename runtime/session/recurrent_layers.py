@@ -23,6 +23,7 @@ from ..seam.memory import is_shell
 from ..tape import view_history
 from ..tape.nodes import OpNode
 from ..torch_private.mode_stacks import without_modes
+from ..torch_private.native_autograd import increment_version
 from .composite import (
     BELOW,
     INTERCEPTED,
@@ -57,7 +58,6 @@ _T, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten._unsafe_view.default)
 _TRANSPOSE, _TRANSPOSE_ = op_of(aten.transpose.int), op_of(aten.transpose_.default)
 _base: Any = torch.Tensor
 _add_, _mul_ = _base.add_, _base.mul_
-_increment_version: Any = torch._C._increment_version
 
 Weights = list[Part]  # weight of the input, weight of the state, and the bias of each
 # (input or its gates, state, weights, whether it is the gates) -> the next state
@@ -121,7 +121,7 @@ def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
     if not ready:
         # in a cell ATen's last product is in place, with a copy saved: its result has
         # one more version
-        _increment_version([out[0]])
+        increment_version([out[0]])
     return out
 
 

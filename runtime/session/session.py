@@ -11,11 +11,12 @@ from ..errors import InplaceError
 from ..rules.ops import Op
 from ..seam.keys import VIEWS
 from ..seam.levels import Level, Value
-from ..seam.shells import VALUES, make_subclass
+from ..seam.shells import VALUES
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Edge
 from ..tape.running import STAND_IN, STAND_INS, current_dual, current_stand_in
 from ..torch_private.dispatcher import OpOverload, set_excluded
+from ..torch_private.native_tensors import make_subclass
 
 
 class Session(GradLevel):

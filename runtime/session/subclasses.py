@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from ..errors import NestedTensor
@@ -29,22 +28,23 @@ from ..rules.ops import Op
 from ..seam.ambient import Ambient
 from ..seam.keys import reopen_keys
 from ..seam.levels import SCOPE, Level, Value, composes, innermost
-from ..seam.shells import ON_NEW_VALUES, VALUES, make_subclass, same_shape
+from ..seam.shells import ON_NEW_VALUES, VALUES, same_shape
 from ..tape.running import STAND_INS
 from ..torch_private.dispatcher import OpOverload
+from ..torch_private.fake_tensors import FakeTensor
 from ..torch_private.mode_stacks import (
     TorchDispatchMode,
     find_torch_dispatch_rule,
     unseen_by_classes,
     without_dispatch_to_python,
 )
+from ..torch_private.native_tensors import as_installed, make_subclass, make_wrapper_subclass
 from ..torch_private.pytrees import pytree
 from . import pickling
 from .tensor import _STATE, SESSION, Tensor, dispatches, wrap
 
 _handle: Any = handle_torch_function
 _dispatched: Any = Value.__torch_dispatch__.__func__  # type: ignore[attr-defined]
-_make_wrapper: Any = torch.Tensor._make_wrapper_subclass
 
 
 class Subclassed(Tensor):
@@ -242,7 +242,7 @@ class _BelowTheTape(TorchDispatchMode):
     def _asked(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """What the user's classes answer, which are asked in torch's order. They see the values of
         the session, as their users do."""
-        if torch.Tensor._make_wrapper_subclass is _make_wrapper:
+        if as_installed(make_wrapper_subclass) is make_wrapper_subclass:
             return NotImplemented  # not under the drop-in: a class makes instances, torch asks it
         kinds = [kind for kind in types if _handles(kind)]
         with self, _Hook():
@@ -292,7 +292,7 @@ class _Wrapper(Subclassed):
             if inner.layout is torch.jagged:
                 raise NestedTensor
             if cls._asks:
-                v = _make_wrapper(
+                v = make_wrapper_subclass(
                     cls,
                     inner.shape,
                     dtype=inner.dtype,

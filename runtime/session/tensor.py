@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._tensor_str import _add_suffixes, _str
 from torch.utils.hooks import RemovableHandle
 
 from ..facts.lock import probe
@@ -23,7 +21,6 @@ from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import extent
 from ..seam.level_mode import entering, entering_mode
 from ..seam.levels import SCOPE, Value, constant_of, lifted
-from ..seam.shells import make_subclass
 from ..seam.surgery import now, refit, set_class
 from ..seam.transforms_of_torch import (
     innermost_of_torch,
@@ -36,13 +33,21 @@ from ..tape.lift import users
 from ..tape.metas import meta_of
 from ..tape.nodes import AccumulateGrad, Node
 from ..tape.values import GradValue, edge_of
+from ..torch_private.fake_tensors import FakeTensor
 from ..torch_private.mode_stacks import unseen_by_classes
+from ..torch_private.native_tensors import (
+    TensorBase,
+    make_subclass,
+    printed,
+    set_state,
+    with_suffixes,
+)
 from . import pickling
 from .backward import backward
 from .captures import CAPTURE
 from .session import Session
 
-_base_by_dispatcher: Any = torch._C.TensorBase.__dict__["_base"].__get__
+_base_by_dispatcher: Any = TensorBase.__dict__["_base"].__get__
 _OWN_DTYPE: Any = object()
 _OF_LEAVES_ALONE = probe("refused", "grad_dtype of a result") != "runs"
 _NOT_A_LEAF = (
@@ -397,7 +402,7 @@ class Tensor(GradValue):
         are those of this tensor."""
         new = as_kind(SESSION.wrap(inner), type(self))
         new._req = self.requires_grad
-        return torch._utils._set_obj_state(new, state)  # type: ignore[no-any-return]
+        return set_state(new, state)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
@@ -446,7 +451,7 @@ class Tensor(GradValue):
             shown = pickling.plain_leaf(self, required)
             if required and not shown.requires_grad:  # a user's class, below the tape
                 suffixes.append("requires_grad=True")
-            text = _str(
+            text = printed(
                 shown
                 if kind in (torch.Tensor, type(shown))
                 else make_subclass(kind, shown, shown.requires_grad),
@@ -458,7 +463,7 @@ class Tensor(GradValue):
         if tangent is not None:
             suffixes.append(f"tangent={tangent!r}")
         if suffixes:
-            text = _add_suffixes(
+            text = with_suffixes(
                 text[:-1], suffixes, text.index("(") + 1, force_newline=self._inner.is_sparse
             )
         if not isinstance(self, torch.nn.Parameter):

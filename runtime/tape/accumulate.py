@@ -15,15 +15,15 @@ from ..rules.tensors.sparse import in_layout
 from ..seam.levels import Level, run_elementwise
 from ..seam.memory import storage_of
 from ..seam.shells import VALUES
+from ..torch_private.native_autograd import is_grad_layout_enforced
+from ..torch_private.native_tensors import storage_use_count
 from . import hooks
 from .leaf_protocol import Leaf
 from .running import RUNNING
 
 # elements: from this size on, adding in place saves more than the check of other references costs
 _LARGE = 4096
-_use_count = torch._C._storage_Use_Count
 _STRIDED = torch.strided
-_layout_enforced = torch._C._is_grad_layout_enforcement_enabled
 
 
 def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
@@ -73,7 +73,7 @@ def _own(t: torch.Tensor) -> bool:
     ):
         return False
     # from the tensor and from the storage object made here
-    return bool(_use_count(storage_of(t)._cdata) <= 2)
+    return bool(storage_use_count(storage_of(t)._cdata) <= 2)
 
 
 def _references_to_base(view: torch.Tensor) -> int:
@@ -90,7 +90,10 @@ def _alone(view: torch.Tensor) -> bool:
     weight's gradient, computed transposed."""
     storage = storage_of(view)
     # three references to the memory: from the two tensors and from the storage object
-    if storage.nbytes() != view.numel() * view.element_size() or _use_count(storage._cdata) > 3:
+    if (
+        storage.nbytes() != view.numel() * view.element_size()
+        or storage_use_count(storage._cdata) > 3
+    ):
         return False
     return _references_to_base(view) <= _UNHELD
 
@@ -185,7 +188,7 @@ def has_required_layout(g: Any, variable: Any) -> bool:
     # place several times
     if layout is torch.sparse_coo:
         return bool(g._indices().is_contiguous() and g._values().is_contiguous())
-    if layout is not torch.strided or not _layout_enforced():
+    if layout is not torch.strided or not is_grad_layout_enforced():
         return True
     contiguous: bool = g.is_contiguous()
     if (

@@ -13,12 +13,15 @@ from contextlib import contextmanager, nullcontext
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-import torch
-
 from ..seam.ambient import continued
 from ..seam.levels import Level, scope_outside
 from ..seam.user_code import unwatched, watched
 from ..torch_private.mode_stacks import number_of_function_modes, unseen_by_handlers
+from ..torch_private.native_autograd import (
+    ProfilerEvent,
+    is_multithreading_enabled,
+    is_profiler_enabled,
+)
 from . import accumulate as adding
 from . import anomaly, hooks
 from .conform import conform
@@ -34,15 +37,12 @@ from .saved import Packed
 # Their sequence numbers are -1, because torch has no Python function that starts an event with
 # another number.
 
-_enabled = torch._C._autograd._profiler_enabled
-_Event: Any = torch._C._profiler._RecordFunctionFast
-
 
 @contextmanager
 def reported(node: TapeNode) -> Generator[None]:
     """Report the body of the ``with`` block as the events of one node."""
     name = node.name()
-    with _Event(f"autograd::engine::evaluate_function: {name}"), _Event(name):
+    with ProfilerEvent(f"autograd::engine::evaluate_function: {name}"), ProfilerEvent(name):
         yield
 
 
@@ -188,7 +188,7 @@ class GraphTask:
         would pay for more frames."""
         level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
         check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
-        profiled = _enabled()
+        profiled = is_profiler_enabled()
         surrounded = profiled or bool(number_of_function_modes())
         # whether a leaf may get its gradient without its own turn
         at_once = self.captured is None and self.accumulate and not profiled
@@ -356,8 +356,10 @@ class GraphTask:
         is_op = isinstance(node, OpNode)
         if is_op and all(g is None for g in grads):
             return (None,) * len(node.edges)
+        # modes over torch's functions see no call of a formula, as in torch, whose formulas are in
+        # C++
         with (
-            reported(node) if _enabled() else _NOTHING,
+            reported(node) if is_profiler_enabled() else _NOTHING,
             unseen_by_handlers()
             if node.unseen and number_of_function_modes() and not (is_op and _unpacks(node))
             else _NOTHING,
@@ -486,7 +488,7 @@ def execution_order() -> list[Node]:
         raise RuntimeError(
             "_current_graph_task_execution_order should only be called during the backward pass"
         )
-    if torch._C._is_multithreading_enabled():
+    if is_multithreading_enabled():
         raise RuntimeError(
             "_current_graph_task_execution_order expects the current backward to be executed with "
             "multithreading disabled. Run it within set_multithreading_enabled(False)."

@@ -14,9 +14,10 @@ import torch
 
 from ..seam.levels import Value
 from ..torch_private.mode_stacks import unseen_by_classes, unseen_by_handlers
+from ..torch_private.native_tensors import TensorBase
 
-recorded_by_torch: Any = torch._C.TensorBase.requires_grad.__get__  # type: ignore[attr-defined]
-_mark: Any = torch._C.TensorBase.requires_grad.__set__  # type: ignore[attr-defined]
+recorded_by_torch: Any = TensorBase.requires_grad.__get__  # type: ignore[attr-defined]
+_mark: Any = TensorBase.requires_grad.__set__  # type: ignore[attr-defined]
 
 _MESSAGE = (
     "{what} a plain torch tensor that requires grad by torch's own engine, whose gradient this "

@@ -21,6 +21,7 @@ from ..seam.levels import SCOPE, Level, Value
 from ..seam.memory import storage_of
 from ..seam.surgery import exchange, replace
 from ..seam.transforms_of_torch import wraps_tensors
+from ..torch_private.native_tensors import storage_use_count
 from .view_history import View, replay
 
 _as_strided = torch.ops.aten.as_strided.default
@@ -77,7 +78,7 @@ def users(t: torch.Tensor) -> int:
     """How many tensors share the storage of ``t``, itself included."""
     storage: Any = storage_of(t)
     # `storage`, made here, is a user itself
-    return int(torch._C._storage_Use_Count(storage._cdata)) - 1
+    return int(storage_use_count(storage._cdata)) - 1
 
 
 def _path(base: torch.Tensor, t: torch.Tensor) -> tuple[Any, ...]:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from ..seam.ambient import Ambient
 from ..seam.levels import Level, living
+from ..torch_private.native_autograd import is_forward_enabled, set_forward_enabled
 
 
 class _Running(Ambient):
@@ -72,27 +71,23 @@ def current_stand_in() -> Any:
     return STAND_IN.session if STAND_INS else None
 
 
-_enabled = torch._C._is_fwd_grad_enabled
-_set_enabled = torch._C._set_fwd_grad_enabled
-
-
 def computes_tangents(number: int) -> bool:
     """Whether forward mode is on for the level of that number."""
-    return number >= FORWARD.off_below and _enabled()
+    return number >= FORWARD.off_below and is_forward_enabled()
 
 
 def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
     """``func(*args)`` as the function of ``level``. Forward mode is on for this level, and for
     outer levels if it is on now."""
-    enabled, off_below = _enabled(), FORWARD.off_below
+    enabled, off_below = is_forward_enabled(), FORWARD.off_below
     if not enabled:
         FORWARD.off_below = level.number
-    _set_enabled(True)
+    set_forward_enabled(True)
     try:
         return living(level.run_inside(func, args, {}))
     finally:
         FORWARD.off_below = off_below
-        _set_enabled(enabled)
+        set_forward_enabled(enabled)
 
 
 def current_dual() -> Any:

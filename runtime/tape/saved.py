@@ -19,6 +19,7 @@ from ..rules.record import NestedMeta
 from ..seam.ambient import Ambient
 from ..seam.levels import Level
 from ..seam.user_code import watched
+from ..torch_private.native_autograd import innermost_saved_hooks, pop_saved_hooks, push_saved_hooks
 from .node_names import op_name
 from .node_protocol import History
 
@@ -30,11 +31,6 @@ FREED = (
 
 Pack = Callable[[torch.Tensor], Any]
 Unpack = Callable[[Any], torch.Tensor]
-
-# Its argument: whether the pairs of a trace of torch's count as well.
-_pushed_to_torch: Callable[[bool], tuple[Pack, Unpack] | None] = (
-    torch._C._autograd._top_saved_tensors_default_hooks
-)
 
 
 def _is_of_checkpoint(hooks: tuple[Pack, Unpack]) -> bool:
@@ -71,7 +67,7 @@ class _Hooks(Ambient):
         """
         if self.stack:
             return self.stack[-1]
-        hooks = _pushed_to_torch(True)
+        hooks = innermost_saved_hooks(True)
         return None if hooks is None or _is_of_checkpoint(hooks) else hooks
 
     @contextmanager
@@ -79,15 +75,15 @@ class _Hooks(Ambient):
         """While entered, the hooks that there are now see nothing."""
         before, self.stack = self.stack, []
         of_torch: list[tuple[Pack, Unpack]] = []
-        while hooks := _pushed_to_torch(True):
-            torch._C._autograd._pop_saved_tensors_default_hooks()
+        while hooks := innermost_saved_hooks(True):
+            pop_saved_hooks()
             of_torch.append(hooks)
         try:
             yield
         finally:
             self.stack = before
             for hooks in reversed(of_torch):
-                torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
+                push_saved_hooks(*hooks)
 
 
 HOOKS = _Hooks()

@@ -13,12 +13,13 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import refuse_data_write
 from ..rules.ops import DIFFERENTIABLE, Op
 from ..seam.levels import Level, Value
-from ..seam.shells import VALUES, make_subclass, same_shape
+from ..seam.shells import VALUES, same_shape
+from ..torch_private.native_autograd import set_grad_enabled
+from ..torch_private.native_tensors import make_subclass
 from .nodes import Edge, Input
 from .values import GradValue, edge_of
 
 _grad_enabled = torch.is_grad_enabled
-_set_grad_enabled = torch._C._set_grad_enabled
 
 
 class Tape(Level):
@@ -103,11 +104,11 @@ class Tape(Level):
         # no_grad inside the function applies to the outer levels, too
         if self.outer_mode or not _grad_enabled():
             return op.run(inner, kwargs)
-        _set_grad_enabled(False)
+        set_grad_enabled(False)
         try:
             return op.run(inner, kwargs)
         finally:
-            _set_grad_enabled(True)
+            set_grad_enabled(True)
 
     def is_constant(self, v: Value) -> bool:
         return edge_of(v) is None

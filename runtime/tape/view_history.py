@@ -21,6 +21,9 @@ from ..seam.levels import Level, Value
 from ..seam.memory import storage_of
 from ..seam.nested_views import view_of
 from ..seam.shells import VALUES
+from ..torch_private.functorch_state import get_unwrapped, is_functorch_wrapped
+from ..torch_private.native_autograd import is_view_replay_enabled
+from ..torch_private.native_functions import neg_view
 from . import hooks
 from .accumulate import dense
 from .conform import conform
@@ -149,11 +152,7 @@ class View:
         self.generation = base._generation
         before = v._edge
         with torch.enable_grad():
-            if (
-                v._level.restrides_views
-                and not torch._C._is_view_replay_enabled()
-                and _comparable(v, base)
-            ):
+            if v._level.restrides_views and not is_view_replay_enabled() and _comparable(v, base):
                 v._edge = replay((_strided_step(v),), base)._edge
             else:
                 v._edge = replay(self.short_path(v), base)._edge
@@ -188,7 +187,7 @@ def _lazy(t: Any) -> tuple[bool, bool]:
 def _shown_lazily(t: Any, lazy: tuple[bool, bool]) -> Any:
     conjugated, negated = lazy
     t = t.conj() if conjugated else t
-    return torch._neg_view(t) if negated else t
+    return neg_view(t) if negated else t
 
 
 def _memory_like(t: Any, geometry: tuple[Any, Any, Any], dtype: torch.dtype | None = None) -> Any:
@@ -375,8 +374,8 @@ def aliases(a: Any, b: Any) -> bool:
 
 def _unwrapped(t: torch.Tensor) -> torch.Tensor:
     """``t`` without the wrappers of ``torch.func``."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(t):
-        t = torch._C._functorch.get_unwrapped(t)
+    while is_functorch_wrapped(t):
+        t = get_unwrapped(t)
     return t
 
 

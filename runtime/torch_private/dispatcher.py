@@ -64,3 +64,12 @@ elementwise_dtypes = torch._prims_common.elementwise_dtypes
 """The dtypes that an elementwise operator computes with and returns."""
 PromotionKind = torch._prims_common.ELEMENTWISE_TYPE_PROMOTION_KIND
 """The rules by which elementwise operators choose their dtypes."""
+REFERENCES = "torch._refs"
+"""Where the decompositions are that are written with prims."""
+MODULES_OF_CALLS = (
+    "torch._ops",
+    "torch.utils._python_dispatch",
+    "torch._compile",
+    "torch._dynamo.eval_frame",
+)
+"""The modules whose frames are between a call and what it leads to."""

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.fx.passes.shape_prop import TensorMetadata
 
 from ..rules.ops import op_of
@@ -25,15 +24,22 @@ from ..rules.record import parameters
 from ..seam import factories
 from ..seam.ambient import Ambient
 from ..seam.shells import Geometry, faithful_geometry
+from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from ..torch_private.mode_stacks import (
     unseen_by_handlers,
     without_dispatch_to_python,
     without_modes,
 )
+from ..torch_private.native_tensors import (
+    as_installed,
+    close_memory,
+    make_subclass,
+    set_conj,
+    set_neg,
+)
 
 _META = torch.device("meta")
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-_guard_pointer = torch._C._set_throw_on_mutable_data_ptr
 
 
 def faked(mode: FakeTensorMode, t: torch.Tensor, **options: Any) -> FakeTensor:
@@ -129,14 +135,14 @@ class AbstractValues:
             if first is None:
                 fake: Any = FakeTensor(self.mode, like, device)
             else:  # the constructor takes four times as long
-                fake = torch.Tensor._make_subclass(
+                fake = as_installed(make_subclass)(
                     FakeTensor, like, False, dispatch_device=True, device_for_backend_keys=device
                 )
                 fake.__dict__.update(first)
-                _guard_pointer(fake)
+                close_memory(fake)
             if bits is not None:
-                torch._C._set_conj(fake, bits[0])
-                torch._C._set_neg(fake, bits[1])
+                set_conj(fake, bits[0])
+                set_neg(fake, bits[1])
         if first is None:
             self._first[device] = dict(fake.__dict__)
         return fake

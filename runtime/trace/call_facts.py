@@ -11,13 +11,13 @@ from keyword import iskeyword
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx
 
 from ..rules.hidden_writes import may_hide
 from ..rules.ops import is_composite, op_of
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
 from ..torch_private.dispatcher import OpOverload, has_kernel
+from ..torch_private.graph_parts import snake_case
 from ..torch_private.pytrees import pytree
 from .provenance import here
 
@@ -86,7 +86,7 @@ def _found(func: Any) -> CallFacts:
     reads = torch.Tag.data_dependent_output in func.tags
     asks = question is not None or reads or func in _SIZES or func in _STORED
     return CallFacts(
-        node_name=fx.graph._snake_case(func.overloadpacket.__name__),
+        node_name=snake_case(func.overloadpacket.__name__),
         question=question,
         literal=func in _LITERALS,
         asks_size=func in _SIZES,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..torch_private.dispatcher import DispatchKey, keys_after
+from ..torch_private.native_functions import assert_async
 from .composite_kernels import Refused, symbolic
 from .regions import traced
 
@@ -57,7 +58,7 @@ def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., An
 
 def _require(holds: Tensor, message: str) -> None:
     """A call in the graph that raises ``RuntimeError`` unless ``holds``, one element, is true."""
-    torch._assert_async(holds, message)
+    assert_async(holds, message)
 
 
 @_in_traces(aten.cov.default)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
-from torch.fx.graph_module import _loader
+
+from ..torch_private.graph_parts import LazyGraphModule, code_loader
 
 # how the names begin that torch gives to generated code; another name may belong to several modules
 _GENERATED = "<eval_with_key>"
@@ -28,7 +28,7 @@ class GraphModule(fx.GraphModule):
         return made
 
 
-class LateGraphModule(_LazyGraphModule):
+class LateGraphModule(LazyGraphModule):
     """The same, with code that is generated when somebody asks for it or calls the module. Of most
     graphs of a compiled program nobody does, as a compiler works on the graph. ``values``: what
     makes the abstract values of the nodes, if they are late, see :func:`with_values`."""
@@ -66,5 +66,5 @@ def _free_with_code(module: fx.GraphModule) -> None:
 
 
 def _forget(name: str) -> None:
-    _loader.eval_cache.pop(name, None)
+    code_loader.eval_cache.pop(name, None)
     linecache.cache.pop(name, None)

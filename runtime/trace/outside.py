@@ -16,6 +16,8 @@ from ..seam import factories
 from ..seam.levels import Value, bottom, constant_of
 from ..seam.memory import storage_of
 from ..torch_private.mode_stacks import is_traceable_wrapper_subclass, without_dispatch_to_python
+from ..torch_private.native_autograd import set_version_counters
+from ..torch_private.native_functions import neg_view
 from .provenance import here
 
 
@@ -90,7 +92,7 @@ class OutsideMemory:
             self.tensors[key].copy_(old)
         if self.versions and (self.saved or self.abstract):
             tensors, versions = zip(*self.versions, strict=True)
-            torch._C._autograd._unsafe_set_version_counter(tensors, versions)
+            set_version_counters(tensors, versions)
         self.saved.clear()
         self.patterns.clear()
         self.tensors.clear()
@@ -181,7 +183,7 @@ def private_copy(t: torch.Tensor) -> torch.Tensor:
     with without_dispatch_to_python():
         fresh = factories.empty(0, dtype=t.dtype, device=t.device)
         fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())
-        fresh = torch._neg_view(fresh) if t.is_neg() else fresh
+        fresh = neg_view(fresh) if t.is_neg() else fresh
         return fresh.conj() if t.is_conj() else fresh
 
 

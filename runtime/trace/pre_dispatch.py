@@ -19,12 +19,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.schema_check_mode import SchemaCheckMode
-from torch.amp.autocast_mode import _enter_autocast, _exit_autocast
 
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, innermost
 from ..torch_private.dispatcher import DispatchKey, has_kernel_for_key
+from ..torch_private.global_settings import enter_autocast, exit_autocast
 from ..torch_private.mode_stacks import (
     current_dispatch_mode,
     number_of_dispatch_modes,
@@ -33,7 +32,9 @@ from ..torch_private.mode_stacks import (
     set_mode_before_dispatch,
     without_innermost_mode,
 )
+from ..torch_private.native_autograd import set_grad_enabled
 from ..torch_private.pytrees import pytree
+from ..torch_private.symbolic_shapes import SchemaCheckMode
 from .composite_kernels import symbolic
 from .provenance import here
 from .trace_level import Trace
@@ -152,7 +153,7 @@ class PreDispatchTrace(Trace):
     def switch(self, grad_mode: bool, autocast: dict[str, Autocast]) -> None:
         """Write down the calls that lead to this grad mode and autocast."""
         if grad_mode is not self.grad_mode:
-            self._node(torch._C._set_grad_enabled, grad_mode)
+            self._node(set_grad_enabled, grad_mode)
             self.grad_mode = grad_mode
         for device, now in autocast.items():
             regions = self.regions[device]
@@ -160,12 +161,12 @@ class PreDispatchTrace(Trace):
                 if now != regions[-1][1] and len({around for _, around in regions} & {now}) == 0:
                     break
                 node, self.autocast[device] = regions.pop()
-                self._node(_exit_autocast, node)
+                self._node(exit_autocast, node)
             if now != self.autocast[device]:
                 enabled, dtype = now
                 regions.append(
                     (
-                        self._node(_enter_autocast, device, dtype, enabled, False),
+                        self._node(enter_autocast, device, dtype, enabled, False),
                         self.autocast[device],
                     )
                 )

@@ -15,8 +15,6 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
-from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     SYMPY_INTERP,
     CallMethodKey,
@@ -25,17 +23,14 @@ from torch.fx.experimental.symbolic_shapes import (
     DivideByKey,
     ShapeEnv,
     StatelessSymbolicContext,
-    _lru_cache,
     compute_unbacked_bindings,
     statically_known_false,
     statically_known_true,
 )
-from torch.utils._sympy.functions import IntTrueDiv, TruncToInt
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from ..seam import factories
 from ..seam.levels import Value
+from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode
 from ..torch_private.mode_stacks import (
     is_traceable_wrapper_subclass,
     number_of_dispatch_modes,
@@ -43,6 +38,14 @@ from ..torch_private.mode_stacks import (
     without_modes,
 )
 from ..torch_private.pytrees import pytree
+from ..torch_private.symbolic_shapes import (
+    ConstantSource,
+    IntTrueDiv,
+    PythonReferenceAnalysis,
+    TruncToInt,
+    forgetful_cache,
+    sympy_interp,
+)
 from .abstract_values import faked
 from .generated_code import function
 from .outside import held_by_session
@@ -144,7 +147,7 @@ class _ByHint(ShapeEnv):
             "replace",
             "simplify",
         ):
-            self._cache(name, _lru_cache)  # which forgets when a condition is added
+            self._cache(name, forgetful_cache)  # which forgets when a condition is added
         decided: Any = self._maybe_evaluate_static
 
         def by_hint(expr: Any, **options: Any) -> Any:

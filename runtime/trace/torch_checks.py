@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 import torch
 
 from ..rules.ops import op_of
+from ..torch_private.dispatcher import MODULES_OF_CALLS
 
 # The code that reads a single Boolean, and what is wrong if it is true. Such a function
 # reads nothing else.
@@ -23,13 +24,6 @@ _CHECKS: dict[CodeType, str] = {
     )
 }
 _HERE = __name__.partition(".")[0] + "."
-# the dispatch of a call
-_OF_TORCH = (
-    "torch._ops",
-    "torch.utils._python_dispatch",
-    "torch._compile",
-    "torch._dynamo.eval_frame",
-)
 
 
 def complaint() -> str | None:
@@ -48,4 +42,4 @@ def _passes_on(frame: FrameType) -> bool:
     ours = name.startswith(_HERE) and (
         name == op_of.__module__ or not name.startswith(_HERE + "rules.")
     )
-    return ours or name in _OF_TORCH
+    return ours or name in MODULES_OF_CALLS

@@ -19,11 +19,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-)
 
 from ..rules.ops import VIEW, generator_of, op_of
 from ..seam import factories
@@ -33,7 +28,13 @@ from ..seam.levels import Level, Value, constant_of, rewrapped
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from ..torch_private.dispatcher import set_excluded
+from ..torch_private.fake_tensors import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
 from ..torch_private.mode_stacks import without_dispatch_to_python, without_modes
+from ..torch_private.native_functions import assert_async
 from .abstract_values import AbstractValues, run_abstractly
 from .call_facts import OTHERWISE, CallFacts, facts_of, size_depends_on_values
 from .graph_edits import add_call
@@ -416,7 +417,7 @@ class Trace(Level):
         if any(isinstance(a, TracedValue) and a._literal is None for a in args):
             if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
                 with self.mode:
-                    torch._assert_async(args[0].logical_not(), wrong)
+                    assert_async(args[0].logical_not(), wrong)
                 return False
             if self.reads == "symbol" and func is aten._local_scalar_dense.default:
                 return self.record(func, args, kwargs)

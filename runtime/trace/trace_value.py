@@ -9,6 +9,7 @@ from torch import fx
 
 from ..seam.levels import Value
 from ..torch_private.mode_stacks import without_modes
+from ..torch_private.native_autograd import increment_version
 from .provenance import here
 
 
@@ -27,7 +28,7 @@ class TracedValue(Value):
         return self._inner._version
 
     def count_write(self) -> None:
-        torch._C._increment_version([self._inner])
+        increment_version([self._inner])
 
     def tolist(self) -> Any:
         if self._literal is not None:

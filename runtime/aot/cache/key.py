@@ -23,9 +23,10 @@ import torch
 from torch import fx
 
 from ...torch_private.dispatcher import HigherOrderOperator, OpOverload
+from ...torch_private.global_settings import is_autocast_enabled
 from ...trace.regions import region_of
 from ...trace.symbols import SYMBOLIC
-from ..capture.global_state import autocast_enabled, surroundings
+from ..capture.global_state import surroundings
 from ..capture.joint import Joint
 from ..capture.tangents import marked
 from ..partition.partitions import Partition, default_partition, min_cut_rematerialization_partition
@@ -76,7 +77,7 @@ def parts_of_key(
     ``partition``. ``NoKey`` if there is none."""
     name = _partition(partition, options)  # first, as it takes the least
     guards = joint.abstraction.guards() if joint.abstraction is not None else ""
-    settings = surroundings(torch.is_grad_enabled(), autocast_enabled())
+    settings = surroundings(torch.is_grad_enabled(), is_autocast_enabled())
     return {
         "graph": _digest(_graph(joint.module)),
         "boundary": _digest(_record(joint.boundary)),

@@ -21,9 +21,9 @@ from ...tape.nodes import Edge, Node
 from ...tape.running import RUNNING
 from ...tape.saved import FREED, HOOKS, Pack, Packed, Unpack, modified, pack, restore
 from ...tape.values import accumulator_of, edge_of
+from ...torch_private.global_settings import is_autocast_enabled, without_autocast
 from ...trace.error_lines import name_origin
 from ..capture.aliasing import saved_of, within_reach
-from ..capture.global_state import autocast_enabled, without_autocast
 from ..capture.joint import Joint
 from ..capture.pullback import Pullback, pullback_of
 from ..capture.subclass_parts import count
@@ -355,7 +355,7 @@ class CompiledBackward(Node):
                 values[i] = self._zeros(i - n)
             else:
                 values[i] = _as_traced(g)
-        if not autocast_enabled():
+        if not is_autocast_enabled():
             results = backward.run(values, present)
         else:
             with without_autocast():

@@ -13,10 +13,11 @@ from ...seam.levels import SCOPE
 from ...seam.transforms_of_torch import transform_of_torch
 from ...tape.running import current_dual
 from ...torch_private.dispatcher import OpOverload
+from ...torch_private.global_settings import is_autocast_enabled, without_autocast
 from ...torch_private.mode_stacks import number_of_dispatch_modes
 from ...trace.error_lines import naming_line
 from ..cache.cuts import Cache
-from ..capture.global_state import autocast_enabled, surroundings, without_autocast
+from ..capture.global_state import surroundings
 from ..capture.tree_structure import structure_of
 from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
@@ -108,7 +109,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         given, spec = flatten(args, kwargs)
-        recording, autocast = _grad_enabled(), autocast_enabled()
+        recording, autocast = _grad_enabled(), is_autocast_enabled()
         if (
             SCOPE.levels
             or number_of_dispatch_modes()

@@ -16,6 +16,7 @@ from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor, unwrap
 from ...tape.inplace import unrecorded
 from ...tape.saved import refuse_inference
+from ...torch_private.native_autograd import increment_version
 from ...torch_private.pytrees import pytree
 from ...trace.error_lines import name_origin
 from ...trace.random_states import seeded
@@ -44,7 +45,7 @@ def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
         if isinstance(t, Tensor):
             unrecorded(t)
         for _ in range(behind):
-            torch._C._increment_version([t])
+            increment_version([t])
 
 
 def _told(

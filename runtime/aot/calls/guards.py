@@ -24,12 +24,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
 
 from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
 from ...session.tensor import unwrap
 from ...tape.values import edge_of
+from ...torch_private.graph_parts import TensorGuards
 from ...trace.generated_code import function
 from ..capture.aliasing import Group, sharing
 from ..python_state.reads import FACTS, Read

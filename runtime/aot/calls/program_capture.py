@@ -22,6 +22,7 @@ from torch import fx
 
 from ...seam.user_code import watched
 from ...session.tensor import unwrap
+from ...torch_private.global_settings import without_autocast
 from ...torch_private.pytrees import pytree
 from ...trace.error_lines import naming_line
 from ...trace.graph_module import LateGraphModule
@@ -31,7 +32,7 @@ from ...trace.symbols import Abstraction, Fixed
 from ..cache.cuts import default_cache
 from ..capture import opened
 from ..capture.aliasing import Group, overlapping, sharing
-from ..capture.global_state import restored_on_error, without_autocast, without_collection
+from ..capture.global_state import restored_on_error, without_collection
 from ..capture.joint import Joint, joint_graph
 from ..capture.own_derivatives import ends_of_used
 from ..capture.shown import with_flags

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ...func.functional_call import functional_call
 from ...seam.levels import SCOPE
@@ -24,12 +23,14 @@ from ...seam.transforms_of_torch import transform_of_torch
 from ...session.tensor import unwrap
 from ...tape.running import current_dual
 from ...torch_private.dispatcher import OpOverload
+from ...torch_private.fake_tensors import FakeTensor, FakeTensorMode
+from ...torch_private.global_settings import is_autocast_enabled, without_autocast
 from ...torch_private.mode_stacks import number_of_dispatch_modes
 from ...trace.error_lines import naming_line
 from ...trace.symbols import SYMBOLIC, Given
 from ..cache.cuts import Cache
 from ..capture.aliasing import Group, sharing
-from ..capture.global_state import autocast_enabled, surroundings, without_autocast
+from ..capture.global_state import surroundings
 from ..capture.subclass_parts import flattened, layout_of
 from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
@@ -195,7 +196,7 @@ class OneProgram:
             )
         self.modules = recipe.modules
         self.flags = [m.training for m in self.modules]
-        self.surroundings = surroundings(True, autocast_enabled())
+        self.surroundings = surroundings(True, is_autocast_enabled())
         self.program = capture(
             recipe, None, entered, recording, Given(mode) if mode is not None else None
         )
@@ -213,7 +214,7 @@ class OneProgram:
         self.kinds = entered.kinds
 
     def __call__(self, given: Sequence[Any]) -> Any:
-        recording, autocast = torch.is_grad_enabled(), autocast_enabled()
+        recording, autocast = torch.is_grad_enabled(), is_autocast_enabled()
         leaves = [*self.state, *given]
         entered = (
             None

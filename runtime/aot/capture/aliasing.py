@@ -17,11 +17,12 @@ from ...functionalize.overlap import shows_twice
 from ...rules.ops import op_of
 from ...seam.memory import storage_of
 from ...torch_private.dispatcher import OpOverload
+from ...torch_private.native_functions import native_linear
 from ...trace.provenance import made_at
 from .subclass_parts import composed, flattened
 
 aten = torch.ops.aten
-LINEAR = torch._C._nn.linear  # in graphs that are about to run, see :mod:`..compilers.peephole`
+LINEAR = native_linear  # in graphs that are about to run, see :mod:`..compilers.peephole`
 
 
 # ops whose results share memory with their argument although the schema does not say so

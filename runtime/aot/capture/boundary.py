@@ -24,6 +24,8 @@ from ...session.leaf import plain_of
 from ...session.tensor import SESSION, Tensor, unwrap, wrap
 from ...tape.values import edge_of
 from ...torch_private.dispatcher import OpOverload
+from ...torch_private.native_autograd import increment_version
+from ...torch_private.native_functions import copy_each
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import Line, happened_at
 from ...trace.random_states import Seeding
@@ -111,7 +113,7 @@ class Input:
             with torch.no_grad():
                 _copy_into(target if self.counted else target.data, new)
         for _ in range(self.counted - 1):
-            torch._C._increment_version([target])
+            increment_version([target])
 
     def reshape(self, target: Any) -> None:
         """Carry out the changes of geometry on the caller's tensor."""
@@ -161,7 +163,7 @@ class Input:
             with torch.no_grad():
                 target.set_(source.detach())
         for _ in range(self.counted - (source is not target)):
-            torch._C._increment_version([target])
+            increment_version([target])
 
 
 def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
@@ -183,9 +185,9 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
             news.append(new)
     if seen[0]:
         with torch.no_grad():
-            torch._foreach_copy_(*seen)
+            copy_each(*seen)
     if hidden[0]:
-        uncounted(torch._foreach_copy_, *hidden)
+        uncounted(copy_each, *hidden)
 
 
 def _copied_in_list(target: torch.Tensor) -> bool:

@@ -9,15 +9,12 @@ from typing import Any
 
 import torch
 
+from ...torch_private.global_settings import autocast_devices, is_autocast_enabled, is_deterministic
 from ...torch_private.mode_stacks import number_of_function_modes
 
-autocast_enabled = torch._C._is_any_autocast_enabled
-# a graph has the casts that were traced: nobody casts a second time
-without_autocast: Any = torch._C._DisableAutocast
-_devices = torch._C._autocast_supported_devices()
+_devices = autocast_devices()
 _inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
 _warns_only = torch.is_deterministic_algorithms_warn_only_enabled
-_deterministic = torch._C._get_deterministic_algorithms
 
 
 @contextmanager
@@ -49,7 +46,7 @@ def restored_on_error() -> Iterator[None]:
     """Put torch's modes back if an exception leaves the block: the default dtype and device,
     deterministic algorithms, autocast. A program that is refused has not set them."""
     dtype, device, warns = _dtype(), _default_device(), _warns_only()
-    deterministic = _deterministic()
+    deterministic = is_deterministic()
     autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _devices]
     try:
         yield
@@ -79,7 +76,7 @@ def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
     return (
         None if recording else _inference(),
         _dtype(),
-        _deterministic(),
+        is_deterministic(),
         str(torch.get_default_device()) if number_of_function_modes() else None,
         tuple(
             [
@@ -106,4 +103,4 @@ def same_modes() -> Iterator[None]:
 
 
 def _modes() -> tuple[Any, ...]:
-    return torch.is_grad_enabled(), surroundings(torch.is_grad_enabled(), autocast_enabled())
+    return torch.is_grad_enabled(), surroundings(torch.is_grad_enabled(), is_autocast_enabled())

@@ -38,20 +38,20 @@ from ...tape.accumulate import has_required_layout, laid_out
 from ...tape.gradient_edges import GradientEdge
 from ...tape.nodes import Input, Node
 from ...tape.values import GradValue, edge_of
+from ...torch_private.functorch_state import is_functorch_wrapped
+from ...torch_private.global_settings import without_autocast
 from ...torch_private.mode_stacks import unseen_by_handlers
+from ...torch_private.native_tensors import TensorBase
 from ...torch_private.pytrees import pytree
 from ...trace.outside import address
 from ...trace.provenance import here
 from ...trace.trace_value import TracedValue
-from .global_state import without_autocast
 from .program_tape import Argument, ProgramTape
 
-_grad: Any = (
-    torch._C.TensorBase.grad
-)  # what gives the attribute: torch's stubs take it for a tensor
-_data_of: Any = torch._C.TensorBase.data
+_grad: Any = TensorBase.grad  # what gives the attribute: torch's stubs take it for a tensor
+_data_of: Any = TensorBase.data
 _plain_grad = _grad.__get__
-_requires_grad: Any = torch._C.TensorBase.requires_grad
+_requires_grad: Any = TensorBase.requires_grad
 HOOKS = (
     "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
 )
@@ -506,10 +506,7 @@ def _is_of_functorch(args: Any) -> bool:
     them. Torch keeps its gradients."""
     first = args[0] if args else None
     several = first if isinstance(first, (list, tuple)) else (first,)
-    return any(
-        isinstance(t, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t)
-        for t in several
-    )
+    return any(isinstance(t, torch.Tensor) and is_functorch_wrapped(t) for t in several)
 
 
 def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -540,8 +537,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _plain_grad: LeafGradients.gradient,
     _grad.__set__: LeafGradients.assign,
     _grad.__delete__: lambda gradients, t: gradients.assign(t, None),
-    torch._C.TensorBase.retain_grad: LeafGradients.retain,
-    torch._C.TensorBase.requires_grad_: LeafGradients.require,
+    TensorBase.retain_grad: LeafGradients.retain,
+    TensorBase.requires_grad_: LeafGradients.require,
     _requires_grad.__set__: LeafGradients.require,
     _data_of.__get__: _data,
     _data_of.__set__: lambda gradients, t, new: refuse_data(),

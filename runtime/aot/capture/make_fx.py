@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.proxy import GraphAppendingTracer
 
 from ...seam.transforms_of_torch import refuse_value_of_torch
+from ...torch_private.graph_parts import PyTreeCodeGen, PyTreeInfo
 from ...torch_private.pytrees import pytree
 from ...trace.error_lines import naming_line
 from ...trace.graph_capture import module_of, run_trace
@@ -241,7 +241,7 @@ def _structured(
         output.args = (pytree.tree_unflatten(list(results), out_spec),)
     if not plain_out or not all(spec.is_leaf() for spec in in_spec.child(0).children()):
         graph.set_codegen(
-            _PyTreeCodeGen(_PyTreeInfo(names, in_spec, None if plain_out else out_spec))
+            PyTreeCodeGen(PyTreeInfo(names, in_spec, None if plain_out else out_spec))
         )
 
 

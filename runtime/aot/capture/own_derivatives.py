@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...autograd.function import Function, FunctionClass, rule
 from ...autograd.function_rules import run_functional
+from ...torch_private.native_autograd import set_grad_enabled
 from ...trace.graph_module import GraphModule
 from ...trace.provenance import Line, text_of
 from .shown import WholeTensorsLevel
@@ -33,7 +34,6 @@ NO_GRAD = "its backward computes under no_grad, as once_differentiable does"
 APPLIES = "its backward calls a custom Function"
 CONSTANT = "its backward returns a tensor that is no result of a call"
 NOT_RUN = "its backward did not run in the first backward pass"
-_SET_GRAD_ENABLED = torch._C._set_grad_enabled
 
 
 @dataclass(eq=False)
@@ -99,7 +99,7 @@ class NoGradWatch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if func is _SET_GRAD_ENABLED and not args[0] and not torch.is_grad_enabled():
+        if func is set_grad_enabled and not args[0] and not torch.is_grad_enabled():
             self.seen = True
         return func(*args, **(kwargs or {}))
 

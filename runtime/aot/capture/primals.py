@@ -16,6 +16,7 @@ from ...session.tensor import unwrap
 from ...tape.nodes import Input as Leaf
 from ...tape.values import edge_of
 from ...torch_private.mode_stacks import without_modes
+from ...torch_private.native_autograd import set_version_counters
 from ...trace.provenance import happened_at, here
 from ...trace.trace_level import Trace
 from ..python_state.closed_over import holds_values
@@ -219,7 +220,7 @@ class Primals:
         self.functional.close()
         # several may share a count: the first to be met tells it
         for t, version in reversed(self.versions):
-            torch._C._autograd._unsafe_set_version_counter((t,), (version,))
+            set_version_counters((t,), (version,))
 
     # what is known of a value
 

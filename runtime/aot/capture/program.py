@@ -20,6 +20,7 @@ from ...seam.levels import living
 from ...tape.engine import execute
 from ...tape.nodes import Edge, Node
 from ...tape.nodes import Input as Leaf
+from ...torch_private.global_settings import without_autocast
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import happened_at
 from ...trace.random_states import RandomStates, Seeding
@@ -30,7 +31,7 @@ from ..python_state.closed_over import ClosedOver
 from . import opened
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
-from .global_state import own_casts, without_autocast
+from .global_state import own_casts
 from .origins import Origins
 from .outputs import Computed, leaf_of, released, repeated
 from .primals import Primals

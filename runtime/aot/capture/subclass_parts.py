@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from ...errors import NestedTensor
 from ...seam.levels import Value, levels_of
 from ...session.tensor import dispatches, unwrap
+from ...torch_private.fake_tensors import FakeTensor
 from ...torch_private.mode_stacks import is_traceable_wrapper_subclass, no_function_handler
 from ...torch_private.pytrees import pytree
 from ...trace.symbols import SYMBOLIC

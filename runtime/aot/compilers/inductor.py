@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from ...torch_private.dispatcher import below_autograd
+from ...torch_private.graph_parts import COMPILE_FX, INDUCTOR_DECOMPOSITIONS, INDUCTOR_OPTIONS
 from ...trace.graph_capture import module_of, trace_flat
 from ...trace.provenance import line_of
 from ...trace.symbols import SYMBOLIC
@@ -107,8 +108,8 @@ def _compiled(
         raise ValueError("it returns no list")
     if limit is not None:
         inductor_trial.start()
-    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
-    config: Any = importlib.import_module("torch._inductor.config")
+    compile_fx: Any = importlib.import_module(COMPILE_FX)
+    config: Any = importlib.import_module(INDUCTOR_OPTIONS)
     with config.patch(fallback_random=True):
         lowered = decomposed(module, inputs)
         _refuse_other_layouts(module, lowered.graph.output_node().args[0])  # type: ignore[arg-type]
@@ -169,7 +170,7 @@ def _with_numbers(
 def decomposed(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """``module`` in the ops that Inductor lowers, for abstract values ``inputs`` of its
     arguments."""
-    table: Any = importlib.import_module("torch._inductor.decomposition").select_decomp_table()
+    table: Any = importlib.import_module(INDUCTOR_DECOMPOSITIONS).select_decomp_table()
     program = NumberTensors(transformable(module))
 
     def run(_: Any, *given: Any) -> Sequence[Any]:

@@ -16,6 +16,7 @@ from torch import fx
 
 from ...huge_pages import LARGE, empty_in_huge_pages
 from ...torch_private.dispatcher import OpOverload
+from ...torch_private.native_functions import max_pool2d_with_indices
 from ...torch_private.pytrees import pytree
 from ...trace.graph_edits import add_call
 from ..capture.aliasing import may_alias
@@ -166,7 +167,6 @@ def _with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
 # the time of the first, transpositions included.
 
 _with_indices: Any = torch.ops.aten.max_pool2d_with_indices.default
-_kernel: Any = torch._C._nn.max_pool2d_with_indices
 _last = torch.channels_last
 _CHANNELS = 16  # a vector of AVX-512
 _COMPARED = 1 << 15  # elements compared, below which the transpositions take longer than they save
@@ -216,9 +216,13 @@ def max_pool2d(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``aten.max_pool2d_with_indices`` of the same arguments."""
     if not pays(x, window, stride):
-        result: tuple[torch.Tensor, torch.Tensor] = _kernel(x, window, stride, *rest)
+        result: tuple[torch.Tensor, torch.Tensor] = max_pool2d_with_indices(
+            x, window, stride, *rest
+        )
         return result
-    pooled, indices = _kernel(x.contiguous(memory_format=_last), window, stride, *rest)
+    pooled, indices = max_pool2d_with_indices(
+        x.contiguous(memory_format=_last), window, stride, *rest
+    )
     # `contiguous` would return an image of one element as it is, whose strides are those of
     # the other format
     return pooled.clone(memory_format=torch.contiguous_format), indices.clone(

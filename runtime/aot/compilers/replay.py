@@ -17,6 +17,8 @@ import torch
 from torch import fx
 
 from ...torch_private.dispatcher import OpOverload, below_autograd
+from ...torch_private.native_functions import functions_of_nn, functions_of_torch
+from ...torch_private.native_tensors import TensorBase
 from ...trace.generated_code import function
 from ...trace.graph_module import with_values
 from ...trace.provenance import Line, origin_of
@@ -24,7 +26,7 @@ from .peephole import rewritten
 from .placing import DESTINATIONS
 from .witness import Witness, example
 
-_NAMESPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
+_NAMESPACES = (functions_of_torch, functions_of_nn, TensorBase)
 # what `item` calls once it has asked that there is one element
 _READ = torch.ops.aten._local_scalar_dense.default
 
@@ -176,7 +178,7 @@ def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
     if type(func) is not OpOverload:
         return func, n.args  # type: ignore[return-value]
     if func is _READ:
-        return torch._C.TensorBase.item, n.args
+        return TensorBase.item, n.args
     value = n.meta.get("val") if func._schema.returns else None
     if func.namespace != "aten" or not (
         isinstance(value, (torch.Tensor, list, tuple)) or not func._schema.returns

@@ -18,8 +18,9 @@ from typing import Any
 from torch import fx
 
 from ...torch_private.dispatcher import below_autograd
+from ...torch_private.global_settings import without_autocast
 from ...trace.stack_room import with_room
-from ..capture.global_state import without_autocast, without_collection
+from ..capture.global_state import without_collection
 from .replay import as_python
 
 Run = Callable[[list[Any]], Any]

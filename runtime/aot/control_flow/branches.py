@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
 from ...func.draws import DrawPerElement
@@ -27,6 +26,7 @@ from ...seam.generator_states import own_draws
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value, bottom, innermost, levels_of
 from ...torch_private.dispatcher import OpOverload
+from ...torch_private.fake_tensors import FakeTensor, FakeTensorMode
 from ...torch_private.mode_stacks import current_dispatch_modes, without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.call_facts import facts_of

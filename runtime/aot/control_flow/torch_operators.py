@@ -31,6 +31,7 @@ from ...seam.level_mode import LevelMode
 from ...seam.levels import Value, innermost, levels_of
 from ...seam.shells import ON_NEW_VALUES, VALUES
 from ...torch_private.dispatcher import DispatchKey, higher_order_utils, included_keys
+from ...torch_private.functorch_state import enter_vmap_mode, leave_vmap_mode
 from ...torch_private.mode_stacks import current_dispatch_mode, without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.graph_module import GraphModule
@@ -51,11 +52,11 @@ _ENTERED: dict[Any, Callable[..., Any]] = {}
 def _key_of_batches() -> Any:
     """The set of the key by which torch refuses draws under vmap. It has no name in Python."""
     before = included_keys()
-    torch._C._vmapmode_increment_nesting()
+    enter_vmap_mode()
     try:
         return included_keys() - before
     finally:
-        torch._C._vmapmode_decrement_nesting()
+        leave_vmap_mode()
 
 
 _VMAP_MODE = _key_of_batches()

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 from ...torch_private.dispatcher import OpOverload
+from ...torch_private.graph_parts import metadata_of
 from ...trace.graph_edits import has_effect
 from ...trace.graph_module import LateGraphModule
 from ...trace.regions import region_of
@@ -201,7 +201,7 @@ def _described(n: fx.Node) -> dict[str, Any]:
         and value.layout is torch.strided
         and not value.is_nested
     ):
-        meta["tensor_meta"] = _extract_tensor_metadata(value)
+        meta["tensor_meta"] = metadata_of(value)
     return meta
 
 

@@ -18,8 +18,7 @@ from itertools import chain, repeat
 from types import GetSetDescriptorType
 from typing import Any, Protocol
 
-from torch._C._dynamo.guards import dict_version
-
+from ...torch_private.graph_parts import dict_version
 from .nodes import Attributes, Cell, ClassParts, FunctionParts, Node, class_name
 from .values import MISSING
 

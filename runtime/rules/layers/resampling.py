@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._decomp.decompositions import grid_sampler_2d as _sampled_2d
 
+from ...torch_private.native_functions import sampled_2d
 from ..derive.batch_rules import shaped_by_one
 from ..derive.families import linear
 from ..derive.fixed_layouts import fold, same
@@ -191,7 +191,7 @@ def _grid_sampler(name: str, rank: int) -> None:
 # By name: the number of dimensions, and the sampling in plain ops.
 # `runtime.func.grid_sampler_backward` derives the backward from it.
 GRID_SAMPLERS: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
-    "grid_sampler_2d": (4, _sampled_2d),
+    "grid_sampler_2d": (4, sampled_2d),
     "grid_sampler_3d": (5, _sampled_3d),
 }
 for _name, (_rank, _) in GRID_SAMPLERS.items():

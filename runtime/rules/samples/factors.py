@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ...huge_pages import LARGE, empty_in_huge_pages
+from ...torch_private.functorch_state import is_functorch_wrapped
 
 Tensor = torch.Tensor
 Scale = Callable[[Tensor], Tensor]
@@ -484,10 +485,7 @@ def joined(terms: Sequence[Term]) -> list[Term]:
 def are_plain(*tensors: Tensor) -> bool:
     """Whether what is computed of ``tensors`` may be written to plain memory: none is a value, or
     wrapped by a transform of torch's own."""
-    return all(
-        type(t) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(t)
-        for t in tensors
-    )
+    return all(type(t) is Tensor and not is_functorch_wrapped(t) for t in tensors)
 
 
 def flat(t: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import BatchingError
+from ...torch_private.native_functions import assert_async
 from ..derive import batch_rules as batch
 from ..derive.families import linear
 from ..derive.fixed_layouts import dims, fold, same
@@ -124,10 +125,8 @@ def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
             "between the elements of the batch; pass output_size if they do not"
         )
     (repeats,) = args
-    torch._assert_async((repeats >= 0).all(), "repeats can not be negative")
-    torch._assert_async(
-        (repeats.sum(1) == total).all(), "allocated size does not match required size"
-    )
+    assert_async((repeats >= 0).all(), "repeats can not be negative")
+    assert_async((repeats.sum(1) == total).all(), "allocated size does not match required size")
     places = torch.arange(total, device=repeats.device).repeat(size, 1)
     return torch.searchsorted(repeats.cumsum(1), places, right=True)
 

@@ -13,6 +13,11 @@ from typing import Any
 import torch
 
 from ...errors import MissingRule, NestedTensor
+from ...torch_private.native_functions import (
+    nested_from_list,
+    nested_from_padded,
+    nested_view_from_buffer,
+)
 from ..elementwise import activation, pointwise  # noqa: F401 - their records are used here
 from ..layers import normalization  # noqa: F401 - their records are used here
 from ..linalg.matmul import adjoint
@@ -45,7 +50,7 @@ def values(n: Tensor) -> Tensor:
 
 def nest(parts: Iterable[Tensor]) -> Tensor:
     """A nested tensor of these components."""
-    return torch._nested_tensor_from_tensor_list(list(parts))
+    return nested_from_list(list(parts))
 
 
 def _within(dim: int) -> int:
@@ -82,7 +87,7 @@ def _from_buffer(
             "Pass a buffer that fills its storage (clone())"
         )
     buffer = values(g)
-    places = torch._nested_view_from_buffer(
+    places = nested_view_from_buffer(
         torch.arange(n, device=g.device), nested_size, nested_strides, offsets
     )
     return buffer.new_zeros(n).index_add(0, values(getattr(places, "_inner", places)), buffer)
@@ -211,7 +216,7 @@ def _buffer(g: Tensor, self: Tensor) -> Tensor:
             "This one is a part of a larger one, and so are its copies. "
             "Use torch.cat([part.flatten() for part in n.unbind()])."
         )
-    return torch._nested_view_from_buffer(
+    return nested_view_from_buffer(
         g.contiguous(),
         self._nested_tensor_size(),
         self._nested_tensor_strides(),
@@ -257,7 +262,7 @@ register(
     "to_padded_tensor",
     into=NESTED,
     vjp={
-        "self": lambda g, self_nested: torch._nested_from_padded(
+        "self": lambda g, self_nested: nested_from_padded(
             g[: len(self_nested.sizes)], self_nested.sizes
         )
     },

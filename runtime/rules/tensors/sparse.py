@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ...seam.keys import uncounted
+from ...torch_private.native_tensors import mkldnn_layout
 from ..derive.families import conj, linear, nondifferentiable
 from ..record import Meta, register
 from .core import spread
@@ -54,7 +55,7 @@ def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None) -> torch.Tensor:
-    everywhere = self.layout in (torch.strided, torch._mkldnn) or masked_grad is False  # type: ignore[attr-defined]
+    everywhere = self.layout in (torch.strided, mkldnn_layout) or masked_grad is False
     return g if everywhere else _at_pattern(g, self)
 
 
