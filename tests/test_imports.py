@@ -30,12 +30,13 @@ MAY_IMPORT = {
     "runtime": set[str](),
     "gen/language": {"gen.errors", "gen.versions"},
     "gen/reference": {"gen.language.pipeline"},
-    "gen/targets": {"gen.language.pipeline", "runtime"},
+    "gen/targets": {"gen.language.pipeline", "gen.torch_private", "runtime"},
     "gen/samples": {
         "gen.language.pipeline",
         "gen.outcomes",
         "gen.reference",
         "gen.targets.protocol",
+        "gen.torch_private",
         "gen.versions",
     },
     "gen/checks": {
@@ -45,6 +46,7 @@ MAY_IMPORT = {
         "gen.language.pipeline",
         "gen.language.words",
         "gen.outcomes",
+        "gen.torch_private",
         "gen.versions",
     },
     "programs": {"gen.targets.parts", "runtime.extend"},
@@ -94,6 +96,7 @@ FLOORS = {
         ("explain", "__init__"),
     ),
     "gen": (
+        ("torch_private",),
         ("__init__", "errors", "files", "outcomes", "versions"),
         ("language",),
         ("reference", "targets"),

@@ -40,7 +40,7 @@ from gen.targets.protocol import Jitting, Target, Values
 from gen.versions import is_for_installed
 
 if TYPE_CHECKING:
-    from torch.testing._internal.opinfo.core import ErrorInput, OpInfo
+    from gen.torch_private.test_helpers import ErrorInput, OpInfo
 
 __all__ = ["Case", "Lacking", "Mismatch", "SampleFailure", "Unsuitable", "Vacuous"]
 

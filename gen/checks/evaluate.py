@@ -14,9 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.checks import forms, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
@@ -29,6 +27,7 @@ from gen.reference import Numeric
 from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Target, Values
+from gen.torch_private.loaded_with_torch import FakeTensorMode, TorchDispatchMode
 
 # --- modes around a program -----------------------------------------------------------------------
 #
@@ -460,7 +459,8 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
     """Results of OpInfo's NumPy reference on wide copies of the inputs. Raises Unsuitable if it
     does not accept the arguments."""
     import numpy
-    from torch.testing._internal.opinfo.core import SampleInput
+
+    from gen.torch_private.test_helpers import SampleInput
 
     args, kwargs = sample.rebuild(_for_numpy(sample, inputs))
     given = SampleInput(args[0], args=tuple(args[1:]), kwargs=kwargs).numpy()

@@ -21,6 +21,7 @@ from gen.samples import points
 from gen.samples.descriptions import arrange
 from gen.samples.samples import Sample
 from gen.targets.protocol import Flat, Target, Values
+from gen.torch_private.loaded_with_torch import neg_view
 
 Tensor = torch.Tensor
 OVERLAP = r"single memory location|internal overlap|resize|as_strided|expanded"
@@ -460,7 +461,7 @@ def _with_bit(x: Tensor, layout: str) -> Tensor:
     if x.is_complex() and layout == "conjugated":
         return x.conj_physical().conj()
     if layout == "negated" and (x.is_floating_point() or x.is_complex()):
-        return torch._neg_view(x.neg())
+        return neg_view(x.neg())
     return x.clone()
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from gen.checks.batched_inputs import vary
 from gen.checks.compare import Rule, Tally, compare
@@ -23,6 +22,7 @@ from gen.outcomes import Mismatch, Unsuitable
 from gen.samples.samples import Sample
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Flat, Target, Values
+from gen.torch_private.loaded_with_torch import pytree
 
 Tensor = torch.Tensor
 Rows = Sequence[Sequence[Tensor]]

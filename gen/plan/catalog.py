@@ -141,22 +141,22 @@ def write(catalog: Catalog, path: Path) -> None:
 def build() -> Catalog:
     """The catalogue of the installed torch, from the database itself."""
     import torch
-    from torch.testing._internal.opinfo import core
 
     from gen.samples.opinfo import database
+    from gen.torch_private.test_helpers import opinfo_classes
 
     kinds = (
-        (core.UnaryUfuncInfo, "unary"),
-        (core.BinaryUfuncInfo, "binary"),
-        (core.ReductionOpInfo, "reduction"),
-        (core.SpectralFuncInfo, "spectral"),
-        (core.ShapeFuncInfo, "shape"),
+        (opinfo_classes.UnaryUfuncInfo, "unary"),
+        (opinfo_classes.BinaryUfuncInfo, "binary"),
+        (opinfo_classes.ReductionOpInfo, "reduction"),
+        (opinfo_classes.SpectralFuncInfo, "spectral"),
+        (opinfo_classes.ShapeFuncInfo, "shape"),
     )
 
     def words(dtypes: Iterable[torch.dtype]) -> tuple[str, ...]:
         return tuple(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
-    def facts(name: str, info: core.OpInfo) -> Facts:
+    def facts(name: str, info: opinfo_classes.OpInfo) -> Facts:
         derivatives = info.supported_backward_dtypes("cpu") if info.supports_autograd else ()
         has = {
             "autograd": info.supports_autograd,

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from gen.samples.seeds import has_accelerator, seeded_with_numpy
+from gen.torch_private.loaded_with_torch import OPINFO_DATABASE
 
 if TYPE_CHECKING:
-    from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+    from gen.torch_private.test_helpers import ErrorInput, OpInfo, SampleInput
 
 CANDIDATES = 64  # samples of one op that are stored; a check chooses among them
 READ = 512  # samples read from one generator
@@ -55,8 +56,8 @@ def database() -> dict[str, OpInfo]:
     torch's test helpers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
-    return {dotted_name(info): info for info in op_db}
+        found: Any = importlib.import_module(OPINFO_DATABASE)
+    return {dotted_name(info): info for info in found.op_db}
 
 
 def lookup(name: str) -> OpInfo | None:
@@ -123,14 +124,18 @@ def _thinned(found: list[SampleInput]) -> list[SampleInput]:
 def _small(info: OpInfo, found: list[SampleInput]) -> Iterator[SampleInput]:
     """Parts of the first sample of an elementwise op of one tensor. OpInfo's own samples of these
     are too large for a Jacobian."""
-    from torch.testing._internal.opinfo import core
+    from gen.torch_private.test_helpers import opinfo_classes
 
-    if not isinstance(info, core.UnaryUfuncInfo) or not found or found[0].input.numel() < 6:
+    if (
+        not isinstance(info, opinfo_classes.UnaryUfuncInfo)
+        or not found
+        or found[0].input.numel() < 6
+    ):
         return
     flat = found[0].input.detach().reshape(-1)
     for piece in (flat[:6].reshape(2, 3), flat[:4], flat[0]):
         given = piece.clone().requires_grad_(found[0].input.requires_grad)
-        yield core.SampleInput(given, args=found[0].args, kwargs=found[0].kwargs)
+        yield opinfo_classes.SampleInput(given, args=found[0].args, kwargs=found[0].kwargs)
 
 
 def errors(info: OpInfo, device: str) -> list[ErrorInput]:
@@ -147,13 +152,12 @@ def errors(info: OpInfo, device: str) -> list[ErrorInput]:
 def _without_its_test() -> Iterator[None]:
     """Inside, OpInfo does not look through the stack for the test that asks, which takes longer
     than a check, and seeds without a trace."""
-    from torch.testing._internal import common_utils
-    from torch.testing._internal.opinfo import core
+    from gen.torch_private.test_helpers import common_utils, opinfo_classes
 
     seeding: dict[str, Any] = {} if has_accelerator() else {"set_rng_seed": _set_seed}
     with (
         patch.multiple(common_utils, extract_test_fn=_no_test, **seeding),
-        patch.object(core, "extract_test_fn", _no_test),
+        patch.object(opinfo_classes, "extract_test_fn", _no_test),
     ):
         yield
 
@@ -164,7 +168,7 @@ def _no_test() -> None:
 
 def _set_seed(seed: int | None = None) -> None:
     """As OpInfo's own on a machine without accelerators."""
-    from torch.testing._internal import common_utils
+    from gen.torch_private.test_helpers import common_utils
 
     chosen: int = common_utils.SEED if seed is None else seed
     torch.default_generator.manual_seed(chosen)
@@ -178,9 +182,7 @@ def drawing_from_outside() -> Iterator[None]:
 
     OpInfo calls such an op with a seed of its own, and restores the state afterwards. A graph
     repeats only the draw."""
-    from torch.testing._internal import common_methods_invocations
-
-    with patch.object(common_methods_invocations, "wrapper_set_seed", _as_it_is):
+    with patch.object(importlib.import_module(OPINFO_DATABASE), "wrapper_set_seed", _as_it_is):
         yield
 
 
@@ -194,15 +196,16 @@ def gradcheck_wrapper(info: OpInfo) -> Callable[..., Any]:
     wrapper: Callable[..., Any] = info.gradcheck_wrapper
     if wrapper.__name__ != "wrapper_set_seed":
         return wrapper
-    module: Any = importlib.import_module("torch.testing._internal.common_methods_invocations")
+    module: Any = importlib.import_module(OPINFO_DATABASE)
     return lambda op, *args, **kwargs: module.wrapper_set_seed(op, *args, **kwargs)
 
 
 def has_own_wrapper(info: OpInfo) -> bool:
     """Whether OpInfo differentiates a wrapped op, such as ``cholesky(x + xᴴ)``, because the op
     reads only part of its input."""
-    from torch.testing._internal.opinfo import core
+    from gen.torch_private.test_helpers import opinfo_classes
 
     return (
-        info.gradcheck_wrapper is not core.OpInfo.__dataclass_fields__["gradcheck_wrapper"].default
+        info.gradcheck_wrapper
+        is not opinfo_classes.OpInfo.__dataclass_fields__["gradcheck_wrapper"].default
     )

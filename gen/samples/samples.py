@@ -17,17 +17,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.samples import descriptions, opinfo
 from gen.samples.seeds import seeded, seeded_with_numpy, stable_seed
 from gen.targets.protocol import Values
+from gen.torch_private.loaded_with_torch import OpOverload, TorchDispatchMode, pytree
 from gen.versions import is_for_installed
 
 if TYPE_CHECKING:
-    from torch.testing._internal.opinfo.core import OpInfo
+    from gen.torch_private.test_helpers import OpInfo
 
 Tensor = torch.Tensor
 Apply = Callable[..., Any]

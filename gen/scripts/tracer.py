@@ -12,9 +12,14 @@ from typing import Any
 
 import torch
 from torch.overrides import resolve_name
-from torch.utils import _pytree as pytree
 
 from gen.scripts import python_values
+from gen.torch_private.loaded_with_torch import (
+    OpOverload,
+    OpOverloadPacket,
+    pytree,
+    unseen_by_classes,
+)
 
 Tensor = torch.Tensor
 _ASKING = {
@@ -199,7 +204,7 @@ class Traced(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         traced = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Traced)]
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen_by_classes():
             plain_args, plain_kwargs = pytree.tree_map(_plain, (tuple(args), kwargs))
             found = func(*plain_args, **plain_kwargs)
         name = getattr(func, "__name__", "")
@@ -233,7 +238,7 @@ def whole_functions() -> Iterator[None]:
             raise python_values.NoScript(
                 f"the op calls {cls.__qualname__}, an autograd.Function that no module has by name"
             )
-        with torch._C.DisableTorchFunctionSubclass():
+        with unseen_by_classes():
             found = call(*map(_plain, args), **kwargs)
         tracer = traced[0].tracer
         tracer.modules.add(cls.__module__)
@@ -269,7 +274,7 @@ def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     """The text of a call."""
     given = [text_of(a) for a in args]
     named = [f"{k}={text_of(v)}" for k, v in kwargs.items()]
-    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(func, (OpOverload, OpOverloadPacket)):
         return f"torch.ops.{func}({', '.join(given + named)})"
     if getattr(func, "__name__", "") == "__get__":
         return f"{given[0]}.{func.__self__.__name__}"

@@ -64,12 +64,12 @@ class CompiledTarget:
         return f if self._backwards else self._compiled(f)
 
     def _compiled(self, f: Callable[..., Any], dynamic: bool = False) -> Callable[..., Any]:
-        import torch._inductor.config as inductor
+        from gen.torch_private.compilers import inductor_config, reset_dynamo
 
         # programs of other samples have the same code, and Dynamo compiles one code
         # only a few times
-        torch._dynamo.reset()
-        inductor.fallback_random = True  # eager's draws
+        reset_dynamo()
+        inductor_config.fallback_random = True  # eager's draws
         made = torch.compile(f, backend=self.name, fullgraph=True, dynamic=dynamic)
 
         def g(*args: Any) -> Any:

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from gen.targets.faults import KINDS, Call, Rule
+from gen.torch_private.loaded_with_torch import OpOverload
 from runtime.func.batch import BatchedValue, BatchLevel
 from runtime.func.dual_level import DualValue
 from runtime.func.tangent_rules import TangentRule, fit, tangent_rule

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 import runtime
 from gen.targets.faults import Call, Rule, change
 from gen.targets.runtime_hooks import hooked, name_of
+from gen.torch_private.loaded_with_torch import OpOverload
 from runtime.rules.record import RECORDS, Record, parameters
 
 

@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any, cast
 
 import torch
-from torch.utils import _pytree as pytree
 
 import runtime
 import runtime.checkpoint
@@ -18,6 +17,7 @@ from gen.targets import runtime_rules, runtime_watch
 from gen.targets.exported import reloaded
 from gen.targets.faults import Rule, Watch
 from gen.targets.parametric import Parametric, batch_loss, of_samples
+from gen.torch_private.loaded_with_torch import pytree
 from runtime import aot, expanded_weights, func, jit
 from runtime.func.batch import fallbacks
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads

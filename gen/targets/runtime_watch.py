@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gen.targets.faults import KINDS, REFUSED, Call, change, differs, inexact, moves
 from gen.targets.runtime_hooks import hooked
 from gen.targets.runtime_rules import rules
+from gen.torch_private.loaded_with_torch import without_modes
 from runtime import func as transforms
 from runtime.errors import BatchingError, MissingRule
 from runtime.func.batch import BatchedValue
@@ -56,7 +56,7 @@ class Watched:
         if self._looked[name] <= self._surveyed:
             self._busy = True
             try:
-                with _disable_current_modes(), torch.random.fork_rng(devices=()):
+                with without_modes(), torch.random.fork_rng(devices=()):
                     kinds.update(self._showing(name, call, result, kinds))
             finally:
                 self._busy = False

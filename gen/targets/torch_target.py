@@ -13,10 +13,10 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 from torch.autograd import forward_ad
-from torch.utils import _pytree as pytree
 
 from gen.targets.exported import reloaded
 from gen.targets.parametric import Parametric, batch_loss, of_samples
+from gen.torch_private.loaded_with_torch import DECOMPOSITIONS_OF_JVP, per_sample_grad, pytree
 
 Tensor = torch.Tensor
 
@@ -78,7 +78,7 @@ class TorchTarget:
     def __init__(self) -> None:
         with warnings.catch_warnings():  # torch imports these at its first jvp and scripts them
             warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
-            importlib.import_module("torch._decomp.decompositions_for_jvp")
+            importlib.import_module(DECOMPOSITIONS_OF_JVP)
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
         return f
@@ -164,7 +164,8 @@ class TorchTarget:
         cache: Any,
     ) -> Callable[..., Any]:
         from functorch import compile as aot
-        from torch._functorch import config
+
+        from gen.torch_private.compilers import functorch_config
 
         cut = (
             aot.default_partition
@@ -181,7 +182,9 @@ class TorchTarget:
         def compiling() -> Iterator[None]:
             with (
                 warnings.catch_warnings(),
-                config.patch(activation_memory_budget=0.5 if partition == "budget" else 1.0),
+                functorch_config.patch(
+                    activation_memory_budget=0.5 if partition == "budget" else 1.0
+                ),
             ):
                 # torch itself reads `.grad` of the arguments
                 warnings.filterwarnings(
@@ -278,10 +281,9 @@ class TorchTarget:
         loss_reduction: str,
         input_grad: bool,
     ) -> tuple[Tensor, ...]:
-        from torch.nn.utils import _per_sample_grad
 
         module = Parametric(f, params)
-        call = _per_sample_grad.call_for_per_sample_grads(
+        call = per_sample_grad.call_for_per_sample_grads(
             module, batch_size=len(batch), loss_reduction=loss_reduction
         )
         x = batch.detach().requires_grad_(input_grad)

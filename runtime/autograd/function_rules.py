@@ -23,7 +23,7 @@ from ..torch_private.mode_stacks import (
     current_dispatch_modes,
     without_innermost_mode,
 )
-from ..torch_private.pytrees import pytree
+from ..torch_private.pytrees import broadcast_and_flatten, pytree
 from .function import (
     _EXTENDING,
     TANGENT_NOT_WRITTEN,
@@ -199,7 +199,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
 
 def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[int | None]:
     """One entry for each leaf of an output of the structure ``spec``."""
-    dims = pytree._broadcast_to_and_flatten(out_dims, spec)
+    dims = broadcast_and_flatten(out_dims, spec)
     if dims is None or not all(d is None or isinstance(d, int) for d in dims):
         raise RuntimeError(
             "The autograd.Function's vmap staticmethod returned an incompatible "

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from ..seam.levels import Value, innermost
 from ..torch_private.dispatcher import OpOverload, OpOverloadPacket
 from ..torch_private.mode_stacks import TorchDispatchMode
+from ..torch_private.pytrees import pytree
 
 _aten = torch.ops.aten
 SAC_IGNORED_OPS: set[Any] = {
@@ -130,7 +130,7 @@ class _FirstRun(_KernelMode):
         )
         offload = wish in OFFLOADED
         if (wish is True or wish in _SAVED or offload) and not runs_again(func):
-            self.results.cached[call] = tree_map(
+            self.results.cached[call] = pytree.tree_map(
                 lambda t: _Cached(t, offload) if isinstance(t, torch.Tensor) else t, out
             )
         return out
@@ -170,7 +170,7 @@ class _SecondRun(_KernelMode):
         if call not in cached:
             return func(*args, **kwargs)
         self.results.taken = True
-        return tree_map(
+        return pytree.tree_map(
             lambda t: t.take(self.allow_mutation) if isinstance(t, _Cached) else t, cached.pop(call)
         )
 

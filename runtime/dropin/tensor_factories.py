@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nested
 import torch.signal.windows
-from torch.utils._pytree import tree_map_only
 
 from ..seam.levels import SCOPE, Value, lifted
 from ..seam.literals import has_values, readable, stacked
@@ -24,6 +23,7 @@ from ..tape.values import GradValue
 from ..torch_private.dispatcher import DispatchKey, is_excluded
 from ..torch_private.global_settings import allowed_globals, device_constructors
 from ..torch_private.mode_stacks import number_of_function_modes, unseen_by_handlers
+from ..torch_private.pytrees import pytree
 
 _torch_tensor = torch.tensor
 _torch_nested_tensor = torch.nested.nested_tensor
@@ -106,7 +106,7 @@ def _of_lists(read: Callable[..., Any]) -> Callable[..., Any]:
 
 def _nested_tensor(data: Any, **kwargs: Any) -> Any:
     """``torch.nested.nested_tensor``, which copies its arguments."""
-    return _torch_nested_tensor(tree_map_only(Tensor, unwrap, data), **kwargs)
+    return _torch_nested_tensor(pytree.tree_map_only(Tensor, unwrap, data), **kwargs)
 
 
 _READERS = {

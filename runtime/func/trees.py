@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..torch_private.pytrees import pytree
+from ..torch_private.pytrees import broadcast_and_flatten, pytree
 
 Tree = pytree.PyTree
 Spec = int | pytree.TreeSpec | None
@@ -74,4 +74,4 @@ def spread(prefix: Tree, leaves: list[Any], spec: Spec) -> list[Any] | None:
         and all(type(p) in _PLAIN for p in prefix)
     ):
         return list(prefix)
-    return pytree._broadcast_to_and_flatten(prefix, torch_spec(spec))
+    return broadcast_and_flatten(prefix, torch_spec(spec))

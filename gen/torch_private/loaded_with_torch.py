@@ -1,0 +1,33 @@
+"""What importing torch brings along."""
+
+from __future__ import annotations
+
+import torch
+import torch._ops
+import torch._subclasses.fake_tensor
+import torch.nn.utils._per_sample_grad
+import torch.utils._python_dispatch
+import torch.utils._pytree
+
+pytree = torch.utils._pytree
+"""Nested containers: take their leaves out, map over them, put them together again."""
+OpOverload = torch._ops.OpOverload
+"""The class of `torch.ops.aten.mul.Tensor`."""
+OpOverloadPacket = torch._ops.OpOverloadPacket
+"""The class of `torch.ops.aten.mul`."""
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+"""The class of a context that sees each ATen call inside of it."""
+without_modes = torch.utils._python_dispatch._disable_current_modes
+"""A context in which no mode on calls sees anything."""
+unseen_by_classes = torch._C.DisableTorchFunctionSubclass
+"""A context in which classes do not see functions of torch. Modes do."""
+FakeTensorMode = torch._subclasses.fake_tensor.FakeTensorMode
+"""The mode of tensors that have sizes and no elements."""
+neg_view = torch._neg_view
+"""A tensor marked as the negative of its elements."""
+per_sample_grad = torch.nn.utils._per_sample_grad
+"""The module with torch's own gradients per sample."""
+OPINFO_DATABASE = "torch.testing._internal.common_methods_invocations"
+"""The module with torch's database of operators. Its import is slow and warns."""
+DECOMPOSITIONS_OF_JVP = "torch._decomp.decompositions_for_jvp"
+"""The module that torch imports at its first `jvp`. Its import warns."""
