@@ -14,6 +14,7 @@ which the runtime cannot be imported is compared nevertheless."""
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +31,8 @@ from runtime.facts.derivatives import formulas
 Section = Mapping[str, str]
 Facts = Mapping[str, Section]
 ROOT = Path(__file__).parents[2]
-SOURCES = ("runtime", "gen")
+# where private names of torch are, see `tests/runtime/torch_private`
+SEAMS = ("runtime/torch_private", "runtime/dropin", "gen/torch_private")
 ABSENT = "absent"
 _OWN = "runtime."  # ops of this project
 _OF_ATEN = ("schemas", "decompositions")
@@ -96,18 +98,25 @@ def _schema(name: str) -> str:
         return ABSENT
 
 
-def _is_decomposed(name: str) -> bool:
-    from torch._decomp import decomposition_table
+@functools.cache
+def _decompositions() -> Mapping[Any, Any]:
+    """Torch's table of decompositions. It is empty where torch has none by that name: the seams
+    cannot be imported there, and facts are asked for in order to learn why."""
+    found: Any = _resolved("torch._decomp.decomposition_table")
+    return {} if found is ABSENT else found
 
+
+def _is_decomposed(name: str) -> bool:
     try:
-        return _overload(name) in decomposition_table
+        return _overload(name) in _decompositions()
     except AttributeError:
         return False
 
 
 def private_names() -> Iterator[str]:
-    """The private names of torch in the source of this project, dotted."""
-    for folder in SOURCES:
+    """The private names of torch that this project uses, dotted: those of the two seams, and those
+    that the drop-in replaces."""
+    for folder in SEAMS:
         for file in sorted((ROOT / folder).rglob("*.py")):
             yield from filter(_is_private, _names_in(ast.parse(file.read_text("utf-8"))))
 

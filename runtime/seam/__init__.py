@@ -2,6 +2,6 @@
 
 A transform that runs is a *level*. Its tensors are *values*: objects of a tensor subclass that know
 their level. Each ATen call with a value among its arguments arrives here and goes to the innermost
-of these levels. This is the ground floor: it imports ``errors`` alone. Start with ``levels.py``;
+of these levels. This package imports ``errors`` and ``torch_private``. Start with ``levels.py``;
 ``level_mode.py`` is for calls without any value, ``ambient.py`` for the state of a thread.
 """
