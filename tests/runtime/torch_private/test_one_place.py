@@ -225,7 +225,10 @@ def test_private_names_of_torch_stand_in_the_seams_alone() -> None:
             "from ..torch_private.pytrees import pytree\npytree._broadcast(1)",
             "torch.utils._pytree._broadcast",
         ),
-        ("from gen.torch_private.core import pytree as p\np._f", "torch.utils._pytree._f"),
+        (
+            "from gen.torch_private.loaded_with_torch import pytree as p\np._f",
+            "torch.utils._pytree._f",
+        ),
     ],
 )
 def test_a_private_name_is_seen(text: str, name: str) -> None:
