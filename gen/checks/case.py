@@ -33,7 +33,7 @@ from gen.checks.pipelines import Program
 from gen.checks.tables import Cell, Family
 from gen.language.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
 from gen.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
-from gen.samples import choice, opinfo, points
+from gen.samples import choice, opinfo, points, special_points
 from gen.samples.samples import STORE, Op, Sample, candidates, from_call, make_op, resolve
 from gen.samples.seeds import stable_seed
 from gen.targets.protocol import Jitting, Target, Values
@@ -288,6 +288,8 @@ class Case:
         pool = STORE.pool(
             self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates
         )
+        if axes["values"] == "special":
+            return special_points.chosen(pool), []
         settled = "definition" in words or axes["values"] in (*points.NUMBERS, *_REFUSED)
         more = self._settings(dtype, device) if settled else []
         if axes["values"] in points.NUMBERS and pool and points.is_scalar(pool[0]):

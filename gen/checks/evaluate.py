@@ -20,6 +20,7 @@ from gen.checks import forms, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
 from gen.checks.compare_definitions import compare_with_definition
 from gen.checks.compare_exact import compare_with_exact
+from gen.checks.compare_standard import compare_with_standard
 from gen.checks.pipelines import Program, nudged, widened
 from gen.language.pipeline import DERIVING
 from gen.outcomes import Mismatch, Unsuitable
@@ -77,7 +78,7 @@ OF_ITSELF = frozenset({"again", "threads", "strides", "fake"})
 _OF_KERNELS = (
     r"(.*is deprecated in favor of|This overload of \w+ is deprecated|.*this will "
     r"lower the performance|An output with one or more elements was resized|The number "
-    r"of elements in the out tensor)"
+    r"of elements in the out tensor|.*degrees of freedom is <= 0)"
 )
 # stages whose results are gradients: a large gradient is compared in random directions
 _LINEAR = frozenset({"vjp", "backward", "grad"})
@@ -173,12 +174,14 @@ class Comparison:
             )
         elif word == "definition":
             compare_with_definition(self.program, self.sample, self.actual, tally, self.label)
+        elif word == "standard":
+            compare_with_standard(self.program, self.sample, self.actual, tally, self.label)
         elif word in OF_ITSELF:
             self._against_itself(word, tally)
         else:
             known = (
-                "loop, upstream, eager, numeric, float64, reference, exact, definition, again, "
-                "threads, strides, fake, raises"
+                "loop, upstream, eager, numeric, float64, reference, exact, definition, standard, "
+                "again, threads, strides, fake, raises"
             )
             raise ValueError(f"no reference {word!r}; known: {known}")
 

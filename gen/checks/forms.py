@@ -17,7 +17,8 @@ from gen.checks.pipelines import Program
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference.arrays import Definite
 from gen.reference.exact import Exact
-from gen.samples import points
+from gen.reference.standard import Standard
+from gen.samples import points, special_points
 from gen.samples.descriptions import arrange
 from gen.samples.samples import Sample
 from gen.targets.protocol import Flat, Target, Values
@@ -70,7 +71,7 @@ def _program(
     flags = (*sample.differentiable, *(False for _ in inputs[len(sample.differentiable) :]))
 
     def over(target: Target) -> Any:
-        if isinstance(target, (Exact, Definite)):
+        if isinstance(target, (Exact, Definite, Standard)):
             return target.root
         return call if plain is None or not _is_reference(target) else plain
 
@@ -86,7 +87,7 @@ def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
     def over(target: Target) -> Flat:
         """The op in torch, its definition, or the target's own implementation of it."""
-        if isinstance(target, (Exact, Definite)):
+        if isinstance(target, (Exact, Definite, Standard)):
             return target.root
         implementation = getattr(target, "op", None)
         if implementation is None:
@@ -384,6 +385,8 @@ def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]
     that the plain op accepts."""
     if values == "ordinary":
         return [("", sample.inputs)]
+    if values == "special":
+        return _special(sample)
     if values in points.WORDS:
         return _degenerate(sample, values)
     made = [(name, tuple(map(fill, sample.inputs))) for name, fill in _EXTREMES.items()]
@@ -393,6 +396,14 @@ def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]
     if not accepted:
         raise Unsuitable(f"{sample.description}: the op takes no extreme values")
     return accepted
+
+
+def _special(sample: Sample) -> list[tuple[str, tuple[Tensor, ...]]]:
+    """The special points that the definition has: that the op refuses one is a failure."""
+    made = special_points.fillings(sample)
+    if not made:
+        raise Unsuitable(f"special: {sample.description} has no such points")
+    return made
 
 
 def _degenerate(sample: Sample, word: str) -> list[tuple[str, tuple[Tensor, ...]]]:

@@ -66,7 +66,8 @@ AXES: dict[str, tuple[str, ...]] = {
     ),
     "layout": ("contiguous", "transposed", "channels_last", "noncontiguous", "expanded",
         "conjugated", "negated"),
-    "values": ("ordinary", "extreme", "ill_formed", "out_of_range", "no_index", *DEGENERATE),
+    "values": ("ordinary", "extreme", "ill_formed", "out_of_range", "no_index", "special",
+        *DEGENERATE),
     "shapes": ("static", "dynamic"),
     "partition": ("default", "min_cut", "budget"),
     "by": ("aot", "jit"),
@@ -101,8 +102,8 @@ AXES: dict[str, tuple[str, ...]] = {
     RUN: (PLAIN, "jitted"),
 }  # fmt: skip
 REFERENCES = (
-    "loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "definition", "again",
-    "threads", "strides", "fake", "raises",
+    "loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "definition",
+    "standard", "again", "threads", "strides", "fake", "raises",
 )  # fmt: skip
 FACTS = (
     "autograd", "forward_ad", "gradgrad", "out", "inplace", "reference", "errors", "deterministic",

@@ -1,0 +1,364 @@
+"""Reductions and scans of one row of numbers: at ties, zeros, infinities and NaN, and of a row
+without numbers.
+
+``LINES["torch.amax"].value([1.0, 2.0, 2.0])`` is 2.0, and ``.slopes`` of it [0.0, 0.5, 0.5]: the
+derivative by each number of the row. A scan gives a row, and a row of slopes for each result. Ops
+with several results give a tuple, of which the slopes are those of the first one that has
+any. None is a number of which nothing is said. A ValueError or IndexError says that the op refuses
+the row.
+
+Where numbers tie, the slopes are the choice that torch documents: ``amax`` divides evenly, and
+``max`` of a dimension has the slope of the first one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["LINES", "PLACED", "Line"]
+
+INF, NAN = math.inf, math.nan
+Row = Sequence[Any]
+Slope = list[float | None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is known of an op on a row. `scan`: it has a result for each number.
+
+    `slopes` gives a list for each result that is differentiable, in order."""
+
+    value: Callable[..., Any]
+    slopes: Callable[..., Any] | None = None
+    scan: bool = False
+
+
+# --- sums, averages and products ------------------------------------------------------------------
+
+
+def _sum(xs: Row) -> Any:
+    """Return the sum. Infinities of either sign beside one another, or NaN, make it NaN."""
+    return sum(xs) if all(isinstance(x, int) for x in xs) else _fsum(xs)
+
+
+def _fsum(xs: Row) -> float:
+    return math.fsum(xs) if all(map(math.isfinite, xs)) else sum(map(float, xs))
+
+
+def _mean(xs: Row) -> float:
+    return _fsum(xs) / len(xs) if xs else NAN
+
+
+def _numbers(xs: Row) -> list[Any]:
+    return [x for x in xs if x == x]
+
+
+def _only_numbers(xs: Row, slope: float) -> Slope:
+    """Return `slope` by each number, and 0 by each NaN."""
+    return [slope if x == x else 0.0 for x in xs]
+
+
+def _prod_slopes(xs: Row) -> Slope:
+    """Return the products of the others. By infinities and NaN nothing is said, as a formula may
+    divide by them."""
+    others = [math.prod(xs[:k]) * math.prod(xs[k + 1 :]) for k in range(len(xs))]
+    return [y if all(map(math.isfinite, xs)) else None for y in others]
+
+
+def _spread(xs: Row, taken: float) -> float:
+    if not xs:
+        return NAN
+    if len(xs) <= taken:
+        # a division of what is 0, or not above it, by no degree of freedom
+        return NAN if all(x == xs[0] for x in xs) or not all(map(math.isfinite, xs)) else INF
+    if not all(map(math.isfinite, xs)):
+        return NAN
+    middle = _mean(xs)
+    return math.fsum((x - middle) ** 2 for x in xs) / (len(xs) - taken)
+
+
+def _taken(unbiased: bool | None = None, correction: float | None = None) -> float:
+    if correction is not None:
+        return correction
+    return 0.0 if unbiased is False else 1.0
+
+
+def _var(xs: Row, **kept: Any) -> float:
+    return _spread(xs, _taken(**kept))
+
+
+def _std(xs: Row, **kept: Any) -> float:
+    return math.sqrt(_var(xs, **kept))
+
+
+def _var_slopes(xs: Row, **kept: Any) -> Slope:
+    """Return twice the distances from the mean over the degrees of freedom."""
+    taken, middle = _taken(**kept), _mean(xs)
+    if len(xs) <= taken or not all(map(math.isfinite, xs)):
+        return [None] * len(xs)
+    return [2 * (x - middle) / (len(xs) - taken) for x in xs]
+
+
+def _std_slopes(xs: Row, **kept: Any) -> Slope:
+    """Return the slopes of the root; zeros where all numbers are equal, as torch has them."""
+    root, slopes = _std(xs, **kept), _var_slopes(xs, **kept)
+    return [s if s is None or s == 0 else s / (2 * root) for s in slopes]
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def _extreme(choose: Callable[..., Any], xs: Row) -> Any:
+    """Return the greatest or least number, or NaN if one is NaN. A row without numbers is
+    refused."""
+    return next((x for x in xs if x != x), None) if _any_nan(xs) else choose(xs)
+
+
+def _any_nan(xs: Row) -> bool:
+    return any(x != x for x in xs)
+
+
+def _first(choose: Callable[..., Any], xs: Row) -> int:
+    """Return the place of the first extreme number, or of the first NaN."""
+    found = _extreme(choose, xs)
+    return next(k for k, x in enumerate(xs) if x == found or (x != x and found != found))
+
+
+def _last(choose: Callable[..., Any], xs: Row) -> int:
+    return len(xs) - 1 - _first(choose, xs[::-1])
+
+
+def _even(found: Any, xs: Row, *, nan: bool = True) -> Slope:
+    """Return a slope that is divided evenly between what equals `found`. `nan`: between NaNs too;
+    else nothing is said where the result is NaN."""
+    if found != found and not nan:
+        return [None] * len(xs)
+    ties = [x == found or (x != x and found != found) for x in xs]
+    return [tie / sum(ties) for tie in ties]
+
+
+def _at(place: int | None, xs: Row) -> Slope:
+    """Return the slope 1 at a place. None: nothing is said."""
+    return [None if place is None else float(k == place) for k in range(len(xs))]
+
+
+def _median(xs: Row) -> Any:
+    """Return the lower one of the middle numbers, or NaN if one is NaN or there is none."""
+    return NAN if not xs or _any_nan(xs) else sorted(xs)[(len(xs) - 1) // 2]
+
+
+def _nanmedian(xs: Row) -> Any:
+    return _median(_numbers(xs))
+
+
+def _only(found: Any, xs: Row) -> int | None:
+    """Return the place of what equals `found`, if it is the only one: of others the documentation
+    names none."""
+    ties = [k for k, x in enumerate(xs) if x == found or (x != x and found != found)]
+    return ties[0] if len(ties) == 1 else None
+
+
+def _placed(median: Callable[[Row], Any]) -> Line:
+    """Return the median of a dimension, whose slope is at the index that it returns."""
+
+    def value(xs: Row) -> tuple[Any, int | None]:
+        if not xs:
+            raise IndexError("no index")
+        return median(xs), _only(median(xs), xs)
+
+    return Line(value, lambda xs: [_at(value(xs)[1], xs)])
+
+
+def _running(choose: Callable[..., Any]) -> Line:
+    """Return a running extreme. Of equal numbers the index is that of the last one."""
+
+    def places(xs: Row) -> list[int]:
+        return [_last(choose, xs[: k + 1]) for k in range(len(xs))]
+
+    return Line(
+        lambda xs: ([xs[k] for k in places(xs)], places(xs)),
+        lambda xs: [[_at(k, xs) for k in places(xs)]],
+        scan=True,
+    )
+
+
+def _quantile(xs: Row, q: float = 0.5, interpolation: str = "linear") -> Any:
+    if not xs:
+        raise ValueError("a quantile of nothing")
+    if _any_nan(xs):
+        return NAN
+    if interpolation != "linear" or not all(map(math.isfinite, xs)):
+        return None
+    place = q * (len(xs) - 1)
+    low = math.floor(place)
+    ordered = sorted(xs)
+    return ordered[low] + (ordered[min(low + 1, len(xs) - 1)] - ordered[low]) * (place - low)
+
+
+# --- exponentials ---------------------------------------------------------------------------------
+
+
+def _logsumexp(xs: Row) -> float:
+    if _any_nan(xs):
+        return NAN
+    top = max(xs, default=-INF)
+    if math.isinf(top):
+        return float(top)
+    return top + math.log(math.fsum(math.exp(x - top) for x in xs))
+
+
+def _softmax(xs: Row) -> Slope:
+    """Return shares of the sum. Where it is infinite, or of nothing, they are not compared."""
+    total = _logsumexp(xs)
+    if not math.isfinite(total):
+        return [None] * len(xs)
+    return [math.exp(x - total) for x in xs]
+
+
+def _scanned(value: Callable[[Row], Any], slopes: Callable[[Row], Slope]) -> Line:
+    """Return the scan that reduces each beginning of the row."""
+
+    def beginnings(xs: Row) -> list[Row]:
+        return [xs[: k + 1] for k in range(len(xs))]
+
+    return Line(
+        lambda xs: [value(ys) for ys in beginnings(xs)],
+        lambda xs: [[slopes(ys) + [0.0] * (len(xs) - len(ys)) for ys in beginnings(xs)]],
+        scan=True,
+    )
+
+
+# --- norms ----------------------------------------------------------------------------------------
+
+
+def _norm(xs: Row, p: float = 2) -> Any:
+    """Return the norm by its definition. It counts what is not 0 for p = 0."""
+    sizes = [abs(x) for x in xs]
+    if p == 0:
+        return float(sum(x != 0 for x in sizes))
+    if math.isinf(p):
+        return _extreme(max if p > 0 else min, sizes)
+    if _any_nan(sizes):
+        return NAN
+    if p < 0 and not xs:
+        raise ValueError("a negative power of nothing")
+    if p < 0 and 0 in sizes:
+        return 0.0
+    total = sum(INF if x == INF and p > 0 else x**p for x in sizes)
+    return total ** (1 / p) if total else (0.0 if p > 0 else INF)
+
+
+def _norm_slopes(xs: Row, p: float = 2) -> Slope:
+    """Return ``sign x · (|x| / norm)**(p - 1)``, with the slope 0 at 0, where torch has it. The
+    norms of infinite p divide evenly."""
+    if p == 0:
+        return [0.0] * len(xs)
+    if not all(map(math.isfinite, xs)):
+        return [None] * len(xs)
+    found = _norm(xs, p)
+    if math.isinf(p):
+        sizes = [abs(x) for x in xs]
+        ties = sizes.count(found)
+        return [_sign(x) / ties if abs(x) == found else 0.0 for x in xs]
+    if p < 1 and 0 in xs:
+        return [None] * len(xs)
+    return [_sign(x) * (abs(x) / found) ** (p - 1) if x else 0.0 for x in xs]
+
+
+def _sign(x: float) -> float:
+    return float((x > 0) - (x < 0))
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+_even_median = Line(_median, lambda xs: [_even(_median(xs), xs)])
+_even_nanmedian = Line(_nanmedian, lambda xs: [_even(_nanmedian(xs), xs)])
+_variance, _deviation = (
+    Line(_var, lambda xs, **kept: [_var_slopes(xs, **kept)]),
+    Line(_std, lambda xs, **kept: [_std_slopes(xs, **kept)]),
+)
+
+
+def _with_mean(line: Line) -> Line:
+    slopes = line.slopes
+    assert slopes is not None
+    return Line(
+        lambda xs, **kept: (line.value(xs, **kept), _mean(xs)),
+        lambda xs, **kept: [*slopes(xs, **kept), [1 / len(xs)] * len(xs)],
+    )
+
+
+def _extreme_line(choose: Callable[..., Any], *, nan: bool) -> Line:
+    return Line(
+        lambda xs: _extreme(choose, xs), lambda xs: [_even(_extreme(choose, xs), xs, nan=nan)]
+    )
+
+
+def _indexed(choose: Callable[..., Any]) -> Line:
+    return Line(
+        lambda xs: (_extreme(choose, xs), _first(choose, xs)),
+        lambda xs: [_at(_first(choose, xs), xs)],
+    )
+
+
+def _both_extremes(xs: Row) -> tuple[Any, Any]:
+    return _extreme(min, xs), _extreme(max, xs)
+
+
+LINES: dict[str, Line] = {
+    "torch.sum": Line(_sum, lambda xs: [[1.0] * len(xs)]),
+    "torch.mean": Line(_mean, lambda xs: [[1 / len(xs)] * len(xs)]),
+    "torch.nansum": Line(lambda xs: _sum(_numbers(xs)), lambda xs: [_only_numbers(xs, 1.0)]),
+    "torch.nanmean": Line(
+        lambda xs: _mean(_numbers(xs)),
+        lambda xs: [_only_numbers(xs, 1 / len(_numbers(xs))) if _numbers(xs) else [None] * len(xs)],
+    ),
+    "torch.prod": Line(math.prod, lambda xs: [_prod_slopes(xs)]),
+    "torch.var": _variance,
+    "torch.var.unbiased": _variance,
+    "torch.std": _deviation,
+    "torch.std.unbiased": _deviation,
+    "torch.var_mean": _with_mean(_variance),
+    "torch.var_mean.unbiased": _with_mean(_variance),
+    "torch.std_mean": _with_mean(_deviation),
+    "torch.std_mean.unbiased": _with_mean(_deviation),
+    # --- order
+    "torch.amax": _extreme_line(max, nan=False),
+    "torch.amin": _extreme_line(min, nan=False),
+    "torch.max.reduction_no_dim": _extreme_line(max, nan=True),
+    "torch.min.reduction_no_dim": _extreme_line(min, nan=True),
+    "torch.max.reduction_with_dim": _indexed(max),
+    "torch.min.reduction_with_dim": _indexed(min),
+    "torch.aminmax": Line(
+        _both_extremes, lambda xs: [_even(found, xs, nan=False) for found in _both_extremes(xs)]
+    ),
+    "torch.argmax": Line(lambda xs: _first(max, xs)),
+    "torch.argmin": Line(lambda xs: _first(min, xs)),
+    "torch.median": _even_median,
+    "torch.nanmedian": _even_nanmedian,
+    "torch.quantile": Line(_quantile),
+    "torch.nanquantile": Line(lambda xs, **kept: _quantile(_numbers(xs) or xs, **kept)),
+    # --- truth and counts
+    "torch.any": Line(lambda xs: any(xs)),
+    "torch.all": Line(lambda xs: all(xs)),
+    "torch.count_nonzero": Line(lambda xs: sum(x != 0 for x in xs)),
+    # --- exponentials and norms
+    "torch.logsumexp": Line(_logsumexp, lambda xs: [_softmax(xs)]),
+    "torch.linalg.vector_norm": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
+    "torch.norm": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
+    "torch.norm.inf": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
+    "torch.norm.fro": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
+    # --- scans
+    "torch.cumsum": _scanned(_sum, lambda xs: [1.0] * len(xs)),
+    "torch.cumprod": _scanned(math.prod, _prod_slopes),
+    "torch.logcumsumexp": _scanned(_logsumexp, _softmax),
+    "torch.cummax": _running(max),
+    "torch.cummin": _running(min),
+}
+PLACED: dict[str, Line] = {
+    "torch.median": _placed(_median),
+    "torch.nanmedian": _placed(_nanmedian),
+}
+"""Ops that return an index too if they get a dimension."""

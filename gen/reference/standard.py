@@ -1,0 +1,294 @@
+"""Values, gradients and tangents of one call by the tables of :mod:`gen.reference.special` and
+:mod:`gen.reference.lines`, for pipelines of at most one stage.
+
+Values are NumPy arrays of Python's numbers. None is an entry of which nothing is said.
+
+    standard = Standard(sample)
+    standard.root(numbers(x), numbers(y))     # the op's results
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Protocol
+
+import numpy
+import torch
+
+from gen.reference.lines import LINES, PLACED, Line
+from gen.reference.special import NARROW, POINTWISE, Pointwise
+
+__all__ = ["REFUSALS", "Standard", "is_known", "numbers"]
+
+Array = Any
+"""A ``numpy.ndarray`` of Python's numbers and of None."""
+Flat = Callable[..., tuple[Array, ...]]
+REFUSALS = (ArithmeticError, IndexError, StopIteration, TypeError, ValueError)
+"""What a definition raises for numbers that the op refuses, or that it does not define."""
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "torch.norm": ("p", "dim", "keepdim"),
+    "torch.norm.inf": ("p", "dim", "keepdim"),
+    "torch.norm.fro": ("p", "dim", "keepdim"),
+    "torch.linalg.vector_norm": ("p", "dim", "keepdim"),
+    "torch.quantile": ("q", "dim", "keepdim"),
+    "torch.nanquantile": ("q", "dim", "keepdim"),
+    **{
+        f"torch.{name}{variant}": ("dim", "unbiased", "keepdim")
+        for name in ("var", "std", "var_mean", "std_mean")
+        for variant in ("", ".unbiased")
+    },
+}
+"""Parameters of reductions behind the first one, where they are others than a dimension and whether
+it stays."""
+
+
+class Called(Protocol):
+    """What a definition gets of a sample."""
+
+    @property
+    def op(self) -> Any: ...
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor, ...]: ...
+
+    @property
+    def rebuild(self) -> Callable[[Sequence[Any]], tuple[list[Any], dict[str, Any]]]: ...
+
+
+def is_known(name: str) -> bool:
+    """Whether a table has the op."""
+    return name in POINTWISE or name in LINES
+
+
+def numbers(x: torch.Tensor) -> Array:
+    """The numbers of a tensor, as Python has them."""
+    return _array(x.reshape(-1).tolist(), tuple(x.shape))
+
+
+def _array(flat: Sequence[Any], shape: tuple[int, ...]) -> Array:
+    made = numpy.empty(len(flat), dtype=object)
+    made[:] = flat
+    return made.reshape(shape)
+
+
+@dataclass
+class _Call:
+    """One call of the op: its inputs and results, and for each input the products that it takes
+    part in."""
+
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    products: list[tuple[int, tuple[int, ...], int, tuple[int, ...], float | None]]
+    """``(result, its index, input, its index, slope)``. A slope of 0 may be left out."""
+
+
+class Standard:
+    """The stages ``forward``, ``vjp`` and ``jvp`` (see :class:`gen.targets.protocol.Target`) of one
+    op. Stages do not nest."""
+
+    name = "standard"
+    lacks: frozenset[str] = frozenset()
+
+    def __init__(self, sample: Called) -> None:
+        self._sample = sample
+        self._slopes = False
+        self._call: _Call | None = None
+
+    def root(self, *inputs: Array) -> tuple[Array, ...]:
+        """The op's results."""
+        name = self._sample.op.name
+        made = (
+            _elementwise(self._sample, POINTWISE[name], inputs, self._slopes)
+            if name in POINTWISE
+            else _by_rows(self._sample, inputs[0], self._slopes)
+        )
+        self._call = _Call(inputs, *made)
+        return self._call.outputs
+
+    def forward(self, f: Flat) -> Flat:
+        return f
+
+    def vjp(
+        self, f: Flat, *primals: Array
+    ) -> tuple[tuple[Array, ...], Callable[[Sequence[Array]], tuple[Array, ...]]]:
+        outputs, call = self._called(f, primals)
+        kept, places = _places(outputs, call.outputs), _places(primals, call.inputs)
+
+        def pullback(cotangents: Sequence[Array]) -> tuple[Array, ...]:
+            made = [_array([0.0] * x.size, x.shape) for x in primals]
+            for result, at, place, index, slope in call.products:
+                if result in kept and place in places:
+                    into = made[places[place]]
+                    into[index] = _plus(into[index], slope, cotangents[kept[result]][at])
+            return tuple(made)
+
+        return outputs, pullback
+
+    backward = vjp
+
+    def jvp(
+        self, f: Flat, primals: Sequence[Array], tangents: Sequence[Array]
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        outputs, call = self._called(f, primals)
+        kept, places = _places(outputs, call.outputs), _places(primals, call.inputs)
+        start = 0.0 if call.inputs[0].size else None  # of nothing nothing is said
+        pushed = [_array([start] * y.size, y.shape) for y in outputs]
+        for result, at, place, index, slope in call.products:
+            if result in kept and place in places:
+                into = pushed[kept[result]]
+                into[at] = _plus(into[at], slope, tangents[places[place]][index])
+        return outputs, tuple(pushed)
+
+    def _called(self, f: Flat, primals: Sequence[Array]) -> tuple[tuple[Array, ...], _Call]:
+        self._slopes = True
+        outputs = tuple(f(*primals))
+        assert self._call is not None
+        return outputs, self._call
+
+
+def _places(some: Sequence[Array], among: Sequence[Array]) -> dict[int, int]:
+    """Return where each of `some` is among others, to its own place."""
+    return {place: k for k, x in enumerate(some) for place, other in enumerate(among) if other is x}
+
+
+def _plus(total: Any, slope: float | None, by: float) -> float | None:
+    """Return a sum with a product, which is unknown if one of them is."""
+    return None if total is None or slope is None else total + slope * by
+
+
+# --- elementwise ----------------------------------------------------------------------------------
+
+
+def _elementwise(
+    sample: Called, rule: Pointwise, inputs: Sequence[Array], slopes: bool
+) -> tuple[tuple[Array, ...], list[Any]]:
+    """Return results and products at every element of vectors of one length."""
+    shape, points = inputs[0].shape, list(zip(*(x.reshape(-1) for x in inputs), strict=True))
+    extra = {"dtype": _numpy_dtype(sample)} if sample.op.name in NARROW else {}
+    found: list[Any] = []
+    products: list[Any] = []
+    for index, point in zip(numpy.ndindex(shape), points, strict=True):
+        args, kwargs = sample.rebuild(point)
+        found.append(rule.value(*args, **kwargs, **extra))
+        if slopes and rule.slopes is not None:
+            known = rule.slopes(*args, **kwargs)
+            products += [
+                (0, index, place, index, known[parameter])
+                for place, parameter in enumerate(_parameters(sample, rule))
+                if parameter < len(known)
+            ]
+    several = next((y for y in found if isinstance(y, tuple)), None)
+    columns = zip(*found, strict=True) if several is not None else [found]
+    return tuple(_array(list(column), shape) for column in columns), products
+
+
+def _numpy_dtype(sample: Called) -> Any:
+    return numpy.dtype(str(sample.inputs[0].dtype).removeprefix("torch.")).type
+
+
+def _parameters(sample: Called, rule: Pointwise) -> list[int]:
+    """Return which parameter of the rule each tensor of the sample is."""
+    marks = [object() for _ in sample.inputs]
+    args, kwargs = sample.rebuild(marks)
+    names = list(inspect.signature(rule.value).parameters)
+    given = [*enumerate(args), *((names.index(name), value) for name, value in kwargs.items())]
+    return [next(k for k, value in given if value is mark) for mark in marks]
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Rows:
+    """How a call takes rows out of an array: along which dimensions, and whether they stay."""
+
+    line: Line
+    axes: tuple[int, ...]
+    keepdim: bool
+    options: dict[str, Any]
+
+
+def _by_rows(sample: Called, x: Array, slopes: bool) -> tuple[tuple[Array, ...], list[Any]]:
+    """Return results and products of a reduction or a scan."""
+    how = _rows(sample, x)
+    outer = [size for d, size in enumerate(x.shape) if d not in how.axes]
+    inner = list(product(*(range(x.shape[d]) for d in how.axes)))
+    found: list[tuple[Any, ...]] = []
+    products: list[Any] = []
+    for at in numpy.ndindex(*outer):
+        indices = [_index(at, within, how.axes, x.ndim) for within in inner]
+        row = [x[index] for index in indices]
+        y = how.line.value(row, **how.options)
+        found.append(y if isinstance(y, tuple) else (y,))
+        if slopes and row and how.line.slopes is not None:
+            results = indices if how.line.scan else [_reduced(at, how, x.ndim)]
+            products += _products(how.line.slopes(row, **how.options), results, indices)
+    if not found:
+        raise ValueError("no row: nothing says how many results there are")
+    if how.line.scan:
+        return tuple(_unrolled(column, how, x) for column in zip(*found, strict=True)), products
+    shape = _reduced_shape(x.shape, how)
+    return tuple(_array(list(column), shape) for column in zip(*found, strict=True)), products
+
+
+def _products(
+    slopes: Sequence[Any], results: Sequence[tuple[int, ...]], indices: Sequence[tuple[int, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    for number, each in enumerate(slopes):
+        rows = each if each and isinstance(each[0], list) else [each]
+        for result, row in zip(results, rows, strict=True):
+            for index, slope in zip(indices, row, strict=True):
+                if slope != 0:
+                    yield number, result, 0, index, slope
+
+
+def _rows(sample: Called, x: Array) -> _Rows:
+    name = sample.op.name
+    args, kwargs = sample.rebuild((x,))
+    given = dict(zip(_PARAMETERS.get(name, ("dim", "keepdim")), args[1:], strict=False))
+    given |= {"p" if key == "ord" else key: value for key, value in kwargs.items()}
+    if isinstance(given.get("dim"), bool):
+        given["unbiased"] = given.pop("dim")
+    dim, keepdim = given.pop("dim", None), bool(given.pop("keepdim", False))
+    given.pop("dtype", None)
+    if given.get("p") in (None, "fro") and "p" in given:
+        given.pop("p")
+    line = PLACED[name] if name in PLACED and dim is not None else LINES[name]
+    return _Rows(line, _axes(dim, x.ndim), keepdim, given)
+
+
+def _axes(dim: Any, ndim: int) -> tuple[int, ...]:
+    if dim is None or dim in ((), []):
+        return tuple(range(ndim))
+    dims = (dim,) if isinstance(dim, int) else dim
+    return tuple(sorted(d % ndim for d in dims)) if ndim else ()
+
+
+def _index(
+    at: Sequence[int], within: Sequence[int], axes: Sequence[int], ndim: int
+) -> tuple[int, ...]:
+    outer, inner = iter(at), iter(within)
+    return tuple(next(inner) if d in axes else next(outer) for d in range(ndim))
+
+
+def _reduced(at: Sequence[int], how: _Rows, ndim: int) -> tuple[int, ...]:
+    """Return the index of a row's result."""
+    return _index(at, [0] * len(how.axes), how.axes, ndim) if how.keepdim else tuple(at)
+
+
+def _reduced_shape(shape: Sequence[int], how: _Rows) -> tuple[int, ...]:
+    if how.keepdim:
+        return tuple(1 if d in how.axes else size for d, size in enumerate(shape))
+    return tuple(size for d, size in enumerate(shape) if d not in how.axes)
+
+
+def _unrolled(rows: Sequence[Sequence[Any]], how: _Rows, x: Array) -> Array:
+    """Return the results of a scan, back in the places of their rows."""
+    if not x.ndim:
+        return _array(list(rows[0]), ())
+    outer = tuple(size for d, size in enumerate(x.shape) if d not in how.axes)
+    flat = _array([value for row in rows for value in row], (*outer, x.shape[how.axes[0]]))
+    return numpy.moveaxis(flat, -1, how.axes[0])

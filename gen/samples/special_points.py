@@ -1,0 +1,158 @@
+"""Special points: ties, kinks, zeros of either sign, infinities, NaN and rows without numbers, for
+ops in the tables of :mod:`gen.reference.standard`.
+
+An elementwise op gets vectors with every combination of chosen numbers, and the numbers among its
+other arguments beside them. A reduction gets tensors in which a short pattern repeats, so that each
+row has another part of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+import torch
+
+from gen.reference.special import POINTWISE
+from gen.reference.standard import REFUSALS, Standard, is_known, numbers
+from gen.samples.samples import Sample
+
+__all__ = ["chosen", "fillings"]
+
+Tensor = torch.Tensor
+Inputs = tuple[Tensor, ...]
+NAN, INF = math.nan, math.inf
+
+_FEW: list[float] = [NAN, INF, -INF, 0.0, -0.0, 1.0, -2.5]
+_PAIRED: list[float] = [*_FEW, -1.0, 0.5, 2.0, 3.0]
+_SINGLE: list[float] = [*_PAIRED, -0.5, 1.5, -1.5, 2.5, -3.0, 6.0, 20.0, -6.0, 0.25]
+_WHOLE = [0, 1, -1, 2, -2, 3, -7, 5]
+_PATTERNS: dict[str, list[float]] = {
+    "ties": [1.0, 2.0, 2.0, -1.0, 2.0],
+    "all equal": [1.5],
+    "NaN among numbers": [1.0, NAN, 3.0, 2.0, 2.0, 0.5, -1.0],
+    "all NaN": [NAN],
+    "an infinity": [INF, 1.0, 2.0, -1.0, 2.0, 0.5, 3.0],
+    "a negative infinity": [-INF, 1.0, 2.0, -1.0, 2.0, 0.5, 3.0],
+    "both infinities": [INF, -INF, 1.0, 2.0, -INF],
+    "infinities alone": [INF],
+    "negative infinities alone": [-INF],
+    "infinities and NaN": [INF, NAN, -INF, 1.0, 1.0],
+    "zeros": [0.0],
+    "zeros of either sign": [0.0, -0.0, -0.0],
+    "one zero": [2.0, 0.0, 3.0, -1.0, 0.5, 1.5, 2.0],
+    "several zeros": [0.0, 2.0, 0.0, 3.0, -1.0],
+    "opposite": [2.0, -2.0, 1.0, -1.0, 0.5],
+}
+"""Numbers that repeat in a tensor. Their counts have no factor in common with its sizes."""
+_SIZES = (4, 3, 2, 2)
+_MOST = 24  # calls with other arguments
+_LARGEST = 500  # entries of a vector
+
+
+def chosen(samples: Sequence[Sample]) -> list[Sample]:
+    """Return samples that differ in more than sizes and values, which are replaced."""
+    first: dict[object, Sample] = {}
+    for sample in samples:
+        if is_known(sample.op.name) and sample.error is None and _is_suitable(sample):
+            ranks = () if sample.op.name in POINTWISE else sample.inputs[0].ndim
+            first.setdefault((len(sample.inputs), ranks, *sample.signature[1:]), sample)
+    found = list(first.values())
+    step = max(1, -(-len(found) // _MOST))
+    return found[::step]
+
+
+def _is_suitable(sample: Sample) -> bool:
+    if sample.op.name in POINTWISE:
+        return bool(sample.inputs) and all(x.numel() for x in sample.facts.outputs)
+    return len(sample.inputs) == 1
+
+
+def fillings(sample: Sample) -> list[tuple[str, Inputs]]:
+    """Return ``(label, inputs)`` for the points of the sample, without those that a definition
+    refuses."""
+    if not is_known(sample.op.name):
+        return []
+    if sample.op.name in POINTWISE:
+        vectors = _vectors(sample)
+        return [("special numbers", vectors)] if vectors else []
+    return [(label, inputs) for label, inputs in _tensors(sample) if _is_defined(sample, inputs)]
+
+
+def _is_defined(sample: Sample, inputs: Inputs) -> bool:
+    try:
+        Standard(sample).root(*map(numbers, inputs))
+    except REFUSALS:
+        return False
+    return True
+
+
+# --- elementwise ----------------------------------------------------------------------------------
+
+
+def _vectors(sample: Sample) -> Inputs:
+    """Return vectors of one length, one for each input, with the combinations that the definition
+    takes."""
+    rows = list(product(*(_choices(x, sample) for x in sample.inputs)))
+    rows = [row for row in rows[:: -(-len(rows) // _LARGEST)] if _is_defined(sample, _ones(row))]
+    if not rows:
+        return ()
+    return tuple(
+        torch.tensor(column, dtype=x.dtype, device=x.device)
+        for column, x in zip(zip(*rows, strict=True), sample.inputs, strict=True)
+    )
+
+
+def _ones(row: Sequence[float]) -> Inputs:
+    return tuple(
+        torch.tensor([x], dtype=torch.float64 if isinstance(x, float) else None) for x in row
+    )
+
+
+def _is_usual(number: float) -> bool:
+    """Whether a number is no tolerance, beside which rounding counts."""
+    return math.isfinite(number) and abs(number) >= 2**-6
+
+
+def _choices(x: Tensor, sample: Sample) -> Sequence[float]:
+    if x.dtype is torch.bool:
+        return [False, True]
+    if not x.is_floating_point():
+        return _WHOLE
+    count = len(sample.inputs)
+    usual = _SINGLE if count == 1 else _PAIRED if count == 2 else _FEW
+    given = [float(n) for n in sample.numbers if type(n) in (int, float) and _is_usual(n)]
+    rounded = torch.tensor(given, dtype=x.dtype).tolist()
+    return [*usual, *(n for n in rounded if n not in usual)]
+
+
+# --- reductions -----------------------------------------------------------------------------------
+
+
+def _tensors(sample: Sample) -> list[tuple[str, Inputs]]:
+    x = sample.inputs[0]
+    shape = _SIZES[: x.ndim] if x.ndim > 1 else (5,) * x.ndim
+    found = {
+        label: _repeated([n for n in pattern if _has(x.dtype, n)], shape, x)
+        for label, pattern in _PATTERNS.items()
+    }
+    made: list[tuple[str, Inputs]] = [
+        (label, (filled,)) for label, filled in found.items() if filled is not None
+    ]
+    for label, first in (("nothing", 0), ("rows of nothing", 2)):
+        if x.ndim > (first > 0):
+            made.append((label, (x.new_zeros((first, *(0 for _ in x.shape[1:]))),)))
+    return made
+
+
+def _has(dtype: torch.dtype, number: float) -> bool:
+    return dtype.is_floating_point or (math.isfinite(number) and number == int(number))
+
+
+def _repeated(pattern: Sequence[float], shape: Sequence[int], x: Tensor) -> Tensor | None:
+    if not pattern:
+        return None
+    count = math.prod(shape)
+    flat = (list(pattern) * count)[:count]
+    return torch.tensor(flat, dtype=torch.float64).to(x.dtype).to(x.device).reshape(shape)
