@@ -19,8 +19,7 @@ from torch.overrides import TorchFunctionMode
 from gen.checks import forms, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
 from gen.checks.compare_definitions import compare_with_definition
-from gen.checks.compare_exact import compare_with_exact
-from gen.checks.compare_standard import compare_with_standard
+from gen.checks.compare_exact import compare_with_exact, compare_with_standard
 from gen.checks.pipelines import Program, nudged, widened
 from gen.language.pipeline import DERIVING
 from gen.outcomes import Mismatch, Unsuitable

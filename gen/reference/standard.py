@@ -1,5 +1,6 @@
-"""Values, gradients and tangents of one call by the tables of :mod:`gen.reference.special` and
-:mod:`gen.reference.lines`, for pipelines of at most one stage.
+"""Values, gradients and tangents of one call by the tables of
+:mod:`gen.reference.special_numbers` and :mod:`gen.reference.lines`, for pipelines of at most one
+stage.
 
 Values are NumPy arrays of Python's numbers. None is an entry of which nothing is said.
 
@@ -19,7 +20,7 @@ import numpy
 import torch
 
 from gen.reference.lines import LINES, PLACED, Line
-from gen.reference.special import NARROW, POINTWISE, Pointwise
+from gen.reference.special_numbers import NARROW, POINTWISE, Pointwise
 
 __all__ = ["REFUSALS", "Standard", "is_known", "numbers"]
 

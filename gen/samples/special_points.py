@@ -14,7 +14,7 @@ from itertools import product
 
 import torch
 
-from gen.reference.special import POINTWISE
+from gen.reference.special_numbers import POINTWISE
 from gen.reference.standard import REFUSALS, Standard, is_known, numbers
 from gen.samples.samples import Sample
 

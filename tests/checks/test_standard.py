@@ -10,9 +10,9 @@ import torch
 
 from gen.checks.case import Mismatch, Vacuous
 from gen.language.validate import load
-from gen.reference import lines, special
+from gen.reference import lines, special_numbers
 from gen.reference.lines import LINES
-from gen.reference.special import POINTWISE
+from gen.reference.special_numbers import POINTWISE
 from gen.samples import special_points
 from gen.samples.samples import Sample, from_call, make_op
 from gen.targets.torch_target import TorchTarget
@@ -88,7 +88,7 @@ def test_a_wrong_target_is_noticed(op: str, pipeline: str, change: Any) -> None:
 
 def test_a_wrong_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     swapped = replace(POINTWISE["torch.fmin"], value=POINTWISE["torch.fmax"].value)
-    monkeypatch.setitem(special.POINTWISE, "torch.fmin", swapped)
+    monkeypatch.setitem(special_numbers.POINTWISE, "torch.fmin", swapped)
     with pytest.raises(Mismatch, match="by the tables"):
         case("torch.fmin", axes=SPECIAL).assert_same("forward", against="standard")
     first = replace(LINES["torch.amax"], slopes=LINES["torch.max.reduction_with_dim"].slopes)

@@ -15,7 +15,7 @@ from gen.reference.definitions import DEFINITIONS
 from gen.reference.exact import partial
 from gen.reference.lines import LINES, PLACED
 from gen.reference.scalars import SCALARS, Undefined
-from gen.reference.special import POINTWISE
+from gen.reference.special_numbers import POINTWISE
 
 INF, NAN = math.inf, math.nan
 ORDINARY = (0.3, -0.7, 1.7, 2.3)
