@@ -166,8 +166,7 @@ def build() -> Catalog:
             "inplace": info.get_inplace() is not None,
             "reference": info.ref is not None,
             "errors": info.error_inputs_func is not None,
-            # torch 2.12 does not say it of any
-            "deterministic": not getattr(info, "has_nondeterministic_output", True),
+            "deterministic": not info.has_nondeterministic_output,
             "opinfo": True,
         }
         kind = next((kind for cls, kind in kinds if isinstance(info, cls)), "other")
