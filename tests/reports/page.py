@@ -55,7 +55,7 @@ def _section(entry: Report) -> str:
     if entry.kernel:
         facts.append("the kernel is wrong")
     if entry.torch:
-        facts.append(f"wrong on torch {entry.torch}, right or refused on later ones")
+        facts.append(f"wrong on torch {entry.torch}, right or refused on others")
     if entry.raises:
         facts.append("torch raises an error")
     if cell := noticed().get(entry.number):

@@ -314,3 +314,25 @@ def complex_addr_of_infinity():
         torch.tensor([1.0, 2.0]),
     )
     return torch.addr(x, a, b).real, (x + torch.outer(a, b)).real
+
+
+@report("F108.1", torch="==2.14.*")
+def gradient_of_fmax_beside_nan():
+    """The gradient of fmax goes to both arguments where one of them is NaN.
+
+    fmax gives the other argument there, so its derivative by the NaN is 0.
+    """
+    x = torch.tensor(math.nan, requires_grad=True)
+    y = torch.tensor(2.0, requires_grad=True)
+    return torch.stack(grad(torch.fmax(x, y), (x, y))), torch.tensor([0.0, 1.0])
+
+
+@report("F108.2", torch="==2.14.*")
+def gradient_of_fmin_beside_nan():
+    """The gradient of fmin goes to both arguments where one of them is NaN.
+
+    fmin gives the other argument there, so its derivative by the NaN is 0.
+    """
+    x = torch.tensor(2.0, requires_grad=True)
+    y = torch.tensor(math.nan, requires_grad=True)
+    return torch.stack(grad(torch.fmin(x, y), (x, y))), torch.tensor([1.0, 0.0])
