@@ -11,9 +11,9 @@ from pathlib import Path
 from gen.errors import nearest
 from gen.facts import torch_facts
 from gen.facts.torch_facts import Edit, edits
+from gen.facts.without_runtime import lock
 from gen.files import replace
 from gen.plan import catalog
-from runtime.facts import lock
 
 __all__ = ["add_arguments", "run"]
 
@@ -73,6 +73,7 @@ def _installed(known: torch_facts.Facts) -> torch_facts.Facts:
     error = torch_facts.import_error()
     if error is not None:
         print(f"the runtime cannot be imported: {error!r}", file=sys.stderr)
+        print("what the drop-in replaces is not compared, as it says that itself", file=sys.stderr)
     return {**torch_facts.collect(known), "ops of OpInfo": _ops(catalog.build())}
 
 

@@ -2,5 +2,6 @@
 
 ``probes`` has questions that no signature answers. ``torch_facts`` gathers facts and names those
 that differ. ``python -m gen facts`` is the door. The package imports ``runtime``, whose records and
-names say what to ask. Start with ``torch_facts.py``.
+names say what to ask; ``without_runtime`` has what it needs where that import fails. Start with
+``torch_facts.py``.
 """

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from gen.facts import probes
-from runtime.facts.derivatives import formulas
+from gen.facts.without_runtime import derivatives
 
 Section = Mapping[str, str]
 Facts = Mapping[str, Section]
@@ -45,12 +45,17 @@ def collect(known: Facts | None = None) -> dict[str, dict[str, str]]:
     overloads, names = {*map(str, ours.records)}, {*private_names()}
     if known is not None:  # what nobody has written down of that version says nothing of this one
         overloads, names = {*known.get("schemas", ())}, {*known.get("names", ())}
+    replaced = dict(_replaced(ours.replaced))
+    if known is not None and ours.error is not None:  # nobody says then what is replaced
+        replaced = dict(known.get("replaced", {}))
     found: dict[str, Section] = {
         "schemas": {name: _schema(name) for name in overloads if not name.startswith(_OWN)},
-        "formulas": {name: " ".join(arguments) for name, arguments in formulas().items()},
+        "formulas": {
+            name: " ".join(arguments) for name, arguments in derivatives.formulas().items()
+        },
         "decompositions": {name: "decomposed" for name in overloads if _is_decomposed(name)},
         "names": {name: _shown(_resolved(name)) for name in names},
-        "replaced": dict(_replaced(ours.replaced)),
+        "replaced": replaced,
         "probes": probes.answers(),
     }
     return {section: dict(sorted(facts.items())) for section, facts in found.items()}

@@ -16,7 +16,7 @@ def digest(*outputs: Any) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
 def test_values_of_each_dtype_have_a_digest(dtype: str) -> None:
     kind = getattr(torch, dtype)
     one, zero = torch.ones(3, dtype=kind), torch.zeros(3, dtype=kind)

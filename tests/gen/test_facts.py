@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import yaml
 from gen.cli import main
 from gen.facts import torch_facts
 from gen.facts.torch_facts import ABSENT, collect, edits, private_names
-from runtime.facts import lock
+from gen.facts.without_runtime import lock
 
 Lock = dict[str, dict[str, str]]
 _PINNED = yaml.safe_load((Path(__file__).parents[2] / "matrix.yaml").read_text("utf-8"))["torch"]
@@ -165,3 +167,27 @@ def test_a_mistake_is_named(
 ) -> None:
     assert main(["facts", *arguments]) == 2
     assert what in capsys.readouterr().err
+
+
+_WITHOUT = """
+import sys
+import torch
+del torch._C._get_deterministic_algorithms, torch._C._functorch.peek_interpreter_stack
+from gen import cli
+sys.exit(cli.main(["facts"]))
+"""
+
+
+def test_a_torch_without_names_that_the_runtime_imports_is_compared_nevertheless() -> None:
+    """Here two names are taken from the installed torch before the command is run."""
+    root = Path(__file__).parents[2]
+    told = subprocess.run(
+        [sys.executable, "-c", _WITHOUT], cwd=root, capture_output=True, text=True, check=False
+    )
+    lines = [line for line in told.stdout.splitlines() if line.startswith("names ")]
+    assert [line.split()[1].rstrip(":") for line in lines] == [
+        "torch._C._functorch.peek_interpreter_stack",
+        "torch._C._get_deterministic_algorithms",
+    ]
+    assert told.returncode == 1
+    assert "the runtime cannot be imported: AttributeError" in told.stderr
