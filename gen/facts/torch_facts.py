@@ -32,7 +32,10 @@ Section = Mapping[str, str]
 Facts = Mapping[str, Section]
 ROOT = Path(__file__).parents[2]
 # where private names of torch are, see `tests/runtime/torch_private`
-SEAMS = ("runtime/torch_private", "runtime/dropin", "gen/torch_private")
+SEAMS = (
+    *("runtime/torch_private", "runtime/dropin", "gen/torch_private"),
+    "runtime/aot/compilers/trial_process.py",  # a program of its own
+)
 ABSENT = "absent"
 _OWN = "runtime."  # ops of this project
 _OF_ATEN = ("schemas", "decompositions")
@@ -121,8 +124,9 @@ def _is_decomposed(name: str) -> bool:
 def private_names() -> Iterator[str]:
     """The private names of torch that this project uses, dotted: those of the two seams, and those
     that the drop-in replaces."""
-    for folder in SEAMS:
-        for file in sorted((ROOT / folder).rglob("*.py")):
+    for seam in SEAMS:
+        place = ROOT / seam
+        for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             yield from filter(_is_private, _names_in(ast.parse(file.read_text("utf-8"))))
 
 

@@ -13,14 +13,14 @@ __all__ = ["environment"]
 
 def environment(settings: Settings) -> dict[str, str]:
     """The versions of torch, NumPy, Python and the package that has the target; the machine, with
-    the instructions for which torch chooses its kernels; the name of the device."""
+    the instructions for which torch chooses its kernels. Of the device the header has the word:
+    to ask for its name would start the driver in the process that forks the others."""
     return {
         "torch": settings.torch,
         "numpy": _version("numpy"),
         "python": platform.python_version(),
         "machine": f"{platform.machine()} {settings.cpu}",
         **({"package": package} if (package := _package(settings.target)) else {}),
-        **({"device_name": name} if (name := _device_name(settings.device)) else {}),
     }
 
 
@@ -37,13 +37,3 @@ def _package(target: str) -> str:
         return ""
     found = [point.dist for point in entry_points(group=GROUP, name=target)]
     return ", ".join(f"{dist.name} {dist.version}" for dist in found if dist is not None)
-
-
-def _device_name(device: str) -> str:
-    """What the maker calls a device; empty for the CPU and devices of no maker."""
-    kind = device.partition(":")[0]
-    if kind not in ("cuda", "xpu"):
-        return ""
-    import torch  # here, as the header of other devices needs none
-
-    return str(getattr(torch, kind).get_device_name(device))

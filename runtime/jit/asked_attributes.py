@@ -10,8 +10,11 @@ attribute that the program gives to an argument would not reach the caller's ten
 
 from __future__ import annotations
 
+import inspect
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,8 +24,8 @@ from ..aot.capture.tree_structure import constant
 from ..aot.python_state.nodes import Place
 from ..aot.python_state.program_state import ProgramState
 from ..aot.python_state.values import MISSING, SIMPLE
+from ..seam.ambient import Ambient
 from ..seam.levels import Value
-from ..seam.user_attributes import ASKING, given
 from ..trace.provenance import happened_at, here
 
 Key = object
@@ -77,18 +80,15 @@ class TensorAttributes:
                 return object.__getattribute__(v, name)
             return _only_constant(known[which], name)
 
-        around, ASKING.ask = ASKING.ask, ask
-        try:
+        with _asked(ask):
             yield
-        finally:
-            ASKING.ask = around
 
 
 def refuse_lost(values: Iterable[Any], what: str, state: ProgramState) -> None:
     """Refuse attributes that the program has given to ``values``, which a call would lose.
     ``what``: the values are."""
     for v in values:
-        names = given(v) if isinstance(v, Value) and v._level.number else ()
+        names = _given(v) if isinstance(v, Value) and v._level.number else ()
         if names:
             raise RuntimeError(
                 f"the program assigns to the attribute {names[0]!r} of {what}. A call would lose "
@@ -121,3 +121,62 @@ def _only_constant(x: Any, name: str) -> Any:
         f"{type(x).__name__}. A call would not see what changes in it. Pass it as an argument."
         f"{here()}"
     )
+
+
+# --- what a value of this thread's capture answers ------------------------------------------------
+
+
+class _Asking(Ambient):
+    """``ask``: gives what the tensor has for which a value of this thread's capture stands; raises
+    ``AttributeError`` if there is nothing."""
+
+    ask: Callable[[Any, str], Any] | None = None
+
+
+_ASKING = _Asking()
+_LOCK = threading.Lock()
+_count = 0  # how many captures ask, in all threads
+
+
+@contextmanager
+def _asked(ask: Callable[[Any, str], Any]) -> Iterator[None]:
+    """While entered, ``ask(value, name)`` is what this thread gets for an attribute that Python
+    does not find. Else the class has no ``__getattr__``: Dynamo takes one for a reason to know
+    nothing of the tensors of a class."""
+    around, _ASKING.ask = _ASKING.ask, ask
+    _ask_of_values(1)
+    try:
+        yield
+    finally:
+        _ask_of_values(-1)
+        _ASKING.ask = around
+
+
+def _ask_of_values(change: int) -> None:
+    global _count
+    with _LOCK:
+        before, _count = _count, _count + change
+        if not before:
+            Value.__getattr__ = _answer  # type: ignore[attr-defined]
+        elif not _count:
+            del Value.__getattr__  # type: ignore[attr-defined]
+
+
+def _answer(v: Any, name: str) -> Any:
+    """What ``v.name`` is, which Python has not found."""
+    kind: Any = type(v)
+    if _ASKING.ask is None or name.startswith("__") or _is_own(kind, name):
+        return object.__getattribute__(v, name)  # the same error once more
+    return _ASKING.ask(v, name)
+
+
+def _given(v: Any) -> list[str]:
+    """The names of the attributes that a program has given to the value ``v``."""
+    kind: Any = type(v)
+    return [name for name in vars(v) if not (name.startswith("__") or _is_own(kind, name))]
+
+
+@cache
+def _is_own(kind: Any, name: str) -> bool:
+    """Whether ``name`` is one of the class, and not of the user's."""
+    return hasattr(kind, name) or any(name in inspect.get_annotations(c) for c in kind.__mro__)

@@ -84,8 +84,13 @@ def _first(ours: Sequence[Any], kind: type[T], default: T) -> T:
 
 
 class _Again(BaseException):
-    """The program has to be captured once more, with further arguments. No ``Exception``, since
-    nothing is wrong with it."""
+    """The program of ``steps`` has to be captured once more, with further arguments. No
+    ``Exception``, since nothing is wrong with it. The program of another function may run inside,
+    so each asks whether it is meant."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
 
 
 class _ToldArguments(_Again):
@@ -161,7 +166,7 @@ class Steps:
         """See :class:`..aot.calls.compiled_function.Leading`."""
         given = tuple(x for x in args if not isinstance(x, _BESIDE))
         if _GIVEN.containers is None and containers_in((given, tuple(kwargs.values()))):
-            raise _ToldArguments
+            raise _ToldArguments(self)
 
     def starting(self, state: ProgramState) -> None:
         """A capture begins, of a program that finds ``state``."""
@@ -201,7 +206,7 @@ class Steps:
     def _again(self) -> _Again:
         """What has a capture begin once more, with what the programs take from now on."""
         self.layout = Layout(self.asked, self.values.places)
-        return _Again()
+        return _Again(self)
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -235,9 +240,11 @@ class Steps:
                 else:
                     before = self._before(layout, side, args, kwargs)
                     result = run(*before, *args, **kwargs)
-            except _ToldArguments:
-                return self._told(run, args, kwargs, side)
-            except _Again:
+            except _Again as again:
+                if again.steps is not self:
+                    raise
+                if isinstance(again, _ToldArguments):
+                    return self._told(run, args, kwargs, side)
                 continue
             return result.carry_out(args, kwargs) if type(result) is Outcome else result
 
@@ -282,7 +289,7 @@ class Steps:
         entry, side = _first(ours, Entry, _NO_ENTRY), _first(ours, Side, _NO_SIDE)
         places = entry.layout.places
         if entry.layout is not self.layout and not (entry is _NO_ENTRY and self.layout.is_empty):
-            raise _Again  # another thread's capture has changed what programs take
+            raise _Again(self)  # another thread's capture has changed what programs take
         numbers = Numbers()
         pairs = zip(entry.values, places, strict=True)
         values = with_repetition([numbers.read(x, place) for x, place in pairs])

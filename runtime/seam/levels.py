@@ -39,7 +39,6 @@ from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, now, set_class
 from .transforms_of_torch import is_of_returned_transform, of_returned_transform
-from .user_attributes import attribute
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
@@ -326,8 +325,6 @@ class Value(torch.Tensor):
                 f"__class__ of a tensor inside {self._level.what} is assigned. "
                 "as_subclass() gives a tensor of another class."
             )
-
-    __getattr__ = attribute
 
     @property
     def _base(self) -> Any:  # type: ignore[override]

@@ -25,8 +25,6 @@ dict_version = torch._C._dynamo.guards.dict_version
 """A number that changes whenever a dictionary is written to."""
 TracingContext = torch._guards.TracingContext
 """What torch's compilers know of the trace that is running."""
-tracing = torch._guards.tracing
-"""A context in which such a trace is the running one."""
 snake_case = torch.fx.graph._snake_case
 """A name in the form that names of nodes have."""
 COMPILE_FX = "torch._inductor.compile_fx"

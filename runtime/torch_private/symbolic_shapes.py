@@ -6,7 +6,6 @@ import torch
 import torch._dynamo.source
 import torch._subclasses.schema_check_mode
 import torch.export.dynamic_shapes
-import torch.fx._graph_pickler
 import torch.fx.experimental.symbolic_shapes
 import torch.utils._sympy.functions
 import torch.utils._sympy.interp
@@ -38,13 +37,3 @@ ValueRanges = torch.utils._sympy.value_ranges.ValueRanges
 """The least and the greatest value of a size."""
 SchemaCheckMode = torch._subclasses.schema_check_mode.SchemaCheckMode
 """One of the three classes of modes that torch takes before dispatch."""
-GraphPickler = torch.fx._graph_pickler.GraphPickler
-"""Pickles graphs with their fake tensors and symbols."""
-PicklerOptions = torch.fx._graph_pickler.Options
-"""Which operators and which notes of nodes it takes."""
-TensorPickleData = torch.fx._graph_pickler._TensorPickleData
-"""What it writes of a fake tensor."""
-SymNodePickleData = torch.fx._graph_pickler._SymNodePickleData
-"""What it writes of a symbol."""
-ShapeEnvPickleData = torch.fx._graph_pickler._ShapeEnvPickleData
-"""What it writes of an environment of sizes."""

@@ -54,9 +54,11 @@ def _context(kind: type, context: Any) -> object:
     if context is None or type(context) is Context:
         return context
     if type(context) is list and _NAMES.issuperset(map(type, context)):
-        return tuple(context)
+        return (list, *context)
     if type(context) in (list, tuple):
-        return tuple([_context(kind, x) for x in context])
+        return (type(context), *[_context(kind, x) for x in context])
+    if type(context) is dict:
+        return (dict, *[(_context(kind, k), _context(kind, x)) for k, x in context.items()])
     if type(context) in SIMPLE:
         return type(context), constant(context)
     return _Constant(context) if kind in _OF_PYTHON else _OfClass(context)

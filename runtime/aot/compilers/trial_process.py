@@ -30,10 +30,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...torch_private.dispatcher import OpOverload, below_autograd
-from ...torch_private.fake_tensors import FakeTensor, FakeTensorMode
-from ...torch_private.graph_parts import COMPILE_FX, INDUCTOR_OPTIONS, TracingContext, tracing
-
 _MODULES = {"runtime": "runtime.aot"}  # by the name of operators, where they are defined
 # seconds after the limit until the process ends itself, as the one that waits may be gone
 GRACE = 5.0
@@ -46,17 +42,17 @@ _OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")
 def request(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> tuple[bytes, bytes]:
     """The messages that ask for a trial. They have facts about tensors, and of
     constants the elements."""
-    from ...torch_private.symbolic_shapes import PicklerOptions
+    from torch.fx._graph_pickler import Options
 
     names = {
         n.target.namespace
         for g in _graphs(graph)
         for n in g.nodes
-        if isinstance(n.target, OpOverload)
+        if isinstance(n.target, torch._ops.OpOverload)
     }
-    config = importlib.import_module(INDUCTOR_OPTIONS).get_config_copy()
+    config = importlib.import_module("torch._inductor.config").get_config_copy()
     head = {"limit": limit, "operators": sorted(names), "state": _state()}
-    options = PicklerOptions(ops_filter=None, node_metadata_key_filter=_FACTS.__contains__)
+    options = Options(ops_filter=None, node_metadata_key_filter=_FACTS.__contains__)
     return pickle.dumps(head), _pickler().dumps((graph, list(inputs), config), options)
 
 
@@ -75,6 +71,8 @@ def with_key(values: Sequence[Any]) -> Iterator[None]:
     It does so for fake tensors of a mode that has an environment of sizes. So a mode without one
     has one for a while. The key is made of a pickle, in which a memory format is called after the
     first imported module that shows it. Here it is always called the same."""
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensor
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     mode = next((x.fake_mode for x in values if isinstance(x, FakeTensor)), None)
@@ -100,7 +98,7 @@ def _by_name(value: torch.memory_format) -> tuple[Callable[[str], Any], tuple[st
 def main() -> None:
     connection = Connection(int(sys.argv[1]))
     warnings.simplefilter("ignore")
-    importlib.import_module(COMPILE_FX)
+    importlib.import_module("torch._inductor.compile_fx")
     connection.send(("ready", ""))
     while True:
         try:
@@ -119,14 +117,16 @@ def _tried(head: dict[str, Any], content: bytes, compiled: Callable[[], None]) -
         return "unread", cause(error)
     try:
         with config, with_key(inputs):
-            run: Any = importlib.import_module(COMPILE_FX).compile_fx_inner(graph, inputs)
+            run: Any = importlib.import_module("torch._inductor.compile_fx").compile_fx_inner(
+                graph, inputs
+            )
     except Exception as error:
         return "error", cause(error)
     compiled()
     # which may never end on zeros
     if not any("while_loop" in str(n.target) for g in _graphs(graph) for n in g.nodes):
         try:
-            with below_autograd():
+            with torch._C._AutoDispatchBelowAutograd():
                 run([_zeros(x) for x in inputs])
         except AssertionError as error:
             # of the layout that a kernel gives, which does not depend on elements
@@ -144,9 +144,9 @@ def _tried(head: dict[str, Any], content: bytes, compiled: Callable[[], None]) -
 
 def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[Any], Any]:
     """The graph of a request, its inputs, and the context of its options."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx._graph_pickler import GraphPickler
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    from ...torch_private.symbolic_shapes import GraphPickler
 
     for name in head["operators"]:
         if name not in torch.ops:
@@ -160,7 +160,7 @@ def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[An
     return (
         _with_code(graph),
         inputs,
-        importlib.import_module(INDUCTOR_OPTIONS).patch(config),
+        importlib.import_module("torch._inductor.config").patch(config),
     )
 
 
@@ -222,28 +222,23 @@ def _set_state(state: dict[str, Any]) -> None:
 def _pickler() -> Any:
     """Torch's pickler of graphs, for abstract values that are views and for symbols of any kind
     and environment."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.fx import _graph_pickler as known
     from torch.fx.experimental.sym_node import SymNode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    from ...torch_private.symbolic_shapes import (
-        GraphPickler,
-        ShapeEnvPickleData,
-        SymNodePickleData,
-        TensorPickleData,
-    )
-
     tensors, symbols, environments = (
-        TensorPickleData,
-        SymNodePickleData,
-        ShapeEnvPickleData,
+        known._TensorPickleData,
+        known._SymNodePickleData,
+        known._ShapeEnvPickleData,
     )
     plain = vars(ShapeEnv()).keys() - set(_OF_ANOTHER)
 
-    class Pickler(GraphPickler):
+    class Pickler(known.GraphPickler):
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, FakeTensor):
                 # the same memory without a base, of which torch sends the mode, too
-                with below_autograd():
+                with torch._C._AutoDispatchBelowAutograd():
                     alone: Any = obj.detach()
                 return tensors.reduce_helper(self, alone)
             if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):

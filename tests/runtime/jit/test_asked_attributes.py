@@ -96,3 +96,20 @@ def test_what_a_tensor_has_not_raises_as_in_eager_mode() -> None:
             return x * (2 if "mark" in str(error) else 3)
 
     assert runtime.jit(program)(torch.ones(1)).item() == 2.0
+
+
+def test_a_jitted_function_inside_asks_for_the_one_around_it() -> None:
+    def product(a: Any, b: Any) -> Any:
+        return _scaled(a * 1) * b if a is b else _scaled(a) * b
+
+    inner = runtime.jit(product)
+    run = runtime.jit(lambda x, y: inner(x, x) + inner(x, y))
+    x, y = _with(3), torch.full((2,), 5.0)
+    for _ in range(2):
+        assert torch.equal(run(x, y), product(x, x) + product(x, y))
+
+
+def test_a_class_of_values_has_no_such_method_outside_of_a_capture() -> None:
+    """Dynamo would know nothing of tensors of such a class."""
+    runtime.jit(_scaled)(_with(3))
+    assert not hasattr(runtime.Tensor, "__getattr__")

@@ -137,3 +137,25 @@ def test_objects_that_are_equal_contexts_of_a_tree_share_a_program() -> None:
         run(Named(torch.ones(2), frozenset({"a"})))
         run(Named(torch.ones(2), {"a": [1]}))
     assert len(run.captured) == 2
+
+
+@pytest.mark.parametrize(
+    "contexts", [([1, 2], (1, 2)), ({"a": 1}, {"a": True}), ([{"a": 0.0}], [{"a": -0.0}])], ids=repr
+)
+def test_contexts_of_a_tree_are_told_apart_as_keys_are(compiled: Any, contexts: Any) -> None:
+    class Labelled:
+        def __init__(self, x: Any, label: Any) -> None:
+            self.x, self.label = x, label
+
+    pytree.register_pytree_node(
+        Labelled,
+        lambda n: ([n.x], n.label),
+        lambda leaves, label: Labelled(next(iter(leaves)), label),
+    )
+
+    def program(n: Any) -> Any:
+        return n.x * len(repr(n.label)) if type(n.label) is list else n.x + len(repr(n.label))
+
+    run, x = compiled(program), torch.full((2,), 3.0)
+    for label in (*contexts, *contexts):
+        assert torch.equal(run(Labelled(x, label)), program(Labelled(x, label)))

@@ -154,7 +154,7 @@ def test_another_threads_optimizer_is_none_of_the_programs() -> None:
 
 class Runs:
     """In place of the programs of a jitted function: each call does the next of ``outcomes``, which
-    is a result or an error."""
+    is a result or an error, or :class:`_Again` for one of this function."""
 
     def __init__(self, *outcomes: Any) -> None:
         self.steps = Steps(lambda x: x, False)
@@ -166,6 +166,8 @@ class Runs:
         self.sides.append(args[0] if isinstance(args[0], Side) else None)
         assert args[-1] == "x"
         outcome = self.left.pop(0)
+        if outcome is _Again:
+            outcome = _Again(self.steps)
         if isinstance(outcome, BaseException):
             DRAWS.before = GeneratorStates()
             torch.rand(1)
@@ -179,8 +181,15 @@ class Runs:
 
 
 def test_a_program_that_is_to_be_captured_again_is_run_again() -> None:
-    runs = Runs(_Again(), _Again(), 5)
+    runs = Runs(_Again, _Again, 5)
     assert runs() == 5 and runs.sides == [None] * 3
+
+
+def test_a_program_inside_leaves_the_one_around_it_to_be_captured_again() -> None:
+    around = Steps(lambda x: x, False)
+    with pytest.raises(_Again) as raised:
+        Runs(_Again(around))()
+    assert raised.value.steps is around
 
 
 def test_the_side_that_a_branch_took_last_is_tried_first() -> None:
@@ -194,7 +203,7 @@ def test_the_side_that_a_branch_took_last_is_tried_first() -> None:
     assert (
         runs() == 7 and runs.sides[3:] == [first, None] and runs.steps.sides.known == [None, first]
     )
-    runs.left = [OtherSide(), OtherSide(), _Again(), 8]
+    runs.left = [OtherSide(), OtherSide(), _Again, 8]
     assert runs() == 8
     third = runs.steps.sides.known[0]
     assert (

@@ -19,8 +19,26 @@ _ROUTE = "a module whose functions and classes are replaced"
 _METHOD = "methods of it, or of classes in it, are replaced"
 _OPERATORS = "it is replaced, as torch's compiler knows no values of ours"
 _OWNER = "an attribute of it is replaced"
+_ALONE = "the file is a program of its own, which starts without the package"
 # Names that stand elsewhere: by file, then by name, with the reason.
 OUTSIDE: dict[str, dict[str, str]] = {
+    "runtime/aot/compilers/trial_process.py": {
+        "torch._C._AutoDispatchBelowAutograd": _ALONE,
+        "torch._guards.TracingContext": _ALONE,
+        "torch._guards.tracing": _ALONE,
+        "torch._inductor.compile_fx": _ALONE,
+        "torch._inductor.config": _ALONE,
+        "torch._ops.OpOverload": _ALONE,
+        "torch._subclasses.fake_tensor.FakeTensor": _ALONE,
+        "torch._subclasses.fake_tensor.FakeTensorMode": _ALONE,
+        "torch.fx._graph_pickler": _ALONE,
+        "torch.fx._graph_pickler.GraphPickler": _ALONE,
+        "torch.fx._graph_pickler.GraphPickler.loads": _ALONE,
+        "torch.fx._graph_pickler.Options": _ALONE,
+        "torch.fx._graph_pickler._ShapeEnvPickleData": _ALONE,
+        "torch.fx._graph_pickler._SymNodePickleData": _ALONE,
+        "torch.fx._graph_pickler._TensorPickleData": _ALONE,
+    },
     "runtime/dropin/routes.py": {
         "torch._C": _OWNER,
         "torch._C._autograd": _OWNER,
