@@ -199,7 +199,7 @@ class _Monitor:
             return
         if type(function) is MethodDescriptorType and first is not self._monitoring.MISSING:
             function = function.__get__(first, type(first))  # without a class some crash
-        if type(function) is BuiltinFunctionType:
+        if isinstance(function, BuiltinFunctionType):  # some methods are of a class below it
             hook.watcher.called(sys._getframe(1), function)
 
 
