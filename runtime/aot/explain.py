@@ -18,7 +18,7 @@ from torch import fx
 
 from ..torch_private.pytrees import pytree
 from ..trace.provenance import line_of
-from .calls.arguments import enter, flatten, without_repetition
+from .calls.arguments import enter, flatten
 from .calls.compiled_function import aot_function
 from .calls.module import AOTModule
 from .calls.program_capture import capture
@@ -201,7 +201,7 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
 
     given, spec = flatten(args, kwargs)
     tracked = torch.is_grad_enabled()
-    call = enter(without_repetition(given), tracked, recipe.dynamic)
+    call = enter(recipe.outside.marked(given), tracked, recipe.dynamic)
     if call is None:
         raise ValueError(
             "an argument is a value of a transform. Explain the function outside of it"

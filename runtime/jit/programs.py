@@ -13,6 +13,7 @@ import torch
 
 from ..aot.calls.arguments import Call, Kind, kind_of
 from ..aot.calls.compiled_program import CompiledProgram
+from ..aot.calls.identities import Outside
 from ..aot.calls.known_programs import Programs
 from ..aot.calls.recipe import Recipe
 from ..aot.python_state.reads import Facts
@@ -188,6 +189,8 @@ def described(x: object) -> str:
     """An object in a few words: ``float32[2, 3]`` for a tensor."""
     if x is MISSING:
         return "not there"
+    if isinstance(x, Outside):
+        return f"{described(x.tensor)}, which the program comes to by itself"
     if isinstance(x, Facts):
         return str(x)
     if isinstance(x, torch.Tensor):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,6 +23,7 @@ from ...trace.provenance import here
 from ..capture import opened
 from ..capture.subclass_parts import Layout, flattened, layout_of
 from ..capture.tree_structure import EXACT, constant, structure_of
+from .identities import with_tensors
 
 # by one look-up each
 _Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled
@@ -41,23 +42,6 @@ gradient is wanted."""
 Flags = tuple[tuple[int, bool], ...]
 
 
-class Repeat:
-    """Stands for a tensor that a call is given once more. ``index``: of the leaf that it is. A
-    program may ask whether two of its arguments are one object, ``a is b``, so a call in which
-    they are is of another kind."""
-
-    __slots__ = ("index",)
-    _known: ClassVar[dict[int, Repeat]] = {}
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    @classmethod
-    def of(cls, index: int) -> Repeat:
-        """The only one of this index, as guards ask for the object."""
-        return cls._known.setdefault(index, cls(index))
-
-
 def flatten(
     args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[Sequence[object], pytree.TreeSpec | None]:
@@ -71,36 +55,18 @@ def flatten(
     return opened.flatten((args, kwargs))
 
 
-def without_repetition(leaves: Sequence[object]) -> Sequence[object]:
-    """``leaves``, in which a tensor that comes again is a :class:`Repeat`."""
-    if len(set(map(id, leaves))) == len(leaves):
-        return leaves
-    first: dict[int, int] = {}
-    found = list(leaves)
-    for i, x in enumerate(leaves):
-        if isinstance(x, _Tensor) and first.setdefault(id(x), i) != i:
-            found[i] = Repeat.of(first[id(x)])
-    return found
-
-
 def of_leaves(
     f: Callable[..., R], spec: pytree.TreeSpec | None, given: Sequence[object]
 ) -> Callable[..., R]:
     """``f`` as a function of the leaves of its arguments, whose tree is ``spec``. ``given``: those
-    of one call, which tell where a tensor comes again."""
-    repeats = [(i, x.index) for i, x in enumerate(given) if type(x) is Repeat]
-    if spec is None and not repeats:
-        return f
+    of one call, which tell where tensors are one object."""
+    if spec is None:
+        return with_tensors(f, given)
 
     def flat(*leaves: object) -> R:
-        found = list(leaves)
-        for i, index in repeats:
-            found[i] = leaves[index]
-        if spec is None:
-            return f(*found)
-        return _call(f, found, spec)  # type: ignore[no-any-return]
+        return _call(f, leaves, spec)  # type: ignore[no-any-return]
 
-    return flat
+    return with_tensors(flat, given)
 
 
 def _call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
@@ -136,13 +102,15 @@ class Call:
 
     ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what
     these hold, for the graph. ``targets``: for each leaf whose gradient is wanted, where that goes,
-    if it does. ``kinds``: the kind of each leaf. ``flags``: see :func:`flags_of`."""
+    if it does. ``kinds``: the kind of each leaf. ``flags``: see :func:`flags_of`. ``given``: what
+    the call is given, with marks; nothing if nobody asks which tensors are one object."""
 
     leaves: list[Any]
     plain: list[Any]
     targets: list[Target | None]
     kinds: list[Kind]
     flags: Flags = ()
+    given: Sequence[object] = ()
 
     @property
     def wanted(self) -> list[bool]:

@@ -15,6 +15,7 @@ from ...tape.running import current_dual
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.global_settings import is_autocast_enabled, without_autocast
 from ...torch_private.mode_stacks import number_of_dispatch_modes
+from ...torch_private.pytrees import pytree
 from ...trace.error_lines import naming_line
 from ..cache.cuts import Cache
 from ..capture.global_state import surroundings
@@ -23,7 +24,9 @@ from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition
 from ..python_state.closed_over import modules_of
-from .arguments import enter, flags_of, flatten, without_repetition
+from .arguments import Call, Kind, enter, flags_of, flatten
+from .compiled_program import CompiledProgram
+from .identities import MetOutside
 from .known_programs import Finder, Programs
 from .recipe import Recipe
 
@@ -104,7 +107,7 @@ def aot_function(
 def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[..., Any]:
     """The function that makes and runs the programs of ``recipe``. ``programs``: what finds them,
     in place of a new one."""
-    fn, dynamic, modules = recipe.fn, recipe.dynamic, recipe.modules
+    fn, modules = recipe.fn, recipe.modules
     programs = programs or Programs(recipe)
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -131,13 +134,8 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
                 program = known
                 break
         else:
-            found = None
             with naming_line():
-                given = without_repetition(given)
-                entered = enter(given, recording or not _inference(), dynamic)
-                if entered is not None:
-                    entered.flags = flags_of(given) if flags else ()
-                    found = programs.find(around, spec, given, entered)
+                found = _find(recipe, programs, around, spec, given)
             if found is None:
                 return fn(*args, **kwargs)
             program, call = found
@@ -147,3 +145,25 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
             return program(call)
 
     return compiled
+
+
+def _find(
+    recipe: Recipe,
+    programs: Finder,
+    around: Kind,
+    spec: pytree.TreeSpec | None,
+    leaves: Sequence[object],
+) -> tuple[CompiledProgram, Call] | None:
+    """The program for a call with these ``leaves``, and what it takes. None if one of them is a
+    value of a transform."""
+    while True:
+        given = recipe.outside.marked(leaves)
+        entered = enter(given, _grad_enabled() or not _inference(), recipe.dynamic)
+        if entered is None:
+            return None
+        entered.given = given
+        entered.flags = () if _grad_enabled() else flags_of(given)
+        try:
+            return programs.find(around, spec, given, entered)
+        except MetOutside as met:
+            recipe.outside.learn(met.tensors)

@@ -33,6 +33,7 @@ from ..python_state.summary import StateSummary, summarize
 from .arguments import Call, Kind, Target, enter
 from .backward_calls import Backward, CompiledBackward
 from .guards import Sizes, Take, guard
+from .identities import Apart
 from .shared_arguments import with_bases
 from .subclass_calls import of_whole_tensors, parts_of
 
@@ -111,10 +112,12 @@ class CompiledProgram:
     if it changes any. ``reads``: what the program finds in Python's state. ``unknown``: the
     arguments that are numbers of any value. ``begin``: does what a call does before the graph runs,
     and says what of it an error of the graph does not undo. ``state``: asks whether Python's
-    objects are as the program has found them. ``effects``: what a call assigns to them.
+    objects are as the program has found them. ``effects``: what a call assigns to them. ``alone``:
+    asks whether the program comes to no argument of a call by itself.
     """
 
     __slots__ = (
+        "alone",
         "at_risk",
         "backward",
         "begin",
@@ -155,10 +158,12 @@ class CompiledProgram:
         begin: Callable[[Call], Sequence[str]] | None = None,
         state: StateGuard | None = None,
         effects: Effects | None = None,
+        alone: Apart | None = None,
     ) -> None:
         self.joint = joint
         self.state = state or StateGuard(())
         self.effects = effects or Effects((), True)
+        self.alone = alone or Apart()
         self.begin = begin
         self.reads = reads
         self.unknown = unknown
@@ -204,6 +209,8 @@ class CompiledProgram:
         """``call`` with the tensors that the program closes over as further arguments; None if it
         is of another kind."""
         if not self.state.holds() or not all(read.holds() for read in self.reads):
+            return None
+        if not self.alone.holds(call.given):
             return None
         return self.completed(call, tracked)
 
@@ -297,6 +304,7 @@ class CompiledProgram:
                     self.sharing,
                     holds,
                     tracked,
+                    self.alone,
                     self.state,
                 )
         return self.ways[classes]

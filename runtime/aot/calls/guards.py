@@ -35,11 +35,13 @@ from ..capture.aliasing import Group, sharing
 from ..python_state.reads import FACTS, Read
 from ..python_state.state_guard import StateGuard
 from ..python_state.values import same
-from .arguments import Call, Kind, Repeat, kind_of
+from .arguments import Call, Kind, kind_of
+from .identities import Apart, Outside, Repeat
 from .numbers import in_range
 from .outside_tensors import OutsideTensors, has_plain_geometry
 
 Take = Callable[[Sequence[Any]], Call | None]
+_ALONE = Apart()  # from no tensor of the state
 _is_leaf = operator.attrgetter("is_leaf")
 
 
@@ -136,12 +138,14 @@ def guard(
     groups: tuple[Group, ...] | None,
     sizes: Sizes | None,
     tracked: bool,
+    alone: Apart = _ALONE,
     state: StateGuard | None = None,
 ) -> Take | None:
     """The function for calls like the one with arguments ``given``, of the kinds ``kinds``.
 
     ``outside``: the kinds of ``closed_over``. ``groups``: which of the arguments share memory, if
-    that matters. ``sizes``: what must hold of symbols. None if the arguments are such that only the
+    that matters. ``sizes``: what must hold of symbols. ``alone``: asks whether the program comes to
+    the arguments by itself. None if the arguments are such that only the
     general way can tell.
     """
     source = _Source()
@@ -149,7 +153,8 @@ def guard(
     source.lines.append(f"if len(given) != {len(given)}: return None")
     if names:
         source.lines.append(f"[{', '.join(names)}] = given")
-    source.require(*(f"x{i} is x{x.index}" for i, x in enumerate(given) if type(x) is Repeat))
+    source.require(*_identities(source, given))
+    source.require(*alone.conditions(given, names, source.constant))
     leaves, plain, targets = [], [], []
     for x, name, kind in zip(given, names, kinds, strict=True):
         inner, target = _argument(
@@ -189,6 +194,13 @@ def guard(
     return source.function()
 
 
+def _identities(source: _Source, given: Sequence[Any]) -> list[str]:
+    """Which arguments are one object, or one that the program comes to by itself."""
+    repeats = [f"x{i} is x{x.index}" for i, x in enumerate(given) if type(x) is Repeat]
+    outside = [(i, x) for i, x in enumerate(given) if type(x) is Outside]
+    return [*repeats, *(f"{source.constant(x.stands_for)}(x{i})" for i, x in outside)]
+
+
 def _require_distinct(source: _Source, given: Sequence[Any], names: Sequence[str]) -> None:
     """Require of the tensors among the arguments that they are different objects, if some of them
     are not compared in C, where that is asked."""
@@ -208,7 +220,7 @@ def _argument(
 ) -> tuple[str, str]:
     """(what is given to the graph, where the gradient goes or nothing) for argument ``x``."""
     wanted = bool(kind[0])
-    if type(x) is Repeat:  # asked before, as names change
+    if type(x) in (Repeat, Outside):  # asked before, as names change
         return source.constant(x), ""
     source.require(f"type({name}) is {source.constant(type(x), 'T')}")
     if not isinstance(x, torch.Tensor) and len(kind) == 2:  # a number of any value

@@ -168,7 +168,7 @@ class Programs:
                     "Compile with dynamic=True, or pass numbers as tensors."
                 ),
                 UserWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
         _, dropped = self._by_key.popitem(last=False)
         for around, ways in list(self.recent.items()):

@@ -43,15 +43,16 @@ from ..partition.partitions import default_partition, without_round_trips
 from ..python_state.program_state import Effects, ProgramState
 from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
 from ..python_state.values import SIMPLE
-from .arguments import Call, Repeat, enter, of_leaves
+from .arguments import Call, enter, of_leaves
 from .backward_calls import Backward
 from .compiled_program import CompiledProgram
+from .identities import Apart, Outside, Repeat, refuse_outside
 from .numbers import Pinned, refuse_pinned
 from .recipe import Beside, Recipe
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 
 # leaves that one comes to nothing from, or that the graph has as arguments
-_NO_OBJECTS = (*SIMPLE, torch.Tensor, Repeat)
+_NO_OBJECTS = (*SIMPLE, torch.Tensor, Repeat, Outside)
 
 
 @naming_line()
@@ -77,6 +78,7 @@ def capture(
     if spec is not None:
         reached += opened.beside_leaves((args, kwargs))
     objects = [x for x in reached if not isinstance(x, _NO_OBJECTS)]
+    objects += [x.tensor for x in call.given if type(x) is Outside]
     recipe.lost.clear()
     # before the program changes what it reads
     state = ProgramState(
@@ -129,8 +131,10 @@ class _Capture:
     state: ProgramState
 
     def program(self) -> CompiledProgram:
+        self._met(())  # before a run of the program
         joint, groups = self._traced()
         self._refuse_functions(joint)
+        alone = self._met(joint.closed_over)
         if self.unknown:
             refuse_pinned(joint, self.unknown)
         outside = enter(joint.closed_over, self.tracked, False)
@@ -155,7 +159,16 @@ class _Capture:
             begin,
             self.state.settle(carried, effects, bool(_branches(joint))),
             effects,
+            alone,
         )
+
+    def _met(self, closed_over: Sequence[torch.Tensor]) -> Apart:
+        """What asks whether a program comes to arguments by itself. :class:`MetOutside` if this one
+        does. ``closed_over``: tensors of its graph."""
+        known = {*map(id, closed_over), *self.state.graph.identities()}
+        leading = self.recipe.before.leading
+        refuse_outside(self.call.given[leading:], known)
+        return Apart(known, leading)
 
     # --- the trace --------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from ..python_state.program_state import ProgramState
 from ..python_state.reads import Read
 from . import states_in_turn
 from .arguments import Call
+from .identities import OutsideArguments
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Recipe:
     ``limit``: how many programs there may be in turn, each for the state that the one before has
     left behind. ``lost``: what the last capture that failed has done and nobody can undo.
     ``declared``: the only objects whose state the program may come to, beside arguments; None if it
-    may come to any."""
+    may come to any. ``outside``: arguments of calls to which programs have come by themselves."""
 
     fn: Callable[..., object]
     again: Callable[[Recipe], Callable[..., Any]]
@@ -98,6 +99,7 @@ class Recipe:
     limit: int = states_in_turn.LIMIT
     lost: list[str] = field(default_factory=list)
     declared: tuple[object, ...] | None = None
+    outside: OutsideArguments = field(default_factory=OutsideArguments)
 
     @property
     def name(self) -> str:

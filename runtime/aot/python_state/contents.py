@@ -34,6 +34,9 @@ class DictItems(OneByOne):
     def first_order(self) -> Iterable[Label]:
         return self.had
 
+    def singles(self) -> Iterable[Any]:
+        return self.had
+
     def look(self) -> dict[Any, Any]:
         return {key: dict.__getitem__(self.owner, key) for key in self.order()}
 
@@ -165,6 +168,9 @@ class SetItems(Node):
 
     def look(self) -> tuple[Any, ...]:
         return (*set.__iter__(self.owner),)
+
+    def singles(self) -> Iterable[Any]:
+        return self.had  # type: ignore[no-any-return]
 
     def holds(self) -> bool:
         now, had = self.look(), self.had

@@ -68,6 +68,12 @@ class Node:
         """The objects that one comes to from here, each with its name."""
         return ((x, self.name) for x in self.had)
 
+    def singles(self) -> Iterable[Any]:
+        """The values that a program may compare with others by ``is``: what has a name, and keys.
+        Items of lists and values of dictionaries are none: a data set has many, and each would be
+        one for which a program is captured."""
+        return ()
+
     def holds(self) -> bool:
         """Whether a call finds what the program has found."""
         return same(self.look(), self.had)
@@ -205,6 +211,9 @@ class Named(OneByOne):
     def restore(self) -> None:
         for change in self.changes():
             self.assign(change.label, change.before)
+
+    def singles(self) -> Iterable[Any]:
+        return self.had.values()
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ()  # what a name leads to is reached when the name is picked
@@ -479,6 +488,9 @@ class Cell(OneByOne):
     def put(self, values: tuple[Any, ...]) -> None:
         self.assign(None, *values)
 
+    def singles(self) -> Iterable[Any]:
+        return tuple(self.had)
+
     def redo(self, change: Change) -> None:
         self.assign(None, change.now)
 
@@ -510,7 +522,9 @@ class FunctionParts(Node):
         f.__code__, f.__defaults__ = code, defaults
         f.__kwdefaults__ = None if named is None else dict(named)
 
-    def below(self) -> Iterable[tuple[Any, str]]:
+    def singles(self) -> Iterable[Any]:
         _, defaults, named = self.had
-        values = (*(defaults or ()), *(x for _, x in named or ()))
-        return ((x, f"a default of {self.name}") for x in values)
+        return (*(defaults or ()), *(x for _, x in named or ()))
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ((x, f"a default of {self.name}") for x in self.singles())

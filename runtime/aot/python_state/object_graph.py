@@ -19,6 +19,7 @@ from __future__ import annotations
 import builtins
 import functools
 import gc
+import itertools
 import random
 import sys
 import types
@@ -487,6 +488,11 @@ class ObjectGraph:
     def has(self, x: Any) -> bool:
         """Whether the graph has come to this object."""
         return id(x) in self._reached
+
+    def identities(self) -> set[int]:
+        """The identities of the tensors that the program may compare with another by ``is``."""
+        singles = itertools.chain.from_iterable(node.singles() for node in self.nodes)
+        return {id(x) for x in singles if isinstance(x, torch.Tensor)}
 
     def knows(self, x: Any) -> bool:
         """Whether ``x`` is a constant, or an object that was there before the program ran."""
