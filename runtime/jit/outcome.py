@@ -20,7 +20,6 @@ from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
-from ..torch_private.pytrees import pytree
 from .same_containers import containers_in, is_made, put_contents, without_marks
 
 NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
@@ -144,7 +143,7 @@ def _as_value(found: Any) -> Any:
         return _as_float(found)
     if isinstance(found, torch.Tensor) or found is None:
         return _without_history_of_torch(found)
-    return pytree.tree_map(_as_argument, found)
+    return opened.replaced(_as_argument, found)
 
 
 def _as_argument(x: Any) -> Any:
@@ -232,7 +231,7 @@ class Outcome:
         for i in self.destinations.spent:
             t = unwrap(flat[i])
             flat[i] = SESSION.wrap(t, (_Spent(SESSION, (), ((t.shape, t.dtype),)), 0))
-        return pytree.tree_unflatten(flat, spec)
+        return opened.unflatten(flat, spec)
 
 
 def _owner_of(leaf: Any, args: Any, kwargs: Any) -> Any:

@@ -58,7 +58,7 @@ class _Argument:
         leaves = list(self.leaves)
         for i in self.computed:
             leaves[i] = next(values)
-        return pytree.tree_unflatten(leaves, self.spec)
+        return opened.unflatten(leaves, self.spec)
 
 
 def _taken_apart(x: Any) -> tuple[_Argument, list[Any]]:

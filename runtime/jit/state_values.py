@@ -29,7 +29,6 @@ from torch.optim import Optimizer
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Change, Node, OneByOne, Place
 from ..aot.python_state.program_state import ProgramState, is_tree
-from ..torch_private.pytrees import pytree
 from ..trace.number_reads import AskedForNumber, number_of
 from ..trace.symbols import SYMBOLIC
 from .outcome import Float
@@ -179,7 +178,7 @@ class Numbers:
         """What the program finds at ``place`` for a ``value`` of its entry."""
         if isinstance(value, torch.Tensor):
             return value
-        return pytree.tree_map(partial(self._read, place=place), value)
+        return opened.replaced(partial(self._read, place=place), value)
 
     def _read(self, x: Any, place: Place) -> Any:
         if type(x) is not Float:

@@ -443,11 +443,13 @@ class Steps:
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
         for i in spent:
             flat[i] = flat[i].detach()
+        if spent:
+            result = opened.unflatten(flat, spec)
         leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
         _refuse_histories(values)
         self._note_gradients(gradients, leaves)
         to = Destinations(leaves, gradients.frozen, spent, puts, orders, given, marked)
-        return Outcome(pytree.tree_unflatten(flat, spec), values, to)
+        return Outcome(result, values, to)
 
     def _note_gradients(self, gradients: LeafGradients, leaves: Sequence[Any]) -> None:
         """Note what a call asks and does of gradients before its graph runs. ``leaves``: those that

@@ -73,12 +73,13 @@ def _call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -
     """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a
     list, a dictionary or a field of one does not reach the caller: a tensor that ``f`` does not
     return is refused, and a warning tells of anything else."""
-    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    args, kwargs = opened.unflatten(leaves, spec)
+    before, _ = opened.flatten((args, kwargs))
     result = f(*args, **kwargs)
     after, of_after = opened.flatten((args, kwargs))
     changed = structure_of(of_after) != structure_of(spec)
-    if changed or any(a is not b for a, b in zip(after, leaves, strict=True)):
-        known = {id(x) for x in (*leaves, *opened.flatten(result)[0])}
+    if changed or any(a is not b for a, b in zip(after, before, strict=True)):
+        known = {id(x) for x in (*before, *opened.flatten(result)[0])}
         if any(isinstance(x, Value) and id(x) not in known for x in after):
             raise RuntimeError(
                 "the program assigns a tensor to a list, "

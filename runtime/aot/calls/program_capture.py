@@ -71,7 +71,7 @@ def capture(
     ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``: what makes the
     abstract values of the trace. ``unknown``: the arguments that are numbers of any value.
     :class:`Pinned` if the program asks for the value of one."""
-    args, kwargs = (call.leaves, {}) if spec is None else pytree.tree_unflatten(call.leaves, spec)
+    args, kwargs = (call.leaves, {}) if spec is None else opened.unflatten(call.leaves, spec)
     recipe.before.captures(args, kwargs)
     # also those in a list, a dictionary or an object that is taken apart
     reached = call.leaves[recipe.before.leading :]

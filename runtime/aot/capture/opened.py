@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -53,6 +53,22 @@ def _made(values: Sequence[Any], context: Context) -> Any:
 
 
 pytree.register_pytree_node(_Opened, _taken_apart, _made)  # type: ignore[arg-type]
+
+
+class _Sizes:
+    """``torch.Size``, as a node of a tree. Torch's own is put together again as a tuple."""
+
+
+def _parts_of_sizes(x: Any) -> tuple[list[Any], None]:
+    return list(x), None
+
+
+def _made_sizes(values: Sequence[Any], context: None) -> Any:
+    found = tuple(values)
+    return torch.Size(found) if all(isinstance(x, (int, torch.SymInt)) for x in found) else found
+
+
+pytree.register_pytree_node(_Sizes, _parts_of_sizes, _made_sizes)  # type: ignore[arg-type]
 
 
 def _open(x: Any) -> Any:
@@ -103,14 +119,37 @@ def set_contents(x: Any, attributes: dict[str, Any]) -> None:
 
 def opened(tree: Any) -> Any:
     """``tree``, in which the objects of data classes are no leaves."""
-    return pytree.tree_map(_open, tree)
+    return replaced(_open, tree)
+
+
+def replaced(f: Callable[[Any], Any], tree: Any) -> Any:
+    """``tree`` with ``f`` of its leaves in place of these."""
+    leaves, spec = pytree.tree_flatten(tree)
+    return unflatten(map(f, leaves), spec)
 
 
 def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """The leaves of ``tree`` and its structure. ``pytree.tree_unflatten`` makes objects of
-    data classes again."""
+    """The leaves of ``tree`` and its structure. :func:`unflatten` makes objects of data classes
+    again."""
     leaves, spec = pytree.tree_flatten(tree)
     return pytree.tree_flatten(opened(tree)) if any(map(is_object, leaves)) else (leaves, spec)
+
+
+def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
+    """The reverse of :func:`flatten`."""
+    return pytree.tree_unflatten(leaves, with_sizes(spec))
+
+
+def with_sizes(spec: pytree.TreeSpec) -> pytree.TreeSpec:
+    """``spec``, of which ``pytree.tree_unflatten`` makes a ``torch.Size`` where there was one."""
+    if spec.is_leaf():
+        return spec
+    below = spec.children()
+    made = [with_sizes(child) for child in below]
+    if spec.type is not torch.Size and all(a is b for a, b in zip(made, below, strict=True)):
+        return spec
+    kind = _Sizes if spec.type is torch.Size else spec.type
+    return pytree.TreeSpec(kind, spec.context, made)
 
 
 def beside_leaves(tree: Any) -> list[Any]:

@@ -210,7 +210,8 @@ class Program:
         with ClosedOver(enter) if self.lift else nullcontext() as closed_over, states, own_casts():
             result = living(self.tape.run_inside(self.f, given, {}))
             opened.fix_keys(result)
-            outs, spec = opened.flatten(result)
+            outs, of_result = opened.flatten(result)
+            spec = opened.with_sizes(of_result)
         for o in outs:
             states.refuse_state(o)
         self.seedings = states.seedings

@@ -159,3 +159,33 @@ def test_contexts_of_a_tree_are_told_apart_as_keys_are(compiled: Any, contexts: 
     run, x = compiled(program), torch.full((2,), 3.0)
     for label in (*contexts, *contexts):
         assert torch.equal(run(Labelled(x, label)), program(Labelled(x, label)))
+
+
+def test_a_size_is_a_size_as_argument_and_as_result(compiled: Any) -> None:
+    run = compiled(lambda x, s: (x.reshape(s), {"of": s, "is": x.shape}, type(s)))
+    for n in (4, 4, 6, 8):  # for these sizes, then for any
+        x, s = torch.ones(n), torch.Size([n // 2, 2])
+        shaped, sizes, kind = run(x, s)
+        assert shaped.shape == s and kind is torch.Size
+        assert sizes == {"of": s, "is": x.shape}
+        assert all(type(size) is torch.Size for size in sizes.values())
+
+
+def test_a_size_that_a_program_leaves_is_a_size() -> None:
+    class Model:
+        steps = 0
+        size: object = None
+
+    model = Model()
+
+    @runtime.jit
+    def step(x: torch.Tensor) -> object:
+        before = model.size
+        model.size, model.steps = x.shape, model.steps + 1
+        return before, model.size
+
+    for n in range(2, 7):
+        before, now = step(torch.ones(n))
+        assert type(now) is torch.Size and now == model.size == torch.Size([n])
+        assert before == (None if n == 2 else torch.Size([n - 1]))
+        assert n == 2 or type(before) is torch.Size
