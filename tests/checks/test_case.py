@@ -1,7 +1,6 @@
 """`assert_same` passes right results, fails wrong ones, and does not pass a comparison
 that proves nothing."""
 
-import re
 from typing import Any
 
 import pytest
@@ -355,7 +354,7 @@ def test_a_row_that_moved_makes_the_choices_of_its_former_name() -> None:
 
 
 def test_an_op_or_dtype_that_this_torch_lacks_is_skipped_by_name() -> None:
-    with pytest.raises(Lacking, match=rf"torch {re.escape(torch.__version__)} has no torch\.gone"):
+    with pytest.raises(Lacking, match=r"this torch has no torch\.gone"):
         case("torch.gone").assert_same("forward", against="eager")
     OWN["torch.ops.aten.gone.default"] = {"samples": [{"args": [{"shape": [3]}]}]}
     with pytest.raises(Lacking, match=r"has no torch\.ops\.aten\.gone\.default"):
