@@ -177,7 +177,7 @@ def definition_of(cls: FunctionClass) -> _Definition:
 
 
 Rule = Callable[[Any, FunctionClass, tuple[Any, ...]], tuple[Any, Any]]
-_rules: dict[type, Rule] = {}
+_rules: dict[type, Rule] = {}  # how a level calls custom Functions, by its class
 
 
 def rule(level_class: type) -> Callable[[Rule], Rule]:

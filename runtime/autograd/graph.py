@@ -210,6 +210,8 @@ class _CopyBeforeWrite(TorchDispatchMode):
 
 
 class _Mutation(Ambient):
+    """Whether this thread copies a saved tensor when it is written to."""
+
     allowed = False
 
 

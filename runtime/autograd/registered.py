@@ -18,6 +18,7 @@ _FORMULAS = {"vjp": "_backward_fn", "batch": "_vmap_fn"}  # attributes of an op'
 # of each argument: the number of tensors if it is a list, because a Function takes each tensor
 # as an argument
 Lengths = tuple[int | None, ...]
+# by op and lengths of lists: the Function with the formulas that torch.library registered
 _functions: dict[tuple[OpOverload, Lengths], type[Function]] = {}
 
 

@@ -108,6 +108,8 @@ class GraphExecGroup:
 
 
 class _Group(Ambient):
+    """The group that this thread's backward passes belong to, and share second runs in."""
+
     current: GraphExecGroup | None = None
 
 

@@ -30,7 +30,9 @@ from .patches import Patches
 
 
 class _Captures(Ambient):
-    depth = 0  # how many captures of torch's this thread is inside of
+    """How many captures of torch's this thread is inside of."""
+
+    depth = 0
 
 
 _CAPTURES = _Captures()

@@ -19,7 +19,7 @@ from ..torch_private.native_tensors import as_installed, make_subclass
 from .delivery import Delivery, add_to_grad_sample
 
 Rule = TypeVar("Rule")
-_RULES: dict[Callable[..., Any], Any] = {}
+_RULES: dict[Callable[..., Any], Any] = {}  # by function of torch, rules of users
 _LAYERS = {
     F.linear: 2,
     F.conv1d: 3,

@@ -34,10 +34,12 @@ from . import draws, element_check, trees
 
 # per op, in all threads: how many calls ran as a Python loop over the batch
 fallbacks: Counter[str] = Counter()
-_warned: set[str] = set()
+_warned: set[str] = set()  # the ops that a warning has named
 
 
 class _Fallback(Ambient):
+    """What this thread does where a batch needs a loop: ``"warn"``, ``"silent"`` or ``"error"``."""
+
     policy = "warn"
 
 

@@ -191,7 +191,7 @@ class Randomness:
                 raise refusal from error
 
 
-_DRAWING: dict[Op, bool] = {}
+_DRAWING: dict[Op, bool] = {}  # answers of `_draws_or_fills`
 
 
 def _draws_or_fills(op: Op) -> bool:

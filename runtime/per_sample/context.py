@@ -345,6 +345,8 @@ class Modules:
 
 
 class _Calls(Ambient):
+    """The modules whose calls this thread follows for ``per_sample``."""
+
     of_thread: Modules | None = None
 
 

@@ -9,7 +9,7 @@ import torch
 
 from .ops import FUNCTIONAL, OUT, Op, op_of
 
-_overloads: dict[Any, Any] = {}
+_overloads: dict[Any, Any] = {}  # answers of `functional_of`, by overload
 _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory"))
 
 

@@ -447,7 +447,7 @@ def _functional(func: OpOverload, base: str) -> OpOverload | None:
     return None
 
 
-_NESTED_OPS: dict[int, Op] = {}
+_NESTED_OPS: dict[int, Op] = {}  # ops on nested tensors, as below
 # by id of the overload, since its own hash is a Python function; an Op holds its overload, so the
 # id stays valid
 _OPS: dict[int, Op] = {}

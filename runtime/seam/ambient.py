@@ -28,7 +28,7 @@ from ..torch_private.native_autograd import (
     set_grad_enabled,
 )
 
-_states: list[Ambient] = []
+_states: list[Ambient] = []  # one of each subclass, for `continued`
 
 
 class Ambient(threading.local):

@@ -38,8 +38,10 @@ class CaptureHook:
 
 
 class _Capture(Ambient):
-    hook: CaptureHook | None = None  # that of the capture of this thread
-    on: bool = False  # whether the user's code runs
+    """The hook of the capture of this thread, and whether it is on: the user's code runs."""
+
+    hook: CaptureHook | None = None
+    on: bool = False
 
 
 _CAPTURE = _Capture()

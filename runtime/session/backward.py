@@ -30,7 +30,7 @@ _CYCLE = (
     "and its gradient which can cause a memory leak. autograd.grad returns gradients without "
     "storing them; or set .grad to None when you have used it."
 )
-_warned: set[str] = set()
+_warned: set[str] = set()  # texts of warnings, each given once
 
 
 def _warn_once(message: str) -> None:

@@ -48,6 +48,8 @@ class CapturedGradients(Protocol):
 
 
 class _Capture(Ambient):
+    """What answers ``.grad`` and ``backward()`` in the program that this thread captures."""
+
     def __init__(self) -> None:
         self.gradients: CapturedGradients | None = None
 

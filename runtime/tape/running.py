@@ -14,7 +14,9 @@ from ..torch_private.native_autograd import is_forward_enabled, set_forward_enab
 
 
 class _Running(Ambient):
-    task: Any = None  # the backward pass, a GraphTask of the engine
+    """The backward pass that this thread runs, a ``GraphTask`` of the engine."""
+
+    task: Any = None
 
 
 RUNNING = _Running()

@@ -192,6 +192,7 @@ def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
     return binding, _shortened(n.args) if short else n.args
 
 
+# by op and form of the arguments: the shortest way to the kernel
 _SHORTEST: dict[Hashable, tuple[Callable[..., Any], bool]] = {}
 
 

@@ -74,6 +74,7 @@ class CodeNames:
                 self.loaded.add(i.argval)
 
 
+# by id of the code, which is held: the names in it
 _known: dict[int, tuple[CodeType, CodeNames]] = {}
 
 

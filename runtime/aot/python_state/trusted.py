@@ -26,8 +26,8 @@ def _folder(package: str) -> str | None:
 
 
 _FOLDERS = tuple(folder for folder in map(_folder, _PACKAGES) if folder is not None)
-_files: dict[str, bool] = {}
-_modules: dict[str, bool] = {}
+_files: dict[str, bool] = {}  # answers of `is_followed`, by file
+_modules: dict[str, bool] = {}  # of `is_followed_module`, by name
 
 
 def is_followed(file: str) -> bool:

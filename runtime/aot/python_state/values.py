@@ -92,6 +92,7 @@ def slots_of(kind: type) -> tuple[MemberDescriptorType, ...]:
     return found
 
 
+# the slots of classes, those that they inherit included
 _SLOTS: WeakKeyDictionary[type, tuple[MemberDescriptorType, ...]] = WeakKeyDictionary()
 
 

@@ -17,7 +17,7 @@ from .place_views import VIEWS
 from .places import Listed, Mixed, Place, Placed, Pooled, Tensor, is_packed, listed, one_place
 
 Rule = Callable[[Placed], Any]
-_rules: dict[Any, Rule] = {}
+_rules: dict[Any, Rule] = {}  # by op: where the samples of its results are
 
 
 def rule_of(op: Op) -> Rule | None:

@@ -23,6 +23,7 @@ from .places import (
     reshaped,
 )
 
+# by view op: where the samples of its result are
 VIEWS: dict[Any, Callable[[Placed], Any]] = {}
 
 
