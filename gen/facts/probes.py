@@ -7,6 +7,7 @@ node, or the class of the exception that refuses."""
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from gen.torch_private.loaded_with_torch import keys_after_snapshot
 
 NAN, INF = float("nan"), float("inf")
 Function = Callable[..., Any]
@@ -199,6 +202,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "grad_dtype of a result": lambda: (torch.ones(1, requires_grad=True) * 2).grad_dtype,
     "where of two dtypes": lambda: torch.where(torch.ones(1) > 0, torch.ones(1), 1j),
     "in-place promotion": lambda: torch.ones(1, dtype=torch.int32).add_(1.5),
+    "a call passed on in inference mode": lambda: _passed_on(),
     "vmap of item": lambda: torch.func.vmap(lambda x: x.item())(torch.ones(2)),
     "vmap of data": lambda: torch.func.vmap(lambda x: x.data)(torch.ones(2)),
 }
@@ -342,6 +346,35 @@ def _name(dtype: torch.dtype) -> str:
 def _normalized(x: Tensor) -> Tensor:
     normalized: Tensor = nn.BatchNorm1d(2).double()(x)
     return normalized
+
+
+class _Dispatched(Tensor):
+    """A tensor whose calls arrive in Python."""
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Tensor:
+        return torch.ones(1)
+
+
+@functools.cache
+def _library() -> torch.library.Library:
+    """An op of which a kernel in Python, in the place of torch's own for the first station of such
+    tensors, passes calls on."""
+    library = torch.library.Library("facts", "DEF")
+    library.define("passed(Tensor x) -> Tensor")
+    redispatch = torch.ops.facts.passed.default._handle.redispatch_boxed
+
+    def pass_on(keys: Any, x: Tensor) -> Any:
+        return redispatch(keys & keys_after_snapshot, x)
+
+    library.impl("passed", pass_on, "PythonTLSSnapshot", with_keyset=True)
+    return library
+
+
+def _passed_on() -> None:
+    _library()
+    with torch.inference_mode():
+        torch.ops.facts.passed(torch.ones(1).as_subclass(_Dispatched))
 
 
 def _third(f: Function) -> None:

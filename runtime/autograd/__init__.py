@@ -45,7 +45,7 @@ __all__ = [
     "set_multithreading_enabled",
 ]
 
-if hasattr(grad_mode, "enforce_grad_layout_policy"):  # torch 2.11 always enforces it
+if hasattr(grad_mode, "enforce_grad_layout_policy"):  # torch 2.12 always enforces it
     enforce_grad_layout_policy = grad_mode.enforce_grad_layout_policy
     __all__ += ["enforce_grad_layout_policy"]
 

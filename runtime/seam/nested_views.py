@@ -27,16 +27,15 @@ from typing import Any
 import torch
 
 from ..torch_private.dispatcher import (
-    DispatchKey,
     DispatchKeySet,
     OpOverload,
     is_excluded,
-    keys_after,
     set_excluded,
 )
 from ..torch_private.mode_stacks import without_dispatch_to_python
 from ..torch_private.native_tensors import TensorBase, make_subclass, swap_contents
 from .keys import CHUNK, NARROW, VIEWS, reopen_keys
+from .passing_on import BELOW, SNAPSHOT, by_snapshot, passing_on
 from .shells import VALUES
 from .surgery import refit
 
@@ -78,10 +77,7 @@ VIEW_OPS = {
         aten.view_as_real.default,
     )
 }
-_SNAPSHOT = DispatchKey.PythonTLSSnapshot
-_below = keys_after(_SNAPSHOT)
-_snapshot = DispatchKeySet(_SNAPSHOT)
-_unmarked = _below - DispatchKeySet(VIEWS)
+_unmarked = BELOW - DispatchKeySet(VIEWS)
 _inference = torch.is_inference_mode_enabled
 _recorded_by_torch: Any = TensorBase.__dict__["requires_grad"].__get__
 _base_by_dispatcher: Any = TensorBase.__dict__["_base"].__get__
@@ -163,52 +159,27 @@ def root_of(v: Any) -> Any:
 
 def _intercept() -> None:
     """Let the calls of programs pass through :func:`_passing`, from now on."""
-    # Before torch 2.13 the dispatcher failed with an internal assertion if no key was active
-    # between the kernel and `__torch_dispatch__`.
-    if _libraries or torch.__version__ < (2, 13):  # type: ignore[operator]
+    if _libraries:
         return
     with _lock:
         if _libraries:
             return
         library = torch.library.Library("aten", "IMPL")
-        detour = torch.library.Library("runtime_views", "DEF")
         for func in VIEW_OPS.values():
-            by_snapshot = _by_snapshot(func, detour)
-            library.impl(func, _passing(func, by_snapshot), _SNAPSHOT.name, with_keyset=True)
-        _libraries.extend((library, detour))
+            library.impl(func, _passing(func), SNAPSHOT.name, with_keyset=True)
+        _libraries.append(library)
 
 
-def _by_snapshot(func: OpOverload, detour: torch.library.Library) -> Callable[..., Any]:
-    """``func`` with torch's own kernel for ``PythonTLSSnapshot``: the call of an op of ``detour``
-    that has no other kernel. It goes by that key alone, since the kernels of other keys, as of
-    torch's vmap, know only ``func``. So the keys of ``func`` are an argument."""
-    redispatch = func._handle.redispatch_boxed
-    name = func._name.removeprefix("aten::").replace(".", "_")
-    arguments = str(func._schema)[len(func._name) :].removeprefix("(")
-    detour.define(f"{name}(int keys, {arguments}")
-
-    def passed_on(keys: int, *args: Any, **kwargs: Any) -> Any:
-        return redispatch(DispatchKeySet.from_raw_repr(keys), *args, **kwargs)
-
-    detour.impl(name, passed_on, "CompositeImplicitAutograd")
-    through = getattr(torch.ops.runtime_views, name).default._handle.redispatch_boxed
-
-    def by_snapshot(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        return through(_snapshot, (keys & _below).raw_repr(), *args, **kwargs)
-
-    return by_snapshot
-
-
-def _passing(func: OpOverload, by_snapshot: Callable[..., Any]) -> Callable[..., Any]:
+def _passing(func: OpOverload) -> Callable[..., Any]:
     """A kernel that passes a call of ``func`` on, below the key that marks views if the argument is
     a value with many marks."""
-    redispatch = func._handle.redispatch_boxed
+    pass_on, pass_on_noted = passing_on(func), by_snapshot(func)
 
     def passed_on(keys: Any, t: Any, *rest: Any, **kwargs: Any) -> Any:
         if type(t) not in VALUES:
-            return by_snapshot(keys, t, *rest, **kwargs)
+            return pass_on_noted(keys & BELOW, t, *rest, **kwargs)
         # torch's own engine needs the mark for a write to the view
         many = t._nesting >= MOST and not _recorded_by_torch(t)
-        return redispatch(keys & (_unmarked if many else _below), t, *rest, **kwargs)
+        return pass_on(keys & (_unmarked if many else BELOW), t, *rest, **kwargs)
 
     return passed_on

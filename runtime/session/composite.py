@@ -12,9 +12,9 @@ The parts are listed here and in no record, because they follow ATen's code and 
 of the ops. ``tests/runtime/session/test_composite.py`` compares the nodes with torch's.
 
 Only the plain case is recorded here: dense tensors of the eager session and no mode that needs to
-see the parts. Any other call goes on to ATen, and so does every call before torch 2.13. The flag is
-read for values of every grad level, also those of a trace: without it a traced ``linear`` of a
-transposed batch would be another product than the eager one, with other roundings.
+see the parts. Any other call goes on to ATen. The flag is read for values of every grad level, also
+those of a trace: without it a traced ``linear`` of a transposed batch would be another product than
+the eager one, with other roundings.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..facts.lock import probe
 from ..func.draws import without_draws
 from ..rules.ops import Op, op_of
 from ..seam.levels import SCOPE, run_layer, scope_outside
+from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
 from ..seam.shells import VALUES
 from ..tape import view_history
 from ..tape.foreign import recorded_by_torch
@@ -35,7 +36,6 @@ from ..tape.nodes import Edge, OpNode
 from ..tape.running import current_stand_in
 from ..tape.saved import HOOKS
 from ..tape.values import GradValue, edge_of
-from ..torch_private.dispatcher import DispatchKey, keys_after
 from ..torch_private.global_settings import is_autocast_enabled
 from ..torch_private.mode_stacks import number_of_dispatch_modes
 from .tensor import SESSION, Tensor
@@ -52,12 +52,10 @@ UNFOLDING = {"ViewBackward0": _VIEW, "UnsafeViewBackward0": _UNSAFE_VIEW}[
 ]
 _MV, _MM, _ADDMM = op_of(aten.mv.default), op_of(aten.mm.default), op_of(aten.addmm.default)
 _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
-    getattr(aten, name).default._handle.redispatch_boxed
-    for name in ("linear", "matmul", "layer_norm")
-)  # without the frame of `OpOverload.redispatch`
+    passing_on(getattr(aten, name).default) for name in ("linear", "matmul", "layer_norm")
+)
 _LINEAR = aten.linear.default
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
-BELOW = keys_after(DispatchKey.PythonTLSSnapshot)
 NONE: dict[str, Any] = {}
 Part = tuple[torch.Tensor, Edge | None]  # the inner tensor of a value, and its edge
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
@@ -338,9 +336,6 @@ def _dispatched_layer_norm(
     return _pass_on_layer_norm(keys & BELOW, x, sizes, weight, bias, eps, cudnn_enable)
 
 
-# Before torch 2.13 the dispatcher failed with an internal assertion if no key was active between
-# here and `__torch_dispatch__`. Example: inference mode.
-INTERCEPTED = torch.__version__ >= (2, 13)  # type: ignore[operator]
 LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object
 for _name, _handler in (
     ("linear", _dispatched_linear),
@@ -348,5 +343,4 @@ for _name, _handler in (
     ("layer_norm", _dispatched_layer_norm),
 ):
     # the handlers get the calls of every tensor subclass that handles its own calls, ours or not
-    if INTERCEPTED:
-        LIBRARY.impl(_name, _handler, "PythonTLSSnapshot", with_keyset=True)
+    LIBRARY.impl(_name, _handler, SNAPSHOT.name, with_keyset=True)

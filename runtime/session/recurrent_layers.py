@@ -20,13 +20,12 @@ from ..rules.shape.packing import padded
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted, run_layer
 from ..seam.memory import is_shell
+from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
 from ..tape import view_history
 from ..tape.nodes import OpNode
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.native_autograd import increment_version
 from .composite import (
-    BELOW,
-    INTERCEPTED,
     LIBRARY,
     NONE,
     UNFOLDING,
@@ -338,7 +337,7 @@ def _batched_alike(x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
 
 
 def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
-    pass_on = overload._handle.redispatch_boxed
+    pass_on = passing_on(overload)
 
     def layer(keys: Any, x: Any, hx: Any, params: Any, *options: Any) -> Any:
         if (_mine(params) or type(x) is Tensor) and plain_case():
@@ -355,7 +354,7 @@ def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., 
 
 
 def _intercepted_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
-    pass_on = overload._handle.redispatch_boxed
+    pass_on = passing_on(overload)
 
     def single(
         keys: Any, x: Any, hx: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None
@@ -381,7 +380,7 @@ def _with_memory(sizes: torch.Tensor) -> torch.Tensor:
 
 
 def _intercepted_packed(overload: Any) -> Callable[..., Any]:
-    pass_on = overload._handle.redispatch_boxed
+    pass_on = passing_on(overload)
 
     def packed(keys: Any, data: Any, sizes: Any, hx: Any, params: Any, *options: Any) -> Any:
         data, hx, params = _owned(data, hx, params)
@@ -411,33 +410,32 @@ def _pad_packed(
     return out if batch_first else out.transpose(0, 1), lengths
 
 
-_pass_on_pad_packed = aten._pad_packed_sequence.default._handle.redispatch_boxed
+_pass_on_pad_packed = passing_on(aten._pad_packed_sequence.default)
 
-if INTERCEPTED:
-    LIBRARY.impl("_pad_packed_sequence", _pad_packed, "PythonTLSSnapshot", with_keyset=True)
-    for _name, _cell in {
-        "gru": _gru_cell,
-        "rnn_tanh": _tanh_cell,
-        "rnn_relu": _relu_cell,
-        "lstm": _lstm_cell,
-    }.items():
-        _native: Any = getattr(torch, _name)
-        LIBRARY.impl(
-            f"{_name}.input",
-            _intercepted_layer(_cell, _native, getattr(aten, _name).input),
-            "PythonTLSSnapshot",
-            with_keyset=True,
-        )
-        _native = getattr(torch, f"{_name}_cell")
-        LIBRARY.impl(
-            f"{_name}_cell",
-            _intercepted_cell(_cell, _native, getattr(aten, f"{_name}_cell").default),
-            "PythonTLSSnapshot",
-            with_keyset=True,
-        )
-        LIBRARY.impl(
-            f"{_name}.data",
-            _intercepted_packed(getattr(aten, _name).data),
-            "PythonTLSSnapshot",
-            with_keyset=True,
-        )
+LIBRARY.impl("_pad_packed_sequence", _pad_packed, SNAPSHOT.name, with_keyset=True)
+for _name, _cell in {
+    "gru": _gru_cell,
+    "rnn_tanh": _tanh_cell,
+    "rnn_relu": _relu_cell,
+    "lstm": _lstm_cell,
+}.items():
+    _native: Any = getattr(torch, _name)
+    LIBRARY.impl(
+        f"{_name}.input",
+        _intercepted_layer(_cell, _native, getattr(aten, _name).input),
+        SNAPSHOT.name,
+        with_keyset=True,
+    )
+    _native = getattr(torch, f"{_name}_cell")
+    LIBRARY.impl(
+        f"{_name}_cell",
+        _intercepted_cell(_cell, _native, getattr(aten, f"{_name}_cell").default),
+        SNAPSHOT.name,
+        with_keyset=True,
+    )
+    LIBRARY.impl(
+        f"{_name}.data",
+        _intercepted_packed(getattr(aten, _name).data),
+        SNAPSHOT.name,
+        with_keyset=True,
+    )

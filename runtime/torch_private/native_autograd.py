@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,8 +32,12 @@ is_multithreading_enabled = torch._C._is_multithreading_enabled
 """Whether a backward may use several threads."""
 is_view_replay_enabled = torch._C._is_view_replay_enabled
 """Whether a view of a written base is made anew by the calls that made it."""
-is_grad_layout_enforced = torch._C._is_grad_layout_enforcement_enabled
-"""Whether a gradient is to lie in memory as its leaf does."""
+is_grad_layout_enforced: Callable[[], bool] = (
+    torch._C._is_grad_layout_enforcement_enabled
+    if hasattr(torch.autograd.grad_mode, "enforce_grad_layout_policy")
+    else lambda: True
+)
+"""Whether a gradient is to lie in memory as its leaf does. Torch 2.12 always asks for it."""
 unpack_dual = torch._VF._unpack_dual
 """The tensor and the tangent of a dual tensor of torch's own forward mode."""
 BACKWARD_HOOK_FUNCTION = "torch.nn.modules._functions.BackwardHookFunction"

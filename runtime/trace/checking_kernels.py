@@ -13,17 +13,14 @@ from typing import Any
 
 import torch
 
-from ..torch_private.dispatcher import DispatchKey, keys_after
+from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
+from ..torch_private.dispatcher import DispatchKey
 from ..torch_private.native_functions import assert_async
 from .composite_kernels import Refused, symbolic
 from .regions import traced
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-_BELOW = keys_after(DispatchKey.PythonTLSSnapshot)
-# Before torch 2.13 the dispatcher failed if no key was active between this one and
-# `__torch_dispatch__`.
-_INTERCEPTED = torch.__version__ >= (2, 13)  # type: ignore[operator]
 _LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object
 _istft_unchecked: Callable[..., Tensor] = aten.istft.default.py_kernels[
     DispatchKey.CompositeImplicitAutograd
@@ -36,7 +33,7 @@ def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., An
     name in the schema."""
 
     def register(f: Callable[..., Any]) -> Callable[..., Any]:
-        pass_on = overload._handle.redispatch_boxed
+        pass_on = passing_on(overload)
         names = [a.name for a in overload._schema.arguments]
 
         def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -45,12 +42,10 @@ def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., An
                     return f(**dict(zip(names, args, strict=False)), **kwargs)
                 except Refused:
                     pass
-            return pass_on(keys & _BELOW, *args, **kwargs)
+            return pass_on(keys & BELOW, *args, **kwargs)
 
-        if _INTERCEPTED:
-            _LIBRARY.impl(
-                overload._name.removeprefix("aten::"), run, "PythonTLSSnapshot", with_keyset=True
-            )
+        name = overload._name.removeprefix("aten::")
+        _LIBRARY.impl(name, run, SNAPSHOT.name, with_keyset=True)
         return f
 
     return register

@@ -65,6 +65,12 @@ _KEPT = (
     "A graph would go on drawing from it, where each call may make or seed it. Make it before "
     "the call, and let the program find it as an argument, a variable or an attribute."
 )
+_UNWATCHED = (
+    "the program draws from a generator that it does not find outside by a name. It may make it, "
+    "and each call would make another one. That is seen by a weak reference to the generator, and "
+    "the installed torch has none. Make it before the call, and let the program find it as an "
+    "argument, a variable or an attribute, or make it of a subclass of torch.Generator."
+)
 # torch.seed() and initial_seed() of a trace give larger ones, which are others in the next call
 _BOUND = 1 << 40
 _DEFAULT_SEED = torch.Generator().initial_seed()
@@ -137,6 +143,11 @@ def _seed_in(state: torch.Tensor) -> int | None:
     return generator.initial_seed()
 
 
+class _OwnGenerator(torch.Generator):
+    """A generator of this package. Torch's own ones take no weak references in torch 2.12, those of
+    a class of Python do."""
+
+
 # by address; of functions of this package
 _OWN: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDictionary()
 
@@ -144,7 +155,8 @@ _OWN: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDicti
 def own_generator(seed: int) -> torch.Generator:
     """A generator that a function of this package makes and draws from. A trace finds it, as it
     finds those in variables of users. ``seed``: of 40 bits at most, as a graph can set."""
-    made = torch.Generator().manual_seed(seed)
+    made = _OwnGenerator()
+    made.manual_seed(seed)
     _OWN[made._cdata] = made  # type: ignore[attr-defined]
     return made
 
@@ -178,6 +190,14 @@ def _in_variables(generator: Any) -> Any:
                     return y
         frame = frame.f_back
     return None
+
+
+def _watched(generator: Any) -> weakref.ref[Any]:
+    """A weak reference to the program's object for a generator. Torch 2.12 has none to its own."""
+    try:
+        return weakref.ref(generator)
+    except TypeError:
+        raise RuntimeError(f"{_UNWATCHED}{here()}") from None
 
 
 @dataclass(frozen=True)
@@ -286,7 +306,7 @@ class RandomStates:
             seed, fresh = _seed_of(generator), _is_fresh(generator)
         own = _in_variables(generator)
         if own is not None:
-            self.met[generator._cdata] = _Met(weakref.ref(own), seed, fresh, here())
+            self.met[generator._cdata] = _Met(_watched(own), seed, fresh, here())
         elif fresh:
             raise RuntimeError(f"{_UNFOUND}{here()}")
 

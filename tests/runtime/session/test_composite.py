@@ -19,10 +19,6 @@ from runtime.session import composite
 
 from ..view_scenarios import OURS, TORCH, gradients, name, outcome, same
 
-pytestmark = pytest.mark.skipif(
-    not composite.INTERCEPTED,
-    reason="linear, matmul and layer_norm cannot be intercepted before torch 2.13",
-)
 SHAPES = [(5, 3), (2, 5, 3), (2, 2, 5, 3), (3,), (0, 3), (2, 0, 3), (1, 1, 3)]
 
 

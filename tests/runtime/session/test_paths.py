@@ -18,7 +18,6 @@ import runtime
 from runtime.facts.lock import probe
 from runtime.func.batch import BatchLevel
 from runtime.func.vmap import vmap
-from runtime.session import composite
 from runtime.session.session import Session
 
 Seen = list[str]
@@ -26,9 +25,6 @@ Seen = list[str]
 WRITE_BY_MASK = {"IndexPutBackward0": "index_put_", "MaskedFillBackward0": "masked_fill_"}[
     probe("written", "a number by a mask").partition(" ")[0]
 ]
-needs_interception = pytest.mark.skipif(
-    not composite.INTERCEPTED, reason="composite ops cannot be intercepted before torch 2.13"
-)
 
 
 def _watched(monkeypatch: pytest.MonkeyPatch, level: type) -> Seen:
@@ -203,7 +199,6 @@ IN_PARTS: dict[str, tuple[Composite, Seen]] = {
 }
 
 
-@needs_interception
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_composite_op_is_recorded_without_a_call(name: str, arrived: Seen) -> None:
     given = _tensor(2, 5, 3, wanted=True), _tensor(4, 3, wanted=True), _tensor(4, wanted=True)
@@ -211,7 +206,6 @@ def test_a_composite_op_is_recorded_without_a_call(name: str, arrived: Seen) -> 
     assert [n for n in arrived if n not in VIEWS and n != "clone"] == []
 
 
-@needs_interception
 @pytest.mark.parametrize("name", IN_PARTS)
 def test_any_other_composite_op_arrives_in_these_parts(name: str, arrived: Seen) -> None:
     call, expected = IN_PARTS[name]
@@ -219,7 +213,6 @@ def test_any_other_composite_op_arrives_in_these_parts(name: str, arrived: Seen)
     assert [n for n in arrived if n not in VIEWS] == expected
 
 
-@needs_interception
 @pytest.mark.parametrize(
     ("left", "right", "whole"),
     [
@@ -255,7 +248,6 @@ LAYERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@needs_interception
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_recurrent_layer_is_recorded_without_a_call(kind: str, name: str, arrived: Seen) -> None:
@@ -293,7 +285,6 @@ def test_a_recurrent_layer_is_recorded_without_a_call(kind: str, name: str, arri
     assert (arrived != []) is (kind in LAYERS[name][1])
 
 
-@needs_interception
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("of_session", ["input", "weights"])
 def test_a_recurrent_layer_of_plain_tensors_beside_those_of_the_session_is_recorded_without_a_call(
@@ -315,7 +306,6 @@ def test_a_recurrent_layer_of_plain_tensors_beside_those_of_the_session_is_recor
     assert arrived == [] and all(o.requires_grad for o in outs)
 
 
-@needs_interception
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sequence_with_time_first_in_memory_is_recorded_so_with_the_batch_first(
     kind: str, arrived: Seen
@@ -345,7 +335,6 @@ CELLS: dict[str, tuple[Callable[..., Any], bool]] = {
 }
 
 
-@needs_interception
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CELLS)
 def test_a_recurrent_cell_is_recorded_without_a_call(kind: str, name: str, arrived: Seen) -> None:

@@ -12,14 +12,11 @@ from torch.utils import _pytree as pytree
 
 import runtime
 from runtime import func
-from runtime.session import composite, recurrent_layers
+from runtime.session import recurrent_layers
 
 from ..view_scenarios import OURS, Scenario, gradients, outcome, same
 from ..view_scenarios import TORCH as THEIRS
 
-pytestmark = pytest.mark.skipif(
-    not composite.INTERCEPTED, reason="recurrent layers cannot be intercepted before torch 2.13"
-)
 KINDS = {"gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "lstm": 4}
 FEATURES, HIDDEN, STEPS, BATCH = 3, 2, 3, 2
 
