@@ -155,7 +155,7 @@ class Case:
         self._require(parsed, (against,) if isinstance(against, str) else against)
         axes = {"form": form, "layout": layout, "values": values, **self.axes}
         words = (against,) if isinstance(against, str) else tuple(against)
-        self._require_op_of_torch()
+        self._require_op_of_torch(parsed)
         self._require_own_op(
             axes["form"] if axes["values"] != "ill_formed" else "ill_formed", words
         )
@@ -202,10 +202,10 @@ class Case:
         if lacking:
             raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
 
-    def _require_op_of_torch(self) -> None:
+    def _require_op_of_torch(self, pipeline: Pipeline) -> None:
         """The matrix names the version of torch that it was written for. The installed one may lack
-        the op, or samples of the dtype, or a row is for other versions. No text names it: runs on
-        two versions that both lack an op are to compare as equal."""
+        the op, or its derivatives, or samples of the dtype, or a row is for other versions. No text
+        names it: runs on two versions that both lack an op are to compare as equal."""
         if not is_for_installed(self.row.get("torch")):
             raise Lacking(f"the row is for torch {self.row['torch']}, and another one runs")
         if not opinfo.may_have(self.op, self.row):
@@ -217,8 +217,11 @@ class Case:
         if info is None or not of_database:
             return
         device = "cpu" if self.device == "meta" else self.device
-        if getattr(torch, self.dtype) not in info.supported_dtypes(device):
+        dtype = getattr(torch, self.dtype)
+        if dtype not in info.supported_dtypes(device):
             raise Lacking(f"this torch has no {self.op} of {self.dtype}")
+        if pipeline.differentiates and not opinfo.differentiates(info, dtype, device):
+            raise Lacking(f"this torch has no derivative of {self.op} of {self.dtype}")
 
     def _require_own_op(self, form: str, words: Sequence[str]) -> None:
         """A target with ops of its own runs those that it has, without effect on their arguments.

@@ -361,3 +361,11 @@ def test_an_op_or_dtype_that_this_torch_lacks_is_skipped_by_name() -> None:
         case("torch.ops.aten.gone.default").assert_same("forward", against="eager")
     with pytest.raises(Lacking, match=r"has no torch\.special\.erfcx of complex128"):
         case("torch.special.erfcx", "complex128").assert_same("forward", against="eager")
+
+
+def test_a_derivative_that_this_torch_lacks_is_skipped_by_name() -> None:
+    """As those of nextafter in torch 2.12."""
+    case("torch.heaviside").assert_same("vmap", against="eager")
+    for pipeline in ("vjp", "vmap . jvp", "aot.joint"):
+        with pytest.raises(Lacking, match=r"has no derivative of torch\.heaviside of float64"):
+            case("torch.heaviside").assert_same(pipeline, against="eager")
