@@ -34,7 +34,7 @@ is_view_replay_enabled = torch._C._is_view_replay_enabled
 """Whether a view of a written base is made anew by the calls that made it."""
 is_grad_layout_enforced: Callable[[], bool] = (
     torch._C._is_grad_layout_enforcement_enabled
-    if hasattr(torch.autograd.grad_mode, "enforce_grad_layout_policy")
+    if hasattr(torch._C, "_is_grad_layout_enforcement_enabled")
     else lambda: True
 )
 """Whether a gradient is to lie in memory as its leaf does. Torch 2.12 always asks for it."""
