@@ -30,7 +30,7 @@ class Report:
     number: str
     links: tuple[str, ...]
     kernel: bool
-    raises: str
+    raises: tuple[str, ...]
     rtol: float
     runtime: str
     compiled: bool
@@ -71,7 +71,7 @@ def report(
     number: str,
     *links: str,
     kernel: bool = False,
-    raises: str = "",
+    raises: str | tuple[str, ...] = (),
     rtol: float = 1e-4,
     runtime: str = "",
     compiled: bool = False,
@@ -95,7 +95,8 @@ def report(
     links     upstream reports; none if nobody has reported it
     kernel    whether ATen is wrong below autograd, transforms and compilers, in a kernel or a
               composite op; what is above inherits it
-    raises    part of the error that torch raises instead of giving a result
+    raises    part of the error that torch raises instead of giving a result; several if versions
+              of torch differ
     rtol      how far an answer may be from the right one, as part of the largest element
               of the right one
     runtime   why the runtime of this package does not give the right answer either;
@@ -106,6 +107,8 @@ def report(
     torch     a specifier such as "<2.14", if later ones give the right answer or an error
     """
 
+    texts = (raises,) if isinstance(raises, str) else raises
+
     def collect(function: Callable[[], Any]) -> Callable[[], Any]:
         if (
             function.__name__ in _COLLECTED
@@ -113,7 +116,7 @@ def report(
         ):
             raise ValueError(f"two reports are called {function.__name__}")
         _COLLECTED[function.__name__] = Report(
-            number, links, kernel, raises, rtol, runtime, compiled, capability, torch, function
+            number, links, kernel, texts, rtol, runtime, compiled, capability, torch, function
         )
         return function
 

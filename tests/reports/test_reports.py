@@ -86,12 +86,15 @@ def test_torch_is_still_wrong(entry: Report) -> None:
         f"torch {torch.__version__} mends {entry.number}: "
         f"{', '.join(entry.links)}; say so with torch=, or remove the report"
     )
-    assert (got.verdict == "error") == bool(entry.raises) and entry.raises in got.text, got.text
+    assert (got.verdict == "error") == bool(entry.raises), got.text
+    assert not entry.raises or any(part in got.text for part in entry.raises), got.text
 
 
 @pytest.mark.parametrize("entry", QUICK, ids=lambda entry: entry.name)
 def test_the_runtime_is_right_or_says_why_not(entry: Report) -> None:
-    got = answers("runtime")[entry.name]
+    got, theirs = answers("runtime")[entry.name], answers("torch")[entry.name]
+    if entry.is_mended and (theirs.verdict, theirs.text) == ("error", got.text):
+        pytest.skip(f"torch {torch.__version__} cannot run the program: {got.text}")
     if entry.runtime:
         assert got.verdict != "right", f"the runtime is right; drop «{entry.runtime}»"
     elif not entry.kernel:  # a wrong kernel is the runtime's kernel too, unless it goes round it

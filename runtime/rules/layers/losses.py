@@ -417,7 +417,7 @@ def _linear_cross_entropy_none(
 
 _CHUNKED = "torch.nn.modules.linear_cross_entropy"
 
-if importlib.util.find_spec(_CHUNKED) is not None:  # torch 2.11 has no such ops
+if importlib.util.find_spec(_CHUNKED) is not None:  # torch 2.12 has no such ops
     importlib.import_module(_CHUNKED)
     register(
         "torch_nn::_linear_cross_entropy_batch_chunked",
