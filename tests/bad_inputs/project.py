@@ -52,14 +52,14 @@ def make(folder: Path) -> Path:
 
 
 def command(text: str) -> int:
-    """Run `gen …` or `pytest …` in the present folder and return its exit code. The catalog of
-    torch's ops is the small one of the project, and none of the package."""
+    """As :func:`run`. The catalog of torch's ops is the small one of the project, and none of the
+    package."""
     catalog.STORED = Path(".cache/none")  # in a process of this one command
     return run(text)
 
 
 def run(text: str) -> int:
-    """As :func:`command`, with the catalogs of the package."""
+    """Run `gen …` or `pytest …` in the present folder and return its exit code."""
     program, *arguments = shlex.split(text)
     if program == "gen":
         return cli.main(arguments)
