@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from gen.torch_private.loaded_with_torch import keys_after_snapshot
 
@@ -259,6 +261,7 @@ def _questions() -> Iterator[tuple[str, Callable[[], str]]]:
     for op, promoting in PROMOTING.items():
         for dtype in DTYPES:
             yield f"{op}: dtypes with {_name(dtype)}", partial(_promoted, promoting, dtype)
+    yield "checkpoint: hooks that see what a policy saves", _hooks_of_a_policy
 
 
 def _answer(ask: Callable[[], str]) -> str:
@@ -341,6 +344,34 @@ def _dtype_of(f: Function, a: torch.dtype, b: torch.dtype) -> str:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _hooks_of_a_policy() -> str:
+    """By ``respect_saved_tensors_hooks``, how many tensors the hooks see, and what is said."""
+    return ", ".join(
+        f"{respected} {_seen_by_hooks(respected)}" for respected in (True, False, None)
+    )
+
+
+def _seen_by_hooks(respected: bool | None) -> str:
+    seen: list[Tensor] = []
+
+    def pack(t: Tensor) -> Tensor:
+        seen.append(t)
+        return t
+
+    saving = partial(create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
+    x = torch.ones(1, requires_grad=True)
+    with warnings.catch_warnings(record=True) as said, saved_tensors_hooks(pack, lambda t: t):
+        warnings.simplefilter("always")
+        checkpoint(
+            lambda x: x.sin().exp(),
+            x,
+            use_reentrant=False,
+            context_fn=saving,
+            respect_saved_tensors_hooks=respected,
+        )
+    return " and a ".join([str(len(seen)), *sorted({w.category.__name__ for w in said})])
 
 
 def _normalized(x: Tensor) -> Tensor:

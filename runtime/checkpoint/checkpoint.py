@@ -20,6 +20,7 @@ from ..trace.regions import running_traces
 from .captured import captured
 from .frame import Frame
 from .op_log import OpLog
+from .selective import HOOKS_ARE_AN_OPTION, respect_hooks
 from .state import Surroundings
 
 # --- reentrant ------------------------------------------------------------------------------------
@@ -152,6 +153,13 @@ def _warn(name: str) -> None:
     )
 
 
+_RESPECT = "respect_saved_tensors_hooks"
+# the options that a reentrant checkpoint refuses
+_NOT_REENTRANT = (
+    f"`context_fn`, `debug`, or `{_RESPECT}`" if HOOKS_ARE_AN_OPTION else "`context_fn` or `debug`"
+)
+
+
 def checkpoint(
     function: Callable[..., Any],
     *args: Any,
@@ -174,6 +182,10 @@ def checkpoint(
     message. ``early_stop`` stops the second run after the last tensor that is needed. Raises
     :class:`CheckpointError` if the runs differ.
 
+    ``respect_saved_tensors_hooks``, where torch has that option: ``True`` lets hooks for saved
+    tensors see what a policy of ``context_fn`` saves, ``False`` does not. Without it they do not,
+    and a ``FutureWarning`` says so.
+
     Inside a function that is compiled (``runtime.aot``) the call marks its part of the graph. The
     compiled backward computes the values of this part again. Random numbers are drawn once. What
     the function writes to older tensors, such as the statistics of batch norm, it writes twice.
@@ -182,12 +194,13 @@ def checkpoint(
         _warn("torch.utils.checkpoint")
         use_reentrant = True
     preserve_rng_state = kwargs.pop("preserve_rng_state", True)
+    respected = kwargs.pop(_RESPECT, None) if HOOKS_ARE_AN_OPTION else None
     if use_reentrant:
         if kwargs:
             raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
-        if context_fn is not noop_context_fn or debug:
+        if context_fn is not noop_context_fn or debug or respected is not None:
             raise ValueError(
-                "Passing `context_fn` or `debug` is only supported when use_reentrant=False."
+                f"Passing {_NOT_REENTRANT} is only supported when use_reentrant=False."
             )
         if running_traces():
             first, again = noop_context_fn()
@@ -205,6 +218,7 @@ def checkpoint(
         determinism_check=determinism_check,
         debug=debug,
         early_stop=early_stop,
+        respect_saved_tensors_hooks=respected,
     ):
         return function(*args, **kwargs)
 
@@ -220,6 +234,7 @@ def surroundings(
     determinism_check: str,
     debug: bool,
     early_stop: bool,
+    respect_saved_tensors_hooks: bool | None = None,
 ) -> Generator[None]:
     """While entered, the call of ``function`` with these arguments is a checkpoint that is not
     reentrant. For the options see :func:`checkpoint`."""
@@ -232,6 +247,7 @@ def surroundings(
     if debug and context_fn is not noop_context_fn:
         raise ValueError("debug=True is incompatible with non-default context_fn")
     first, again = context_fn()
+    respect_hooks(first, respect_saved_tensors_hooks)
     if running_traces():
         with captured(function, args, kwargs, first, again, stops=early_stop):
             yield

@@ -24,7 +24,7 @@ from ..rules.record import extent
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..tape.running import RUNNING
-from ..tape.saved import HOOKS, Saved, present, restore, save
+from ..tape.saved import HOOKS, Pack, Saved, Unpack, present, restore, save
 from ..tape.values import edge_of
 from .op_log import OpLog
 from .state import Surroundings
@@ -47,9 +47,39 @@ def _metadata(t: torch.Tensor) -> Metadata:
 
 
 class FrameHooks(saved_tensors_hooks):
-    """Hooks of a frame. A transform, which they do not see, saves what it needs."""
+    """Hooks of a frame. A transform, which they do not see, saves what it needs. ``around``: the
+    user's pair that would apply without them."""
 
     for_transforms = True
+    around: tuple[Pack, Unpack] | None = None
+
+    def __enter__(self) -> None:
+        self.around = hooks_of_the_user()
+        super().__enter__()
+        _ENTERED.hooks.append(self)
+
+    def __exit__(self, *exc: object) -> None:
+        _ENTERED.hooks.pop()
+        super().__exit__(*exc)
+
+
+class _Entered(Ambient):
+    """The hooks of frames in this thread."""
+
+    def __init__(self) -> None:
+        self.hooks: list[FrameHooks] = []
+
+
+_ENTERED = _Entered()
+
+
+def hooks_of_the_user() -> tuple[Pack, Unpack] | None:
+    """The innermost pair for saved tensors that is no frame's, such as that of ``save_on_cpu``."""
+    found = HOOKS.innermost()
+    if found is None or not _ENTERED.hooks:
+        return found
+    frames = _ENTERED.hooks[-1]
+    return frames.around if found[0] is frames.pack_hook else found
 
 
 class _Stop(BaseException):

@@ -4,16 +4,21 @@ uses the result of the first."""
 from __future__ import annotations
 
 import enum
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ..seam.levels import Value, innermost
+from ..facts.lock import probe
+from ..seam.levels import Value, bottom, innermost
+from ..seam.user_code import watched
+from ..tape.saved import Pack, Unpack
 from ..torch_private.dispatcher import OpOverload, OpOverloadPacket
 from ..torch_private.mode_stacks import TorchDispatchMode
 from ..torch_private.pytrees import pytree
+from .frame import hooks_of_the_user
 
 _aten = torch.ops.aten
 SAC_IGNORED_OPS: set[Any] = {
@@ -61,22 +66,40 @@ class SelectiveCheckpointContext:
 
 
 Policy = Callable[..., CheckpointPolicy | bool]
+Hooks = tuple[Pack, Unpack]
+
+# Whether the installed torch lets hooks for saved tensors see what a policy saves, by which option.
+_ANSWERS = {"TypeError": False, "True 2, False 1, None 1 and a FutureWarning": True}
+HOOKS_ARE_AN_OPTION = _ANSWERS[probe("checkpoint", "hooks that see what a policy saves")]
 
 
 class _Cached:
-    """One tensor of a cached result, with its version and original device."""
+    """One tensor of a cached result, with its version and original device. ``hooks``: what packs
+    and unpacks it."""
 
-    def __init__(self, t: torch.Tensor, offload: bool) -> None:
+    def __init__(self, t: torch.Tensor, offload: bool, hooks: Hooks | None) -> None:
         self.device = t.device
-        self.tensor = t.cpu() if offload else t
-        self.version = self.tensor._version
+        stored = t.cpu() if offload else t
+        self.payload: Any = stored if hooks is None else watched(hooks[0], stored.detach())
+        self.unpack = None if hooks is None else hooks[1]
+        self.version = self._version()
+
+    def _version(self) -> int | None:
+        return self.payload._version if isinstance(self.payload, torch.Tensor) else None
 
     def take(self, allow_mutation: bool) -> torch.Tensor:
-        if self.tensor._version != self.version and not allow_mutation:
+        if self._version() != self.version and not allow_mutation:
             raise RuntimeError(
                 "Tensor cached during selective activation checkpoint has been mutated"
             )
-        return self.tensor.detach().to(self.device)
+        t = self.payload if self.unpack is None else watched(self.unpack, self.payload)
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(
+                "Output of saved tensor unpack_hook expected to be a Tensor but got result "
+                f"of type {type(t).__name__}"
+            )
+        plain: torch.Tensor = bottom(t)
+        return plain.detach().to(self.device)
 
 
 class _Results:
@@ -119,9 +142,28 @@ def runs_again(func: Any) -> bool:
 
 
 class _FirstRun(_KernelMode):
+    """``respect_saved_tensors_hooks``: the option of that name of the checkpoint around it."""
+
+    respect_saved_tensors_hooks: bool | None = None
+
     def __init__(self, results: _Results, policy: Policy) -> None:
         super().__init__(results)
         self.policy = policy
+
+    def _hooks(self) -> Hooks | None:
+        """What is to pack a result that the policy saves."""
+        hooks = hooks_of_the_user() if HOOKS_ARE_AN_OPTION else None
+        if hooks is None or self.respect_saved_tensors_hooks:
+            return hooks
+        if self.respect_saved_tensors_hooks is None:
+            warnings.warn(
+                "Hooks for saved tensors are around a checkpoint with a policy. They do not see "
+                "what the policy saves, and a later torch will let them. Say which by "
+                "respect_saved_tensors_hooks=True or False.",
+                FutureWarning,
+                stacklevel=2,
+            )
+        return None
 
     def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
@@ -130,8 +172,9 @@ class _FirstRun(_KernelMode):
         )
         offload = wish in OFFLOADED
         if (wish is True or wish in _SAVED or offload) and not runs_again(func):
+            hooks = self._hooks()
             self.results.cached[call] = pytree.tree_map(
-                lambda t: _Cached(t, offload) if isinstance(t, torch.Tensor) else t, out
+                lambda t: _Cached(t, offload, hooks) if isinstance(t, torch.Tensor) else t, out
             )
         return out
 
@@ -140,6 +183,13 @@ def policy_of_context(context: Any) -> Policy | None:
     """The policy, if ``context`` is the first one of
     :func:`create_selective_checkpoint_contexts`."""
     return context.policy if isinstance(context, _FirstRun) else None
+
+
+def respect_hooks(context: Any, wish: bool | None) -> None:
+    """Let ``context`` know the option ``respect_saved_tensors_hooks``, if it is the first one of
+    :func:`create_selective_checkpoint_contexts`."""
+    if isinstance(context, _FirstRun):
+        context.respect_saved_tensors_hooks = wish
 
 
 class _SecondRun(_KernelMode):

@@ -119,22 +119,11 @@ def _surroundings_by_name(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    *,
-    respect_saved_tensors_hooks: bool | None = None,
     **options: Any,
 ) -> Iterator[None]:
     """As torch's from 2.14 on."""
     ours = _surroundings_of_values(function, args, kwargs, **options)
-    if ours is None:
-        options["respect_saved_tensors_hooks"] = respect_saved_tensors_hooks
-        torchs: Iterator[None] = _checkpointed(function, args, kwargs, **options)
-        return torchs
-    if respect_saved_tensors_hooks:
-        raise RuntimeError(
-            "checkpoint of runtime tensors has no respect_saved_tensors_hooks: saved-tensor hooks "
-            f"see what the function saves when it runs again.{here()}"
-        )
-    return ours
+    return ours or _checkpointed(function, args, kwargs, **options)
 
 
 def _surroundings_of_values(
@@ -146,6 +135,7 @@ def _surroundings_of_values(
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
+    respect_saved_tensors_hooks: bool | None = None,
 ) -> Iterator[None] | None:
     """The generator of this package, if the function computes with its values."""
     # here, since traces import sympy
@@ -165,6 +155,7 @@ def _surroundings_of_values(
             determinism_check=determinism_check,
             debug=debug,
             early_stop=early_stop,
+            respect_saved_tensors_hooks=respect_saved_tensors_hooks,
         ):
             yield
 

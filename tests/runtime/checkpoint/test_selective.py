@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import pytest
 import torch
 
 import runtime
+import runtime.checkpoint
 from runtime import unwrap
 from runtime.checkpoint import (
     CheckpointPolicy,
@@ -16,9 +18,11 @@ from runtime.checkpoint import (
     checkpoint,
     create_selective_checkpoint_contexts,
 )
+from runtime.checkpoint.selective import HOOKS_ARE_AN_OPTION
 
 aten = torch.ops.aten
 once = functools.partial(checkpoint, use_reentrant=False)
+saving = functools.partial(create_selective_checkpoint_contexts, [aten.sin.default])
 
 
 def leaf(*data: float) -> Any:
@@ -174,3 +178,99 @@ class TestSelective:
         assert (
             "Please update the OpOverloadPacket to a specific OpOverload" in str(caught.value)
         ) is packet
+
+
+class Stored:
+    """A pair of hooks, and what they stored and gave back."""
+
+    def __init__(self, lib: Any) -> None:
+        self.packed: list[Any] = []
+        self.unpacked = 0
+        self.hooks = lib.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+
+    def pack(self, t: Any) -> list[Any]:
+        self.packed.append(t.tolist())
+        return [t * 2]
+
+    def unpack(self, stored: list[Any]) -> Any:
+        self.unpacked += 1
+        return stored[0] / 2
+
+
+@pytest.mark.skipif(
+    not HOOKS_ARE_AN_OPTION, reason="torch's checkpoint has no respect_saved_tensors_hooks"
+)
+class TestHooks:
+    @staticmethod
+    def run(lib: Any, ckpt: Any, wrap: Any = lambda f: f, **options: Any) -> list[Any]:
+        x = lib.tensor([1.0, 2.0], requires_grad=True)
+        stored = Stored(lib)
+        contexts = functools.partial(ckpt.create_selective_checkpoint_contexts, [aten.sin.default])
+        with warnings.catch_warnings(record=True) as said, stored.hooks:
+            warnings.simplefilter("always")
+            y = ckpt.checkpoint(
+                wrap(lambda x: x.sin().exp().sin().cos()),
+                x,
+                use_reentrant=False,
+                context_fn=contexts,
+                **options,
+            )
+        y.sum().backward()
+        kinds = [w.category for w in said]
+        return [x.grad.tolist(), stored.packed, stored.unpacked, kinds]
+
+    @pytest.mark.parametrize(
+        "options", [{"respect_saved_tensors_hooks": wish} for wish in (True, False, None)] + [{}]
+    )
+    def test_hooks_see_what_the_policy_saves_if_they_are_to(self, options: Any) -> None:
+        found = self.run(runtime, runtime.checkpoint, **options)
+        assert found == self.run(torch, torch.utils.checkpoint, **options)
+        respected = options.get("respect_saved_tensors_hooks")
+        assert len(found[1]) == (3 if respected else 1)  # the argument, and two sines
+        assert bool(found[3]) is (respected is None)
+
+    def test_hooks_around_a_checkpoint_within_another_see_it(self) -> None:
+        def nested(ckpt: Any) -> Any:
+            return lambda f: lambda x: ckpt.checkpoint(f, x, use_reentrant=False)
+
+        options = {"respect_saved_tensors_hooks": True}
+        found = self.run(runtime, runtime.checkpoint, nested(runtime.checkpoint), **options)
+        assert found == self.run(
+            torch, torch.utils.checkpoint, nested(torch.utils.checkpoint), **options
+        )
+        assert len(found[1]) == 3
+
+    @pytest.mark.parametrize("lib", [runtime, torch])
+    def test_what_hooks_store_may_not_be_written_to(self, lib: Any) -> None:
+        ckpt = runtime.checkpoint if lib is runtime else torch.utils.checkpoint
+        stored: list[Any] = []
+
+        def pack(t: Any) -> Any:
+            stored.append(t.clone())
+            return stored[-1]
+
+        x = lib.tensor([1.0], requires_grad=True)
+        with lib.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            y = ckpt.checkpoint(
+                lambda x: x.sin().exp(),
+                x,
+                use_reentrant=False,
+                context_fn=functools.partial(
+                    ckpt.create_selective_checkpoint_contexts, [aten.sin.default]
+                ),
+                respect_saved_tensors_hooks=True,
+            )
+        stored[-1].add_(1)
+        with pytest.raises(RuntimeError, match="has been mutated"):
+            y.backward()
+
+    def test_what_hooks_give_back_is_a_tensor(self) -> None:
+        with runtime.autograd.graph.saved_tensors_hooks(
+            lambda t: t,
+            lambda t: t if t.requires_grad else "word",  # type: ignore[arg-type, return-value]
+        ):
+            y = once(
+                lambda x: x.sin().exp(), leaf(), context_fn=saving, respect_saved_tensors_hooks=True
+            )
+        with pytest.raises(TypeError, match="expected to be a Tensor but got result of type str"):
+            y.sum().backward()

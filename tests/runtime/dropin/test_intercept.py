@@ -4,6 +4,7 @@ refused, and is never silently wrong."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 import runtime
 from runtime import jit
 from runtime.aot import make_fx
+from runtime.checkpoint import create_selective_checkpoint_contexts
+from runtime.checkpoint.selective import HOOKS_ARE_AN_OPTION
 from runtime.func import functionalize, grad, vmap
 
 
@@ -120,6 +123,32 @@ def test_torchs_checkpoint_gives_the_gradient(reentrant: bool) -> None:
     leaf = runtime.wrap(x.clone(), True)
     checkpoint(lambda v: v.exp() * v, leaf, use_reentrant=reentrant).sum().backward()
     torch.testing.assert_close(runtime.unwrap(leaf.grad), (x + 1) * x.exp())
+
+
+@pytest.mark.skipif(
+    not HOOKS_ARE_AN_OPTION, reason="torch's checkpoint has no respect_saved_tensors_hooks"
+)
+@pytest.mark.parametrize("respected", [True, False])
+def test_torchs_checkpoint_shows_what_a_policy_saves_to_the_hooks_around(respected: bool) -> None:
+    packed: list[Any] = []
+
+    def pack(t: Any) -> Any:
+        packed.append(runtime.unwrap(t).detach())
+        return t
+
+    policy = partial(create_selective_checkpoint_contexts, [torch.ops.aten.exp.default])
+    leaf = runtime.wrap(x.clone(), True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = checkpoint(
+            lambda v: v.exp().sin(),
+            leaf,
+            use_reentrant=False,
+            context_fn=policy,
+            respect_saved_tensors_hooks=respected,
+        )
+    y.sum().backward()
+    torch.testing.assert_close(packed, [x, x.exp()] if respected else [x])
+    torch.testing.assert_close(runtime.unwrap(leaf.grad), x.exp().cos() * x.exp())
 
 
 def _linear(x: Any) -> Any:
