@@ -82,6 +82,7 @@ def make_fx(
     record_stack_traces: bool = False,
     proxy_module_inputs: bool = False,
     _disable_torch_fn_metadata_mode: bool = False,
+    dynamic_shapes: Any = None,
 ) -> Callable[..., fx.GraphModule]:
     """``make_fx(f)(*args)`` runs ``f`` on ``args`` and returns the ATen calls that it made as a
     ``GraphModule`` of the same signature.
@@ -115,6 +116,7 @@ def make_fx(
     - ``_allow_fake_constant``: it changes nothing. ``f`` may always close over fake tensors of the
       mode of the trace.
     - ``_disable_torch_fn_metadata_mode``: no ``torch_fn``.
+    - ``dynamic_shapes``, which torch has since 2.14, is refused.
 
     ``node.meta["val"]`` is a fake tensor in every mode. The generator of random numbers advances as
     by a call of ``f``, except on fake tensors. In the modes ``fake`` and ``symbolic`` a size or a
@@ -122,6 +124,10 @@ def make_fx(
     ``ValueError`` for another ``tracing_mode``. ``RuntimeError`` with the line of ``f`` if ``f``
     reads a value in Python.
     """
+    if dynamic_shapes is not None:
+        raise RuntimeError(
+            "make_fx has no dynamic_shapes. tracing_mode='symbolic' makes each size a symbol"
+        )
     if tracing_mode not in _MODES:
         raise ValueError(f"tracing_mode must be 'real', 'fake' or 'symbolic', got {tracing_mode!r}")
 

@@ -270,6 +270,12 @@ def test_what_a_saved_program_cannot_hold_is_refused_with_its_line() -> None:
 
 def test_make_fx_has_the_keywords_of_torchs() -> None:
     ours, theirs = (inspect.signature(f).parameters for f in (make_fx, proxy_tensor.make_fx))
-    assert [(p.name, p.kind, p.default) for p in ours.values()] == [
+    later = {"dynamic_shapes"} - theirs.keys()
+    assert [(p.name, p.kind, p.default) for p in ours.values() if p.name not in later] == [
         (p.name, p.kind, p.default) for p in theirs.values()
     ]
+
+
+def test_make_fx_takes_no_description_of_sizes() -> None:
+    with pytest.raises(RuntimeError, match="make_fx has no dynamic_shapes"):
+        make_fx(torch.sin, tracing_mode="fake", dynamic_shapes={"input": None})
