@@ -60,8 +60,9 @@ def tells_of_the_harness(bad: BadInput, done: Outcome) -> bool:
 def test_a_command_that_hangs_or_writes_elsewhere_would_be_noticed(
     tried: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.bad_inputs.trial.LIMIT", 0.3)
-    assert attempt("sleep", tried, lambda _: __import__("time").sleep(5)).code is None
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.bad_inputs.trial.LIMIT", 0.3)
+        assert attempt("sleep", tried, lambda _: __import__("time").sleep(5)).code is None
     elsewhere = tried.parents[1] / "elsewhere"
     assert attempt("write", tried, lambda _: elsewhere.write_text("x") and 0).outside == (
         f"open {elsewhere}",
