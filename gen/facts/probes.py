@@ -262,6 +262,7 @@ def _questions() -> Iterator[tuple[str, Callable[[], str]]]:
         for dtype in DTYPES:
             yield f"{op}: dtypes with {_name(dtype)}", partial(_promoted, promoting, dtype)
     yield "checkpoint: hooks that see what a policy saves", _hooks_of_a_policy
+    yield "checkpoint: without a function", _decorated
 
 
 def _answer(ask: Callable[[], str]) -> str:
@@ -372,6 +373,12 @@ def _seen_by_hooks(respected: bool | None) -> str:
             respect_saved_tensors_hooks=respected,
         )
     return " and a ".join([str(len(seen)), *sorted({w.category.__name__ for w in said})])
+
+
+def _decorated() -> str:
+    """What a function gives that is checkpointed by a decorator."""
+    decorator: Any = checkpoint(use_reentrant=False)  # type: ignore[call-arg]
+    return str(decorator(torch.abs)(-torch.ones(())).item())
 
 
 def _normalized(x: Tensor) -> Tensor:

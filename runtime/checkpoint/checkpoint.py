@@ -4,6 +4,7 @@ default, as a region of a program that is captured (:mod:`.captured`), or reentr
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,6 +14,7 @@ import torch
 
 from .. import autograd
 from ..autograd.function import Function
+from ..facts.lock import probe
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..tape.running import RUNNING
@@ -142,14 +144,14 @@ def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManag
     return nullcontext(), nullcontext()
 
 
-def _warn(name: str) -> None:
-    """Warn a caller that did not pass ``use_reentrant``."""
+def _warn(name: str, stacklevel: int) -> None:
+    """Warn a caller, so many frames up, that did not pass ``use_reentrant``."""
     warnings.warn(
         (
             f"{name}: the use_reentrant parameter should be passed explicitly. True, which "
             "is taken now, runs a backward pass within the backward pass; False has fewer limits."
         ),
-        stacklevel=3,
+        stacklevel=stacklevel,
     )
 
 
@@ -160,8 +162,30 @@ _NOT_REENTRANT = (
 )
 
 
+# Whether checkpoint makes a decorator if it gets no function.
+_DECORATES = {"TypeError": False, "1.0": True}[probe("checkpoint", "without a function")]
+
+
+class _Checkpointed:
+    """A function that is checkpointed in each call, as a function or as a method of a class."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.function = function
+        self.options = options
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return _run(self.function, args, kwargs, **self.options)
+
+    def __get__(self, instance: Any, owner: Any = None) -> _Checkpointed:
+        bind = getattr(self.function, "__get__", None)
+        if instance is None or bind is None:
+            return self
+        return _Checkpointed(bind(instance, owner), self.options)
+
+
 def checkpoint(
-    function: Callable[..., Any],
+    function: Callable[..., Any] | None = None,
     *args: Any,
     use_reentrant: bool | None = None,
     context_fn: Contexts = noop_context_fn,
@@ -186,41 +210,62 @@ def checkpoint(
     tensors see what a policy of ``context_fn`` saves, ``False`` does not. Without it they do not,
     and a ``FutureWarning`` says so.
 
+    Without a function it returns a decorator with the options, where torch's does.
+
     Inside a function that is compiled (``runtime.aot``) the call marks its part of the graph. The
     compiled backward computes the values of this part again. Random numbers are drawn once. What
     the function writes to older tensors, such as the statistics of batch norm, it writes twice.
     """
+    options = {
+        "use_reentrant": use_reentrant,
+        "preserve_rng_state": kwargs.pop("preserve_rng_state", True),
+        "context_fn": context_fn,
+        "determinism_check": determinism_check,
+        "debug": debug,
+        "early_stop": early_stop,
+        _RESPECT: kwargs.pop(_RESPECT, None) if HOOKS_ARE_AN_OPTION else None,
+    }
+    if function is not None or args or not _DECORATES:
+        return _run(function, args, kwargs, **options)
+    _refuse_keywords(kwargs)
+    return functools.partial(_Checkpointed, options=options)
+
+
+def _refuse_keywords(kwargs: dict[str, Any]) -> None:
+    if kwargs:
+        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+
+
+def _run(
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    use_reentrant: bool | None,
+    preserve_rng_state: bool,
+    **options: Any,
+) -> Any:
+    """As :func:`checkpoint`. ``options``: those of a checkpoint that is not reentrant."""
     if use_reentrant is None:
-        _warn("torch.utils.checkpoint")
+        _warn("torch.utils.checkpoint", 4)
         use_reentrant = True
-    preserve_rng_state = kwargs.pop("preserve_rng_state", True)
-    respected = kwargs.pop(_RESPECT, None) if HOOKS_ARE_AN_OPTION else None
-    if use_reentrant:
-        if kwargs:
-            raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
-        if context_fn is not noop_context_fn or debug or respected is not None:
-            raise ValueError(
-                f"Passing {_NOT_REENTRANT} is only supported when use_reentrant=False."
-            )
-        if running_traces():
-            first, again = noop_context_fn()
-            with captured(function, args, {}, first, again, stops=False) as run:
-                results = function(*args)
-            run.follow(results)
-            return results
-        return CheckpointFunction.apply(function, preserve_rng_state, *args)
-    with surroundings(
-        function,
-        args,
-        kwargs,
-        preserve_rng_state=preserve_rng_state,
-        context_fn=context_fn,
-        determinism_check=determinism_check,
-        debug=debug,
-        early_stop=early_stop,
-        respect_saved_tensors_hooks=respected,
+    if not use_reentrant:
+        with surroundings(function, args, kwargs, preserve_rng_state=preserve_rng_state, **options):
+            return function(*args, **kwargs)
+    _refuse_keywords(kwargs)
+    if (
+        options["context_fn"] is not noop_context_fn
+        or options["debug"]
+        or options[_RESPECT] is not None
     ):
-        return function(*args, **kwargs)
+        raise ValueError(f"Passing {_NOT_REENTRANT} is only supported when use_reentrant=False.")
+    if running_traces():
+        first, again = noop_context_fn()
+        with captured(function, args, {}, first, again, stops=False) as run:
+            results = function(*args)
+        run.follow(results)
+        return results
+    return CheckpointFunction.apply(function, preserve_rng_state, *args)
 
 
 @contextmanager
@@ -282,11 +327,10 @@ def checkpoint_sequential(
     in ``segments`` of equal length. All segments but the last are checkpointed.
     ``preserve_rng_state``: as for :func:`checkpoint`."""
     if use_reentrant is None:
-        _warn("torch.utils.checkpoint.checkpoint_sequential")
+        _warn("torch.utils.checkpoint.checkpoint_sequential", 3)
         use_reentrant = True
     preserve = kwargs.pop("preserve_rng_state", True)
-    if kwargs:
-        raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
+    _refuse_keywords(kwargs)
     layers: list[Callable[[Any], Any]] = (
         list(functions.children())
         if isinstance(functions, torch.nn.Sequential)

@@ -6,6 +6,7 @@ import functools
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ from runtime.checkpoint import (
     set_checkpoint_debug_enabled,
     set_checkpoint_early_stop,
 )
-from runtime.checkpoint.checkpoint import POLICY
+from runtime.checkpoint.checkpoint import _DECORATES, POLICY
 from runtime.checkpoint.state import Surroundings
 
 aten = torch.ops.aten
@@ -478,3 +479,52 @@ def test_without_grad_mode_the_first_context_is_around_the_only_run() -> None:
     for context in contexts:
         with context as value:
             assert value is None
+
+
+@pytest.mark.skipif(not _DECORATES, reason="torch's checkpoint is no decorator")
+class TestDecorator:
+    @staticmethod
+    def runs(checkpoint: Any, leaf: Any) -> list[Any]:
+        calls: list[str] = []
+
+        @checkpoint(use_reentrant=False, early_stop=False)  # type: ignore[untyped-decorator]
+        def f(x: Any, *, debug: int) -> Any:
+            """Call with a keyword that is an option's name."""
+            calls.append("f")
+            return x.sin().exp() * debug
+
+        class Layer:
+            scale = 2
+
+            @checkpoint(use_reentrant=True)  # type: ignore[untyped-decorator]
+            def method(self, x: Any) -> Any:
+                calls.append("method")
+                return x.sin() * self.scale
+
+        x = leaf([1.0, 2.0], requires_grad=True)
+        f(x, debug=3).sum().backward()
+        Layer().method(x).sum().backward()
+        return [x.grad.tolist(), calls, f.__name__, f.__doc__, Layer.method.__name__]
+
+    def test_a_function_and_a_method_are_checkpointed_in_each_call(self) -> None:
+        found = self.runs(checkpoint, runtime.tensor)
+        assert found == self.runs(torch.utils.checkpoint.checkpoint, torch.tensor)
+        assert found[1] == ["f", "f", "method", "method"]
+
+    @pytest.mark.parametrize("lib", [ckpt, torch.utils.checkpoint])
+    def test_other_keywords_need_a_function(self, lib: Any) -> None:
+        with pytest.raises(ValueError, match="Unexpected keyword arguments: k"):
+            lib.checkpoint(use_reentrant=False, k=3)
+
+    def test_the_caller_is_told_that_the_form_should_be_named(self) -> None:
+        with pytest.warns(UserWarning, match="the use_reentrant") as told:
+            checkpoint()(torch.sin)(leaf())
+        assert [w.filename for w in told] == [__file__]
+
+
+def test_a_checkpoint_of_nothing_is_refused_where_it_is_no_decorator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(import_module("runtime.checkpoint.checkpoint"), "_DECORATES", False)
+    with pytest.raises(TypeError):
+        checkpoint(use_reentrant=False)
