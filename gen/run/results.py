@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import UnionType
@@ -140,8 +141,7 @@ class Writer:
 
     def lines(self, lines: Sequence[str]) -> None:
         """Write the lines of cells, each from :func:`line_of`."""
-        self._file.write("".join(f"{line}\n" for line in lines))
-        self._file.flush()
+        self._write("".join(f"{line}\n" for line in lines))
         self.cells += len(lines)
 
     def close(self, end: Mapping[str, Any]) -> None:
@@ -154,8 +154,17 @@ class Writer:
         self.path.unlink()
 
     def _line(self, data: Mapping[str, Any]) -> None:
-        self._file.write(_json(data) + "\n")
-        self._file.flush()
+        self._write(_json(data) + "\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError:
+            # else it is written again, and fails again, when the file is collected
+            with suppress(OSError):
+                self._file.close()
+            raise
 
 
 def _end_of_cells(file: IO[bytes]) -> int:
