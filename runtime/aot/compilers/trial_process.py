@@ -156,12 +156,12 @@ def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[An
     _set_state(head["state"])
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     loaded: Any = GraphPickler.loads(content, mode)
-    graph, inputs, config = loaded
-    return (
-        _with_code(graph),
-        inputs,
-        importlib.import_module("torch._inductor.config").patch(config),
-    )
+    graph, inputs, wanted = loaded
+    config = importlib.import_module("torch._inductor.config")
+    here = config.get_config_copy()
+    # torch warns of each option that it will drop, when it is set
+    changed = {name: v for name, v in wanted.items() if name not in here or here[name] != v}
+    return _with_code(graph), inputs, config.patch(changed)
 
 
 def _with_code(module: fx.GraphModule) -> fx.GraphModule:
