@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import runtime
+from runtime.facts.lock import probe
 
 from ..scenarios import OURS, same
 
@@ -130,10 +131,17 @@ def test_leaves_may_ask_for_gradients_of_another_dtype(dtype: Any) -> None:
     same(scenario)
 
 
-def test_the_dtype_of_gradients_belongs_to_leaves_and_is_settled_before_the_first() -> None:
-    x = leaf(1.0)
+def test_the_dtype_of_gradients_of_a_result_is_told_where_torch_tells_it() -> None:
+    result = leaf(1.0) * 2
+    if probe("refused", "grad_dtype of a result") == "runs":
+        assert result.grad_dtype is (torch.ones(1, requires_grad=True) * 2).grad_dtype
+        return
     with pytest.raises(RuntimeError, match="can only be accessed on leaf tensors"):
-        _ = (x * 2).grad_dtype
+        _ = result.grad_dtype
+
+
+def test_the_dtype_of_gradients_is_set_of_leaves_and_before_the_first() -> None:
+    x = leaf(1.0)
     with pytest.raises(RuntimeError, match="can only be set on leaf tensors"):
         (x * 2).grad_dtype = torch.float64
     with pytest.raises(RuntimeError, match=r"must be a torch\.dtype or None, but got int"):
