@@ -3,6 +3,12 @@
 import gc
 
 import pytest
+import torch
+
+# Some tests fork a process that differentiates by torch. Its engine starts with the first backward
+# pass, and with a thread for each device, after which a fork cannot use it. A fake tensor makes a
+# torch that is built for CUDA count a device where there is none. So the engine starts before both.
+torch.ones((), requires_grad=True).backward()
 
 
 @pytest.fixture(scope="module", autouse=True)
