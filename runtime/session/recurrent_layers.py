@@ -23,6 +23,7 @@ from ..seam.memory import is_shell
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
 from ..tape import view_history
 from ..tape.nodes import OpNode
+from ..torch_private.dispatcher import DispatchKey
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.native_autograd import increment_version
 from .composite import (
@@ -410,6 +411,25 @@ def _pad_packed(
     return out if batch_first else out.transpose(0, 1), lengths
 
 
+def _with_states_as_given(overload: Any) -> None:
+    """Let torch's decomposition of ``lstm`` return last states of the shapes of the first ones. In
+    torch 2.12 they have one dimension too many."""
+    theirs = overload.py_kernels[DispatchKey.CompositeImplicitAutograd]
+
+    def run(x: Any, hx: Any, *rest: Any, **named: Any) -> Any:
+        out, *states = theirs(x, hx, *rest, **named)
+        pairs = zip(states, hx, strict=True)
+        return out, *(
+            last if last.dim() == first.dim() else last.reshape(first.shape)
+            for last, first in pairs
+        )
+
+    for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd):
+        overload.py_kernels[key] = run
+        overload._uncache_dispatch(key)
+
+
+_with_states_as_given(aten.lstm.input)
 _pass_on_pad_packed = passing_on(aten._pad_packed_sequence.default)
 
 LIBRARY.impl("_pad_packed_sequence", _pad_packed, SNAPSHOT.name, with_keyset=True)

@@ -153,6 +153,10 @@ def test_the_dtype_of_gradients_is_set_of_leaves_and_before_the_first() -> None:
         x.grad = torch.zeros(1, dtype=torch.float64)
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.autograd.grad_mode, "enforce_grad_layout_policy"),
+    reason="this torch always enforces the layout of gradients, as 2.12 does",
+)
 @pytest.mark.parametrize("enforced", [True, False])
 def test_the_layout_of_gradients_need_not_be_enforced(enforced: bool) -> None:
     def scenario(lib: Any) -> Any:
