@@ -15,7 +15,9 @@ from runtime.aot import aot_function, export, nop
 from runtime.checkpoint import checkpoint
 from runtime.func import vmap
 
-GENERATOR = torch.Generator()
+from ..watched_generators import HAVE_NATIVE, Generator
+
+GENERATOR = Generator()
 
 
 def seeds(x: Any) -> Any:
@@ -87,17 +89,17 @@ def seeds_at_the_bound(x: Any) -> Any:
 
 
 def makes_a_generator(x: Any) -> Any:
-    g = torch.Generator().manual_seed(5)
+    g = Generator().manual_seed(5)
     return x + torch.rand(2, generator=g) * torch.rand(2, generator=g)
 
 
 def makes_one_of_the_default_seed(x: Any) -> Any:
-    held = [torch.Generator()]
+    held = [Generator()]
     return x + torch.rand(2, generator=held[0])
 
 
 def makes_two(x: Any) -> Any:
-    g, others = torch.Generator().manual_seed(5), {"a": torch.Generator().manual_seed(6)}
+    g, others = Generator().manual_seed(5), {"a": Generator().manual_seed(6)}
     return (
         x
         + torch.rand(2, generator=g) * torch.rand(2, generator=others["a"])
@@ -106,7 +108,7 @@ def makes_two(x: Any) -> Any:
 
 
 def draws_from_one_that_is_given_by_position(x: Any) -> Any:
-    g = torch.Generator().manual_seed(5)
+    g = Generator().manual_seed(5)
     y = torch.poisson(x + 5, generator=GENERATOR) + torch.rand(2) * torch.rand(
         2, generator=GENERATOR
     )
@@ -114,7 +116,7 @@ def draws_from_one_that_is_given_by_position(x: Any) -> Any:
 
 
 def draws_from_one_in_a_cycle(x: Any) -> Any:
-    held: list[Any] = [torch.Generator().manual_seed(5)]
+    held: list[Any] = [Generator().manual_seed(5)]
     held.append(held)
     return x + torch.rand(2, generator=held[0])
 
@@ -207,6 +209,16 @@ REFUSED = [
     restores_a_later_state,
     seeds_at_the_bound,
 ]
+
+
+@pytest.mark.skipif(HAVE_NATIVE, reason="torch's own generators take weak references")
+def test_a_generator_without_weak_references_is_refused_with_the_line() -> None:
+    def program(x: Any) -> Any:
+        own = torch.Generator().manual_seed(3)
+        return x + torch.rand(2, generator=own)
+
+    with pytest.raises(RuntimeError, match=r"the installed torch has none.*generator=own"):
+        aot_function(program, nop)(torch.ones(2))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -325,7 +337,7 @@ def test_an_op_of_another_library_may_draw() -> None:
 
 
 class Holder:
-    generator = torch.Generator()
+    generator = Generator()
 
 
 def test_the_first_call_draws_as_the_program_from_a_generator_that_is_first_met_at_a_draw() -> None:
@@ -352,7 +364,7 @@ HELD: dict[str, tuple[Callable[[torch.Generator], Any], Callable[[Any], torch.Ge
 @pytest.mark.parametrize("kind", HELD)
 def test_a_generator_of_the_caller_goes_on_though_it_was_just_seeded(kind: str) -> None:
     hold, of = HELD[kind]
-    holder, same = hold(torch.Generator().manual_seed(3)), torch.Generator().manual_seed(3)
+    holder, same = hold(Generator().manual_seed(3)), Generator().manual_seed(3)
     compiled = aot_function(lambda x: x + torch.rand(2, generator=of(holder)), nop)
     assert all(
         torch.equal(compiled(torch.zeros(2)), torch.rand(2, generator=same)) for _ in range(3)
@@ -361,9 +373,9 @@ def test_a_generator_of_the_caller_goes_on_though_it_was_just_seeded(kind: str) 
 
 def test_a_generator_that_is_passed_and_not_kept_is_that_of_its_call() -> None:
     compiled = aot_function(lambda x, g: x + torch.rand(2, generator=g), nop)
-    found = [compiled(torch.zeros(2), torch.Generator().manual_seed(seed)) for seed in (3, 4, 3)]
+    found = [compiled(torch.zeros(2), Generator().manual_seed(seed)) for seed in (3, 4, 3)]
     assert all(
-        torch.equal(a, torch.rand(2, generator=torch.Generator().manual_seed(seed)))
+        torch.equal(a, torch.rand(2, generator=Generator().manual_seed(seed)))
         for a, seed in zip(found, (3, 4, 3), strict=True)
     )
 
@@ -371,20 +383,20 @@ def test_a_generator_that_is_passed_and_not_kept_is_that_of_its_call() -> None:
 def test_a_generator_that_no_variable_has_is_refused_with_the_line() -> None:
     with pytest.raises(
         RuntimeError,
-        match=r"Keep it in a variable\. It happened at .*torch\.Generator\(\)\.manual_seed\(3\)",
+        match=r"Keep it in a variable\. It happened at .*Generator\(\)\.manual_seed\(3\)",
     ):
-        aot_function(lambda x: x + torch.rand(2, generator=torch.Generator().manual_seed(3)), nop)(
+        aot_function(lambda x: x + torch.rand(2, generator=Generator().manual_seed(3)), nop)(
             torch.zeros(2)
         )
 
 
 def test_a_generator_that_the_program_gives_a_state_is_refused() -> None:
     def program(x: Any) -> Any:
-        g = torch.Generator()
+        g = Generator()
         g.set_state(used)
         return x + torch.rand(2, generator=g)
 
-    own = torch.Generator().manual_seed(3)
+    own = Generator().manual_seed(3)
     torch.rand(2, generator=own)
     used = own.get_state()
     with pytest.raises(RuntimeError, match="its state is that of no seed below"):
@@ -403,7 +415,7 @@ def test_a_generator_of_the_cpu_is_seeded_by_each_call_beside_an_accelerator(
 
 class Depths:
     def __init__(self) -> None:
-        self.held = [[torch.Generator().manual_seed(3)]]
+        self.held = [[Generator().manual_seed(3)]]
 
 
 def test_a_generator_that_no_path_leads_to_is_refused_if_just_seeded_and_else_goes_on() -> None:
@@ -415,7 +427,7 @@ def test_a_generator_that_no_path_leads_to_is_refused_if_just_seeded_and_else_go
 
     with pytest.raises(RuntimeError, match="a generator that was just seeded"):
         aot_function(program, nop)(torch.zeros(2))
-    same = torch.Generator().manual_seed(3)
+    same = Generator().manual_seed(3)
     torch.rand(2, generator=depths.held[0][0]), torch.rand(2, generator=same)
     compiled = aot_function(program, nop)
     assert all(
@@ -428,9 +440,9 @@ def test_an_argument_is_seeded_by_each_call() -> None:
         g.manual_seed(3)
         return x + torch.rand(2, generator=g)
 
-    compiled, used = aot_function(program, nop), torch.Generator()
+    compiled, used = aot_function(program, nop), Generator()
     found = [compiled(torch.zeros(2), used) for _ in range(3)]
-    assert all(torch.equal(x, program(torch.zeros(2), torch.Generator())) for x in found)
+    assert all(torch.equal(x, program(torch.zeros(2), Generator())) for x in found)
 
 
 @pytest.mark.parametrize(
@@ -438,7 +450,7 @@ def test_an_argument_is_seeded_by_each_call() -> None:
 )
 def test_a_generator_with_a_seed_that_may_be_random_is_refused(seed: Any) -> None:
     def program(x: Any) -> Any:
-        seed(g := torch.Generator())
+        seed(g := Generator())
         return x + torch.rand(2, generator=g)
 
     with pytest.raises(RuntimeError, match="its state is that of no seed below"):
@@ -446,17 +458,13 @@ def test_a_generator_with_a_seed_that_may_be_random_is_refused(seed: Any) -> Non
 
 
 def other(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+    return Generator().manual_seed(seed)
 
 
 TAKEN: dict[str, Callable[[], torch.Generator]] = {
     "a clone": lambda: GENERATOR.clone_state(),
-    "the state of another one": lambda: (
-        (g := torch.Generator()).set_state(GENERATOR.get_state()) or g
-    ),
-    "that of the default one": lambda: (
-        (g := torch.Generator()).set_state(torch.get_rng_state()) or g
-    ),
+    "the state of another one": lambda: (g := Generator()).set_state(GENERATOR.get_state()) or g,
+    "that of the default one": lambda: (g := Generator()).set_state(torch.get_rng_state()) or g,
     "a seed and one more": lambda: other(torch.initial_seed() + 1),
     "a part of a seed": lambda: other(torch.initial_seed() % 2**32),
 }
@@ -511,7 +519,7 @@ def test_a_generator_that_the_program_makes_and_keeps_is_refused_with_the_line()
     kept: list[torch.Generator] = []
 
     def program(x: Any) -> Any:
-        kept.append(g := torch.Generator().manual_seed(3))
+        kept.append(g := Generator().manual_seed(3))
         return x + torch.rand(2, generator=g)
 
     with pytest.raises(
@@ -530,7 +538,7 @@ def test_an_exported_graph_does_not_seed_what_an_object_holds() -> None:
 
 def test_threads_draw_in_turn_from_a_generator_that_each_call_makes() -> None:
     def program(x: Any) -> Any:
-        g = torch.Generator().manual_seed(5)
+        g = Generator().manual_seed(5)
         return x + torch.rand(100_000, generator=g) * torch.rand(100_000, generator=g)
 
     compiled, x = runtime.jit(program), torch.zeros(1)

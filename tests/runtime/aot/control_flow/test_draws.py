@@ -14,6 +14,8 @@ from runtime import jit
 from runtime.aot import cond, make_fx, map, scan, while_loop
 from runtime.func import grad, grad_and_value, jvp, vmap
 
+from ...watched_generators import Generator
+
 X = torch.ones(2, 3)
 NO_BATCH: dict[str, Callable[[Any], Any]] = {  # nothing in them is a batch
     "cond without arguments": lambda x: cond(
@@ -175,11 +177,11 @@ def test_what_draws_nothing_is_one_call_for_all_elements() -> None:
     assert all(n.meta["val"].shape == (2, 3) for n in call.args[3])
 
 
-GENERATOR = torch.Generator()
+GENERATOR = Generator()
 
 
 def _own(t: Any) -> Any:
-    g = torch.Generator().manual_seed(5)
+    g = Generator().manual_seed(5)
     return t + torch.rand(2, 3, generator=g)
 
 
@@ -206,7 +208,7 @@ def _forked(x: Any) -> Any:
 
 
 def _from_own(x: Any) -> Any:
-    g = torch.Generator().manual_seed(5)
+    g = Generator().manual_seed(5)
     return _cond(x, lambda t: t + torch.rand(2, 3, generator=g)) + torch.rand(2, 3, generator=g)
 
 
