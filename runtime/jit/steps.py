@@ -98,6 +98,11 @@ class _ToldArguments(_Again):
     capture has copies of them."""
 
 
+class _Unlocked(_Again):
+    """A capture has to begin, and its call runs beside those of other threads: a capture puts
+    Python's state back, and with it what these would assign meanwhile."""
+
+
 class _Given(Ambient):
     """``containers``: those that this thread's call is given, while it captures a program."""
 
@@ -149,7 +154,11 @@ class Steps:
         self.sides = Sides()
         self.shared = SharedContainers()
         self.attributes = TensorAttributes()
-        self._assigning = threading.RLock()
+        # Whether a call may assign to Python's state; None until a program is known. Such calls run
+        # one after the other, and so do those that capture.
+        self._assigns: bool | None = None
+        self._one_by_one = threading.RLock()
+        self._runs_alone: int | None = None  # the thread that holds it
         self._found: ProgramState | None = None  # by the program that is captured last
 
         @wraps(f)
@@ -164,6 +173,8 @@ class Steps:
 
     def captures(self, args: Any, kwargs: Any) -> None:
         """See :class:`..aot.calls.compiled_function.Leading`."""
+        if self._runs_alone != threading.get_ident():
+            raise _Unlocked(self)
         given = tuple(x for x in args if not isinstance(x, _BESIDE))
         if _GIVEN.containers is None and containers_in((given, tuple(kwargs.values()))):
             raise _ToldArguments(self)
@@ -214,13 +225,27 @@ class Steps:
         """``f`` by ``run``, which runs the programs."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self.layout.places:
-                return self._result(run, args, kwargs)
-            # a number that one call reads and assigns is no other call's meanwhile
-            with self._assigning:
+            if self._assigns is False:
+                try:
+                    return self._result(run, args, kwargs)
+                except _Unlocked as unlocked:
+                    if unlocked.steps is not self:
+                        raise
+            # what one call finds and assigns is no other call's meanwhile
+            with self._alone():
                 return self._result(run, args, kwargs)
 
         return call
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While entered, no other thread captures, nor runs a call that assigns."""
+        with self._one_by_one:
+            before, self._runs_alone = self._runs_alone, threading.get_ident()
+            try:
+                yield
+            finally:
+                self._runs_alone = before
 
     def _result(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What ``run`` gives and leaves, by the program for the side that the call is on."""
@@ -241,7 +266,7 @@ class Steps:
                     before = self._before(layout, side, args, kwargs)
                     result = run(*before, *args, **kwargs)
             except _Again as again:
-                if again.steps is not self:
+                if again.steps is not self or isinstance(again, _Unlocked):
                     raise
                 if isinstance(again, _ToldArguments):
                     return self._told(run, args, kwargs, side)
@@ -398,6 +423,7 @@ class Steps:
         except RuntimeError:
             self._try_constants()
             raise
+        self._assigns = self._assigns or bool(changes)
         made += [c for c in self._state.made_anew(changes, entered.has) if c not in made]
         if self.values.take(made):
             raise self._again()
@@ -440,6 +466,7 @@ class Steps:
             begin = Beginning((), (), self.donates).of
             self._beside = Beside(_without_hooks(gradients.differentiated), begin)
             return result[0]
+        self._assigns = True
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
         for i in spent:
             flat[i] = flat[i].detach()

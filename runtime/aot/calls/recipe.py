@@ -107,6 +107,17 @@ class Recipe:
         return getattr(self.fn, "__qualname__", type(self.fn).__name__)
 
     def differentiated(self, pullback: fx.GraphModule) -> Callable[..., Any]:
-        """The pullback of one of the programs as a function, compiled in the same way."""
-        recipe = replace(self, fn=pullback, decompositions=None, num_params_buffers=0, modules=())
+        """The pullback of one of the programs as a function, compiled in the same way. It is a
+        graph, which has nothing to do with Python's state."""
+        recipe = replace(
+            self,
+            fn=pullback,
+            decompositions=None,
+            num_params_buffers=0,
+            modules=(),
+            beside=Beside,
+            starting=None,
+            before=_None(),
+            outside=OutsideArguments(),
+        )
         return self.again(recipe)

@@ -297,3 +297,37 @@ def test_a_call_does_not_write_back_a_number_that_its_program_only_reads() -> No
     meanwhile.append(lambda: setattr(t, "rate", 9.0))
     assert torch.equal(step(X), X * 4)
     assert (t.n, t.rate) == (5, 9.0)
+
+
+@pytest.mark.parametrize("kind", ["a number", "a tensor", "a list", "a tensor that is given"])
+def test_no_change_is_lost_by_threads_that_make_the_first_calls(kind: str) -> None:
+    found = torch.ones(2)
+    t = SimpleNamespace(number=0, tensor=torch.zeros(()), items=[])
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        if kind == "a tensor":
+            t.tensor = t.tensor + 1
+        elif kind == "a list":
+            t.items.append(1)
+        else:
+            t.number += 1
+        return x * found
+
+    run, n = jit(step, limit=200), 12
+    errors: list[BaseException] = []
+
+    def call(turn: int) -> None:
+        try:
+            for i in range(n):
+                run(found if kind == "a tensor that is given" and (i + turn) % 2 else X)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call, args=(turn,)) for turn in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    counted = {"a tensor": t.tensor.item(), "a list": len(t.items)}
+    assert counted.get(kind, t.number) == 4 * n
