@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import random
@@ -304,6 +305,17 @@ class Variable(Node):
     def look(self) -> tuple[Any, ...]:
         return (self.owner.get(MISSING),)
 
+    def singles(self) -> Iterable[Any]:
+        if self.had[0] is not MISSING:
+            return tuple(self.had)
+        try:
+            return (self.owner.get(),)  # its default
+        except LookupError:
+            return ()
+
+    def below(self) -> Iterable[tuple[Any, str]]:
+        return ((x, self.name) for x in self.singles())
+
     def put(self, values: tuple[Any, ...]) -> None:
         if values[0] is not MISSING:
             self.owner.set(values[0])
@@ -391,6 +403,11 @@ class Parts(Node):
 
     def look(self) -> tuple[Any, ...]:
         return self.parts(self.owner)
+
+    def singles(self) -> Iterable[Any]:
+        if not isinstance(self.owner, functools.partial):
+            return ()
+        return (*self.owner.args, *self.owner.keywords.values())
 
 
 class Position(Parts):

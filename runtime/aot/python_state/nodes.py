@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
+import torch
+
 from .values import MISSING, attributes_of, same, shown, slot_value, slots_of
 
 Label = Any
@@ -69,9 +71,9 @@ class Node:
         return ((x, self.name) for x in self.had)
 
     def singles(self) -> Iterable[Any]:
-        """The values that a program may compare with others by ``is``: what has a name, and keys.
-        Items of lists and values of dictionaries are none: a data set has many, and each would be
-        one for which a program is captured."""
+        """Give the values that a program may compare with others by ``is``: what has a name, and
+        keys. Items of lists and values of dictionaries are none: a data set has many, and each
+        would be one for which a program is captured. A tuple stands for its items."""
         return ()
 
     def holds(self) -> bool:
@@ -455,6 +457,12 @@ class Attributes(Named):
 
     def settle(self) -> None:
         self.copy = dict.fromkeys(self.copy)  # the names, and not what was there
+
+    def singles(self) -> Iterable[Any]:
+        of_module = [self.own.get(name) or {} for name in ("_parameters", "_buffers")]
+        of_module = of_module if isinstance(self.owner, torch.nn.Module) else []
+        named = itertools.chain.from_iterable(each.values() for each in of_module)
+        return (*super().singles(), *self.slots.values(), *named)
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ((x, f"{self.name}.{n}") for n, x in self.slots.items())

@@ -490,9 +490,17 @@ class ObjectGraph:
         return id(x) in self._reached
 
     def identities(self) -> set[int]:
-        """The identities of the tensors that the program may compare with another by ``is``."""
-        singles = itertools.chain.from_iterable(node.singles() for node in self.nodes)
-        return {id(x) for x in singles if isinstance(x, torch.Tensor)}
+        """Return the identities of the tensors that the program may compare with another by
+        ``is``."""
+        pending = list(itertools.chain.from_iterable(node.singles() for node in self.nodes))
+        found = self.tensors.keys() & set(self.weak)
+        while pending:
+            x = pending.pop()
+            if isinstance(x, torch.Tensor):
+                found.add(id(x))
+            elif isinstance(x, (tuple, frozenset)):
+                pending += x
+        return found
 
     def knows(self, x: Any) -> bool:
         """Whether ``x`` is a constant, or an object that was there before the program ran."""

@@ -1,8 +1,11 @@
 """Tensors that a call is given and that its program also comes to by itself: as a variable of a
 function around, an attribute, a key, a default."""
 
+import functools
+import weakref
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,15 +22,32 @@ def compiled(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+class Slotted:
+    __slots__ = ("b",)
+    b: torch.Tensor
+
+
+class Pair(NamedTuple):
+    b: torch.Tensor
+    size: int
+
+
 class Model:
     def __init__(self) -> None:
         self.w = torch.tensor([2.0, 3.0], requires_grad=True)
         self.b = torch.tensor([5.0, 7.0])
         self.names = {self.b: 1}
+        self.layer = torch.nn.Module()
+        self.layer.register_buffer("b", self.b)
+        self.layer.register_parameter("w", torch.nn.Parameter(torch.ones(2)))
 
 
 def _found(model: Model) -> dict[str, Run]:
-    w, b, names = model.w, model.b, model.names
+    w, b, names, layer = model.w, model.b, model.names, model.layer
+    slotted, pair, pairs = Slotted(), Pair(b, 2), {(b, 1): 2}
+    slotted.b = b
+    variable = ContextVar("variable", default=b)
+    reference = weakref.ref(b)
 
     def by_default(x: torch.Tensor, found: torch.Tensor = b) -> torch.Tensor:
         return x * 2 if x is found else x * 3
@@ -39,6 +59,14 @@ def _found(model: Model) -> dict[str, Run]:
         "a leaf": lambda x: (x * w).detach() if x is w else x * 3,
         "a key": lambda x: x * names.get(x, 3),
         "a default": by_default,
+        "a partial function": functools.partial(lambda x, found: x * (2 + (x is found)), found=b),
+        "a slot": lambda x: x * (2 + (x is slotted.b)),
+        "a field of a tuple": lambda x: x * (2 + (x is pair.b)),
+        "a part of a key": lambda x: x * pairs.get((x, 1), 3),
+        "a context variable": lambda x: x * (2 + (x is variable.get())),
+        "a weak reference": lambda x: x * (2 + (x is reference())),
+        "a buffer": lambda x: x * (2 + (x is layer.b)),
+        "one of the buffers": lambda x: x * (2 + any(x is y for y in layer.buffers())),
         "written to": lambda x: (b.add_(1), x * b)[1],
         "written to by the argument": lambda x: (x.add_(1), x * b)[1],
     }
