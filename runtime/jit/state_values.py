@@ -10,7 +10,7 @@ The first program keeps the numbers that it finds. One that changes becomes an a
 of the next program, which serves any value. A number that the program changes itself does so when
 it is met again, and so does a list or dictionary that it makes anew. A number of an optimizer's
 group does so when it has changed once, any other one that is changed outside when it has changed
-twice. A tensor that the program replaces is an argument at once.
+twice, and so does a tensor without grad. A tensor that the program replaces is an argument at once.
 
 Where the program asks for the type of an object, numbers stay constants but those of optimizers. So
 do those on which it fails."""
@@ -130,6 +130,9 @@ class StateValues:
                 if (of_group or not asks_types) and self._is_often(place, of_group):
                     self._numbers.add(place.key)
                     found.append(place)
+            elif _is_data(was) and _is_data(now):
+                if self._is_often(place, False):
+                    found.append(place)
             elif place.key in self._made and type(now) in _CONTAINERS:
                 found.append(place)
         return found
@@ -151,6 +154,11 @@ def _is_number(x: Any) -> bool:
     if type(x) is tuple:
         return bool(x) and all(type(y) is float for y in x)
     return type(x) is int or type(x) is float
+
+
+def _is_data(x: Any) -> bool:
+    """Return whether ``x`` is a tensor such as a batch, and no parameter."""
+    return isinstance(x, torch.Tensor) and not x.requires_grad
 
 
 def _is_symbol(x: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from ...errors import users_frame
 from ...torch_private.pytrees import pytree
 from .arguments import Call, Kind
 from .compiled_program import CompiledProgram
@@ -168,7 +169,7 @@ class Programs:
                     "Compile with dynamic=True, or pass numbers as tensors."
                 ),
                 UserWarning,
-                stacklevel=6,
+                stacklevel=users_frame()[1],
             )
         _, dropped = self._by_key.popitem(last=False)
         for around, ways in list(self.recent.items()):

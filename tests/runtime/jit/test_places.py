@@ -3,6 +3,7 @@ leaves, optimizers of others, errors."""
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
@@ -304,3 +305,57 @@ def test_gradients_from_before_a_call_are_those_of_its_own_arguments() -> None:
             and x.grad.tolist() == [3.0 * n] * 2
             and y.grad.tolist() == [10.0 + n] * 2
         )
+
+
+@pytest.mark.parametrize("holder", ["attribute", "item", "buffer"])
+def test_a_tensor_that_other_code_replaces_costs_two_more_programs(holder: str) -> None:
+    held: Any = {"attribute": SimpleNamespace(), "item": {}, "buffer": nn.Module()}[holder]
+    if holder == "buffer":
+        held.register_buffer("batch", None)
+
+    def put(batch: Tensor) -> None:
+        if holder == "item":
+            held["batch"] = batch
+        else:
+            held.batch = batch
+
+    def f(x: Tensor) -> Tensor:
+        batch = held["batch"] if holder == "item" else held.batch
+        scale: Tensor = batch.sum()
+        return x * scale
+
+    step = jit(f)
+    for n in range(1, 9):
+        put(torch.full((n,), 2.0))
+        assert torch.equal(step(torch.ones(2)), torch.full((2,), 2.0 * n))
+    assert len(step.captured) <= 5
+
+
+def test_a_training_step_on_a_batch_of_its_trainer_has_three_programs() -> None:
+    model = linear()
+    optimizer = SGD(model.parameters(), lr=0.5)
+    trainer = SimpleNamespace(batch=None)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(trainer.batch).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    expected, mine = trained(step, trainer, model), jit(step)
+    for parameter, value in zip(trained(mine, trainer, model), expected, strict=True):
+        assert torch.equal(parameter, value)
+    assert len(mine.captured) == 3
+
+
+def trained(step: Callable[[], Tensor], trainer: Any, model: nn.Module) -> list[Tensor]:
+    """Train from the present parameters, and put these back. Return those after eight steps."""
+    before = copy.deepcopy(model.state_dict())
+    batches = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        trainer.batch = torch.rand(5, 4, generator=batches)
+        step()
+    after = [p.detach().clone() for p in model.parameters()]
+    model.load_state_dict(before)
+    return after
