@@ -12,6 +12,7 @@ that are absent."""
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ _COND, _MAP, _SCAN = (
     torch.ops.higher_order.map_impl,
     torch.ops.higher_order.scan,
 )
+_WITH_GRAPHS = (_COND, _MAP, _SCAN)
 
 
 def without(
@@ -47,6 +49,62 @@ def without(
     placeholders = _placeholders(module)
     root_of = dict(zip(placeholders[len(placeholders) - len(roots) :], roots, strict=True))
     return _Writer(module, root_of, present).written(whole)
+
+
+@dataclasses.dataclass(frozen=True)
+class _GraphCall:
+    """A call of ``cond``, ``map`` or ``scan``, taken apart.
+
+        scan(step, [c], [x, y], [w])    # graphs: step; groups: [c], [x, y], [w]
+
+    The graphs take the operands of all groups in one row. ``predicate``: that of a ``cond``, one
+    value, else none. ``n_carried``: how many of the first operands a step hands to the next one.
+    ``elements``: the numbers of the operands of which each step takes one element.
+    """
+
+    predicate: tuple[Any, ...]
+    graphs: tuple[fx.Node, ...]
+    groups: tuple[Any, ...]
+    n_carried: int
+    elements: range
+
+    @classmethod
+    def of(cls, n: fx.Node) -> _GraphCall:
+        args: Any = n.args
+        if n.target is _COND:
+            predicate, if_true, if_false, *groups = args
+            return cls((predicate,), (if_true, if_false), tuple(groups), 0, range(0))
+        graph, *groups = args
+        n_carried = len(groups[0]) if n.target is _SCAN else 0
+        elements = range(n_carried, n_carried + len(groups[-2]))
+        return cls((), (graph,), tuple(groups), n_carried, elements)
+
+    @property
+    def operands(self) -> list[Any]:
+        return [a for group in self.groups for a in group]
+
+    def droppable(self, absent: set[int], modules: Sequence[fx.GraphModule]) -> set[int]:
+        """Return the numbers of the ``absent`` operands that no graph in ``modules`` uses.
+
+        One of ``elements`` stays, because the length is read from it.
+        """
+        inputs = [_placeholders(module) for module in modules]
+        unused = {
+            i for i in absent if i >= self.n_carried and not any(each[i].users for each in inputs)
+        }
+        if not self.predicate and unused.issuperset(self.elements):
+            unused.discard(self.elements[0])
+        return unused
+
+    def regroup(self, values: Sequence[Any], left_out: set[int]) -> list[Any]:
+        """Put ``values`` for all operands into groups as those of the call, except those whose
+        number is in ``left_out``."""
+        groups, start = [], 0
+        for group in self.groups:
+            numbers = range(start, start + len(group))
+            groups.append(type(group)(values[i] for i in numbers if i not in left_out))
+            start = numbers.stop
+        return groups
 
 
 class _Writer:
@@ -107,128 +165,140 @@ class _Writer:
     def _result(self, r: Any, whole: bool) -> Any:
         if not isinstance(r, fx.Node):
             return r
-        return self.kept[r] if r in self.kept else self._zero(r) if whole else None
+        if r in self.kept:
+            return self.kept[r]
+        return self._zero(r) if whole else None
 
     def _write(self, n: fx.Node) -> None:
         """Write call ``n``, or find that its value is absent."""
         origin: Origin | None = n.meta.get(ORIGIN)
         self.full[n] = self.graph.node_copy(n, self.full.__getitem__)
-        if origin is not None and origin.kind is not Kind.SUM and not origin.roots & self.present:
+        if self._is_skipped(n, origin):
             return
         operands = n.all_input_nodes
-        if n.target is operator.getitem and n.args[1] in self.gone.get(operands[0], ()):
-            return
-        absent = [a for a in operands if a not in self.kept]
-        varying = any(a in self.varying for a in operands)
         own = origin is not None and origin.kind is Kind.OWN
-        if absent and not own and self._sum(n, origin):
+        varying = own or any(a in self.varying for a in operands)
+        complete = all(a in self.kept for a in operands)
+        if not complete and not own and self._write_sum(n, origin):
             return
-        if absent and not (varying or own or _takes_no_elements(n)):
+        if not complete and not varying and not _takes_no_elements(n):
             return
-        self.kept[n] = (
-            self._pruned(n) if absent and n.target in (_COND, _MAP, _SCAN) else self._copied(n)
-        )
-        if varying or own:
+        if not complete and n.target in _WITH_GRAPHS:
+            self.kept[n] = self._write_pruned(n)
+        else:
+            self.kept[n] = self._write_copy(n)
+        if varying:
             self.varying.add(n)
 
-    def _sum(self, n: fx.Node, origin: Origin | None) -> bool:
-        """Whether ``n`` is a sum or difference of two values, one of which may be absent.
-        Then it is written."""
-        if (
-            n.target not in _SUMS
-            or n.kwargs
-            or len(n.args) != 2
-            or not all(isinstance(a, fx.Node) for a in n.args)
-        ):
+    def _is_skipped(self, n: fx.Node, origin: Origin | None) -> bool:
+        """Return whether ``n`` runs for absent cotangents alone, or is an absent result of a
+        call with several.
+
+        A sum is not skipped by its origin: :meth:`_write_sum` looks at its terms.
+        """
+        if origin is not None and origin.kind is not Kind.SUM and not origin.roots & self.present:
+            return True
+        if n.target is not operator.getitem:
+            return False
+        return n.args[1] in self.gone.get(n.all_input_nodes[0], ())
+
+    def _write_sum(self, n: fx.Node, origin: Origin | None) -> bool:
+        """Write ``n`` as its one term that is present, if it is a sum or difference of two.
+
+        Return False if ``n`` is none, or if that term may have other sizes or another dtype.
+        Then nothing is written.
+        """
+        if n.target not in _SUMS or n.kwargs or len(n.args) != 2:
             return False
         a, b = n.args
-        assert isinstance(a, fx.Node)
-        assert isinstance(b, fx.Node)
+        if not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
+            return False
         if a not in self.kept and b not in self.kept:
             return True
-        one = a if a in self.kept else b
-        if not (origin is not None and origin.kind is Kind.SUM) and not _alike(one, n):
+        term = a if a in self.kept else b
+        of_gradients = origin is not None and origin.kind is Kind.SUM
+        if not of_gradients and not _alike(term, n):
             return False
-        self.kept[n] = self.kept[one]
-        if one is b and n.target is aten.sub.Tensor:
-            self.kept[n] = self.graph.call_function(aten.neg.default, (self.kept[b],))
-            self.kept[n].meta = dict(n.meta)
-        if not _same_strides(one, n):  # a view that follows may need those of the sum
-            self.kept[n] = self.graph.call_function(
-                aten.copy.default, (self._zero(n), self.kept[n])
-            )
-            self.kept[n].meta = dict(n.meta)
-        elif self.inner and self.kept[n] is self.kept[one]:
-            self.kept[n] = self.graph.call_function(aten.clone.default, (self.kept[one],))
-            self.kept[n].meta = dict(n.meta)
-        if one in self.varying:
+        self.kept[n] = self._write_term(n, term, term is b and n.target is aten.sub.Tensor)
+        if term in self.varying:
             self.varying.add(n)
         return True
 
-    def _copied(self, n: fx.Node) -> fx.Node:
+    def _write_term(self, n: fx.Node, term: fx.Node, negative: bool) -> fx.Node:
+        """Write the value of sum ``n`` from its one ``term``, with the strides and the memory
+        that the sum has. ``negative``: the term was subtracted."""
+        value = self.kept[term]
+        if negative:
+            value = self._write_call(n, aten.neg.default, value)
+        if not _same_strides(term, n):  # a view that follows may need those of the sum
+            return self._write_call(n, aten.copy.default, self._zero(n), value)
+        if self.inner and not negative:
+            return self._write_call(n, aten.clone.default, value)
+        return value
+
+    def _write_call(self, n: fx.Node, func: OpOverload, *args: fx.Node) -> fx.Node:
+        """Write a call of ``func`` that stands for ``n`` and has its facts."""
+        call = self.graph.call_function(func, args)
+        call.meta = dict(n.meta)
+        return call
+
+    def _write_copy(self, n: fx.Node) -> fx.Node:
+        """Write ``n`` with zeros for the operands that are absent."""
         operands = n.all_input_nodes
         if all(self.kept.get(a) is self.full[a] for a in operands):
             return self.full[n]
         values = {a: self.kept[a] if a in self.kept else self._zero(a) for a in operands}
         return self.graph.node_copy(n, values.__getitem__)
 
-    def _pruned(self, n: fx.Node) -> fx.Node:
-        """Call ``n`` of ``cond``, ``map`` or ``scan`` with graphs that do not compute with its
-        absent operands."""
-        args: Any = n.args
-        graphs = args[1:3] if n.target is _COND else args[:1]
-        groups = [list(group) for group in (args[3:] if n.target is _COND else args[1:])]
-        operands: list[Any] = [a for group in groups for a in group]
-        carried = len(groups[0]) if n.target is _SCAN else 0
+    def _write_pruned(self, n: fx.Node) -> fx.Node:
+        """Write call ``n`` of ``cond``, ``map`` or ``scan`` with graphs that do not compute with
+        its absent operands."""
+        call = _GraphCall.of(n)
+        operands = call.operands
         absent = {
             i for i, a in enumerate(operands) if isinstance(a, fx.Node) and a not in self.kept
         }
-        while True:
-            writers = [self._inner(g, operands, absent, carried) for g in graphs]
-            modules = [w.written(True) for w in writers]
-            gone = set.intersection(*(w.absent_results() for w in writers))
-            # absent at the start, but a later step gives it a cotangent
-            later = {i for i in absent if i < carried and i not in gone}
-            if not later:
-                break
-            absent -= later
-        inputs = [_placeholders(m) for m in modules]
-        unused = {i for i in absent if i >= carried and not any(each[i].users for each in inputs)}
-        if n.target is not _COND and unused.issuperset(
-            elements := range(carried, carried + len(groups[-2]))
-        ):
-            unused.discard(elements[0])  # the length is read from it
-        for module, each in zip(modules, inputs, strict=True):
-            for i in unused:
-                module.graph.erase_node(each[i])
-            module.recompile()
-        given = [None if i in unused else self._given(a) for i, a in enumerate(operands)]
-        rest = iter(enumerate(given))
-        new = [
-            type(group)(v for _ in group for i, v in [next(rest)] if i not in unused)
-            for group in args[len(args) - len(groups) :]
-        ]
-        names = [self._added(m) for m in modules]
-        head = [self._given(args[0])] if n.target is _COND else []
+        modules, self.gone[n] = self._write_graphs(call, absent)
+        unused = call.droppable(absent, modules)
+        for module in modules:
+            _erase_placeholders(module, unused)
+        given = [None if i in unused else self._value(a) for i, a in enumerate(operands)]
+        groups = call.regroup(given, unused)
+        names = [self._add_module(m) for m in modules]
+        head = [self._value(a) for a in call.predicate]
+        graphs = [self.graph.get_attr(name) for name in names]
         assert not isinstance(n.target, str)
-        made = self.graph.call_function(
-            n.target, (*head, *(self.graph.get_attr(name) for name in names), *new)
-        )
-        made.meta = dict(n.meta)
-        self.gone[n] = gone
-        return made
+        pruned = self.graph.call_function(n.target, (*head, *graphs, *groups))
+        pruned.meta = dict(n.meta)
+        return pruned
 
-    def _inner(
-        self, graph: fx.Node, operands: Sequence[Any], absent: set[int], carried: int
-    ) -> _Writer:
-        """The writer of a graph that ``n`` calls. What it carries from step to step depends on the
-        present cotangents."""
+    def _write_graphs(
+        self, call: _GraphCall, absent: set[int]
+    ) -> tuple[list[fx.GraphModule], set[int]]:
+        """Write the graphs of ``call`` without the operands in ``absent``. Return them with the
+        numbers of the results that none of them gives.
+
+        What a scan carries may be absent at its start and get a cotangent in a step. Such an
+        operand is taken out of ``absent``, and the graphs are written once more.
+        """
+        while True:
+            writers = [self._writer_of(graph, call, absent) for graph in call.graphs]
+            modules = [writer.written(True) for writer in writers]
+            gone = set.intersection(*(writer.absent_results() for writer in writers))
+            later = {i for i in absent if i < call.n_carried and i not in gone}
+            if not later:
+                return modules, gone
+            absent -= later
+
+    def _writer_of(self, graph: fx.Node, call: _GraphCall, absent: set[int]) -> _Writer:
+        """Make the writer of a ``graph`` of ``call``. What a scan carries from step to step
+        depends on the present cotangents."""
         module = operator.attrgetter(str(graph.target))(self.module)
         roots = {}
-        for i, (p, a) in enumerate(zip(_placeholders(module), operands, strict=True)):
+        for i, (p, a) in enumerate(zip(_placeholders(module), call.operands, strict=True)):
             if i in absent:
                 roots[p] = 1
-            elif i < carried or a in self.varying:
+            elif i < call.n_carried or a in self.varying:
                 roots[p] = 0
         return _Writer(module, roots, 0b01, inner=True)
 
@@ -237,12 +307,14 @@ class _Writer:
         (results,) = self.module.graph.output_node().args
         return {i for i, r in enumerate(results) if isinstance(r, fx.Node) and r not in self.kept}
 
-    def _given(self, a: Any) -> Any:
+    def _value(self, a: Any) -> Any:
+        """Return what stands for operand ``a``: zeros if it is absent."""
         if not isinstance(a, fx.Node):
             return a
         return self.kept[a] if a in self.kept else self._zero(a)
 
-    def _added(self, module: fx.GraphModule) -> str:
+    def _add_module(self, module: fx.GraphModule) -> str:
+        """Add a graph that was written anew, and return its name."""
         name = f"partial_graph_{len(self.modules)}"
         self.modules[name] = module
         return name
@@ -250,26 +322,35 @@ class _Writer:
     def _zero(self, n: fx.Node) -> fx.Node:
         """Zeros like the value of ``n``."""
         if n not in self.zeros:
-            value = n.meta.get("val")
-            if (
-                isinstance(value, torch.Tensor)
-                and value.layout is torch.strided
-                and all(type(s) is int for s in value.shape)
-            ):
-                options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
-                made = self.graph.call_function(aten.full.default, (list(value.shape), 0), options)
-                if not value.is_contiguous() and aten.is_non_overlapping_and_dense.default(value):
-                    places = self.graph.call_function(
-                        aten.empty_strided.default,
-                        (list(value.shape), list(value.stride())),
-                        options,
-                    )
-                    made = self.graph.call_function(aten.copy.default, (places, made))
-            else:
-                made = self.graph.call_function(aten.zeros_like.default, (self.full[n],))
-            made.meta = {key: n.meta[key] for key in ("val", "tensor_meta") if key in n.meta}
-            self.zeros[n] = made
+            zeros = self._write_zeros(n)
+            zeros.meta = {key: n.meta[key] for key in ("val", "tensor_meta") if key in n.meta}
+            self.zeros[n] = zeros
         return self.zeros[n]
+
+    def _write_zeros(self, n: fx.Node) -> fx.Node:
+        """Write zeros like the value of ``n``, from constants alone where its sizes are known."""
+        value = n.meta.get("val")
+        if (
+            not isinstance(value, torch.Tensor)
+            or value.layout is not torch.strided
+            or any(type(s) is not int for s in value.shape)
+        ):
+            return self.graph.call_function(aten.zeros_like.default, (self.full[n],))
+        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
+        zeros = self.graph.call_function(aten.full.default, (list(value.shape), 0), options)
+        if value.is_contiguous() or not aten.is_non_overlapping_and_dense.default(value):
+            return zeros
+        places = self.graph.call_function(
+            aten.empty_strided.default, (list(value.shape), list(value.stride())), options
+        )
+        return self.graph.call_function(aten.copy.default, (places, zeros))
+
+
+def _erase_placeholders(module: fx.GraphModule, numbers: set[int]) -> None:
+    inputs = _placeholders(module)
+    for i in numbers:
+        module.graph.erase_node(inputs[i])
+    module.recompile()
 
 
 def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
