@@ -106,54 +106,71 @@ class _Drawing:
         backward: fx.GraphModule,
         names: Mapping[fx.Node, str],
     ) -> None:
+        self.parts = parts
+        self.by_name = {n.name: n for n in parts.nodes}
         self.saved = [v for v in saved if v.dtype is not None]
-        by_name = {n.name: n for n in parts.nodes}
-        results = {call_of(n).name for n in parts.results if isinstance(n, fx.Node)}
-        gradients = {call_of(n).name for n in parts.gradients if isinstance(n, fx.Node)}
         self.forward = _Side()
-        order = parts.forward_order([by_name[v.name] for v in saved])
-        used = {u for n in order for u in n.all_input_nodes}
-        handed = {v.name for v in saved}
-        for n in parts.primals:
-            if (n in used or n.name in handed) and not is_size(n):
-                self.forward.add(n, "argument", names.get(n, str(n.target)), f"{n.name}, an input")
-                self.forward.late.add(n.name)
-        self._fill(
-            self.forward, order, lambda n: "forward result" if n.name in results else "forward"
-        )
-        self.forward.put_off(lambda n: is_view(by_name[n]))
+        self._fill_forward({v.name for v in saved}, names)
         self.backward = _Side()
         self.backward.up = True
-        for n in parts.tangents:
+        self._fill_backward(backward, again)
+        self.uses = self._list_uses()
+        self.sources = {v.name: call_of(self.by_name[v.name]).name for v in self.saved}
+
+    def _fill_forward(self, saved: Collection[str], names: Mapping[fx.Node, str]) -> None:
+        """Add the inputs that the forward uses or saves, then its calls. ``saved``: the names
+        of all that is saved, numbers included."""
+        order = self.parts.forward_order([self.by_name[name] for name in saved])
+        used = {u for n in order for u in n.all_input_nodes}
+        for n in self.parts.primals:
+            if (n in used or n.name in saved) and not is_size(n):
+                self.forward.add(n, "argument", names.get(n, str(n.target)), f"{n.name}, an input")
+                self.forward.late.add(n.name)
+        self._fill(self.forward, order, lambda n: "forward", self.parts.results)
+        self.forward.put_off(lambda name: is_view(self.by_name[name]))
+
+    def _fill_backward(self, backward: fx.GraphModule, again: Collection[str]) -> None:
+        """Add the cotangents, then the calls of ``backward``. Those in ``again`` run again."""
+        for n in self.parts.tangents:
             self.backward.add(n, "argument", str(n.target))
-        calls = [
-            by_name[n.name]
+        order = [
+            self.by_name[n.name]
             for n in backward.graph.nodes
-            if n.op == "call_function" and n.name in by_name
+            if n.op == "call_function" and n.name in self.by_name
         ]
         self._fill(
             self.backward,
-            calls,
-            lambda n: (
-                ("again" if n.name in again else "backward")
-                + (" result" if n.name in gradients else "")
-            ),
+            order,
+            lambda n: "again" if n.name in again else "backward",
+            self.parts.gradients,
         )
-        self.backward.put_off(lambda n: n in again)
-        self.uses = [
-            (v.name, call_of(u).name)
-            for v in self.saved
-            for u in _through_items(by_name[v.name])
-            if call_of(u).name in self.backward.labels and v.name not in self.backward.labels
-        ]
-        self.sources = {v.name: call_of(by_name[v.name]).name for v in self.saved}
+        self.backward.put_off(lambda name: name in again)
+
+    def _list_uses(self) -> list[tuple[str, str]]:
+        """List each saved value with a call of the backward that takes it, by their names."""
+        boxes = self.backward.labels
+        uses = []
+        for v in self.saved:
+            if v.name in boxes:
+                continue
+            users = [call_of(u).name for u in _through_items(self.by_name[v.name])]
+            uses += [(v.name, user) for user in users if user in boxes]
+        return uses
 
     @staticmethod
-    def _fill(side: _Side, order: Sequence[fx.Node], kind: Any) -> None:
+    def _fill(
+        side: _Side,
+        order: Sequence[fx.Node],
+        kind: Callable[[fx.Node], str],
+        results: Sequence[Any],
+    ) -> None:
+        """Add the calls in ``order`` and their edges. ``results``: what the graph returns."""
+        returned = {call_of(n).name for n in results if isinstance(n, fx.Node)}
         for n in order:
             if n.op != "call_function" or is_item(n) or is_size(n):
                 continue
-            side.add(n, kind(n), _op(n), f"{n.name} = {n.target}")
+            classes = f"{kind(n)} result" if n.name in returned else kind(n)
+            side.add(n, classes, _op(n), f"{n.name} = {n.target}")
             for u in n.all_input_nodes:
                 if call_of(u).name in side.labels:
                     side.edges.append((call_of(u).name, n.name))
@@ -320,12 +337,11 @@ def _through_items(n: fx.Node) -> list[fx.Node]:
 
 
 def _op(n: fx.Node) -> str:
+    """Return the name of the function that ``n`` calls, without its namespace."""
     func: Any = n.target
-    return (
-        str(func._schema.name.split("::")[1])
-        if isinstance(func, OpOverload)
-        else str(getattr(func, "__name__", func))
-    )
+    if isinstance(func, OpOverload):
+        return str(func._schema.name.split("::")[1])
+    return str(getattr(func, "__name__", func))
 
 
 def _kind(value: Any) -> str:

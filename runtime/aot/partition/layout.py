@@ -37,9 +37,38 @@ def layout(
 ) -> Layout:
     """Places for ``nodes``, which come in topological order. Those in ``late`` stand right before
     their first user."""
+    edges = list(dict.fromkeys(edges))
+    layer = _layers(nodes, edges, late)
+    depth = 1 + max(layer.values(), default=-1)
+    rows: list[list[Key]] = [[] for _ in range(depth)]
+    above: dict[Key, list[Key]] = {}
+    below: dict[Key, list[Key]] = {}
+    for n in nodes:
+        rows[layer[n]].append(n)
+    for a, b in edges:
+        passed = range(layer[a] + 1, layer[b])
+        bends: list[Key] = [(a, b, i) for i in passed]
+        for i, bend in zip(passed, bends, strict=True):
+            rows[i].append(bend)
+        for first, second in pairwise([a, *bends, b]):
+            below.setdefault(first, []).append(second)
+            above.setdefault(second, []).append(first)
+    x = _places(rows, above, below, widths)
+    left = min((at - _width(key, widths) / 2 for key, at in x.items()), default=0.0)
+    right = max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0)
+    found = Layout(layer, right - left, depth)
+    found.x = {n: x[n] - left for row in rows for n in row if isinstance(n, str)}
+    for a, b in edges:
+        found.bends[a, b] = [(i, x[a, b, i] - left) for i in range(layer[a] + 1, layer[b])]
+    return found
+
+
+def _layers(nodes: Sequence[str], edges: Sequence[Edge], late: Collection[str]) -> dict[str, int]:
+    """Return the layer of each node: the length of the longest way to it. A node in ``late``
+    moves down, to right above its highest user."""
     users: dict[str, list[str]] = {n: [] for n in nodes}
     inputs: dict[str, list[str]] = {n: [] for n in nodes}
-    for a, b in dict.fromkeys(edges):
+    for a, b in edges:
         users[a].append(b)
         inputs[b].append(a)
     layer: dict[str, int] = {}
@@ -48,33 +77,7 @@ def layout(
     for n in reversed(nodes):
         if n in late and users[n]:
             layer[n] = min(layer[b] for b in users[n]) - 1
-    depth = 1 + max(layer.values(), default=-1)
-    rows: list[list[Key]] = [[] for _ in range(depth)]
-    above: dict[Key, list[Key]] = {}
-    below: dict[Key, list[Key]] = {}
-    for n in nodes:
-        rows[layer[n]].append(n)
-    for a, b in dict.fromkeys(edges):
-        chain: list[Key] = [a, *((a, b, i) for i in range(layer[a] + 1, layer[b])), b]
-        for i, key in enumerate(chain[1:-1], layer[a] + 1):
-            rows[i].append(key)
-        for first, second in pairwise(chain):
-            below.setdefault(first, []).append(second)
-            above.setdefault(second, []).append(first)
-    x = _places(rows, above, below, widths)
-    left = min((at - _width(key, widths) / 2 for key, at in x.items()), default=0.0)
-    found = Layout(
-        layer,
-        max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0) - left,
-        depth,
-    )
-    for row in rows:
-        for key in row:
-            if isinstance(key, str):
-                found.x[key] = x[key] - left
-    for a, b in dict.fromkeys(edges):
-        found.bends[a, b] = [(i, x[a, b, i] - left) for i in range(layer[a] + 1, layer[b])]
-    return found
+    return layer
 
 
 def _width(key: Key, widths: Mapping[str, float]) -> float:
