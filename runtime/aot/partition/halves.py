@@ -36,22 +36,9 @@ class Parts:
         self.nodes = list(module.graph.nodes)
         for n in self.nodes:
             _complete(n)
-        results: Any
-        (results,) = self.nodes[-1].args
-        if not isinstance(results, (list, tuple)) or not 0 <= num_fwd_outputs <= len(results):
-            raise ValueError(
-                f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: "
-                "forward results, then gradients"
-            )
-        self.results = list(results[:num_fwd_outputs])
-        self.gradients = list(results[num_fwd_outputs:])
-        if any(isinstance(r, (list, tuple)) for r in results):
-            raise ValueError(
-                "the joint graph returns nested results. A partition takes one flat list: "
-                "forward results, then gradients"
-            )
+        self.results, self.gradients = _results_of(module.graph, num_fwd_outputs)
         self.primals, self.tangents = primals_and_tangents(module, joint_inputs)
-        if not self.tangents and any(isinstance(g, fx.Node) for g in self.gradients):
+        if not self.tangents and _nodes_of(self.gradients):
             raise ValueError(
                 "no input of the joint graph is known to be a tangent. Give "
                 "joint_inputs=(primals, tangents), or call these inputs tangents_1, tangents_2, …"
@@ -60,21 +47,22 @@ class Parts:
         self.late_effects = [n for n in effects if ORIGIN in n.meta]
         self.after_tangents = _closure([*self.tangents, *self.late_effects], lambda n: n.users)
         self.effects = [n for n in effects if n not in self.after_tangents]
-        start = [*(n for n in self.results if isinstance(n, fx.Node)), *self.effects]
-        needed_forward = _closure(start, lambda n: n.all_input_nodes)
-        leaking = needed_forward & self.after_tangents
+        self.forward = self._list_forward()
+        self.goals = [*self.late_effects, *_nodes_of(self.gradients)]
+        needed_backward = _closure(self.goals, lambda n: n.all_input_nodes)
+        self.backward = needed_backward - set(self.forward)
+
+    def _list_forward(self) -> list[fx.Node]:
+        """List what the forward results and effects need, and all primals, in the order of the
+        graph. ``RuntimeError`` if a result depends on a tangent."""
+        needed = _closure([*_nodes_of(self.results), *self.effects], lambda n: n.all_input_nodes)
+        leaking = needed & self.after_tangents
         if leaking:
             raise RuntimeError(
                 f"a forward result depends on a tangent: {sorted(n.name for n in leaking)}"
             )
-        self.forward = [
-            n
-            for n in self.nodes
-            if (n in needed_forward or n in self.primals) and n.op != "get_attr"
-        ]
-        self.goals = [*self.late_effects, *(n for n in self.gradients if isinstance(n, fx.Node))]
-        needed_backward = _closure(self.goals, lambda n: n.all_input_nodes)
-        self.backward = needed_backward - set(self.forward)
+        needed.update(self.primals)
+        return [n for n in self.nodes if n in needed and n.op != "get_attr"]
 
     @cached_property
     def candidates(self) -> list[fx.Node]:
@@ -176,6 +164,28 @@ class Parts:
             env[n].meta = _described(n)
         graph.output([env[o] if isinstance(o, fx.Node) else o for o in outputs])
         return LateGraphModule(self.module, graph, name)
+
+
+def _nodes_of(values: Iterable[Any]) -> list[fx.Node]:
+    """List the nodes among results of a graph, which may be constants, too."""
+    return [v for v in values if isinstance(v, fx.Node)]
+
+
+def _results_of(graph: fx.Graph, num_fwd_outputs: int) -> tuple[list[Any], list[Any]]:
+    """Return the forward results and the gradients that a joint graph returns in one list."""
+    results: Any
+    (results,) = graph.output_node().args
+    if not isinstance(results, (list, tuple)) or not 0 <= num_fwd_outputs <= len(results):
+        raise ValueError(
+            f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: "
+            "forward results, then gradients"
+        )
+    if any(isinstance(r, (list, tuple)) for r in results):
+        raise ValueError(
+            "the joint graph returns nested results. A partition takes one flat list: "
+            "forward results, then gradients"
+        )
+    return list(results[:num_fwd_outputs]), list(results[num_fwd_outputs:])
 
 
 def _complete(n: fx.Node) -> None:

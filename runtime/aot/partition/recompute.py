@@ -63,22 +63,30 @@ def again(n: fx.Node) -> Again:
     func = n.target
     if n.op != "call_function" or not isinstance(func, OpOverload):
         return Again.UNKNOWN
-    record = op_of(func).record
+    if func is torch.ops.aten.as_strided.default:
+        calls = [u for u in n.all_input_nodes if u.op == "call_function"]
+        if any(map(may_alias, calls)):
+            return Again.MEMORY
+    return _again_by_record(func)
+
+
+def _again_by_record(func: OpOverload) -> Again:
+    """Return what the record, the schema and the tags of ``func`` say of a second call."""
+    op = op_of(func)
+    record = op.record
     if (record is not None and record.draws) or torch.Tag.nondeterministic_seeded in func.tags:
         return Again.DRAW
-    if func._schema.is_mutable or op_of(func).kind == OUT or not func._schema.returns:
+    if func._schema.is_mutable or op.kind == OUT or not func._schema.returns:
         return Again.EFFECT
-    if func is torch.ops.aten.as_strided.default and any(
-        u.op == "call_function" and may_alias(u) for u in n.all_input_nodes
-    ):
-        return Again.MEMORY
     if record is None or not _NEVER_TAGS.isdisjoint(func.tags):
         return Again.UNKNOWN
     if record.hidden_writes is not None:
         return Again.EFFECT
     # the author of another library's op says what it costs
     cost = record.cost or ("low" if func.namespace == "aten" else None)
-    return Again.UNKNOWN if cost is None else Again.LOW if cost == "low" else Again.HIGH
+    if cost is None:
+        return Again.UNKNOWN
+    return Again.LOW if cost == "low" else Again.HIGH
 
 
 def recomputable(n: fx.Node) -> bool:
