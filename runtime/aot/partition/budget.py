@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import fx
@@ -133,47 +134,56 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     """The values at the borders of ``number`` segments of the forward with about the same number of
     bytes each. Of the places around a border the one that the fewest bytes cross."""
     order = [n for n in network.parts.forward if n.op == "call_function" and not is_size(n)]
-    place = {n: i for i, n in enumerate(order)}
-    ends = [max((place[u] for u in n.users if u in place), default=-1) for n in order]
-    own = [
-        0
-        if is_view(n) or not isinstance(n.meta.get("val"), torch.Tensor | tuple | list)
-        else n_bytes(n.meta["val"])
-        for n in order
-    ]
     if len(order) < 2 * number:
         return set()
-    crossing: list[int] = []  # bytes that are computed up to a place and used after it
-    behind: dict[int, int] = {}
-    now = 0
-    reach = _reach(network, memory, order, ends)
-    for i in range(len(order)):
-        now += own[i]
-        behind[reach[i]] = behind.get(reach[i], 0) + own[i]
-        now -= behind.pop(i, 0)
-        crossing.append(now)
-    total, passed, sums = sum(own), 0, []
-    for size in own:
-        passed += size
-        sums.append(passed)
+    own = [_new_bytes(n) for n in order]
+    reach = _reach(memory, order)
+    crossing = _crossing(own, reach)
+    sums = list(accumulate(own))
+    total = sum(own)
     found: set[fx.Node] = set()
     for k in range(1, number):
         middle, width = total * k / number, total / number / 2.5
         places = [i for i, s in enumerate(sums) if abs(s - middle) <= width]
-        if places:
-            best = min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
-            found.update(
-                n
-                for i, n in enumerate(order[: best + 1])
-                if own[i] and reach[i] > best and not network.inside(n)
-            )
+        if not places:
+            continue
+        best = min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
+        for i, n in enumerate(order[: best + 1]):
+            if own[i] and reach[i] > best and not network.inside(n):
+                found.add(n)
     return found
 
 
-def _reach(network: Network, memory: Memory, order: list[fx.Node], ends: list[int]) -> list[int]:
+def _new_bytes(n: fx.Node) -> int:
+    """Return how many bytes a call makes. A view makes none."""
+    value = n.meta.get("val")
+    if is_view(n) or not isinstance(value, torch.Tensor | tuple | list):
+        return 0
+    return n_bytes(value)
+
+
+def _crossing(own: list[int], reach: list[int]) -> list[int]:
+    """Return for each call the bytes that it or one before it makes, and one after it uses.
+
+    ``own``: what each call makes; ``reach``: the place of the last use of that.
+    """
+    crossing: list[int] = []
+    behind: dict[int, int] = {}  # bytes by the place of their last use
+    now = 0
+    for i, (made, last) in enumerate(zip(own, reach, strict=True)):
+        now += made
+        behind[last] = behind.get(last, 0) + made
+        now -= behind.pop(i, 0)
+        crossing.append(now)
+    return crossing
+
+
+def _reach(memory: Memory, order: list[fx.Node]) -> list[int]:
     """For each call the place of the last use of its memory, by itself or by a view of it."""
+    place = {n: i for i, n in enumerate(order)}
     last: dict[fx.Node, int] = {}
-    for n, end in zip(order, ends, strict=True):
+    for n in order:
+        end = max((place[u] for u in n.users if u in place), default=-1)
         for home in memory.homes[n]:
             last[home] = max(last.get(home, -1), end)
     return [max(last[home] for home in memory.homes[n]) for n in order]

@@ -94,32 +94,34 @@ class Memory:
         kept: Iterable[fx.Node] = (),
     ) -> int:
         """The peak of one graph. Each value is freed after its last use."""
-        last: dict[fx.Node, int] = {}
-        for i, n in enumerate(order):
-            for u in (n, *n.all_input_nodes):
-                for home in self.homes[u]:
-                    last[home] = i
-        for n in outputs:
-            for home in self.homes[n]:
-                last[home] = len(order)
-        alive = dict.fromkeys(
-            home for n in (*given, *kept) for home in self.homes[n] if home in last
-        )
+        last = self._last_uses(order, outputs)
+        alive = {home for n in (*given, *kept) for home in self.homes[n] if home in last}
         freed: dict[int, list[fx.Node]] = {}
         for home, i in last.items():
             freed.setdefault(i, []).append(home)
         now = peak = sum(self.size[home] for home in alive)
         for i, n in enumerate(order):
-            for home in self.homes[n]:
-                if home not in alive:
-                    alive[home] = None
-                    now += self.size[home]
+            begun = [home for home in self.homes[n] if home not in alive]
+            alive.update(begun)
+            now += sum(self.size[home] for home in begun)
             peak = max(peak, now)
-            for home in freed.get(i, ()):
-                if home in alive:
-                    del alive[home]
-                    now -= self.size[home]
+            ended = [home for home in freed.get(i, ()) if home in alive]
+            alive.difference_update(ended)
+            now -= sum(self.size[home] for home in ended)
         return peak
+
+    def _last_uses(
+        self, order: Sequence[fx.Node], outputs: Iterable[fx.Node]
+    ) -> dict[fx.Node, int]:
+        """Return for each memory the place of the last call that uses it. That of an output is
+        after all calls."""
+        last: dict[fx.Node, int] = {}
+        for i, n in enumerate(order):
+            for u in (n, *n.all_input_nodes):
+                last.update(dict.fromkeys(self.homes[u], i))
+        for n in outputs:
+            last.update(dict.fromkeys(self.homes[n], len(order)))
+        return last
 
 
 def _aliased(n: fx.Node) -> list[fx.Node]:

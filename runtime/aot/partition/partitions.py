@@ -135,20 +135,30 @@ def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None
     output = graph.output_node()
     results = set(output.all_input_nodes)
     for n in graph.nodes:
-        first = n.args[0] if n.op == "call_function" and n.args else None
-        if isinstance(first, fx.Node) and first.op == "call_function" and first.args:
-            swapped = _swapped(n)
-            if n in kept or not (_plain(n) and _plain(first)):
-                continue
-            if swapped is not None and swapped == _swapped(first):
-                source: Any = first.args[0]
-                keep = source.op != "call_function" or source in results
-                if output in n.users and not keep:
-                    results.add(source)
-                n.replace_all_uses_with(
-                    source, lambda user, keep=keep: not (keep and user.op == "output")
-                )
+        source = None if n in kept else _start_of_round_trip(n)
+        if source is None:
+            continue
+        stays = source.op != "call_function" or source in results
+        if output in n.users and not stays:
+            results.add(source)
+        n.replace_all_uses_with(
+            source, lambda user, stays=stays: not (stays and user.op == "output")
+        )
     without_unused(graph, kept)
+
+
+def _start_of_round_trip(n: fx.Node) -> fx.Node | None:
+    """Return what ``n`` and the call before it transpose forth and back, or None."""
+    first = n.args[0] if n.args else None
+    if not isinstance(first, fx.Node) or not first.args:
+        return None
+    swapped = _swapped(n)
+    if swapped is None or swapped != _swapped(first):
+        return None
+    if not _plain(n) or not _plain(first):
+        return None
+    source = first.args[0]
+    return source if isinstance(source, fx.Node) else None
 
 
 def _plain(n: fx.Node) -> bool:
