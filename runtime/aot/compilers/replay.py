@@ -48,82 +48,116 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     them the number of the line that writes first.
     """
     graph, placed = rewritten(with_values(module).graph, module.meta.get(DESTINATIONS, ()))
-    source = _Source(module)
-    last_use: dict[fx.Node, fx.Node] = {}
-    for n in reversed(graph.nodes):
-        for used in n.all_input_nodes:
-            last_use.setdefault(used, n)
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    numbers = {n: i for i, n in enumerate(inputs)}
-    lines = [
-        f"[{', '.join(source.name(n) for n in inputs)}] = args",
-        "args.clear()",
-        "with below_autograd():",
-    ]
-    lines += _freed(n for n in inputs if n not in last_use)
-    unpacked: set[fx.Node] = set()
+    body = _Body(module, graph)
+    numbers = {n: i for i, n in enumerate(body.inputs)}
     writes: dict[int, int] = {}
-    origins: dict[int, Line] = {}  # by number of the line, of which the signature is the first
     for n in graph.nodes:
-        for i in _written(n, numbers) if placed else ():
-            writes.setdefault(i, len(lines) + 2)  # for Python the first line is 1
-        if n.op == "output":
-            lines.append(f"    return {source.text(n.args[0])}")
-        elif n.op == "get_attr":
-            lines.append(
-                f"    {source.name(n)} = "
-                f"{source.constant(operator.attrgetter(str(n.target)))}(module)"
-            )
-        elif n.op == "call_function" and n not in unpacked:
-            items = _items(n)
-            unpacked.update(items.values())
-            if (origin := origin_of(n)) is not None:
-                origins[len(lines) + 1] = origin
-            func, args = shortest(n)
-            given = [source.text(a) for a in args] + [
-                f"{k}={source.text(a)}" for k, a in n.kwargs.items()
-            ]
-            names = (
-                [source.name(items[i]) if i in items else "_" for i in range(len(n.meta["val"]))]
-                if items
-                else []
-            )
-            result = f"[{', '.join(names)}]" if items else source.name(n)
-            lines.append(f"    {result} = {source.constant(func, _named(n))}({', '.join(given)})")
-            lines += ["    del _"] if "_" in names else []
-            lines += _freed(v for v in (items.values() or [n]) if v not in last_use)
-            lines += _freed(u for u in n.all_input_nodes if last_use[u] is n)
-    lines = ["def run(args):", *(f"    {line}" for line in lines)]
+        if placed:
+            for i in _written(n, numbers):
+                writes.setdefault(i, len(body.lines) + 2)  # for Python the first line is 1
+        body.add(n)
+    lines = ["def run(args):", *(f"    {line}" for line in body.lines)]
     run: Callable[[list[Any]], Any] = function(
-        lines, "run", f"<replay of {type(module).__name__}>", source.names, origins
+        lines, "run", f"<replay of {type(module).__name__}>", body.source.names, body.origins
     )
     run._boxed_call, run.placed, run.writes = True, placed, writes  # type: ignore[attr-defined]
     return run
+
+
+class _Body:
+    """The body of the generated function, line by line.
+
+        [v_x, v_w] = args
+        args.clear()
+        with below_autograd():
+            v_mul = mul_(v_x, v_w)
+            del v_x, v_w
+            return [v_mul]
+
+    ``origins``: the user's lines, by number of the line of the function, of which the signature
+    is the first.
+    """
+
+    def __init__(self, module: fx.GraphModule, graph: fx.Graph) -> None:
+        self.source = _Source(module)
+        self.inputs = [n for n in graph.nodes if n.op == "placeholder"]
+        self.origins: dict[int, Line] = {}
+        self.last_use: dict[fx.Node, fx.Node] = {}
+        for n in reversed(graph.nodes):
+            for used in n.all_input_nodes:
+                self.last_use.setdefault(used, n)
+        # items that the line of their call has unpacked
+        self.unpacked: set[fx.Node] = set()
+        self.lines = [
+            f"[{', '.join(self.source.name(n) for n in self.inputs)}] = args",
+            "args.clear()",
+            "with below_autograd():",
+        ]
+        self._free_unused(self.inputs)
+
+    def add(self, n: fx.Node) -> None:
+        """Add the lines of ``n``. A placeholder has none of its own."""
+        if n.op == "output":
+            self.lines.append(f"    return {self.source.text(n.args[0])}")
+        elif n.op == "get_attr":
+            get = self.source.constant(operator.attrgetter(str(n.target)))
+            self.lines.append(f"    {self.source.name(n)} = {get}(module)")
+        elif n.op == "call_function" and n not in self.unpacked:
+            self._add_call(n)
+
+    def _add_call(self, n: fx.Node) -> None:
+        items = _items(n)
+        self.unpacked.update(items.values())
+        origin = origin_of(n)
+        if origin is not None:
+            self.origins[len(self.lines) + 1] = origin
+        func, args = shortest(n)
+        given = [self.source.text(a) for a in args]
+        given += [f"{name}={self.source.text(a)}" for name, a in n.kwargs.items()]
+        call = f"{self.source.constant(func, _named(n))}({', '.join(given)})"
+        if items:
+            self._unpack(call, items, len(n.meta["val"]))
+        else:
+            self.lines.append(f"    {self.source.name(n)} = {call}")
+            self._free_unused([n])
+        self._free(u for u in n.all_input_nodes if self.last_use[u] is n)
+
+    def _unpack(self, call: str, items: Mapping[int, fx.Node], n_results: int) -> None:
+        """Add the line of a ``call`` with several results. Those that nothing uses are freed
+        at once."""
+        names = ["_"] * n_results
+        for i, item in items.items():
+            names[i] = self.source.name(item)
+        self.lines.append(f"    [{', '.join(names)}] = {call}")
+        if "_" in names:
+            self.lines.append("    del _")
+        self._free_unused(items.values())
+
+    def _free_unused(self, nodes: Iterable[fx.Node]) -> None:
+        self._free(n for n in nodes if n not in self.last_use)
+
+    def _free(self, nodes: Iterable[fx.Node]) -> None:
+        names = ", ".join(self.source.name(n) for n in nodes)
+        if names:
+            self.lines.append(f"    del {names}")
 
 
 def _written(n: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[int]:
     """The numbers of the inputs that the call ``n`` writes to. ``numbers``: those of each."""
     if not isinstance(n.target, OpOverload):
         return
-    for i, a in enumerate(n.target._schema.arguments):
-        if a.alias_info is not None and a.alias_info.is_write:
-            given: Any = n.args[i] if i < len(n.args) else n.kwargs.get(a.name)
-            yield from (
-                numbers[x]
-                for x in (given if isinstance(given, (list, tuple)) else (given,))
-                if x in numbers
-            )
+    for i, argument in enumerate(n.target._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        given: Any = n.args[i] if i < len(n.args) else n.kwargs.get(argument.name)
+        values = given if isinstance(given, (list, tuple)) else (given,)
+        yield from (numbers[x] for x in values if x in numbers)
 
 
 def _named(n: fx.Node) -> str:
     """How the name of the function begins that makes the call ``n``."""
     func: Any = n.target
     return f"{func._schema.name.split('::')[1]}_" if isinstance(func, OpOverload) else "call_"
-
-
-def _freed(nodes: Iterable[fx.Node]) -> list[str]:
-    names = ", ".join(_Source.name(n) for n in nodes)
-    return [f"    del {names}"] if names else []
 
 
 def _items(n: fx.Node) -> dict[int, fx.Node]:
