@@ -43,33 +43,35 @@ def _source(n: fx.Node) -> fx.Node | None:
     those of the result."""
     if n.op != "call_function" or not static(n):
         return None
-    func: Any = n.target
-    source: Any = n.args[0] if n.args else None
-    if func is operator.getitem:
-        func, source = source.target, (source.args[0] if source.args else None)
+    # an item of a call with several results shows what the call takes
+    call: Any = n.args[0] if n.target is operator.getitem else n
+    func: Any = call.target
+    source: Any = call.args[0] if call.args else None
     if type(func) is not OpOverload or func.namespace != "aten" or not static(source):
         return None
+    a, b = n.meta["val"], source.meta["val"]
+    if not _shows_first_argument(func) or not _read_alike(a, b):
+        return None
+    if func is aten.detach.default and (a.requires_grad or b.requires_grad):
+        return None
+    return source  # type: ignore[no-any-return]
+
+
+def _shows_first_argument(func: OpOverload) -> bool:
+    """Return whether the one result of ``func`` lies in the memory of its first argument."""
+    if func is aten._unsafe_view.default:
+        return True
     returns = func._schema.returns
     alias = returns[0].alias_info if len(returns) == 1 else None
-    if func is not aten._unsafe_view.default and (
-        alias is None or alias.is_write or func._schema.arguments[0].alias_info is None
-    ):
-        return None
-    a, b = n.meta["val"], source.meta["val"]
-    if (
-        a.dtype is not b.dtype
-        or a.device != b.device
-        or a.is_conj()
-        or b.is_conj()
-        or a.is_neg()
-        or b.is_neg()
-    ):
-        return None
-    return (
-        source
-        if func is not aten.detach.default or not (a.requires_grad or b.requires_grad)
-        else None
-    )
+    if alias is None or alias.is_write:
+        return False
+    return func._schema.arguments[0].alias_info is not None
+
+
+def _read_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether the same bytes are the same numbers in both tensors."""
+    lazy = any(t.is_conj() or t.is_neg() for t in (a, b))
+    return a.dtype is b.dtype and a.device == b.device and not lazy
 
 
 def _geometry(n: fx.Node, root: fx.Node) -> Geometry:
@@ -136,27 +138,39 @@ def _reshape(
     if not views or not value.is_contiguous() or not value.numel() or returned(n):
         return
     sizes = tuple(roots[views[0]].meta["val"].shape)
-    if any(isinstance(a, torch.Tensor) and a.dim() for a in (*n.args, *n.kwargs.values())):
-        return  # a constant of this shape
-    given = {a: _reshaped(a, tuple(value.shape), sizes, roots) for a in n.all_input_nodes}
-    if (
-        sizes == tuple(value.shape)
-        or any(g is None for g in given.values())
-        or not _viewable_as(value, sizes)
-    ):
+    if sizes == tuple(value.shape) or not _viewable_as(value, sizes):
         return
-    like = next((g for g in given.values() if _is_like(g, sizes, value.dtype)), None)
+    operands = _operands_for(n, sizes, roots)
+    like = next((a for a in operands.values() if _is_like(a, sizes, value.dtype)), None)
     if like is None:
         return
     with graph.inserting_before(n):
         computed = add_call(graph, n.target, n.args, n.kwargs)  # type: ignore[arg-type]
-    for a, other in given.items():
-        assert other is not None, "asked above"
+    for a, other in operands.items():
         computed.replace_input_with(a, other)
     computed.meta = {**n.meta, "val": like.meta["val"]}
     n.target, n.args, n.kwargs = _VIEW, (computed, list(value.shape)), {}
     roots[n] = computed
     known[computed, _geometry_of(value)] = n
+
+
+def _operands_for(
+    n: fx.Node, sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
+) -> dict[fx.Node, fx.Node]:
+    """Return for each operand of call ``n`` what stands for it if the result has ``sizes``.
+
+    Empty, if there is nothing at hand for one of them.
+    """
+    if any(isinstance(a, torch.Tensor) and a.dim() for a in (*n.args, *n.kwargs.values())):
+        return {}  # a constant of the present shape
+    shape = tuple(n.meta["val"].shape)
+    operands: dict[fx.Node, fx.Node] = {}
+    for a in n.all_input_nodes:
+        other = _reshaped(a, shape, sizes, roots)
+        if other is None:
+            return {}
+        operands[a] = other
+    return operands
 
 
 def _geometry_of(value: torch.Tensor) -> Geometry:
@@ -191,14 +205,9 @@ def _viewable_as(value: torch.Tensor, sizes: tuple[int, ...]) -> bool:
     return elements == value.numel() and _canonical(value)
 
 
-def _is_like(n: fx.Node | None, sizes: tuple[int, ...], dtype: torch.dtype) -> bool:
-    value = n.meta["val"] if n is not None else None
-    return (
-        value is not None
-        and tuple(value.shape) == sizes
-        and value.dtype is dtype
-        and _canonical(value)
-    )
+def _is_like(n: fx.Node, sizes: tuple[int, ...], dtype: torch.dtype) -> bool:
+    value = n.meta["val"]
+    return tuple(value.shape) == sizes and value.dtype is dtype and _canonical(value)
 
 
 def _reshaped(
