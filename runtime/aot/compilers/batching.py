@@ -315,11 +315,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
     """Make one call of ``calls`` behind ``last``. For each of them, what has its result; nothing
     if they have no common form."""
     first = calls[0]
-    second = first.args[1] if len(first.args) > 1 else None
-    once = bool(_common(first)) or (isinstance(second, torch.Tensor) and not second.dim())
-    found = (form(first.target, _ways(first, True)) if once else None) or form(
-        first.target, _ways(first)
-    )
+    found = _common_form(first)
     if found is None:
         return {}
     target, ways = found
@@ -331,20 +327,36 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
     alpha = arguments[len(taken) :]
     if any(a != 1 for a in alpha):
         return {}
-    args = tuple(a for a, t in zip(arguments, taken, strict=False) if not t.kwarg_only)
-    kwargs = {t.name: a for a, t in zip(arguments, taken, strict=False) if t.kwarg_only}
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for argument, value in zip(taken, arguments, strict=False):
+        if argument.kwarg_only:
+            kwargs[argument.name] = value
+        else:
+            args.append(value)
     with graph.inserting_after(last):
-        merged = add_call(graph, target, args, kwargs)
+        merged = add_call(graph, target, tuple(args), kwargs)
     merged.meta = {**first.meta, "val": [n.meta["val"] for n in calls]}
+    if target._schema.is_mutable:
+        return {n: _argument(n, 0) for n in calls}
     results: dict[fx.Node, fx.Node] = {}
     for i, n in enumerate(calls):
-        if target._schema.is_mutable:
-            results[n] = _argument(n, 0)
-        else:
-            with graph.inserting_after(merged):
-                results[n] = add_call(graph, operator.getitem, (merged, i))
-            results[n].meta = dict(n.meta)
+        with graph.inserting_after(merged):
+            results[n] = add_call(graph, operator.getitem, (merged, i))
+        results[n].meta = dict(n.meta)
     return results
+
+
+def _common_form(first: fx.Node) -> Form | None:
+    """Return the form of calls like ``first``: with one second operand for all, if there is
+    such a form, else with one for each."""
+    second = first.args[1] if len(first.args) > 1 else None
+    is_number = isinstance(second, torch.Tensor) and not second.dim()
+    if is_number or _common(first):
+        found: Form | None = form(first.target, _ways(first, True))
+        if found is not None:
+            return found
+    return form(first.target, _ways(first))
 
 
 @cache

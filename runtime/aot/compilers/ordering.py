@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,26 +60,23 @@ def bring_together(
 
     ``after``: the :func:`successors` of ``nodes``. No call of a group may need another one of it,
     nor may two groups need one another."""
-    order = {n: i for i, n in enumerate(nodes)}
-    units: dict[fx.Node, list[fx.Node]] = {n: [n] for n in nodes}
+    # what moves as one: a group, or a call that is in none
+    unit_of: dict[fx.Node, list[fx.Node]] = {n: [n] for n in nodes}
     for group in groups:
-        for n in group:
-            units[n] = group
-    missing: dict[int, int] = {id(unit): 0 for unit in units.values()}
-    for n in nodes:
-        for u in after[n]:
-            missing[id(units[u])] += 1
-    ready: list[tuple[int, list[fx.Node]]] = []
-    for unit in {id(unit): unit for unit in units.values()}.values():
-        if not missing[id(unit)]:
-            heapq.heappush(ready, (max(order[n] for n in unit), unit))
+        unit_of.update(dict.fromkeys(group, group))
+    units = {id(unit): unit for unit in unit_of.values()}
+    place = {id(unit_of[n]): i for i, n in enumerate(nodes)}  # of the last call of each unit
+    # how many calls of others each unit still waits for
+    missing = Counter(id(unit_of[u]) for n in nodes for u in after[n])
+    ready = [(place[key], unit) for key, unit in units.items() if not missing[key]]
+    heapq.heapify(ready)
     end = graph.output_node()
     while ready:
         _, unit = heapq.heappop(ready)
         for n in unit:
             end.prepend(n)
-        for n in unit:
-            for u in after[n]:
-                missing[id(units[u])] -= 1
-                if not missing[id(units[u])]:
-                    heapq.heappush(ready, (max(order[m] for m in units[u]), units[u]))
+        for u in itertools.chain.from_iterable(after[n] for n in unit):
+            key = id(unit_of[u])
+            missing[key] -= 1
+            if not missing[key]:
+                heapq.heappush(ready, (place[key], units[key]))

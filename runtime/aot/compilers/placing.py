@@ -61,29 +61,50 @@ def destinations(joint: Joint) -> tuple[Destination, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class _Chain:
+    """Calls that may all write to ``target``, the last one first. Each takes the next one's
+    result, and nothing else does."""
+
+    destination: Destination
+    target: fx.Node
+    calls: list[fx.Node]
+
+
 def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
     """Let pointwise calls write to the arguments that take their results, in place. For each such
     argument: by how much its version is behind that of the program then, as one call may stand
     for several writes."""
     if not wanted:
         return {}
+    # after all have been found: a call that writes is taken for a view of what it reads
+    chains = _find_chains(graph, wanted)
+    behind: dict[int, int] = {}
+    for chain in chains:
+        for n in chain.calls:
+            _write(n, chain.target, chain.calls)
+        if chain.calls:
+            behind[chain.destination.argument] = chain.destination.counted - len(chain.calls)
+    return behind
+
+
+def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]:
+    """Find for each of ``wanted`` the calls that may write to its argument."""
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    results: Any = graph.output_node().args[0]
+    output = graph.output_node()
+    results: Any = output.args[0]
     times = Counter(n for n in results if isinstance(n, fx.Node))
     order = {n: i for i, n in enumerate(graph.nodes)}
     # until here a call may be for another program
     refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)
-    found: list[tuple[Destination, list[fx.Node]]] = []
+    chains = []
     for d in wanted:
         new, target = results[d.result], inputs[d.argument]
-        if isinstance(new, fx.Node) and times[new] == 1 and _placeable(target):
-            calls = _calls_into(target, new, graph.output_node(), order)
-            found.append((d, [n for n in calls if order[n] > refusal][: d.counted]))
-    # after all have been found: a call that writes is taken for a view of what it reads
-    for d, calls in found:
-        for n in calls:
-            _write(n, inputs[d.argument], calls)
-    return {d.argument: d.counted - len(calls) for d, calls in found if calls}
+        if not isinstance(new, fx.Node) or times[new] != 1 or not _placeable(target):
+            continue
+        calls = [n for n in _calls_into(target, new, output, order) if order[n] > refusal]
+        chains.append(_Chain(d, target, calls[: d.counted]))
+    return chains
 
 
 def _placeable(target: fx.Node) -> bool:
@@ -97,24 +118,33 @@ def _calls_into(
     if nothing else needs that, and so on."""
     given = shown(target)
     reads = [order[u] for n in given for u in n.users]  # by the output too, which is the last node
+    last_read = max(reads, default=-1)
     found: list[fx.Node] = []
     n: fx.Node | None = new
-    while n is not None and all(i <= order[n] for i in reads) and _takes(n, target, given):
-        views = shown(n)
-        needed = max(order[u] for v in views for u in v.users)
-        if found:
-            later = found[-1]
-            if needed != order[later] or any(
-                v in later.all_input_nodes for v in views if v is not n
-            ):
-                break
-        elif any(output in v.users for v in views if v is not n):
+    while n is not None and last_read <= order[n] and _takes(n, target, given):
+        later = found[-1] if found else None
+        if not _is_spent(n, later, output, order):
             break
         found.append(n)
-        n = next(
-            (a for a in n.all_input_nodes if a is not target and _takes(a, target, given)), None
-        )
+        operands = (a for a in n.all_input_nodes if a is not target)
+        n = next((a for a in operands if _takes(a, target, given)), None)
     return found
+
+
+def _is_spent(
+    n: fx.Node, later: fx.Node | None, output: fx.Node, order: Mapping[fx.Node, int]
+) -> bool:
+    """Return whether the memory of ``n`` may be written over by ``later``: nothing reads it
+    afterwards, and ``later`` reads it as ``n`` alone, not by a view.
+
+    None for ``later``: ``n`` is the new value itself, of which no view may be returned.
+    """
+    memory = shown(n)
+    views = [v for v in memory if v is not n]
+    if later is None:
+        return not any(output in v.users for v in views)
+    last_use = max(order[u] for v in memory for u in v.users)
+    return last_use == order[later] and not any(v in later.all_input_nodes for v in views)
 
 
 def _takes(n: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
