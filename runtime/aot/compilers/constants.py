@@ -112,13 +112,7 @@ def without_neutral(graph: fx.Graph) -> None:
     are all the same."""
     results = Returned(graph)
     for n in calls_of(graph):
-        if (
-            n.target not in _ARITHMETIC
-            or len(n.args) != 2
-            or n.kwargs
-            or not static(n)
-            or n.meta["val"].dtype not in _WIDE
-        ):
+        if not _is_float_arithmetic(n):
             continue
         x, other = n.args
         if n.target is aten.mul.Tensor and not isinstance(x, fx.Node):
@@ -130,6 +124,12 @@ def without_neutral(graph: fx.Graph) -> None:
             results.replace(n, x)
         elif isinstance(other, torch.Tensor) and other.dim():
             n.args = (x, factories.tensor(number, dtype=other.dtype, device="cpu"))
+
+
+def _is_float_arithmetic(n: fx.Node) -> bool:
+    if n.target not in _ARITHMETIC or len(n.args) != 2 or n.kwargs:
+        return False
+    return static(n) and n.meta["val"].dtype in _WIDE
 
 
 def _number(a: Any) -> float | None:

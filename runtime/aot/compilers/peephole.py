@@ -148,17 +148,22 @@ def broadcasts(graph: fx.Graph) -> None:
             continue
         source: Any = n.args[0]
         for user in list(n.users):
-            if (
-                user.target in _ARITHMETIC
-                and len(user.args) == 2
-                and not user.kwargs
-                and user.args.count(n) == 1
-            ):
-                (other,) = (a for a in user.args if a is not n)
-                if static(other) and static(user) and kind(other) == kind(user) == kind(n):
-                    user.replace_input_with(n, source)
+            if _has_shape_without(user, n):
+                user.replace_input_with(n, source)
         if not n.users:
             graph.erase_node(n)
+
+
+def _has_shape_without(user: fx.Node, n: fx.Node) -> bool:
+    """Return whether ``user`` is arithmetic of ``n`` and a tensor that has the shape and the dtype
+    of the result by itself."""
+    if user.target not in _ARITHMETIC or len(user.args) != 2 or user.kwargs:
+        return False
+    others = [a for a in user.args if a is not n]
+    if len(others) != 1:
+        return False
+    (other,) = others
+    return static(other) and static(user) and kind(other) == kind(user) == kind(n)
 
 
 def numbers(graph: fx.Graph) -> None:
@@ -189,28 +194,38 @@ def overwrites(graph: fx.Graph) -> None:
     """A pointwise call writes its result over its first argument, or either of two that commute,
     where that is a buffer that the graph made itself, to which no view refers and which nothing
     uses later: neither a call nor the caller, since the output uses what is returned."""
-    last_use = {a: n for n in graph.nodes for a in n.all_input_nodes}
-    own = {n for n in graph.nodes if fresh(n)}
-    views = {n for n in graph.nodes if may_alias(n)}
+    last_use = _last_uses_of_buffers(graph)
     for n in calls_of(graph):
-        func, out = in_place(n.target), with_out(n.target)
-        if (func is None and out is None) or not static(n):
+        if not static(n) or (in_place(n.target) is None and with_out(n.target) is None):
             continue
-        for first in n.args[:2] if _commutes(n) else n.args[:1]:
-            if (
-                not isinstance(first, fx.Node)
-                or first not in own
-                or not static(first)
-                or not same_layout(first, n)
-            ):
+        candidates = n.args[:2] if _commutes(n) else n.args[:1]
+        for first in candidates:
+            if not isinstance(first, fx.Node) or last_use.get(first) is not n:
                 continue
-            if last_use[first] is n and views.isdisjoint(first.users):
-                n.args = (first, *(n.args[1:] if first is n.args[0] else n.args[:1]))
-                if func is not None:
-                    n.target = func
-                elif out is not None:
-                    n.target, n.kwargs = out[0], {**n.kwargs, out[1]: first}
+            if same_layout(first, n):
+                _write_over(n, first)
                 break
+
+
+def _last_uses_of_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """Return what the graph makes itself and no view shows, each with the node that uses it
+    last."""
+    last_use = {a: n for n in graph.nodes for a in n.all_input_nodes}
+    views = {n for n in graph.nodes if may_alias(n)}
+    return {
+        a: n for a, n in last_use.items() if fresh(a) and static(a) and views.isdisjoint(a.users)
+    }
+
+
+def _write_over(n: fx.Node, first: fx.Node) -> None:
+    """Let the pointwise call ``n`` write its result to ``first``, one of its operands."""
+    others = n.args[1:] if first is n.args[0] else n.args[:1]
+    func, out = in_place(n.target), with_out(n.target)
+    n.args = (first, *others)
+    if func is not None:
+        n.target = func
+    elif out is not None:
+        n.target, n.kwargs = out[0], {**n.kwargs, out[1]: first}
 
 
 def _commutes(n: fx.Node) -> bool:
