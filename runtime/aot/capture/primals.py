@@ -4,6 +4,7 @@ it has done to it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -250,15 +251,54 @@ class Primals:
     def record(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
         """What the program has done to primal ``i``. ``add(value, history)``: makes the new value a
         result of the graph, and gives the number of its cotangent."""
-        v, flag = self.values[i], self.flags[i]
+        v = self.values[i]
         found = self.functional_value(v)
-        # the first of them stands for all
-        if found is None or any(i in g.members and g.first(i) != i for g in self.groups):
-            return Input(flag)
-        known = self.functional.replaced
+        if found is None or self._follows_another(i):
+            return Input(self.flags[i])
         # detach_() gives the value another one inside
-        if (replaced := known.get(id(found)) or known.get(id(self.entered[i]))) is not None:
+        known = self.functional.replaced
+        replaced = known.get(id(found)) or known.get(id(self.entered[i]))
+        if replaced is not None:
             return self._record_of_replaced(i, found, replaced)
+        group = self._group(i)
+        seen = self._record_of_flags(i, group)
+        store, memory = found._store, found._store.memory
+        if group is not None and not group.histories:  # its base is written, not this view of it
+            self._hooks_of(i)
+            overwritten = memory.generation > 0
+            return replace(seen, overwritten=overwritten, written_at=memory.written_at)
+        if i in self.bases_apart:  # the views are written
+            return Input(self.flags[i], overwritten=True)
+        edge = self.edge(v)
+        if seen.differentiated and edge is None and not seen.begins:
+            raise RuntimeError(
+                "the program detaches an argument in place. Return its detach() instead, "
+                "or detach it before the call."
+            )
+        seen = replace(seen, hooks=self._hooks_of(i))
+        if not memory.generation:
+            return seen
+        self._refuse_write(i, seen.reshaped, memory)
+        recorded = self._changes_history(i, edge)
+        if recorded and group is not None:
+            _refuse_shared_history(i, group, memory)
+        return replace(
+            seen,
+            written=True,
+            tangent=add(v, edge if recorded else None),
+            counted=store.counter[0],
+            written_at=memory.written_at,
+        )
+
+    def _follows_another(self, i: int) -> bool:
+        """Return whether primal ``i`` is the same view as an earlier one, whose record is for
+        both."""
+        return any(i in group.members and group.first(i) != i for group in self.groups)
+
+    def _record_of_flags(self, i: int, group: Group | None) -> Input:
+        """Record how the program has changed the geometry of primal ``i``, and whether it has
+        called ``requires_grad_()`` of it."""
+        v = self.values[i]
         reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(i))
         for step in reshaped:
             if step.in_place() is None:
@@ -267,7 +307,6 @@ class Primals:
                     "which the caller's tensor cannot follow"
                 )
         unseen = any(t is v for t in self.tape.reshaped)
-        group = self._group(i)
         begins = self.is_leaf(v)
         if begins and group is not None:
             raise RuntimeError(
@@ -275,65 +314,35 @@ class Primals:
                 "another one that may be a view of it. Do it before the call."
             )
         if begins:
-            flag, self.flags[i], self.edges[i] = True, True, edge_of(v)
-        if group is not None and not group.histories:  # its base is written, not this view of it
-            self._hooks_of(i)
-            return Input(
-                flag,
-                reshaped=reshaped,
-                reshaped_unseen=unseen,
-                overwritten=found._store.memory.generation > 0,
-                written_at=found._store.memory.written_at,
-            )
-        if i in self.bases_apart:  # the views are written
-            return Input(flag, overwritten=True)
-        edge = self.edge(v)
-        if flag and edge is None and not begins:
-            raise RuntimeError(
-                "the program detaches an argument in place. Return its detach() instead, "
-                "or detach it before the call."
-            )
-        hooks = self._hooks_of(i)
-        store = found._store
-        if not store.memory.generation:
-            return Input(
-                flag, reshaped=reshaped, reshaped_unseen=unseen, hooks=hooks, begins=begins
-            )
+            self.flags[i], self.edges[i] = True, edge_of(v)
+        return Input(self.flags[i], reshaped=reshaped, reshaped_unseen=unseen, begins=begins)
+
+    def _refuse_write(self, i: int, reshaped: Sequence[ViewStep], memory: Memory) -> None:
+        """Refuse a write to primal ``i`` after which the caller's tensor cannot show what the
+        program's value shows."""
         if any(step.func is _as_strided for step in reshaped):
             raise RuntimeError(
                 f"the program writes to argument {i}, and calls as_strided_() of it, after which "
                 "it may show other elements of its memory. Take as_strided(), which is a view."
-                f"{happened_at(store.memory.written_at)}"
+                f"{happened_at(memory.written_at)}"
             )
-        layout, new = self.layouts[i], layout_of(self.read(v))
+        layout, new = self.layouts[i], layout_of(self.read(self.values[i]))
         if (layout and layout.key) != (new and new.key):
             raise RuntimeError(
                 f"the program writes a {new or 'plain tensor'} to a tensor that "
-                f"is a {layout or 'plain tensor'}.{happened_at(store.memory.written_at)}"
+                f"is a {layout or 'plain tensor'}.{happened_at(memory.written_at)}"
             )
+
+    def _changes_history(self, i: int, edge: Any) -> bool:
+        """Return whether ``edge``, the history of primal ``i`` after its writes, is another one
+        than before. Changes of geometry under ``no_grad`` are none."""
+        if edge is None:
+            return False
         entered = self.edges[i]
-        node = None if edge is None else edge[0]
+        node = edge[0]
         while node in self.tape.turned:
             node = node.edges[0][0]
-        seen = edge is not None and (entered is None or node is not entered[0])
-        if seen and group is not None and not group.alone(i, group.histories):
-            raise RuntimeError(
-                f"the program writes to argument {i} what requires grad. It shares memory "
-                "with an argument that does, and is a view of the same tensor as a third one. "
-                f"Pass one tensor and take views inside.{happened_at(store.memory.written_at)}"
-            )
-        tangent = add(v, edge if seen else None)
-        return Input(
-            flag,
-            True,
-            tangent,
-            store.counter[0],
-            reshaped,
-            unseen,
-            hooks=hooks,
-            begins=begins,
-            written_at=store.memory.written_at,
-        )
+        return entered is None or node is not entered[0]
 
     def _hooks_of(self, i: int) -> tuple[Callable[[Any], Any], ...]:
         """The hooks that the program has registered on primal ``i``. They leave the tape
@@ -410,6 +419,17 @@ class Primals:
         """The group with a base of which argument ``i`` is a member."""
         return next(
             (group for group in self.groups if i in group.members and not group.identical), None
+        )
+
+
+def _refuse_shared_history(i: int, group: Group, memory: Memory) -> None:
+    """Refuse a write that gives argument ``i`` a history, if another one of ``group`` has the
+    same base: that one would need the history, too."""
+    if not group.alone(i, group.histories):
+        raise RuntimeError(
+            f"the program writes to argument {i} what requires grad. It shares memory "
+            "with an argument that does, and is a view of the same tensor as a third one. "
+            f"Pass one tensor and take views inside.{happened_at(memory.written_at)}"
         )
 
 

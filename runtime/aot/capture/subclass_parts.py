@@ -11,6 +11,7 @@ turns each call on it into calls on the parts, which the trace records."""
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -227,43 +228,48 @@ def layout_of(t: Any, sized: bool = False) -> Layout | None:
 
 
 def _size(n: Any, d: int, parts: Sequence[Any], sized: bool, kind: type) -> Any:
+    """Return where size ``n`` of dimension ``d`` is found among the sizes of ``parts``: the
+    numbers of a part and of its dimension. ``n`` itself, if it is a number and none of theirs."""
     if not sized and isinstance(n, int):
         return n
     # the same dimension is the likelier place
     places = [(p, d) for p, part in enumerate(parts) if d < part.dim()]
     places += [(p, e) for p, part in enumerate(parts) for e in range(part.dim()) if e != d]
-    found = next(((p, e) for p, e in places if _same_number(n, parts[p].shape[e])), None)
-    if found is None and not isinstance(n, int):  # the equality becomes a guard
-        found = next(((p, e) for p, e in places if n == parts[p].shape[e]), None)
-    if found is None and not isinstance(n, int):
-        raise RuntimeError(
-            f"a size of a {kind.__name__} is that of none of its parts, "
-            "and depends on the sizes of the arguments. Compile it without dynamic sizes."
-        )
-    return n if found is None else found
+    for p, e in places:
+        if _same_number(n, parts[p].shape[e]):
+            return p, e
+    if isinstance(n, int):
+        return n
+    for p, e in places:
+        if n == parts[p].shape[e]:  # the equality becomes a guard
+            return p, e
+    raise RuntimeError(
+        f"a size of a {kind.__name__} is that of none of its parts, "
+        "and depends on the sizes of the arguments. Compile it without dynamic sizes."
+    )
 
 
 def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int | None:
+    """Return the strides of ``t`` as they are for any sizes: the number of a part that has the
+    same ones, None if they are those of a new tensor, or the numbers themselves."""
     own = t.stride()
-    if not sized and all(isinstance(n, int) for n in own):
+    are_numbers = all(isinstance(n, int) for n in own)
+    if not sized and are_numbers:
         return tuple(own)
-    for p, part in enumerate(parts):
-        if (
-            part.layout is torch.strided
-            and part.dim() == t.dim()
-            and all(map(_same_number, own, part.stride()))
-        ):
+    comparable = [
+        (p, part.stride())
+        for p, part in enumerate(parts)
+        if part.layout is torch.strided and part.dim() == t.dim()
+    ]
+    for p, stride in comparable:
+        if all(map(_same_number, own, stride)):
             return p
     if all(map(_same_number, own, _contiguous(t.shape))):
         return None
-    if all(isinstance(n, int) for n in own):
+    if are_numbers:
         return tuple(own)
-    for p, part in enumerate(parts):  # the equalities become guards
-        if (
-            part.layout is torch.strided
-            and part.dim() == t.dim()
-            and all(n == m for n, m in zip(own, part.stride(), strict=True))
-        ):
+    for p, stride in comparable:
+        if all(map(operator.eq, own, stride)):  # the equalities become guards
             return p
     raise RuntimeError(
         f"the strides of a {type(t).__name__} are those of none of its parts, "
