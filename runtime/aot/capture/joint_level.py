@@ -114,9 +114,9 @@ class JointLevel(ProgramTape):
             found: fx.Node | None = getattr(v._level.read(v), "_node", None)
         return found
 
-    def _since(self, last: fx.Node | None) -> set[fx.Node]:
-        """The calls of the graph after ``last``."""
-        return set(takewhile(lambda n: n is not last, reversed(self.trace.graph.nodes)))
+    def _since(self, last: fx.Node | None) -> list[fx.Node]:
+        """The calls of the graph after ``last``, in reverse order."""
+        return list(takewhile(lambda n: n is not last, reversed(self.trace.graph.nodes)))
 
     def _last(self) -> fx.Node | None:
         return next(iter(reversed(self.trace.graph.nodes)), None)
@@ -147,42 +147,50 @@ class JointLevel(ProgramTape):
             )
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if _grad_enabled():
-            if not kwargs and (result := self._computed(func, args)) is not None:
-                return result
-            if self.refuses_recording and not op_of(func).nondiff:
-                refuse_recording((args, kwargs))
-            for a in args:
-                self.refuse_view_of_leaf(a)
-            return super().call(func, args, kwargs)
+        if not _grad_enabled():
+            return self._call_under_no_grad(func, args, kwargs)
+        if not kwargs and (result := self._computed(func, args)) is not None:
+            return result
+        if self.refuses_recording and not op_of(func).nondiff:
+            refuse_recording((args, kwargs))
+        for a in args:
+            self.refuse_view_of_leaf(a)
+        return super().call(func, args, kwargs)
+
+    def _call_under_no_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call ``func``, and note which nodes of the graph, writes and views no history has."""
         op = op_of(func)
-        in_place = op.kind is INPLACE and any(
-            isinstance(a, Value) and a._level is self and edge_of(a) for a in args[:1]
+        first = args[0] if args else None
+        in_place = (
+            op.kind is INPLACE
+            and isinstance(first, Value)
+            and first._level is self
+            and bool(edge_of(first))
         )
         memories = self._memories_with_histories((args, kwargs))
         self._read((args, kwargs))
         before = [memory.generation for memory in memories]
-        last = next(iter(reversed(self.trace.graph.nodes)), None)
+        last = self._last()
         result = super().call(func, args, kwargs)
         unseen = in_place or [memory.generation for memory in memories] != before
-        for n in reversed(self.trace.graph.nodes):
-            if n is last:
-                break
+        for n in self._since(last):
             self.derivatives.setdefault(n, NONE)
             if unseen:
                 self.unseen[n] = WRITTEN
         if op.kind is VIEW and op.func is not torch.ops.aten.detach.default:  # which adds no step
-            chains = [
-                v._inner._chain
-                for v in pytree.tree_leaves(result)
-                if isinstance(getattr(v, "_inner", None), FunctionalValue)
-            ]
-            self.unrecorded |= {id(chain[-1]): chain[-1] for chain in chains if chain}
+            self._note_unrecorded_views(result)
         if in_place and op.base_name in GEOMETRY:
             edge: Any = edge_of(result)
             self.turned.add(edge[0])
             self.reshaped.append(result)
         return result
+
+    def _note_unrecorded_views(self, result: Any) -> None:
+        for v in pytree.tree_leaves(result):
+            inner = getattr(v, "_inner", None)
+            if isinstance(inner, FunctionalValue) and inner._chain:
+                step = inner._chain[-1]
+                self.unrecorded[id(step)] = step
 
     def _computed(self, func: Any, args: Any) -> Any:
         """The result of a call that only computes, of values without a history and literals. None
@@ -190,15 +198,9 @@ class JointLevel(ProgramTape):
 
         It goes to the trace at once, and does what the calls of the levels between would do, in
         half of their time."""
-        functional = self.functional
-        # no mode of the caller's sees calls
-        innermost = (
-            number_of_dispatch_modes() == 2
-            and dispatch_mode_at(0) is self.trace.mode
-            and dispatch_mode_at(1) is functional.mode
-        )
-        if not innermost or not self.outer_mode or self.refuses_recording or not is_pure(func):
+        if not self._goes_straight(func):
             return None
+        functional = self.functional
         inner: list[Any] = []
         for a in args:
             kind = type(a)
@@ -220,6 +222,15 @@ class JointLevel(ProgramTape):
             return None
         result = functional.valued(traced)
         return self.wrap(result) if result.dtype in self.wrapped_dtypes else result
+
+    def _goes_straight(self, func: Any) -> bool:
+        """Return whether a call of ``func`` only computes, and no mode of the caller's sees it."""
+        innermost = (
+            number_of_dispatch_modes() == 2
+            and dispatch_mode_at(0) is self.trace.mode
+            and dispatch_mode_at(1) is self.functional.mode
+        )
+        return innermost and self.outer_mode and not self.refuses_recording and is_pure(func)
 
     def _memories_with_histories(self, given: Any) -> list[Memory]:
         """The memories of the arguments of a call that have a history, or are views of a
@@ -261,7 +272,7 @@ class JointLevel(ProgramTape):
         with requiring_grad(recorded):
             yield
         if noted:
-            self.made = self._since(last)
+            self.made = set(self._since(last))
             for n in self.made:  # an intermediate value has no history
                 self.derivatives.setdefault(n, NONE)
 
@@ -271,31 +282,29 @@ class JointLevel(ProgramTape):
         application = self.applications.get(node)
         if application is None or not application.why:
             return node.run_backward(shown, create_graph)
-        given = [g if g is None else self._as_cotangent(g) for g in shown]
+        given = [self._as_cotangent(g) for g in shown]
         nodes = {i: self._node_of(g) for i, g in enumerate(given) if i in application.outputs}
         last, applied = self._last(), self.functional.applied
         with NoGradWatch() as watch:
             gradients = node.run_backward(given, create_graph)
         application.calls = frozenset(self._since(last))
         application.cotangents = {i: n for i, n in nodes.items() if n is not None}
-        application.gradients = [None if g is None else self._node_of(g) for g in gradients]
-        application.why = ""
-        if watch.seen and not create_graph:
-            application.why = NO_GRAD
-        if self.functional.applied != applied and not create_graph:
-            application.why = APPLIES
-        if any(
-            g is not None and n is None and edge is not None
-            for g, n, edge in zip(gradients, application.gradients, node.edges, strict=True)
-        ):
+        application.gradients = [self._node_of(g) for g in gradients]
+        if _gives_constant(gradients, application.gradients, node.edges):
             application.why = CONSTANT
+        elif create_graph:
+            application.why = ""
+        elif self.functional.applied != applied:
+            application.why = APPLIES
+        else:
+            application.why = NO_GRAD if watch.seen else ""
         if application.why in (NO_GRAD, APPLIES):
             why = application.refusal(application.why)
             self.unseen.update(dict.fromkeys(application.calls, why))
         return gradients
 
     def _as_cotangent(self, g: Any) -> Any:
-        """``g`` as a value that the program cannot have beside its cotangent."""
+        """``g`` as a value that the program cannot have beside its cotangent. None is None."""
         node = self._node_of(g)
         if node is None:
             return g
@@ -310,9 +319,17 @@ class JointLevel(ProgramTape):
 
     @contextmanager
     def packing(self) -> Iterator[None]:
-        last = next(iter(reversed(self.trace.graph.nodes)), None)
+        last = self._last()
         yield
-        for n in reversed(self.trace.graph.nodes):
-            if n is last:
-                break
-            self.unseen[n] = PACKED
+        self.unseen.update(dict.fromkeys(self._since(last), PACKED))
+
+
+def _gives_constant(
+    gradients: Sequence[Any], nodes: Sequence[fx.Node | None], edges: Sequence[Any]
+) -> bool:
+    """Return whether a gradient that goes somewhere is no value of the graph. ``nodes``: those of
+    the gradients."""
+    return any(
+        g is not None and n is None and edge is not None
+        for g, n, edge in zip(gradients, nodes, edges, strict=True)
+    )

@@ -237,24 +237,35 @@ class LeafGradients:
         self.used = True
         outputs, given = session.listed(self.inside(tensors)), self.inside(grad_tensors)
         edges = [edge_of(t) if isinstance(t, GradValue) else None for t in outputs]
-        if any(e is not None and not isinstance(e[0].level, ProgramTape) for e in edges):
-            raise RuntimeError(
-                "the program calls backward() on a value of a transform. "
-                f"Return it, and differentiate outside.{here()}"
-            )
+        _refuse_other_levels(edges)
         cotangents = session.cotangents_of(outputs, edges, given)
         reached = _behind([e[0] for e in edges if e is not None])
-        # leaves get no gradient that do not require grad now
-        frozen = {_end(v) for _, v in self._frozen.values()}
-        leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
-        if inputs is not None:
-            wanted = [edge_of(t) for t in self.inside(session.listed(inputs))]
-            leaves = [n for n in leaves if any(e is not None and e[0] is n for e in wanted)]
+        leaves = self._leaves_of(reached, inputs)
         ends = [GradientEdge(n, 0) for n in leaves]
         with without_autocast():
             _, grads = session.run_pass(edges, cotangents, ends, retain_graph, create_graph, False)
-        if not (create_graph if retain_graph is None else retain_graph):
+        keeps_graph = create_graph if retain_graph is None else retain_graph
+        if not keeps_graph:
             self.spent |= reached.keys() - set(leaves)
+        others = self._memories_shown(given)
+        for node, g in zip(leaves, grads, strict=True):
+            if g is not None:
+                self._add(node, hooks.for_users(node.level, g), create_graph, others)
+
+    def _leaves_of(self, reached: Mapping[Node, Any], inputs: Any) -> list[Any]:
+        """List the leaves among the nodes that a pass reaches: those of ``inputs``, if these are
+        given. A leaf that does not require grad now gets no gradient."""
+        frozen = {_end(v) for _, v in self._frozen.values()}
+        leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
+        if inputs is None:
+            return leaves
+        edges = [edge_of(t) for t in self.inside(session.listed(inputs))]
+        wanted = {e[0] for e in edges if e is not None}
+        return [n for n in leaves if n in wanted]
+
+    def _memories_shown(self, given: Any) -> set[int]:
+        """Return the ids of the memories of all tensors that a new gradient must not share:
+        arguments, tensors from outside, gradients, and the cotangents ``given``."""
         mode = _mode()
         shown = [
             *self.arguments,
@@ -262,10 +273,7 @@ class LeafGradients:
             *(k.value for k in self._kept.values()),
             *session.listed(() if given is None else given),
         ]
-        others = {_memory(v) for v in shown}
-        for node, g in zip(leaves, grads, strict=True):
-            if g is not None:
-                self._add(node, hooks.for_users(node.level, g), create_graph, others)
+        return {_memory(v) for v in shown}
 
     def grad(
         self,
@@ -478,21 +486,29 @@ class _GradFunctions(TorchFunctionMode):
         self.gradients = gradients
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         known = _HANDLERS.get(func) or _HANDLERS.get(NATIVE.get(func))
         handler = known if not self.gradients.entering else None
         if handler is None and type(func) is FunctionType and func.__module__ == "torch.autograd":
             handler = _OF_AUTOGRAD.get(func.__name__)
         if handler is None or _is_of_functorch(args):
-            return (
-                func(*args, **kwargs or {})
-                if not kwargs or not kwargs.get("requires_grad")
-                else _leaf_of(func, args, kwargs)
-            )
+            if kwargs.get("requires_grad"):
+                return _leaf_of(func, args, kwargs)
+            return func(*args, **kwargs)
         if handler is not known or handler is _backward_of:  # these iterate over arguments
             args = tuple(map(_listed, args))
-            kwargs = {name: _listed(x) for name, x in (kwargs or {}).items()}
+            kwargs = {name: _listed(x) for name, x in kwargs.items()}
         with self:  # for hooks and custom Functions of a backward pass
-            return unwatched(handler, self.gradients, *args, **kwargs or {})
+            return unwatched(handler, self.gradients, *args, **kwargs)
+
+
+def _refuse_other_levels(edges: Sequence[Any]) -> None:
+    """Refuse a backward pass from values of a transform inside the program."""
+    if any(e is not None and not isinstance(e[0].level, ProgramTape) for e in edges):
+        raise RuntimeError(
+            "the program calls backward() on a value of a transform. "
+            f"Return it, and differentiate outside.{here()}"
+        )
 
 
 def _listed(x: Any) -> Any:
