@@ -25,7 +25,7 @@ from .boundary import Boundary
 from .origins import Origins
 from .own_derivatives import Application, ends_of_used
 from .program import Program
-from .subclass_parts import Layouts, count, flattened, layout_of, numbers, refuse_opaque
+from .subclass_parts import Layout, Layouts, count, flattened, layout_of, numbers, refuse_opaque
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,23 @@ class Joint:
         ]
 
 
+def _refuse_composed(layouts: Sequence[Layout | None]) -> None:
+    """Refuse inputs that consist of other tensors where the graph computes all results."""
+    kinds = dict.fromkeys(layout.kind.__name__ for layout in layouts if layout is not None)
+    if kinds:
+        raise RuntimeError(
+            f"a {', '.join(kinds)} is among the inputs, and an exported graph takes plain tensors. "
+            "Export a function of what it consists of."
+        )
+
+
+def _erase_profiler_marks(graph: fx.Graph) -> None:
+    """Erase the marks for a profile of the capture, which run nothing."""
+    for n in reversed(graph.nodes):
+        if getattr(n.target, "namespace", "") == "profiler":
+            graph.erase_node(n)
+
+
 def joint_graph(
     f: Callable[..., Any],
     inputs: Sequence[Any],
@@ -120,14 +137,8 @@ def joint_graph(
         refuse_opaque(t)
     abstract = dynamic or abstraction is not None
     layouts = [layout_of(t, abstract) for t in inputs]
-    if whole and any(layout is not None for layout in layouts):
-        kinds = ", ".join(
-            dict.fromkeys(layout.kind.__name__ for layout in layouts if layout is not None)
-        )
-        raise RuntimeError(
-            f"a {kinds} is among the inputs, and an exported graph takes plain tensors. "
-            "Export a function of what it consists of."
-        )
+    if whole:
+        _refuse_composed(layouts)
     outside = [
         *generators,
         *generators_of(f),
@@ -159,10 +170,7 @@ def joint_graph(
             reads=reads,
             late=issubclass(kind, LateGraphModule),
         )
-    for n in reversed(graph.nodes):
-        # marks for a profile of the capture, which run nothing
-        if getattr(n.target, "namespace", "") == "profiler":
-            graph.erase_node(n)
+    _erase_profiler_marks(graph)
     (program,) = programs
     applications = () if whole else tuple(program.tape.applications.values())
     kept = ends_of_used(applications, graph)

@@ -130,6 +130,9 @@ def make_fx(
         )
     if tracing_mode not in _MODES:
         raise ValueError(f"tracing_mode must be 'real', 'fake' or 'symbolic', got {tracing_mode!r}")
+    symbolic = tracing_mode == "symbolic"
+    reads = "refuse" if _error_on_data_dependent_ops else "constant"
+    stacks = record_stack_traces or record_module_stack
 
     @wraps(f)
     @naming_line()
@@ -138,27 +141,15 @@ def make_fx(
         for x in flat:
             refuse_value_of_torch(x, line=False)
         out_spec: Any = None
-        inputs = [x for x in flat if isinstance(x, torch.Tensor)]
-        abstraction = Abstraction.of(
-            inputs, dynamic=tracing_mode == "symbolic", fake=tracing_mode == "fake"
-        )
-        if abstraction is not None and tracing_mode != "real":
-            abstraction.allows_real_constants = _allow_non_fake_inputs
-        if abstraction is not None and not isinstance(abstraction, Given):
-            abstraction.shape_env.checked = False
+        abstraction = _abstraction_of(flat, tracing_mode, _allow_non_fake_inputs)
         root = _root(f) if record_module_stack else None
         functions = None if root is None or _disable_torch_fn_metadata_mode else Functions()
-        provenance = Provenance(
-            stacks=record_stack_traces or record_module_stack, root=root, functions=functions
-        )
-        level = (PreDispatchTrace if pre_dispatch else Trace)(
+        provenance = Provenance(stacks=stacks, root=root, functions=functions)
+        kind = PreDispatchTrace if pre_dispatch else Trace
+        level = kind(
             abstraction=abstraction,
             decompositions=decomposition_table,
-            reads="symbol"
-            if abstraction is not None
-            else "refuse"
-            if _error_on_data_dependent_ops
-            else "constant",
+            reads=reads if abstraction is None else "symbol",
             provenance=provenance,
         )
         recording = Recording(level)
@@ -181,33 +172,56 @@ def make_fx(
                 return called(*values)
             return [recording.lowered(o) for o in recording.run(called, flat, values)]
 
-        symbolic = tracing_mode == "symbolic"
         names = _names(f, args)
-        placeholders = [
-            f"{name}_{i + 1}"
-            for name, x in zip(names, args, strict=True)
-            for i in range(len(pytree.tree_leaves(x)))
-        ]
         with ExitStack() as stack:
             if functions is not None:
                 stack.enter_context(functions)
             stack.enter_context(_uncached_autocast())
             stack.callback(recording.close)
-            unknown = [i for i, x in enumerate(flat) if symbolic and type(x) is int]
+            integers = [i for i, x in enumerate(flat) if type(x) is int]
             run_trace(
-                level, run, flat, placeholders, unknown=unknown, dispatcher=symbolic or pre_dispatch
+                level,
+                run,
+                flat,
+                _placeholders_of(names, args),
+                unknown=integers if symbolic else [],
+                dispatcher=symbolic or pre_dispatch,
             )
         _structured(level.graph, names, spec, out_spec)
-        module = module_of(
-            level.graph,
-            level.attributes,
-            type(f).__name__ if isinstance(f, torch.nn.Module) else _name(f),
-        )
+        module = module_of(level.graph, level.attributes, _name(f))
         if abstraction is not None and symbolic:
             module.shape_env = abstraction.shape_env
         return module
 
     return traced
+
+
+def _abstraction_of(
+    flat: Sequence[Any], mode: str, allows_real_constants: bool
+) -> Abstraction | None:
+    """Return what makes the abstract values of a trace of ``flat``, or None if it runs on real
+    tensors. ``allows_real_constants``: in the modes that make all values abstract."""
+    abstraction = Abstraction.of(
+        [x for x in flat if isinstance(x, torch.Tensor)],
+        dynamic=mode == "symbolic",
+        fake=mode == "fake",
+    )
+    if abstraction is None:
+        return None
+    if mode != "real":
+        abstraction.allows_real_constants = allows_real_constants
+    if not isinstance(abstraction, Given):
+        abstraction.shape_env.checked = False
+    return abstraction
+
+
+def _placeholders_of(names: Sequence[str], args: Sequence[Any]) -> list[str]:
+    """Name the placeholders: ``x_1``, ``x_2``, … for the leaves of argument ``x``."""
+    return [
+        f"{name}_{i}"
+        for name, x in zip(names, args, strict=True)
+        for i in range(1, len(pytree.tree_leaves(x)) + 1)
+    ]
 
 
 class _uncached_autocast:
@@ -230,6 +244,9 @@ def _root(f: Any) -> torch.nn.Module | None:
 
 
 def _name(f: Any) -> str:
+    """Return the name for the class of the graph."""
+    if isinstance(f, torch.nn.Module):
+        return type(f).__name__
     name = getattr(f, "__name__", "")
     return name if name.isidentifier() else "Traced"
 

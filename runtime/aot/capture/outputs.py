@@ -87,19 +87,10 @@ class Computed:
 
     def _output(self, o: Any) -> Output:
         primals = self.primals
-        if self.whole:
-            return Output(Made.RESULT, self._number(o))
-        if isinstance(o, SYMBOLIC):
+        if self.whole or isinstance(o, SYMBOLIC):
             return Output(Made.RESULT, self._number(o))
         if not isinstance(o, torch.Tensor):
-            if holds_values(o):
-                raise RuntimeError(
-                    f"the program returns a {type(o).__name__} that holds tensors which it has "
-                    "computed. Return the tensors in a tuple, a dictionary or a data class, "
-                    "or register the class with torch.utils._pytree.register_pytree_node."
-                    f"{computed_at(o)}"
-                )
-            return Output(Made.CONSTANT, constant=o)
+            return _constant(o)
         for i, v in enumerate(primals.values):
             # an op that returns its argument gives a value of the tape
             if o is v or (isinstance(o, GradValue) and o._inner is v):
@@ -116,16 +107,26 @@ class Computed:
             if self._is_view(o, primals.values[i], steps):
                 return self._viewed(Made.INPUT, i, steps, recorded)
             return self._placed(o, Made.INPUT, i, primals.values[i])
-        if len(self._sharing[memory]) > 1 or (isinstance(o, GradValue) and o._follows_base()):
-            base = self._base(self._sharing[memory])
-            if o is base:
-                return Output(Made.RESULT, self._number(base))
-            if base is not None and self._is_view(o, base, steps := self._steps(found, base)):
-                if primals.is_leaf(base):
-                    self.begun.add(self._number(base))
-                return self._viewed(Made.RESULT, self._number(base), steps, recorded)
-            if base is not None and recorded:
-                return self._placed(o, Made.RESULT, self._number(base), base)
+        shared = self._sharing[memory]
+        if len(shared) > 1 or (isinstance(o, GradValue) and o._follows_base()):
+            return self._shared(o, found, shared, recorded)
+        return Output(Made.RESULT, self._number(o))
+
+    def _shared(
+        self, o: Any, found: FunctionalValue, results: Sequence[Any], recorded: bool
+    ) -> Output:
+        """Make ``o`` of the base of ``results``, which all lie in one memory that the graph makes.
+        ``found``: ``o`` at the functionalize level. ``recorded``: it has a history."""
+        base = self._base(results)
+        if o is base or base is None:
+            return Output(Made.RESULT, self._number(o))
+        steps = self._steps(found, base)
+        if self._is_view(o, base, steps):
+            if self.primals.is_leaf(base):
+                self.begun.add(self._number(base))
+            return self._viewed(Made.RESULT, self._number(base), steps, recorded)
+        if recorded:
+            return self._placed(o, Made.RESULT, self._number(base), base)
         return Output(Made.RESULT, self._number(o))
 
     def _placed(self, o: Any, made: Made, number: int, whole: Any) -> Output:
@@ -211,6 +212,19 @@ class Computed:
             if found is not None and not found._chain:
                 return base
         return None
+
+
+def _constant(o: Any) -> Output:
+    """Return the output for ``o``, which is no tensor: each call returns the same object.
+    Refuse one that holds tensors of the program."""
+    if holds_values(o):
+        raise RuntimeError(
+            f"the program returns a {type(o).__name__} that holds tensors which it has "
+            "computed. Return the tensors in a tuple, a dictionary or a data class, "
+            "or register the class with torch.utils._pytree.register_pytree_node."
+            f"{computed_at(o)}"
+        )
+    return Output(Made.CONSTANT, constant=o)
 
 
 def repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
