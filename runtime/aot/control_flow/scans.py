@@ -7,6 +7,7 @@ one call of torch's operator ``scan``. Its derivatives and its batch are scans.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -177,29 +178,50 @@ def _scanned(
     length = _length(moved)
     of_tensors = all(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(init))
     whole = unroll is False or (unroll is None and not isinstance(length, int))
-    if whole and of_tensors and traced(moved):
-        carry, ys = _captured(step, init, [x.flip(0) for x in moved] if reverse else moved, spec)
-        ys = pytree.tree_map_only(torch.Tensor, lambda y: y.flip(0) if reverse else y, ys)
+    if not whole or not of_tensors or not traced(moved):
+        _refuse_unknown_length(length, unroll)
+        carry, ys = _stepwise(step, init, moved, spec, reverse)
+    elif reverse:
+        carry, ys = _captured(step, init, [x.flip(0) for x in moved], spec)
+        ys = pytree.tree_map_only(torch.Tensor, lambda y: y.flip(0), ys)
     else:
-        if unchecked(length):
-            raise RuntimeError(
-                "scan and map: the length is a symbol, and "
-                + ("unroll=True." if unroll else "the carry has a value that is no tensor.")
-                + " A graph would keep the steps for one length. "
-                f"Carry a number as a tensor, torch.tensor(0), and let unroll be None.{here()}"
-            )
-        carry, each = init, []
-        order = range(length)
-        for i in reversed(order) if reverse else order:
-            carry, y = step(carry, pytree.tree_unflatten([x[i] for x in moved], spec))
-            each.append(y)
-        if reverse:
-            each.reverse()
-        ys = pytree.tree_map(
-            lambda *y: torch.stack(y) if isinstance(y[0], torch.Tensor) else y[0], *each
-        )
+        carry, ys = _captured(step, init, moved, spec)
+    if not dim:
+        return carry, ys
     return carry, pytree.tree_map_only(
-        torch.Tensor, lambda y: y.movedim(0, dim) if dim and dim < y.dim() else y, ys
+        torch.Tensor, lambda y: y.movedim(0, dim) if dim < y.dim() else y, ys
+    )
+
+
+def _refuse_unknown_length(length: Any, unroll: bool | None) -> None:
+    """Refuse to take a symbol of steps one by one."""
+    if unchecked(length):
+        raise RuntimeError(
+            "scan and map: the length is a symbol, and "
+            + ("unroll=True." if unroll else "the carry has a value that is no tensor.")
+            + " A graph would keep the steps for one length. "
+            f"Carry a number as a tensor, torch.tensor(0), and let unroll be None.{here()}"
+        )
+
+
+def _stepwise(
+    step: Callable[[Any, Any], Any],
+    init: Any,
+    moved: Sequence[torch.Tensor],
+    spec: pytree.TreeSpec,
+    reverse: bool,
+) -> tuple[Any, Any]:
+    """Take one step after another along the first dimension of ``moved``, from the end if
+    ``reverse``. The results of all steps are stacked in the order of the elements."""
+    carry, each = init, []
+    order = range(moved[0].shape[0])
+    for i in reversed(order) if reverse else order:
+        carry, y = step(carry, pytree.tree_unflatten([x[i] for x in moved], spec))
+        each.append(y)
+    if reverse:
+        each.reverse()
+    return carry, pytree.tree_map(
+        lambda *y: torch.stack(y) if isinstance(y[0], torch.Tensor) else y[0], *each
     )
 
 
@@ -303,6 +325,33 @@ def _mapped(
     return pytree.tree_unflatten(list(_of_values(flat, (), xs, rest)), spec)
 
 
+@dataclass(frozen=True)
+class _Moving:
+    """The numbers of the operands of a scan for which a derivative is computed: of those in the
+    carry, of elements, and of the rest."""
+
+    carry: list[int]
+    elements: list[int]
+    rest: list[int]
+
+    @classmethod
+    def of(cls, numbers: Sequence[int], n: int, m: int) -> _Moving:
+        """Sort ``numbers`` of operands, of which ``n`` are the carry and ``m`` elements."""
+        return cls(
+            [i for i in numbers if i < n],
+            [i for i in numbers if n <= i < n + m],
+            [i for i in numbers if i >= n + m],
+        )
+
+    @property
+    def numbers(self) -> list[int]:
+        return [*self.carry, *self.elements, *self.rest]
+
+
+def _or_zeros(t: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(like) if t is None else t
+
+
 class _Scan(ControlFlow):
     """A scan as one call. Takes the body, the lengths of carry and elements, the carry, the
     elements and what else the body takes."""
@@ -337,14 +386,8 @@ class _Scan(ControlFlow):
         floating = [i for i in ctx.floating if i < n or grads[i] is not None]
         operands = ctx.saved_tensors
         carried, xs, rest = operands[:n], operands[n : n + m], operands[n + m :]
-        of_carry = [i for i in floating if i < n]
-        wanted = [
-            i
-            for i, t in enumerate(operands)
-            if i >= n and t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + i]
-        ]
-        of_xs, of_rest = [i for i in wanted if i < n + m], [i for i in wanted if i >= n + m]
-        moving = [*of_carry, *of_xs, *of_rest]
+        moving = _Scan._moving_in_backward(ctx)
+        numbers, n_moving = moving.numbers, len(moving.carry)
         before: Sequence[torch.Tensor] = ()
         if n:  # the carry before each step
             before = _along(
@@ -354,28 +397,40 @@ class _Scan(ControlFlow):
         def back(
             state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
         ) -> tuple[list[Any], list[Any]]:
-            cotangents, sums = state[: len(of_carry)], state[len(of_carry) :]
+            cotangents, sums = state[:n_moving], state[n_moving:]
             given = (*each[: n + m], *rest)
 
             def f(*some: torch.Tensor) -> Tensors:
-                outs = run(ctx.body, replaced(given, moving, some))
+                outs = run(ctx.body, replaced(given, numbers, some))
                 return tuple(outs[i] for i in floating)
 
-            pulled = vjp(f, *(given[i] for i in moving))[1]((*cotangents, *each[n + m :]))
-            a, b = len(of_carry), len(of_carry) + len(of_xs)
+            pulled = vjp(f, *(given[i] for i in numbers))[1]((*cotangents, *each[n + m :]))
+            a, b = n_moving, n_moving + len(moving.elements)
             return [*pulled[:a], *(s + p for s, p in zip(sums, pulled[b:], strict=True))], list(
                 pulled[a:b]
             )
 
-        of_last = [
-            torch.zeros_like(operands[i]) if grads[i] is None else grads[i] for i in of_carry
+        start = [
+            *(_or_zeros(grads[i], operands[i]) for i in moving.carry),
+            *(torch.zeros_like(operands[i]) for i in moving.rest),
         ]
-        start = [*of_last, *(torch.zeros_like(operands[i]) for i in of_rest)]
         elements = [*before, *xs, *(grads[i] for i in floating if i >= n)]
         final, of_each = _along(back, start, [x.flip(0) for x in elements])
-        found = [*final[: len(of_carry)], *(y.flip(0) for y in of_each), *final[len(of_carry) :]]
+        found = [*final[:n_moving], *(y.flip(0) for y in of_each), *final[n_moving:]]
         gradients: list[Any] = [None] * len(operands)
-        return (None, None, None, *replaced(gradients, moving, found))
+        return (None, None, None, *replaced(gradients, numbers, found))
+
+    @staticmethod
+    def _moving_in_backward(ctx: Any) -> _Moving:
+        """Find the operands that get a gradient. A carry always does, because the steps before
+        may need it."""
+        of_carry = [i for i in ctx.floating if i < ctx.n]
+        wanted = [
+            i
+            for i, t in enumerate(ctx.saved_tensors)
+            if i >= ctx.n and t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + i]
+        ]
+        return _Moving.of([*of_carry, *wanted], ctx.n, ctx.m)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -383,18 +438,13 @@ class _Scan(ControlFlow):
         n, m, floating = ctx.n, ctx.m, ctx.floating
         operands = ctx.saved_tensors
         rest = operands[n + m :]
-        moving = [
-            i
-            for i, t in enumerate(tangents[3:])
-            if t is not None or i in floating[: sum(j < n for j in floating)]
-        ]
-        moved = {
-            i: torch.zeros_like(operands[i]) if tangents[3 + i] is None else tangents[3 + i]
-            for i in moving
-        }
-        of_carry, of_xs = [i for i in moving if i < n], [i for i in moving if n <= i < n + m]
-        fixed = [moved[i] for i in moving if i >= n + m]
         carry_out = [i for i in floating if i < n]
+        # an earlier step may give a carry its tangent
+        with_tangent = [i for i, t in enumerate(tangents[3:]) if t is not None or i in carry_out]
+        moving = _Moving.of(with_tangent, n, m)
+        numbers = moving.numbers
+        moved = {i: _or_zeros(tangents[3 + i], operands[i]) for i in numbers}
+        fixed = [moved[i] for i in moving.rest]
 
         def step(
             state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
@@ -402,16 +452,17 @@ class _Scan(ControlFlow):
             given = (*state[:n], *each[:m], *rest)
 
             def f(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
-                outs = run(ctx.body, replaced(given, moving, some))
+                outs = run(ctx.body, replaced(given, numbers, some))
                 return tuple(outs[i] for i in floating), outs
 
             _, pushed, outs = jvp(
-                f, tuple(given[i] for i in moving), (*state[n:], *each[m:], *fixed), has_aux=True
+                f, tuple(given[i] for i in numbers), (*state[n:], *each[m:], *fixed), has_aux=True
             )
             return [*outs[:n], *pushed[: len(carry_out)]], list(pushed[len(carry_out) :])
 
-        carry = [*operands[:n], *(moved[i] for i in of_carry)]
-        final, ys = _along(step, carry, [*operands[n : n + m], *(moved[i] for i in of_xs)])
+        carry = [*operands[:n], *(moved[i] for i in moving.carry)]
+        elements = [*operands[n : n + m], *(moved[i] for i in moving.elements)]
+        final, ys = _along(step, carry, elements)
         found = dict(zip(floating, [*final[n:], *ys], strict=True))
         return tuple(found.get(i) for i in range(len(ctx.body.results())))
 
