@@ -85,22 +85,8 @@ class Explanation:
         ``ValueError`` if a saved value is not found in the joint graph, whose names of nodes a
         partition is to leave as they are."""
         parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
-        by_name = {n.name: n for n in parts.nodes}
-        results: Any = forward.graph.output_node().args[0]
-        missing = [n.name for n in results[num_fwd_outputs:] if n.name not in by_name]
-        if missing:
-            raise ValueError(
-                f"the forward saves {', '.join(missing)}, "
-                "which the joint graph does not have by that name"
-            )
-        saved = list(dict.fromkeys(by_name[n.name] for n in results[num_fwd_outputs:]))
-        given = {*saved, *parts.tangents}
-        run = [
-            by_name[n.name]
-            for n in backward.graph.nodes
-            if n.op == "call_function" and n.name in by_name
-        ]
-        again = [n for n in run if n in parts.forward_set and n not in given]
+        saved = _saved_by(forward, parts, num_fwd_outputs)
+        again = _calls_again(backward, parts, saved)
         memory, called = Memory(parts), dict(zip(parts.primals, names, strict=False))
         outside = set(parts.primals[arguments:]) if arguments is not None else set()
         values = saved_values(parts, memory, saved, called, outside, bool(again))
@@ -108,11 +94,8 @@ class Explanation:
             Recomputed(n.name, str(n.target), work(n), line_of(n)) for n in again if not is_item(n)
         )
         whole = memory.saved(saved)
-        new = whole - memory.saved(
-            n
-            for n in dict.fromkeys(h for s in saved for h in memory.homes[s])
-            if n.op == "placeholder"
-        )
+        homes = dict.fromkeys(home for n in saved for home in memory.homes[n])
+        new = whole - memory.saved(home for home in homes if home.op == "placeholder")
         return cls(values, calls, whole, new, memory.peak(saved), forward, backward, parts, called)
 
     def svg(self, path: str | Path | None = None) -> str:
@@ -166,6 +149,28 @@ class Explanation:
                 + ", ".join(op if count == 1 else f"{op} ×{count}" for op, count in counts.items()),
             ]
         return "\n".join([self.summary, "", *lines])
+
+
+def _saved_by(forward: fx.GraphModule, parts: Parts, num_fwd_outputs: int) -> list[fx.Node]:
+    """List the nodes of the joint graph that ``forward`` gives after its results, once each."""
+    by_name = {n.name: n for n in parts.nodes}
+    results: Any = forward.graph.output_node().args[0]
+    given = results[num_fwd_outputs:]
+    missing = [n.name for n in given if n.name not in by_name]
+    if missing:
+        raise ValueError(
+            f"the forward saves {', '.join(missing)}, "
+            "which the joint graph does not have by that name"
+        )
+    return list(dict.fromkeys(by_name[n.name] for n in given))
+
+
+def _calls_again(backward: fx.GraphModule, parts: Parts, saved: Sequence[fx.Node]) -> list[fx.Node]:
+    """List the nodes of the forward that ``backward`` computes once more."""
+    names = {n.name for n in (*saved, *parts.tangents)}
+    of_forward = {n.name: n for n in parts.forward if n.name not in names}
+    calls = [n.name for n in backward.graph.nodes if n.op == "call_function"]
+    return [of_forward[name] for name in calls if name in of_forward]
 
 
 def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
