@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,7 +23,7 @@ from ...tape.values import edge_of
 from ...trace.provenance import happened_at
 from ..capture.aliasing import Group, place_of
 from ..capture.boundary import Input
-from .arguments import Call
+from .arguments import Call, Kind, Target
 
 
 def refuse_untangled(
@@ -52,29 +52,33 @@ def refuse_untangled(
                 f"{what} share memory, and the program writes to it. "
                 f"Pass them all as arguments.{where}"
             )
-        if group.identical:
-            continue
-        if len({call.plain[i].dtype for i in group.members}) > 1:
-            raise RuntimeError(
-                f"{what} share memory and have different dtypes, "
-                f"and the program writes to it. Pass one of them.{where}"
-            )
-        if len({(call.plain[i].is_conj(), call.plain[i].is_neg()) for i in group.members}) > 1:
-            raise RuntimeError(
-                f"{what} share memory, one is a lazy conjugate, and the program writes to it. "
-                f"Pass its resolve_conj().{where}"
-            )
-        if (
-            any(call.wanted[i] for i in group.members)
-            and _autograd_base(group, call) is None
-            and not _apart(group, call)
-        ):
-            raise RuntimeError(
-                f"{what} share memory, the program writes to it, and one of them requires grad. "
-                "Some are views of one tensor that were made with grad mode, others are not, so "
-                "the write cannot be a part of its history. "
-                f"Pass one tensor and take views inside.{where}"
-            )
+        if not group.identical:
+            _refuse_unlike(group, call, what, where)
+
+
+def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
+    """Refuse members of ``group`` that are no views of one base. ``what``: their names in the
+    message. ``where``: its end."""
+    plain = [call.plain[i] for i in group.members]
+    if len({t.dtype for t in plain}) > 1:
+        raise RuntimeError(
+            f"{what} share memory and have different dtypes, "
+            f"and the program writes to it. Pass one of them.{where}"
+        )
+    if len({(t.is_conj(), t.is_neg()) for t in plain}) > 1:
+        raise RuntimeError(
+            f"{what} share memory, one is a lazy conjugate, and the program writes to it. "
+            f"Pass its resolve_conj().{where}"
+        )
+    if not any(call.wanted[i] for i in group.members):
+        return
+    if _autograd_base(group, call) is None and not _apart(group, call):
+        raise RuntimeError(
+            f"{what} share memory, the program writes to it, and one of them requires grad. "
+            "Some are views of one tensor that were made with grad mode, others are not, so "
+            "the write cannot be a part of its history. "
+            f"Pass one tensor and take views inside.{where}"
+        )
 
 
 def _refuse_overlapping(group: Group, call: Call, n_arguments: int, where: str) -> None:
@@ -114,52 +118,73 @@ def with_autograd_base(group: Group, call: Call) -> Group:
     return dataclasses.replace(group, base_place=place_of(base._inner))
 
 
+class _Base(NamedTuple):
+    """The tensor whose views the members of a group are: for the history, and as the graph
+    takes it."""
+
+    leaf: Any
+    plain: Any
+
+
 def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
     """``call`` with the bases of ``groups`` as further arguments. The gradient of a member goes to
     its base. None if a group has no base, or has it at another place."""
     groups = [g for g in groups if not g.identical]
-    bases: list[Any] = []
-    plain: list[Any] = []
-    for group in groups:
-        if group.differentiated:
-            base = _autograd_base(group, call)
-            if base is None or place_of(base._inner) != group.base_place:
-                return None
-            bases.append(base)
-            # its geometry may change in place, as a member
-            if any(base is call.leaves[i] for i in group.members):
-                with torch.enable_grad():
-                    bases[-1] = base.view_as(base)
-            plain.append(base._inner)
-        elif group.histories:
-            if _histories(group, call) != group.histories:
-                return None
-            plain.append(group.base(call.plain))
-            bases.append(plain[-1])
-        elif _may_part(group, call):
-            return None
-        else:
-            # a view that may be written with grad, if what is written gives all members a history
-            if _common_base(group, call) is None:
-                bases.append(group.base([*map(unwrap, call.leaves)]))
-            else:
-                with torch.enable_grad():
-                    bases.append(group.base(call.leaves))
-            plain.append(group.base(call.plain))
     through_base = {i for g in groups if g.differentiated for i in g.members}
-    targets, kinds = (
-        iter(call.targets),
-        [(k[0] and i not in through_base, *k[1:]) for i, k in enumerate(call.kinds)],
-    )
-    of_leaf = [next(targets) if wanted else None for wanted in call.wanted]
-    own = [
-        t
-        for i, (t, wanted) in enumerate(zip(of_leaf, call.wanted, strict=True))
-        if wanted and i not in through_base
+    leaves, plain = [*call.leaves], [*call.plain]
+    targets = _targets_without(call, through_base)
+    kinds: list[Kind] = [
+        (kind[0] and i not in through_base, *kind[1:]) for i, kind in enumerate(call.kinds)
     ]
-    more = [edge_of(b) for b, g in zip(bases, groups, strict=True) if g.differentiated]
-    kinds += [(g.differentiated,) for g in groups]
-    return Call([*call.leaves, *bases], [*call.plain, *plain], [*own, *more], kinds)
+    for group in groups:
+        base = _base_of(group, call)
+        if base is None:
+            return None
+        leaves.append(base.leaf)
+        plain.append(base.plain)
+        if group.differentiated:
+            targets.append(edge_of(base.leaf))
+        kinds.append((group.differentiated,))
+    return Call(leaves, plain, targets, kinds)
+
+
+def _targets_without(call: Call, members: set[int]) -> list[Target | None]:
+    """Where the gradients of ``call`` go, except those of ``members``."""
+    wanted = [i for i, kind in enumerate(call.kinds) if kind[0]]
+    return [t for i, t in zip(wanted, call.targets, strict=True) if i not in members]
+
+
+def _base_of(group: Group, call: Call) -> _Base | None:
+    """The base of ``group``, or None if this call has none, or has it at another place."""
+    if group.differentiated:
+        return _recorded_base(group, call)
+    if group.histories:
+        if _histories(group, call) != group.histories:
+            return None
+        plain = group.base(call.plain)
+        return _Base(plain, plain)
+    if _may_part(group, call):
+        return None
+    # a view that may be written with grad, if what is written gives all members a history
+    if _common_base(group, call) is None:
+        leaf = group.base([*map(unwrap, call.leaves)])
+    else:
+        with torch.enable_grad():
+            leaf = group.base(call.leaves)
+    return _Base(leaf, group.base(call.plain))
+
+
+def _recorded_base(group: Group, call: Call) -> _Base | None:
+    """The base of ``group`` through which gradients go to its members."""
+    base = _autograd_base(group, call)
+    if base is None or place_of(base._inner) != group.base_place:
+        return None
+    leaf: Any = base
+    # its geometry may change in place, as a member
+    if any(base is call.leaves[i] for i in group.members):
+        with torch.enable_grad():
+            leaf = base.view_as(base)
+    return _Base(leaf, base._inner)
 
 
 def _histories(group: Group, call: Call) -> tuple[int, ...]:
