@@ -137,28 +137,20 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
     targets: list[Target | None] = []
     kinds: list[Kind] = []
     for i, x in enumerate(given):
-        target = None
+        target: Target | None = None
         if type(x) in VALUES:
             v: Tensor = x  # type: ignore[assignment]
             if v._level is not SESSION:
                 return None
             if tracked:
-                target = (
-                    edge_of(v)
-                    if v._edge is not None or v._view is not None
-                    else v
-                    if v._req
-                    else None
-                )
+                if v._edge is not None or v._view is not None:
+                    target = edge_of(v)
+                elif v._req:
+                    target = v
                 if target is not None:
                     targets.append(target)
             x = plain[i] = v._inner
-        elif (
-            tracked
-            and isinstance(x, _Tensor)
-            and x.requires_grad
-            and (x.grad_fn is None or _grad_enabled())
-        ):
+        elif tracked and isinstance(x, _Tensor) and x.requires_grad and _takes_part(x):
             leaf: Tensor = as_leaf(x)  # type: ignore[assignment]
             target = leaves[i] = leaf
             targets.append(leaf)
@@ -168,6 +160,12 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
         else:
             kinds.append(_fixed_kind(x, target is not None))
     return Call(leaves, plain, targets, kinds)
+
+
+def _takes_part(x: torch.Tensor) -> bool:
+    """Return whether ``x``, a tensor of torch's that requires grad, is differentiated. Without grad
+    mode, a leaf is: the program may switch it on."""
+    return x.grad_fn is None or _grad_enabled()
 
 
 def flags_of(given: Sequence[object]) -> Flags:

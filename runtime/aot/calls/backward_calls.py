@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from ...trace.error_lines import name_origin
 from ..capture.aliasing import saved_of, within_reach
 from ..capture.joint import Joint
 from ..capture.pullback import Pullback, pullback_of
-from ..capture.subclass_parts import count
+from ..capture.subclass_parts import Layout, count
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.staged import Staged
 from ..control_flow.torch_operators import transformable
@@ -62,7 +62,7 @@ class Backward:
         self.module: fx.GraphModule | None = backward
         self.compiler = compiler
         self.again = again
-        placeholders = [n for n in joint.module.graph.nodes if n.op == "placeholder"]
+        placeholders = _placeholders_of(joint.module.graph)
         cotangents = [n.meta["val"] for n in placeholders[joint.n_primals :]]
         self.devices = [t.device for t in cotangents]
         fixed = joint.abstraction is None and joint.layouts is None
@@ -76,37 +76,42 @@ class Backward:
         )
         self.saved_nodes = [*saved, *self.pullback.drawn]
         self.n_kept = len(self.saved_nodes)
-        if (
-            not keep_primals
-            and not self.pullback.refused
-            and not self.saved_primals.keys() >= set(self.pullback.primals)
-        ):
+        reread = set(self.pullback.primals) - self.saved_primals.keys()
+        if reread and not keep_primals and not self.pullback.refused:
             self.pullback = Pullback(refused="it was compiled with keep_primals=False")
         self.reread = tuple(i for i in self.pullback.primals if i not in self.saved_primals)
         _give(forward, self.pullback.drawn)
-        kept = range(self.n_kept, self.n_kept + len(self.reread))
-        exposed = within_reach(forward.graph, joint.n_forward)
-        self.first_exposed = exposed  # of what the first derivative needs
-        written = [i for i, x in enumerate(joint.boundary.inputs) if x.written or x.overwritten]
-        risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
-        self.at_risk = (
-            *risky,
-            *(at for at, i in zip(kept, self.reread, strict=True) if i in written),
-        )
-        is_tensor = [
-            isinstance(placeholders[joint.in_graph([i])[0]].meta["val"], torch.Tensor)
-            for i in self.reread
-        ]
-        self.exposed = (*exposed, *(at for at, shows in zip(kept, is_tensor, strict=True) if shows))
-        self.watch = None if joint.layouts is None else Watch(joint, forward.graph)
-        tangents = [None] * len(cotangents) if joint.layouts is None else joint.layouts.tangents
-        # of each cotangent in the graph
-        self.roots = [i for i, layout in enumerate(tangents) for _ in range(count([layout]))]
+        # of what the first derivative needs
+        self.first_exposed = within_reach(forward.graph, joint.n_forward)
+        self.exposed = (*self.first_exposed, *self._exposed_primals(placeholders))
+        self.at_risk = self._list_at_risk(forward)
+        self.watch: Watch | None = None
+        tangents: Sequence[Layout | None] = [None] * len(cotangents)
+        if joint.layouts is not None:
+            self.watch = Watch(joint, forward.graph)
+            tangents = joint.layouts.tangents
+        self.roots = _roots_of(tangents)
         self._run: Boxed | None = None
         self._partial: dict[int, Boxed] = {}
         # by which cotangents are there
         self._differentiable: dict[int | None, Callable[..., Any]] = {}
         self._lock = threading.Lock()
+
+    def _exposed_primals(self, placeholders: Sequence[fx.Node]) -> Iterator[int]:
+        """Say where the tensors among the primals in ``reread`` are stored."""
+        for at, i in enumerate(self.reread, self.n_kept):
+            first = self.joint.in_graph([i])[0]
+            if isinstance(placeholders[first].meta["val"], torch.Tensor):
+                yield at
+
+    def _list_at_risk(self, forward: fx.GraphModule) -> tuple[int, ...]:
+        """List which of what is stored shows an argument that the program writes to."""
+        joint = self.joint
+        inputs = joint.boundary.inputs
+        written = [i for i, x in enumerate(inputs) if x.written or x.overwritten]
+        risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
+        primals = [at for at, i in enumerate(self.reread, self.n_kept) if i in written]
+        return (*risky, *primals)
 
     def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
         """The gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``, else zeros
@@ -196,7 +201,7 @@ class Backward:
         with self._lock:
             if present not in self._differentiable:
                 graph = self.joint.module.graph
-                placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+                placeholders = _placeholders_of(graph)
                 n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
                 saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
                 inputs = [
@@ -212,6 +217,16 @@ class Backward:
                     module = without(module, self.roots, present, False)
                 self._differentiable[present] = self.again(transformable(module))
             return self._differentiable[present]
+
+
+def _placeholders_of(graph: fx.Graph) -> list[fx.Node]:
+    return [n for n in graph.nodes if n.op == "placeholder"]
+
+
+def _roots_of(tangents: Sequence[Layout | None]) -> list[int]:
+    """Return for each cotangent that the graph takes the number of the one that it is a part of.
+    ``tangents``: what each of these consists of."""
+    return [i for i, layout in enumerate(tangents) for _ in range(count([layout]))]
 
 
 def _in_joint(
@@ -318,7 +333,7 @@ class CompiledBackward(Node):
             return None
         found: list[Tensor] = []
         for target in self.targets:
-            if target is None or isinstance(target, tuple):
+            if not isinstance(target, Tensor):
                 return None
             follow_hooks(target)
             if (

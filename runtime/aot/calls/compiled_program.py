@@ -21,7 +21,7 @@ from ...torch_private.pytrees import pytree
 from ...trace.error_lines import name_origin
 from ...trace.random_states import seeded
 from ..capture.aliasing import Group, memory_of, place_of, sharing
-from ..capture.boundary import refuse_hooked_view, write
+from ..capture.boundary import Input, Output, refuse_hooked_view, write
 from ..capture.joint import Joint
 from ..capture.subclass_parts import flattened
 from ..compilers.boxed import Boxed
@@ -167,9 +167,9 @@ class CompiledProgram:
         self.begin = begin
         self.reads = reads
         self.unknown = unknown
-        self.forward = (
-            forward if joint.layouts is None else of_whole_tensors(forward, joint.layouts)
-        )
+        if joint.layouts is not None:
+            forward = of_whole_tensors(forward, joint.layouts)
+        self.forward = forward
         if isinstance(self.forward, Staged):
             self.forward.settled = self._runs
         self.backward = backward
@@ -181,26 +181,38 @@ class CompiledProgram:
             (number, i, x) for number, (i, x) in enumerate(self.written) if i not in self.placed
         ]
         self.computed = [x.tangent for _, x in self.written] + list(boundary.tangents)
-        self.replaced = [
-            (i, x, x.replaced) for i, x in enumerate(boundary.inputs) if x.replaced is not None
-        ]
         self.seedings = boundary.seedings
         # a generator that the program makes is one for all calls, so threads draw from it in turn
         self.drawing = threading.RLock()
-        self.begun = [i for i, x in enumerate(boundary.inputs) if x.begins]
-        self.hooked = [(i, hook) for i, x in enumerate(boundary.inputs) for hook in x.hooks]
-        self.reshaped = [
-            (i, x) for i, x in enumerate(boundary.inputs) if x.reshaped and not x.begins
-        ]
-        self.exposed = backward.exposed if backward is not None else ()
-        self.at_risk = backward.at_risk if backward is not None else ()
-        self.reread = backward.reread if backward is not None else ()
+        self.replaced: list[tuple[int, Input, Output]] = []
+        self.begun: list[int] = []
+        self.reshaped: list[tuple[int, Input]] = []
+        self.hooked: list[tuple[int, Callable[[Any], Any]]] = []
+        for i, x in enumerate(boundary.inputs):
+            self._note_changes(i, x)
+        self.exposed: Sequence[int] = ()
+        self.at_risk: Sequence[int] = ()
+        self.reread: Sequence[int] = ()
+        if backward is not None:
+            self.exposed = backward.exposed
+            self.at_risk = backward.at_risk
+            self.reread = backward.reread
         self.outside = outside
         self.sharing = shared
         # guards by the classes of the arguments
         self.ways: dict[tuple[type, ...], Take | None] = {}
         changes = bool(self.effects.changes)
         self.direct = None if backward is not None or changes else boundary.direct
+
+    def _note_changes(self, i: int, x: Input) -> None:
+        """Note what a call does to argument ``i`` besides a write."""
+        if x.replaced is not None:
+            self.replaced.append((i, x, x.replaced))
+        if x.begins:  # it is reshaped before that
+            self.begun.append(i)
+        elif x.reshaped:
+            self.reshaped.append((i, x))
+        self.hooked += [(i, hook) for hook in x.hooks]
 
     def _runs(self, generated: Boxed) -> None:
         self.forward = generated

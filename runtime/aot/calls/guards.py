@@ -174,11 +174,11 @@ def guard(
     _require_distinct(source, given, names)
     source.require(*tensors.conditions(source.constant, apart))
     source.require(*(read.condition(source.constant) for read in reads))
-    for condition in () if state is None else state.conditions(source.constant):
-        source.require(condition)
+    if state is not None:
+        for condition in state.conditions(source.constant):
+            source.require(condition)
     if sizes is not None:
-        asked = [_item(plain, tensors.plain, i, source) for i in sizes.asked]
-        source.require(f"{source.constant(sizes.holds)}({', '.join(asked)})")
+        _require_sizes(source, sizes, plain, tensors.plain)
     all_plain = [*plain, *source.unpacked(tensors.plain)]
     if apart:
         _require_apart(source, plain, given, tensors.plain)
@@ -208,6 +208,14 @@ def _require_distinct(source: _Source, given: Sequence[Any], names: Sequence[str
     if len(tensors) > max(1, len(source.compared)):
         objects = ", ".join(f"id({name})" for name in tensors)
         source.require(f"len({{{objects}}}) == {len(tensors)}")
+
+
+def _require_sizes(
+    source: _Source, sizes: Sizes, plain: Sequence[str], outside: Sequence[Any]
+) -> None:
+    """Require that the graph is right for the sizes and numbers of the call."""
+    asked = [_item(plain, outside, i, source) for i in sizes.asked]
+    source.require(f"{source.constant(sizes.holds)}({', '.join(asked)})")
 
 
 def _item(names: Sequence[str], outside: Sequence[Any], i: int, source: _Source) -> str:
