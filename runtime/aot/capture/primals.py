@@ -77,10 +77,7 @@ class Primals:
         self.memories[id(v._store.memory)] = len(self.values)
         self.shapes[len(self.values)] = t.shape
         self.entered[len(self.values)] = v
-        if flag:
-            v = self.tape.input(v)
-        elif self.recording and v.dtype in DIFFERENTIABLE:
-            v = self.tape.wrap(v)  # it may get a history by a write
+        v = self.tape.input(v) if flag else self._with_room_for_history(v)
         self.values.append(v)
         self.edges.append(v._edge if flag else None)
         return v
@@ -124,10 +121,8 @@ class Primals:
             # it may go now, and another one have its id
             del self.memories[id(self.entered[i]._store.memory)]
             if group.first(i) != i:
-                self.entered[i], self.values[i] = (
-                    self.entered[group.first(i)],
-                    self.values[group.first(i)],
-                )
+                self.entered[i] = self.entered[group.first(i)]
+                self.values[i] = self.values[group.first(i)]
                 continue
             size, stride, offset = group.place(i)
             view: Any = (
@@ -140,11 +135,7 @@ class Primals:
                 self.values[i] = self.tape.input(view)
                 self.edges[i] = self.values[i]._edge
             else:
-                self.values[i] = (
-                    self.tape.wrap(view)
-                    if self.recording and view.dtype in DIFFERENTIABLE
-                    else view
-                )
+                self.values[i] = self._with_room_for_history(view)
 
     def apart(self, v: FunctionalValue) -> int | None:
         """The argument with a history of its own, among others of its memory, to
@@ -182,16 +173,21 @@ class Primals:
                 "ends there. Make it outside of the compiled function and pass it as an argument, "
                 f"make it of their detach(), or return the tensors and make it of them.{here()}"
             )
-        layout, found = (
-            layout_of(t, self.trace.abstraction is not None),
-            [self.functional_value(part) for part in parts],
-        )
+        layout = layout_of(t, self.trace.abstraction is not None)
+        found = [self.functional_value(part) for part in parts]
         assert layout is not None
         with without_modes():
             value = self.functional.wrap(layout.rebuilt(iter([self.read(part) for part in parts])))
         stores = [v._store for v in (value, *found) if v is not None]
         self.made.append((kind, [(store.memory, store.memory.generation) for store in stores]))
-        return self.tape.wrap(value) if self.recording and value.dtype in DIFFERENTIABLE else value
+        return self._with_room_for_history(value)
+
+    def _with_room_for_history(self, v: FunctionalValue) -> Any:
+        """Return ``v`` as a value of the tape, which may get a history by a write, if values of
+        this run have histories at all."""
+        if self.recording and v.dtype in DIFFERENTIABLE:
+            return self.tape.wrap(v)
+        return v
 
     def refuse_writes_to_parts(self) -> None:
         """Refuse a write to a tensor that the program has made of others, or to these: they share
