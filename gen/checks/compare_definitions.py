@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy
@@ -41,62 +42,95 @@ def compare_with_definition(
     few ulps in each input makes it; for functions that a shift of their inputs does not change, of
     each input's distance from the average.
     """
-    if any(bool(x.isnan().any()) for x in program.inputs):
-        raise Unsuitable("a definition says nothing of NaN")
-    if sum(x.numel() for x in program.inputs) > (
-        LARGEST if program.label == sample.op.name else LARGEST_DERIVATIVE
-    ):
-        raise Unsuitable(f"{sample.description} is too large for its definition")
-    infinite = any(bool(x.isinf().any()) for x in program.inputs)
-    far = FAR[1] if infinite else 0
-    with mp.workprec(
-        bits(program.inputs, sum(program.label.count(word) for word in ("vjp", "jvp", "jac")), far)
-    ):
-        held = expected = _expected(program, sample, far)
-        if infinite:
-            nearer = _expected(program, sample, FAR[0])
-            expected = [
-                _array(numpy.frompyfunc(_limit, 2, 1)(a, b))
-                for a, b in zip(nearer, expected, strict=True)
-            ]
+    _require_suitable_inputs(program, sample)
+    definition = _Definition(program, sample)
+    with mp.workprec(definition.precision):
+        expected = definition.outputs()
         if len(expected) != len(actual):
             raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(expected)}")
-        slack: list[list[Any]] | None = None
         for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
+            where = f"{label}: output {place}"
             if a.shape != e.shape:
-                raise Mismatch(
-                    f"{label}: output {place} has shape {list(a.shape)}, expected {list(e.shape)}"
-                )
-            known = [not mp.isnan(v) for v in e.flat]
-            tally.entries += sum(known)
-            tally.unknown += len(known) - sum(known)
-            tally.nonzero += sum(
-                ok and (v != 0 or _number(a, k) != 0)
-                for k, (ok, v) in enumerate(zip(known, e.flat, strict=True))
-            )
-            wrong = [
-                k
-                for k, v in enumerate(e.flat)
-                if known[k] and not _near(_number(a, k), v, a.dtype, mpf(0))
-            ]
-            if wrong and slack is None:
-                slack = _slack(program, sample, held, far)
-            wrong = [
-                k
-                for k in wrong
-                if slack and not _near(_number(a, k), e.flat[k], a.dtype, slack[place][k])
-            ]
-            if wrong:
-                index = (
-                    [int(i) for i in torch.unravel_index(torch.tensor(wrong[0]), a.shape)]
-                    if a.ndim
-                    else []
-                )
-                raise Mismatch(
-                    f"{label}: output {place} of {len(actual)}: "
-                    f"{len(wrong)} of {len(known)} entries are off; the first at {index}: "
-                    f"got {_number(a, wrong[0])}, by definition {_short(e.flat[wrong[0]])}"
-                )
+                raise Mismatch(f"{where} has shape {list(a.shape)}, expected {list(e.shape)}")
+            if wrong := _wrong_entries(definition, place, a, e, tally):
+                where = f"{where} of {len(actual)}"
+                raise Mismatch(f"{where}: {_describe_wrong(wrong, a, e)}")
+
+
+def _require_suitable_inputs(program: Program, sample: Sample) -> None:
+    """Raise Unsuitable for inputs of which a definition says nothing, or that take too long."""
+    if any(bool(x.isnan().any()) for x in program.inputs):
+        raise Unsuitable("a definition says nothing of NaN")
+    is_value = program.label == sample.op.name
+    largest = LARGEST if is_value else LARGEST_DERIVATIVE
+    if sum(x.numel() for x in program.inputs) > largest:
+        raise Unsuitable(f"{sample.description} is too large for its definition")
+
+
+class _Definition:
+    """The definition of a program, at the inputs of the program.
+
+    Its results are those at the current precision of mpmath: see :attr:`precision`.
+    """
+
+    def __init__(self, program: Program, sample: Sample) -> None:
+        self._program = program
+        self._sample = sample
+        infinite = any(bool(x.isinf().any()) for x in program.inputs)
+        self._far = FAR[1] if infinite else 0
+
+    @property
+    def precision(self) -> int:
+        """Bits that are enough for the inputs and for each derivative that the program takes."""
+        derivatives = sum(self._program.label.count(word) for word in ("vjp", "jvp", "jac"))
+        return bits(self._program.inputs, derivatives, self._far)
+
+    def outputs(self) -> list[Array]:
+        """Return the exact results: limits where an input is infinite, NaN where none is known."""
+        if not self._far:
+            return self._farthest
+        # the farther numbers come first, as their error is the one that is reported
+        farthest = self._farthest
+        nearer = _expected(self._program, self._sample, FAR[0])
+        limits = numpy.frompyfunc(_limit, 2, 1)
+        return [_array(limits(near, far)) for near, far in zip(nearer, farthest, strict=True)]
+
+    @cached_property
+    def _farthest(self) -> list[Array]:
+        """The results at the inputs, or at the largest numbers that stand for infinities."""
+        return _expected(self._program, self._sample, self._far)
+
+    @cached_property
+    def slack(self) -> list[list[Any]]:
+        """How much each entry of each output may be off. Computed only once an entry needs it."""
+        return _slack(self._program, self._sample, self._farthest, self._far)
+
+
+def _wrong_entries(
+    definition: _Definition, place: int, a: Tensor, e: Array, tally: Tally
+) -> list[int]:
+    """List the entries of one output that are off. Counts all of its entries in `tally`."""
+    known = [k for k, exact in enumerate(e.flat) if not mp.isnan(exact)]
+    tally.entries += len(known)
+    tally.unknown += e.size - len(known)
+    tally.nonzero += sum(e.flat[k] != 0 or _number(a, k) != 0 for k in known)
+    suspects = [k for k in known if not _near(_number(a, k), e.flat[k], a.dtype, mpf(0))]
+    if not suspects:
+        return []
+    slack = definition.slack[place]
+    return [k for k in suspects if not _near(_number(a, k), e.flat[k], a.dtype, slack[k])]
+
+
+def _describe_wrong(wrong: Sequence[int], a: Tensor, e: Array) -> str:
+    """Say how many entries are off, and show the first one."""
+    first = wrong[0]
+    index: list[int] = []
+    if a.ndim:
+        index = [int(i) for i in torch.unravel_index(torch.tensor(first), a.shape)]
+    return (
+        f"{len(wrong)} of {e.size} entries are off; the first at {index}: "
+        f"got {_number(a, first)}, by definition {_short(e.flat[first])}"
+    )
 
 
 def _array(x: Any) -> Array:
@@ -146,6 +180,8 @@ def _finite(x: Array, far: int) -> Array:
 
 
 def _limit(near: Any, far: Any) -> Any:
+    """Return where a result goes that is `near` at large inputs and `far` at larger ones. NaN if
+    the two do not tell."""
     if isinstance(near, mp.mpc) or isinstance(far, mp.mpc):
         parts = [_limit(*map(part, (near, far))) for part in (mp.re, mp.im)]
         return mp.nan if any(map(mp.isnan, parts)) else mp.mpc(*parts)
@@ -155,11 +191,9 @@ def _limit(near: Any, far: Any) -> Any:
         return far
     if abs(far) < mpf(2) ** -140 and abs(far) < abs(near):
         return mpf(0)
-    return (
-        mp.sign(far) * mp.inf
-        if near * far > 0 and abs(far) > max(mpf(1.5) * abs(near), LARGE)
-        else mp.nan
-    )
+    if near * far > 0 and abs(far) > max(mpf(1.5) * abs(near), LARGE):
+        return mp.sign(far) * mp.inf
+    return mp.nan
 
 
 def _slack(

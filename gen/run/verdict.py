@@ -85,39 +85,48 @@ def settle(
     happened: dict[str, None] = {}
     unexpected: list[SampleFailure] = []
     for failure in failures:
-        name = next((name for name, entry in xfails.items() if entry.expects(failure.error)), None)
+        name = _expecting(xfails, failure.error)
         if name is None:
             unexpected.append(failure)
         else:
             happened[name] = None
     if unexpected:
-        vacuous = all(isinstance(failure.error, Vacuous) for failure in unexpected)
-        why = brief(unexpected[0].error)
-        if xfails:
-            expected = " or ".join(
-                f"{entry.expectation()} [{name}]" for name, entry in xfails.items()
-            )
-            why = f"expected {expected}, got {why}"
-        lost = next(
-            (failure.error.outcome for failure in unexpected if isinstance(failure.error, Crashed)),
-            None,
-        )
-        return Verdict(
-            lost or ("vacuous" if vacuous else "failed"), why, tuple(unexpected), tuple(happened)
-        )
+        outcome, why = _outcome_of(unexpected), _describe_unexpected(xfails, unexpected[0])
+        return Verdict(outcome, why, tuple(unexpected), tuple(happened))
     if happened:
-        return Verdict(
-            "xfailed", "; ".join(xfails[name].reason for name in happened), happened=tuple(happened)
-        )
-    due = (
-        []
-        if partial
-        else [(name, entry) for name, entry in xfails.items() if values or entry.device is not None]
-    )
+        reasons = "; ".join(xfails[name].reason for name in happened)
+        return Verdict("xfailed", reasons, happened=tuple(happened))
+    if partial:
+        return Verdict("passed")
+    due = {name: entry for name, entry in xfails.items() if values or entry.device is not None}
     if due:
-        stale = ", ".join(f"{name!r} {entry.where()}" for name, entry in due)
+        stale = ", ".join(f"{name!r} {entry.where()}" for name, entry in due.items())
         return Verdict("xpassed", f"passed, so remove the entry or narrow it: {stale}")
     return Verdict("passed")
+
+
+def _expecting(xfails: Mapping[str, Known], error: Exception) -> str | None:
+    """Return the name of the first entry that expects `error`."""
+    return next((name for name, entry in xfails.items() if entry.expects(error)), None)
+
+
+def _outcome_of(failures: Sequence[SampleFailure]) -> str:
+    """Return the word for failures that no entry expects. A crash outweighs the others."""
+    for failure in failures:
+        if isinstance(failure.error, Crashed):
+            return failure.error.outcome
+    if all(isinstance(failure.error, Vacuous) for failure in failures):
+        return "vacuous"
+    return "failed"
+
+
+def _describe_unexpected(xfails: Mapping[str, Known], failure: SampleFailure) -> str:
+    """Say what was raised, and what the entries expected instead."""
+    why = brief(failure.error)
+    if not xfails:
+        return why
+    expected = " or ".join(f"{entry.expectation()} [{name}]" for name, entry in xfails.items())
+    return f"expected {expected}, got {why}"
 
 
 def brief(error: BaseException) -> str:
