@@ -268,18 +268,29 @@ class Case:
             self.compared += tally.entries > before
         self._require_sample(len(chosen) + len(reserve))
         if not failures and self.only is None:
-            why = (
-                "all results are zero on both sides"
-                if tally.entries
-                else "; ".join(list(reasons)[:3])
-            )
-            if axes["values"] in points.WORDS and not tally.nonzero:
-                raise Lacking(f"no {axes['values'].replace('_', ' ')} to compare at: {why}")
-            of_itself = OF_ITSELF.issuperset(words)
-            if not tally.entries and (of_itself or axes["form"] in forms.MAY_REFUSE):
-                raise Lacking(f"nothing to compare: {why}")
-            if not (tally.entries and _asks_beside_values(axes, words)):
-                self._refuse_vacuity(tally, reasons)
+            self._require_proof(tally, reasons, axes, words)
+
+    def _require_proof(
+        self,
+        tally: Tally,
+        reasons: Mapping[str, None],
+        axes: Mapping[str, str],
+        words: tuple[str, ...],
+    ) -> None:
+        """Raise Lacking or Vacuous unless the samples together have shown something.
+
+        Lacking is for checks that by their nature apply to some ops only.
+        """
+        why = "all results are zero on both sides"
+        if not tally.entries:
+            why = "; ".join(list(reasons)[:3])
+        if axes["values"] in points.WORDS and not tally.nonzero:
+            raise Lacking(f"no {axes['values'].replace('_', ' ')} to compare at: {why}")
+        may_find_nothing = OF_ITSELF.issuperset(words) or axes["form"] in forms.MAY_REFUSE
+        if may_find_nothing and not tally.entries:
+            raise Lacking(f"nothing to compare: {why}")
+        if not (tally.entries and _asks_beside_values(axes, words)):
+            self._refuse_vacuity(tally, reasons)
 
     def _samples(
         self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]
@@ -327,58 +338,75 @@ class Case:
         tally: Tally,
         reasons: dict[str, None],
     ) -> None:
-        if sample.facts.random and "vmap" in stages and not (stages == ("vmap",) and sample.draws):
-            raise Unsuitable("the op draws random numbers: no loop draws what a batch does")
-        if "vmap" in stages and any(
-            text.startswith("torch.channels_last") for text in sample.signature[2]
-        ):
-            raise Unsuitable(
-                "channels_last is a format of whole tensors of one rank, "
-                "and a batch has another; values do not show it"
-            )
-        if "reach" in axes:
-            memory_access.assert_kept(self.target, sample, stages, axes, tally)
-            return
-        if "moment" in axes:
-            python_state.assert_seen(self.target, sample, axes["moment"], tally)
-            return
-        if axes["values"] == "ill_formed":
-            illformed.assert_refused(self.target, sample, axes["form"], tally)
-            return
-        if axes.get("batch") == "mistaken":
-            batch_axis.assert_mistakes(self.target, sample, tally)
-            return
-        if axes["values"] in ("out_of_range", "no_index"):
-            ranges.assert_in_range(
-                self.target, sample, axes["values"] == "no_index", "vmap" in stages, tally
-            )
+        if "vmap" in stages:
+            _require_batchable(sample, stages)
+        assert_otherwise = self._assertion_without_comparison(sample, stages, axes)
+        if assert_otherwise is not None:
+            assert_otherwise(tally)
             return
         for comparison in self._comparisons(sample, turn, stages, axes, reasons):
             if axes["form"] in forms.REFUSED:
-                inputs = forms.laid_out(comparison.program.inputs, "contiguous")
-                call = partial(run_target, self.target, comparison.program, inputs, stages, sample)
-                _assert_raises(call, RuntimeError, forms.REFUSED[axes["form"]])
+                self._assert_form_refused(comparison, axes["form"], tally)
+            else:
+                self._assert_comparison(comparison, words, tally, reasons)
+
+    def _assertion_without_comparison(
+        self, sample: Sample, stages: Sequence[str], axes: Mapping[str, str]
+    ) -> Callable[[Tally], None] | None:
+        """Return the assertion of a check that compares no results with references.
+
+        None for the other checks, which make comparisons.
+        """
+        values = axes["values"]
+        if "reach" in axes:
+            return partial(memory_access.assert_kept, self.target, sample, stages, axes)
+        if "moment" in axes:
+            return partial(python_state.assert_seen, self.target, sample, axes["moment"])
+        if values == "ill_formed":
+            return partial(illformed.assert_refused, self.target, sample, axes["form"])
+        if axes.get("batch") == "mistaken":
+            return partial(batch_axis.assert_mistakes, self.target, sample)
+        if values in ("out_of_range", "no_index"):
+            absolute, batched = values == "no_index", "vmap" in stages
+            return partial(ranges.assert_in_range, self.target, sample, absolute, batched)
+        return None
+
+    def _assert_form_refused(self, comparison: Comparison, form: str, tally: Tally) -> None:
+        """Assert that the target refuses a form in which no result would be right."""
+        program, sample = comparison.program, comparison.sample
+        inputs = forms.laid_out(program.inputs, "contiguous")
+        call = partial(run_target, self.target, program, inputs, comparison.stages, sample)
+        _assert_raises(call, RuntimeError, forms.REFUSED[form])
+        tally.entries += 1
+        tally.nonzero += 1
+
+    def _assert_comparison(
+        self,
+        comparison: Comparison,
+        words: tuple[str, ...],
+        tally: Tally,
+        reasons: dict[str, None],
+    ) -> None:
+        """Compare with each of the references. A form that may be refused counts as compared."""
+        axes = comparison.axes
+        for word in words:
+            try:
+                if "refusal" in axes:
+                    refusals.assert_right_or_refused(comparison, word, tally)
+                else:
+                    comparison.against(word, tally)
+            except Unsuitable as reason:
+                reasons[f"against {word}: {reason}"] = None
+            except RuntimeError as error:
+                if not forms.is_refusal(axes["form"], error):
+                    raise
+                comparison.refusal = error
                 tally.entries += 1
                 tally.nonzero += 1
-                continue
-            for word in words:
-                try:
-                    if "refusal" in axes:
-                        refusals.assert_right_or_refused(comparison, word, tally)
-                    else:
-                        comparison.against(word, tally)
-                except Unsuitable as reason:
-                    reasons[f"against {word}: {reason}"] = None
-                except RuntimeError as error:
-                    if not forms.is_refusal(axes["form"], error):
-                        raise
-                    comparison.refusal = error
-                    tally.entries += 1
-                    tally.nonzero += 1
-            if comparison.refusal is not None:
-                self.seen.refused(comparison.refusal)
-            elif comparison.found is not None:
-                self.seen.values(comparison.found)
+        if comparison.refusal is not None:
+            self.seen.refused(comparison.refusal)
+        elif comparison.found is not None:
+            self.seen.values(comparison.found)
 
     def _comparisons(
         self,
@@ -600,6 +628,18 @@ def _assert_raises(call: Callable[[], Any], kind: type[Exception], match: str) -
             ) from error
         return
     raise Mismatch(f"no {kind.__name__} was raised (expected a message matching {match!r})")
+
+
+def _require_batchable(sample: Sample, stages: Sequence[str]) -> None:
+    """Raise Unsuitable for calls of which a loop over the batch is no reference."""
+    may_draw = stages == ("vmap",) and sample.draws
+    if sample.facts.random and not may_draw:
+        raise Unsuitable("the op draws random numbers: no loop draws what a batch does")
+    if any(text.startswith("torch.channels_last") for text in sample.signature[2]):
+        raise Unsuitable(
+            "channels_last is a format of whole tensors of one rank, "
+            "and a batch has another; values do not show it"
+        )
 
 
 def _has_reference(program: Program) -> bool:

@@ -95,21 +95,40 @@ def compare(
         _same_kind(place, a, e, rule)
         a, e = a.detach(), e.detach()
         known = ~e.isnan() if rule.numeric else None
-        tally.entries += e.numel() if known is None else int(known.sum())
-        tally.unknown += 0 if known is None else e.numel() - int(known.sum())
-        tally.nonzero += int((a != 0).sum()) + int((e != 0).sum())  # count_nonzero takes no uint64
+        _count_entries(a, e, known, tally)
         difference = _disagreement(a, e, rule, known)
         if difference is None:
             continue
-        if second is not None and rule.rtol is None and not rule.numeric and _inexact(a.dtype):
-            other = second() if other is None else other
-            if conditioned and (_as_conditioned(a, e, other[place]) or _as_good(a, e, e)):
-                continue
-            if not conditioned and (_as_good if _narrow(a.dtype) else _as_conditioned)(
-                a, e, other[place]
-            ):
+        if second is not None and _allows_rounding(rule, a.dtype):
+            if other is None:
+                other = second()
+            if _differs_by_rounding(a, e, other[place], conditioned):
                 continue
         raise Mismatch(_describe(place, len(expected), a, e, difference, rule.bounds(a.dtype, e)))
+
+
+def _count_entries(a: Tensor, e: Tensor, known: Tensor | None, tally: Tally) -> None:
+    """Count the entries of one output. `known` marks those that the reference could give; None if
+    it gave all."""
+    compared = e.numel() if known is None else int(known.sum())
+    tally.entries += compared
+    tally.unknown += e.numel() - compared
+    tally.nonzero += int((a != 0).sum()) + int((e != 0).sum())  # count_nonzero takes no uint64
+
+
+def _allows_rounding(rule: Rule, dtype: torch.dtype) -> bool:
+    """Whether the rounding of the reference may decide. A tolerance that was given is final."""
+    return rule.rtol is None and not rule.numeric and _inexact(dtype)
+
+
+def _differs_by_rounding(a: Tensor, e: Tensor, other: Tensor, conditioned: bool) -> bool:
+    """Whether rounding explains the difference of `a` and `e`. `other`: the second result of the
+    reference, see :func:`compare`."""
+    if conditioned:
+        return _as_conditioned(a, e, other) or _as_good(a, e, e)
+    if _narrow(a.dtype):
+        return _as_good(a, e, other)
+    return _as_conditioned(a, e, other)
 
 
 def compare_kinds(actual: Outputs, expected: Outputs, tally: Tally) -> None:

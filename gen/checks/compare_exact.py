@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -56,62 +56,82 @@ def compare_with_exact(
     polynomials = program.over(exact)(*symbols)  # type: ignore[arg-type]
     if len(polynomials) != len(actual):
         raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(polynomials)}")
+    is_value = len(program.inputs) == len(sample.inputs)
     for place, (a, polynomial) in enumerate(zip(actual, polynomials, strict=True)):
         if isinstance(polynomial, Symbol):
             continue
+        where = f"{label}: output {place} of {len(actual)}"
+        output = _Output(where, a, function, polynomial, program.inputs)
         if word == "edges":
-            _compare_edges(function, polynomial, program, (place, len(actual)), a, tally, label)
+            _compare_edges(output, tally)
             continue
-        expected = function.evaluate(polynomial, program.inputs)
         info = torch.finfo(a.dtype)
-        flush = info.smallest_normal * (
-            4 * info.eps if word == "verge" and len(program.inputs) == len(sample.inputs) else 64
-        )
-        known = ~expected.unknown & ~expected.value.isnan()
-        tally.entries += int(known.sum())
-        tally.unknown += int((~known).sum())
-        tally.nonzero += int((expected.value[known] != 0).sum()) + int((a[known] != 0).sum())
-        wrong = known & ~_near(a, expected, torch.zeros_like(expected.value), flush)
-        for sign in () if sample.op.name in ROUNDED else (1, -1):
-            if bool(wrong.any()):
-                nudged = [
-                    _off(x, sign) if k in polynomial.arguments else x
-                    for k, x in enumerate(program.inputs)
-                ]
-                other = function.evaluate(polynomial, _only(nudged, wrong))
-                slack = torch.zeros_like(expected.value)
-                slack[wrong] = (other.value - expected.value[wrong]).abs().nan_to_num(0.0)
-                wrong &= ~_near(a, expected, slack, flush)
-        save()
-        if bool(wrong.any()):
-            raise Mismatch(
-                f"{label}: "
-                f"{_describe(place, len(actual), a, expected.value, wrong, program.inputs, polynomial.arguments)}"  # noqa: E501
-            )
+        ulps = 4 * info.eps if word == "verge" and is_value else 64
+        signs = () if sample.op.name in ROUNDED else (1, -1)
+        _compare_entries(output, ulps * info.smallest_normal, signs, tally)
     if function.why and not tally.entries:
-        raise Unsuitable(
-            "; ".join(
-                f"{reason} ({count} entries)" for reason, count in function.why.most_common(2)
-            )
+        reasons = function.why.most_common(2)
+        raise Unsuitable("; ".join(f"{reason} ({count} entries)" for reason, count in reasons))
+
+
+@dataclass(frozen=True)
+class _Output:
+    """One output of a program, and its definition: the value or a derivative of `function`."""
+
+    where: str
+    """For messages, as ``vjp(torch.sin): output 0 of 1``."""
+    actual: Tensor
+    function: Function
+    polynomial: Polynomial
+    inputs: Sequence[Tensor]
+
+    def slack(self, expected: Evaluated, wrong: Tensor, sign: int) -> Tensor:
+        """How far the exact results go where arguments are off by a few ulps. 0 for entries that
+        are not `wrong`."""
+        shifted = [
+            _off(x, sign) if k in self.polynomial.arguments else x
+            for k, x in enumerate(self.inputs)
+        ]
+        other = self.function.evaluate(self.polynomial, _only(shifted, wrong))
+        slack = torch.zeros_like(expected.value)
+        slack[wrong] = (other.value - expected.value[wrong]).abs().nan_to_num(0.0)
+        return slack
+
+    def mismatch(self, e: Tensor, wrong: Tensor) -> Mismatch:
+        """Make the error that shows the worst of the `wrong` entries."""
+        a = self.actual
+        error = torch.where(wrong, ((a.to(torch.float64) - e) / e).abs().nan_to_num(torch.inf), 0.0)
+        worst = int(error.argmax())
+        at = ", ".join(f"{self.inputs[k][worst].item():.17g}" for k in self.polynomial.arguments)
+        return Mismatch(
+            f"{self.where}: {int(wrong.sum())} of {wrong.numel()} entries are off; "
+            f"worst at ({at}): got {a[worst].item()}, exactly {e[worst].item()}"
         )
 
 
-def _compare_edges(
-    function: Function,
-    polynomial: Polynomial,
-    program: Program,
-    place: tuple[int, int],
-    a: Tensor,
-    tally: Tally,
-    label: str,
-) -> None:
+def _compare_entries(output: _Output, flush: float, signs: Sequence[int], tally: Tally) -> None:
+    """Compare with exact values, entry by entry. `signs`: the directions in which arguments may be
+    off."""
+    a = output.actual
+    expected = output.function.evaluate(output.polynomial, output.inputs)
+    known = ~expected.unknown & ~expected.value.isnan()
+    _count_entries(a, expected.value, known, tally)
+    wrong = known & ~_near(a, expected, torch.zeros_like(expected.value), flush)
+    for sign in signs:
+        if bool(wrong.any()):
+            wrong &= ~_near(a, expected, output.slack(expected, wrong, sign), flush)
+    save()
+    if bool(wrong.any()):
+        raise output.mismatch(expected.value, wrong)
+
+
+def _compare_edges(output: _Output, tally: Tally) -> None:
     """Compare with limits, entry by entry: infinities and NaNs must agree, and signs of zeros where
     a standard gives them."""
-    e, unknown = function.at_edges(polynomial, program.inputs, at_edge)
+    a, function, polynomial = output.actual, output.function, output.polynomial
+    e, unknown = function.at_edges(polynomial, output.inputs, at_edge)
     known = ~unknown
-    tally.entries += int(known.sum())
-    tally.unknown += int((~known).sum())
-    tally.nonzero += int((e[known] != 0).sum()) + int((a[known] != 0).sum())
+    _count_entries(a, e, known, tally)
     given = a.to(torch.float64)
     close = torch.isclose(
         given, e, rtol=RTOL[a.dtype], atol=64 * torch.finfo(a.dtype).smallest_normal, equal_nan=True
@@ -121,9 +141,14 @@ def _compare_edges(
     wrong = known & ~close
     save()
     if bool(wrong.any()):
-        raise Mismatch(
-            f"{label}: {_describe(*place, a, e, wrong, program.inputs, polynomial.arguments)}"
-        )
+        raise output.mismatch(e, wrong)
+
+
+def _count_entries(a: Tensor, e: Tensor, known: Tensor, tally: Tally) -> None:
+    """Count the entries of one output, and those of them that a definition gives."""
+    tally.entries += int(known.sum())
+    tally.unknown += int((~known).sum())
+    tally.nonzero += int((e[known] != 0).sum()) + int((a[known] != 0).sum())
 
 
 def _only(inputs: Sequence[Tensor], mask: Tensor) -> list[Tensor]:
@@ -143,24 +168,6 @@ def _near(a: Tensor, expected: Evaluated, slack: Tensor, flush: float) -> Tensor
     allowed = RTOL[a.dtype] * expected.scale + slack + ULPS * info.eps * expected.noise + flush
     close = (given - e).abs() <= allowed
     return close | (expected.reach.nan_to_num(torch.inf) > info.max / 2) & ~given.isfinite()
-
-
-def _describe(
-    place: int,
-    count: int,
-    a: Tensor,
-    e: Tensor,
-    wrong: Tensor,
-    inputs: Sequence[Tensor],
-    arguments: Sequence[int],
-) -> str:
-    error = torch.where(wrong, ((a.to(torch.float64) - e) / e).abs().nan_to_num(torch.inf), 0.0)
-    worst = int(error.argmax())
-    at = ", ".join(f"{inputs[k][worst].item():.17g}" for k in arguments)
-    return (
-        f"output {place} of {count}: {int(wrong.sum())} of {wrong.numel()} entries are off; "
-        f"worst at ({at}): got {a[worst].item()}, exactly {e[worst].item()}"
-    )
 
 
 # --- special points ------------------------------------------------------------------------------

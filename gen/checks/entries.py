@@ -118,18 +118,31 @@ def known(
 
 
 def _mistakes(entry: Known) -> Iterator[str]:
+    yield from _contradictions(entry)
+    yield from _unreadable_fields(entry)
+
+
+def _contradictions(entry: Known) -> Iterator[str]:
+    """Find what is lacking, and fields that do not go with the kind of the entry."""
+    is_xfail, is_tolerance = entry.kind == "xfail", entry.kind == "tolerance"
+    bounds = [bound for bound in (entry.rtol, entry.atol) if bound is not None]
     if entry.kind not in KINDS:
         yield f"kind must be one of {', '.join(KINDS)}"
     if not entry.reason.strip():
         yield "a reason is needed"
-    if entry.kind == "xfail" and not entry.raises:
+    if is_xfail and not entry.raises:
         yield "an xfail names the exception it expects (raises=)"
-    if entry.kind != "xfail" and (entry.raises or entry.match is not None):
+    if not is_xfail and (entry.raises or entry.match is not None):
         yield "only an xfail takes raises= and match="
-    if (entry.kind == "tolerance") != (entry.rtol is not None or entry.atol is not None):
+    if is_tolerance != bool(bounds):
         yield "a tolerance, and nothing else, takes rtol= or atol="
-    if any(bound is not None and not bound >= 0 for bound in (entry.rtol, entry.atol)):
+    # so that NaN is a mistake too
+    if not all(bound >= 0 for bound in bounds):
         yield "rtol= and atol= are at least 0"
+
+
+def _unreadable_fields(entry: Known) -> Iterator[str]:
+    """Find texts that are not in the language of their field."""
     if entry.match is not None:
         try:
             re.compile(entry.match)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -79,20 +80,29 @@ def assert_in_range(
     variants = [variant for variant in _variants(sample) if variant.never or not absolute]
     if not variants:
         raise Unsuitable(f"{sample.description} takes no index and no probability")
-    if batched and _refused(_mapped(target, sample, Variant("as it is", 0, sample.inputs))):
-        raise Unsuitable(f"{sample.description}: vmap refuses it as it is")
-    run = None if batched else target.forward(sample)
+    expect, answer = _ways_to_run(target, sample, batched)
     failures: list[str] = []
     for variant in variants:
-        expected = _looped(sample, variant) if batched else _tried(sample, sample, variant.inputs)
-        actual = (
-            _mapped(target, sample, variant) if run is None else _tried(sample, run, variant.inputs)
-        )
+        expected, actual = expect(variant), answer(variant)
         tally.entries += 1
         tally.nonzero += 1
         failures += _difference(variant, expected, actual, absolute, sample.facts.random)
     if failures:
         raise Mismatch("; ".join(failures))
+
+
+def _ways_to_run(
+    target: Target, sample: Sample, batched: bool
+) -> tuple[Callable[[Variant], Answer], Callable[[Variant], Answer]]:
+    """Return how the plain op answers a variant, and how the target does.
+
+    In a batch the variant lies beside the sample, which vmap has to take as it is.
+    """
+    if not batched:
+        return partial(_alone, sample, sample), partial(_alone, sample, target.forward(sample))
+    if _refused(_mapped(target, sample, Variant("as it is", 0, sample.inputs))):
+        raise Unsuitable(f"{sample.description}: vmap refuses it as it is")
+    return partial(_looped, sample), partial(_mapped, target, sample)
 
 
 def _difference(
@@ -110,6 +120,10 @@ def _difference(
             compare(actual, expected, Rule(), Tally())
         except Mismatch as mismatch:
             yield f"{variant.label}: {mismatch}"
+
+
+def _alone(sample: Sample, f: Callable[..., object], variant: Variant) -> Answer:
+    return _tried(sample, f, variant.inputs)
 
 
 def _looped(sample: Sample, variant: Variant) -> Answer:

@@ -126,20 +126,23 @@ def _data(
     given = tuple(program.inputs[place] for place in data)
     if kind == "resized" and not any(x.ndim and len(x) > 1 for x in given):
         raise Unsuitable(f"{program.label} has no batch of data")
-    size = next((len(x) for x in given if x.ndim), 0)
     for k in range(count):
-        varied = [tuple(vary(x, k % 3, variation) for x in given) for variation in VARIATIONS]
-        if kind == "resized":
-            varied = [
-                tuple(_repeated(x, _SIZES[k]) if x.ndim and len(x) == size else x for x in each)
-                for each in varied
-            ]
+        varied = [_vary_data(given, k, variation, kind) for variation in VARIATIONS]
         accepted = next(
             (each for each in varied if _outputs(program, each, data) is not None), None
         )
         if accepted is None:
             raise Unsuitable(f"{program.label} refuses other data")
         yield accepted
+
+
+def _vary_data(given: Sequence[Tensor], k: int, variation: int, kind: str) -> tuple[Tensor, ...]:
+    """Return the data of step `k`. For `resized`, all that has the size of the batch grows."""
+    varied = tuple(vary(x, k % 3, variation) for x in given)
+    if kind != "resized":
+        return varied
+    size = next((len(x) for x in given if x.ndim), 0)
+    return tuple(_repeated(x, _SIZES[k]) if x.ndim and len(x) == size else x for x in varied)
 
 
 def _repeated(x: Tensor, times: int) -> Tensor:
