@@ -5,10 +5,11 @@ A watch (:mod:`gen.targets.runtime_watch`) hooks every rule. A fault
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -74,25 +75,25 @@ def _forget() -> None:
 
 def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) -> Record:
     name = name_of(func)
+    parts = set(KINDS) if only is None else {only.part}
     changed: dict[str, Any] = {}
-    if only is None or only.part in ("vjp", "jvp"):
+    if not parts.isdisjoint(("vjp", "jvp")):
         changed["elementwise"] = False  # a fault in an elementwise rule need not be elementwise
-    if record.vjp is not None and (only is None or only.part == "vjp"):
+    if record.vjp is not None and "vjp" in parts:
         changed["vjp"] = {key: _vjp(hook, name, record, key, only) for key in record.vjp}
-    if record.batch is not None and (only is None or only.part == "batch"):
+    if record.batch is not None and "batch" in parts:
         changed["batch"] = partial(_batch, hook, f"{name} batch", record.batch)
-    if record.decomposition is not None and (only is None or only.part == "decomposition"):
+    if record.decomposition is not None and "decomposition" in parts:
         changed["decomposition"] = partial(
             _decomposition, hook, f"{name} decomposition", record.decomposition
         )
-    if record.per_sample is not None and (only is None or only.part == "per_sample"):
-        changed["per_sample"] = {
-            argument: _per_sample(hook, full, formula)
-            if only is None or only.name == full
-            else formula
-            for argument, formula in record.per_sample.items()
-            for full in [f"{name} per_sample {argument}"]
-        }
+    if record.per_sample is not None and "per_sample" in parts:
+        formulas = dict(record.per_sample)
+        for argument, formula in record.per_sample.items():
+            full = f"{name} per_sample {argument}"
+            if only is None or only.name == full:
+                formulas[argument] = _per_sample(hook, full, formula)
+        changed["per_sample"] = formulas
     return replace(record, **changed)
 
 
@@ -120,18 +121,17 @@ def _vjp(
     formula: Callable[..., Any] = table[key]
     own = parameters(formula)
     joint = not isinstance(key, str)
-    targets = [
-        (place, f"{op} vjp {argument}") for place, argument in enumerate(key if joint else (key,))
-    ]
-    targets = [(place, name) for place, name in targets if only is None or only.name == name]
+    arguments = (key,) if isinstance(key, str) else key
+    targets = [(place, f"{op} vjp {argument}") for place, argument in enumerate(arguments)]
+    if only is not None:
+        targets = [(place, name) for place, name in targets if name == only.name]
     if not targets:
         return formula
-    sibling = next((other for other in table if isinstance(other, str) and other != key), None)
-    theirs = parameters(table[sibling]) if sibling is not None and not joint else ()
-    facts = [(f"{name}_shape", f"{name}_dtype") for name in (key if joint else (key,))]
-    names = tuple(
-        dict.fromkeys((*own, *theirs, *(fact for pair in facts for fact in pair), "needs"))
-    )
+    # a joint formula has the gradients of other arguments itself
+    sibling = None if joint else _sibling(table, key)
+    theirs = () if sibling is None else parameters(table[sibling])
+    facts = [(f"{argument}_shape", f"{argument}_dtype") for argument in arguments]
+    names = tuple(dict.fromkeys((*own, *theirs, *chain.from_iterable(facts), "needs")))
 
     def hooked(*values: Any) -> Any:
         given = dict(zip(names, values, strict=True))
@@ -171,6 +171,11 @@ def _vjp(
         return result
 
     return asking(*names)(hooked)
+
+
+def _sibling(table: Iterable[str | tuple[str, ...]], key: str | tuple[str, ...]) -> str | None:
+    """Return another argument that has a formula of its own."""
+    return next((other for other in table if isinstance(other, str) and other != key), None)
 
 
 def _conformed(gradient: Any, meta: tuple[Any, Any]) -> Any:

@@ -37,29 +37,34 @@ def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
     Left out are formulas that only refuse or that ask for nothing, formulas for arguments that are
     numbers in this overload, and sizes."""
     op = name_of(func)
+    for argument in _differentiated(func, record):
+        yield Rule(op, "vjp", argument, record.family)
+    for argument in record.per_sample or ():
+        yield Rule(op, "per_sample", argument, record.family)
+    if not any("Tensor" in str(result.type) for result in func._schema.returns):
+        return
+    for part in ("jvp", "batch", "decomposition"):
+        rule = getattr(record, part)
+        if rule is not None and not _refuses(rule):
+            harmless = _harmless(func, record) if part == "batch" else ()
+            yield Rule(op, part, "", record.family, harmless)
+
+
+def _differentiated(func: OpOverload, record: Record) -> Iterator[str]:
+    """List the tensor arguments for which the record has a gradient."""
     tensors = {
         argument.name for argument in func._schema.arguments if "Tensor" in str(argument.type)
     }
     for key, formula in (record.vjp or {}).items():
-        for argument in (key,) if isinstance(key, str) else key:
-            if (
-                argument in tensors
-                and parameters(formula)
-                and not getattr(formula, "refuses", False)
-            ):
-                yield Rule(op, "vjp", argument, record.family)
-    for argument in record.per_sample or ():
-        yield Rule(op, "per_sample", argument, record.family)
-    for part in ("jvp", "batch", "decomposition"):
-        rule = getattr(record, part)
-        if (
-            rule is not None
-            and not getattr(rule, "refuses", False)
-            and any("Tensor" in str(r.type) for r in func._schema.returns)
-        ):
-            yield Rule(
-                op, part, "", record.family, _harmless(func, record) if part == "batch" else ()
-            )
+        if _refuses(formula) or not parameters(formula):
+            continue
+        arguments = (key,) if isinstance(key, str) else key
+        yield from (argument for argument in arguments if argument in tensors)
+
+
+def _refuses(rule: Any) -> bool:
+    """Whether a rule only says why there is no such derivative or batch."""
+    return getattr(rule, "refuses", False)
 
 
 def _harmless(func: OpOverload, record: Record) -> tuple[str, ...]:

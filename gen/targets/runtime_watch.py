@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -70,34 +70,22 @@ class Watched:
         plain = replace(call, inputs=tuple(map(_plain, call.inputs)), others={})
         looked_into = not batched and all(map(_is_plain, plain.inputs))
         for kind in KINDS[self._parts[name]]:
-            if (
-                kind in known
-                or kind in call.inert
-                or (
-                    batched
-                    and not moves(kind, result if call.place is None else result[call.place])
-                )
-            ):
+            if kind in known or kind in call.inert:
+                continue
+            if batched and not moves(kind, _part_of_rule(call, result)):
                 continue
             if kind == "detached":
-                if (
+                shows = (
                     not batched
                     and self._depends_on_saved(name, plain)
                     and any(map(_is_tracked, _saved(call)))
-                ):
-                    yield kind
-                continue
-            try:
-                if kind in call.others:
-                    shows = differs(_plain(call.others[kind]()), truth)
-                else:
-                    shows = (looked_into or kind not in ("saved", "edge")) and differs(
-                        change(plain, kind, truth), truth
-                    )
-            except Exception:
-                # a kind that cannot be applied here; one in `others` would raise in a cell
-                # too, which shows
-                shows = kind in call.others
+                )
+            elif kind in call.others:
+                shows = _shows_by_target(call.others[kind], truth)
+            elif looked_into or kind not in ("saved", "edge"):
+                shows = _shows_by_change(plain, kind, truth)
+            else:
+                shows = False
             if shows:
                 yield kind
 
@@ -112,6 +100,27 @@ class Watched:
         return self._depends.get(name, False)
 
 
+def _part_of_rule(call: Call, result: Any) -> Any:
+    """Return what belongs to the rule in a result that may have several parts."""
+    return result if call.place is None else result[call.place]
+
+
+def _shows_by_target(altered: Callable[[], Any], truth: Any) -> bool:
+    """Whether a kind that only the target can apply changes the result."""
+    try:
+        return differs(_plain(altered()), truth)
+    except Exception:
+        return True  # it would raise in a cell too, which shows
+
+
+def _shows_by_change(plain: Call, kind: str, truth: Any) -> bool:
+    """Whether a kind changes the result. It does not if it cannot be applied here."""
+    try:
+        return differs(change(plain, kind, truth), truth)
+    except Exception:
+        return False
+
+
 def _derivative(call: Call) -> bool:
     places = [
         place
@@ -124,7 +133,7 @@ def _derivative(call: Call) -> bool:
         for place, value in zip(places, saved, strict=True):
             inputs[place] = value
         result = call.run(*inputs)
-        parts = result if call.place is None else result[call.place]
+        parts = _part_of_rule(call, result)
         return tuple(
             part
             for part in (parts if isinstance(parts, (tuple, list)) else (parts,))
