@@ -35,19 +35,8 @@ def missing(name: str, folder: Path) -> Missing | None:
             f'there is no package or module "{parts[0]}"',
             f"one that is installed, or that lies in {folder}",
         )
-    path, own = place
-    for position, part in enumerate(parts[1:], 1):
-        if path is None or path.is_file():
-            rest = parts[position:]
-            break
-        inner = _member(path, part)
-        if inner is None:
-            rest = parts[position:]
-            path = path / "__init__.py"
-            break
-        path = inner
-    else:
-        rest = []
+    top, own = place
+    path, rest = _follow(top, parts[1:])
     if rest and colon:
         shown = ".".join(parts[: len(parts) - len(rest) + 1])
         return Missing(f'there is no module "{shown}"', "package.module:function") if own else None
@@ -57,6 +46,21 @@ def missing(name: str, folder: Path) -> Missing | None:
     if not own or path is None or path.suffix != ".py":
         return None
     return _lacks(path, folder, wanted[0] if wanted else "")
+
+
+def _follow(path: Path | None, parts: list[str]) -> tuple[Path | None, list[str]]:
+    """Follow inner names from a file or folder, as far as these are modules.
+
+    Returns the last module, and the names that are left.
+    """
+    for position, part in enumerate(parts):
+        if path is None or path.is_file():
+            return path, parts[position:]
+        inner = _member(path, part)
+        if inner is None:
+            return path / "__init__.py", parts[position:]
+        path = inner
+    return path, []
 
 
 def _top(name: str, folder: Path) -> tuple[Path | None, bool] | None:

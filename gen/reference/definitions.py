@@ -361,6 +361,27 @@ def _kl_div(
     return _reduced(losses, reduction)
 
 
+def _probability_of(word: Sequence[int], x: Array, steps: int, blank: int) -> Any:
+    """Return the probability of all ways to spell `word`, which has a blank beside each letter.
+
+    `x` (T, C) are logarithms, of which `steps` count. ``ways[s]`` is the probability to be at
+    place `s` of the word.
+    """
+    may_skip = [s > 1 and word[s] not in (blank, word[s - 2]) for s in range(len(word))]
+    ways = [exp(x[0, c]) if s < 2 else mpf(0) for s, c in enumerate(word)]
+    for step in range(1, steps):
+        before = ways
+        ways = []
+        for s, c in enumerate(word):
+            total = before[s]
+            if s:
+                total = total + before[s - 1]
+            if may_skip[s]:
+                total = total + before[s - 2]
+            ways.append(total * exp(x[step, c]))
+    return sum(ways[-2:], mpf(0))
+
+
 def _ctc(
     x: Array,
     targets: Array,
@@ -381,17 +402,8 @@ def _ctc(
         word = [blank]
         for letter in targets[n][:length]:
             word += [int(letter), blank]
-        ways = [exp(x[0, n, c]) if s < 2 else mpf(0) for s, c in enumerate(word)]
-        for step in range(1, steps):
-            skips = [
-                s > 1 and word[s] != blank and word[s] != word[s - 2] for s in range(len(word))
-            ]
-            ways = [
-                (ways[s] + (ways[s - 1] if s else 0) + (ways[s - 2] if skips[s] else 0))
-                * exp(x[step, n, c])
-                for s, c in enumerate(word)
-            ]
-        losses.append((-log(sum(ways[-2:], mpf(0))), max(length, 1)))
+        probability = _probability_of(word, x[:, n], steps, blank)
+        losses.append((-log(probability), max(length, 1)))
     if reduction == "mean":
         return numpy.asarray(sum((v / n for v, n in losses), mpf(0)) / len(losses), dtype=object)
     return _reduced(numpy.array([v for v, _ in losses], dtype=object), reduction)

@@ -82,23 +82,25 @@ SIGNED = frozenset(
 def at_edge(function: Function, orders: Sequence[int], point: Sequence[float]) -> float | None:
     """The partial derivative, or the value, at a point that may have infinities and NaNs; None
     where there is none."""
-    if not any(orders) and function.name in STANDARD:
+    is_value = not any(orders)
+    if is_value and function.name in STANDARD:
         return _standard(function, point)
-    several = len(point) > 1
     if any(map(math.isnan, point)):
-        if any(orders):
-            return None if several else _at_nan(function, orders)
-        return math.nan
-    if count := sum(map(math.isinf, point)):
-        if 0.0 in point or (count > 1 and any(orders)):
-            return None
-        return _agreed([_limit([function.partial(orders, x) for x in way]) for way in _ways(point)])
-    if any(orders) and several and any(x == 0 and math.copysign(1, x) < 0 for x in point):
+        if is_value:
+            return math.nan
+        return _at_nan(function, orders) if len(point) == 1 else None
+    if any(map(math.isinf, point)):
+        return _far_out(function, orders, point)
+    if not is_value and _has_negative_zero(point) and len(point) > 1:
         return None  # a definition knows no sign of zero, of which the slope of copysign depends
     found = function.partial(orders, point)
-    if found is None and not any(orders) and list(point).count(0.0) == 1:
+    if found is None and is_value and list(point).count(0.0) == 1:
         return _at_pole(function, point)
     return found
+
+
+def _has_negative_zero(point: Sequence[float]) -> bool:
+    return any(x == 0 and math.copysign(1, x) < 0 for x in point)
 
 
 def _standard(function: Function, point: Sequence[float]) -> float | None:
@@ -114,7 +116,17 @@ def _at_nan(function: Function, orders: Sequence[int]) -> float | None:
     probed = {
         found for number in PROBES if (found := function.partial(orders, (number,))) is not None
     }
-    return probed.pop() if len(probed) == 1 else math.nan if probed else None
+    if not probed:
+        return None
+    return probed.pop() if len(probed) == 1 else math.nan
+
+
+def _far_out(function: Function, orders: Sequence[int], point: Sequence[float]) -> float | None:
+    """Return the limit where arguments are infinite, if all ways of going there agree."""
+    several = sum(map(math.isinf, point)) > 1
+    if 0.0 in point or (several and any(orders)):
+        return None
+    return _agreed([_limit([function.partial(orders, x) for x in way]) for way in _ways(point)])
 
 
 def _ways(point: Sequence[float]) -> list[list[list[float]]]:

@@ -242,12 +242,19 @@ def _norm(xs: Row, p: float = 2) -> Any:
         return _extreme(max if p > 0 else min, sizes)
     if _any_nan(sizes):
         return NAN
-    if p < 0 and not xs:
+    return _norm_of_powers(sizes, p)
+
+
+def _norm_of_powers(sizes: Row, p: float) -> Any:
+    """Return the root of a sum of powers. For a negative p it is 0 if one of the sizes is."""
+    if p < 0 and not sizes:
         raise ValueError("a negative power of nothing")
     if p < 0 and 0 in sizes:
         return 0.0
     total = sum(INF if x == INF and p > 0 else x**p for x in sizes)
-    return total ** (1 / p) if total else (0.0 if p > 0 else INF)
+    if total:
+        return total ** (1 / p)
+    return 0.0 if p > 0 else INF
 
 
 def _norm_slopes(xs: Row, p: float = 2) -> Slope:

@@ -229,10 +229,15 @@ def _by_rows(sample: Called, x: Array, slopes: bool) -> tuple[tuple[Array, ...],
             products += _products(how.line.slopes(row, **how.options), results, indices)
     if not found:
         raise ValueError("no row: nothing says how many results there are")
+    columns = zip(*found, strict=True)
+    return tuple(_assemble(column, how, x) for column in columns), products
+
+
+def _assemble(column: Sequence[Any], how: _Rows, x: Array) -> Array:
+    """Return one result of all rows as an array: as long as the rows after a scan, else reduced."""
     if how.line.scan:
-        return tuple(_unrolled(column, how, x) for column in zip(*found, strict=True)), products
-    shape = _reduced_shape(x.shape, how)
-    return tuple(_array(list(column), shape) for column in zip(*found, strict=True)), products
+        return _unrolled(column, how, x)
+    return _array(list(column), _reduced_shape(x.shape, how))
 
 
 def _products(
