@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gen.errors import MatrixError, OverwriteError
+from gen.plan.expand import Plan
 from gen.plan.matrix_plan import (
     PLACES,
     add_matrix_arguments,
@@ -195,24 +196,8 @@ def generate(args: argparse.Namespace) -> int:
         return 2
     folder = _folder(args)
     plan = load_plan(args.matrix)
-    outside = [
-        name
-        for name in plan.loaded.source.files
-        if not Path(name).resolve().is_relative_to(Path.cwd())
-    ]
-    if outside:
-        print(f"included from outside of this folder: {', '.join(outside)}", file=sys.stderr)
-    if empty := sorted(
-        {op.family for op in plan.ops}
-        - {op.family for op, mask in zip(plan.ops, plan.valid, strict=True) if mask}
-    ):
-        print(
-            (
-                f"no case is left of {', '.join(empty)}: "
-                "its dtypes, checks or the section exclude leave none"
-            ),
-            file=sys.stderr,
-        )
+    _warn_of_outside(plan)
+    _warn_of_empty_families(plan)
     files = render.modules(plan, progress=_progress, every=args.every)
     changes = writer.compare(folder, files, render.is_generated, render.is_edited)
     if changes:
@@ -227,6 +212,28 @@ def generate(args: argparse.Namespace) -> int:
     cells = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     print(f"{folder.name}: {changes.summary()}; cases: {cells}")
     return 0
+
+
+def _warn_of_outside(plan: Plan) -> None:
+    """Name the files of the matrix that a copy of this folder would lack."""
+    files = plan.loaded.source.files
+    outside = [name for name in files if not Path(name).resolve().is_relative_to(Path.cwd())]
+    if outside:
+        print(f"included from outside of this folder: {', '.join(outside)}", file=sys.stderr)
+
+
+def _warn_of_empty_families(plan: Plan) -> None:
+    """Name the families of which no module is written."""
+    families = {op.family for op in plan.ops}
+    with_cases = {op.family for op, mask in zip(plan.ops, plan.valid, strict=True) if mask}
+    if empty := sorted(families - with_cases):
+        print(
+            (
+                f"no case is left of {', '.join(empty)}: "
+                "its dtypes, checks or the section exclude leave none"
+            ),
+            file=sys.stderr,
+        )
 
 
 def check(args: argparse.Namespace) -> int:

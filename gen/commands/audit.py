@@ -98,21 +98,15 @@ def run(args: argparse.Namespace) -> int:
         target = load(args.target)
         checks = load_modules(args.modules)
         survivors = Survivors.read(args.survivors)
-        if args.rules and not isinstance(target, Auditable):
-            raise ValueError(
-                f"target {args.target} does not show its rules; "
-                "--rules needs the methods of gen.targets.faults.Auditable"
-            )
-        if (args.all or args.only) and not args.rules:
-            raise ValueError("--all and --only go with --rules")
+        _require_fitting_options(args, target)
     except (LookupError, FileNotFoundError, TableError, yaml.YAMLError, ValueError) as error:
         print(f"gen audit: {error}", file=sys.stderr)
         return 2
-    found = (
-        _of_rules(args, target, checks)
-        if isinstance(target, Auditable) and args.rules
-        else _of_transforms(args, target, checks)
-    )
+    found: Sequence[Finding[Fault]] | Sequence[Finding[RuleFault]]
+    if isinstance(target, Auditable) and args.rules:
+        found = _of_rules(args, target, checks)
+    else:
+        found = _of_transforms(args, target, checks)
     applied = [finding for finding in found if finding.applied]
     caught = sum(finding.caught is not None for finding in applied)
     share = 100 * caught / len(applied) if applied else 0.0
@@ -124,19 +118,36 @@ def run(args: argparse.Namespace) -> int:
     if unexplained:
         print(f"{unexplained} survivors have no reason in {args.survivors}")
     if args.report:
-        args.report.parent.mkdir(parents=True, exist_ok=True)
-        summary = {
-            "target": args.target,
-            "tier": args.tier,
-            "seed": args.seed,
-            "applied": len(applied),
-            "caught": caught,
-        }
-        rows = [asdict(finding) | {"reason": survivors.reason(finding)} for finding in found]
-        args.report.write_text(
-            json.dumps(summary | {"faults": rows}, indent=1, ensure_ascii=False) + "\n", "utf-8"
-        )
+        _write_report(args, found, survivors)
     return 0 if applied and share >= args.at_least and not unexplained else 1
+
+
+def _require_fitting_options(args: argparse.Namespace, target: Target) -> None:
+    """Raise ValueError for options that do not go with the target, or with one another."""
+    if args.rules and not isinstance(target, Auditable):
+        raise ValueError(
+            f"target {args.target} does not show its rules; "
+            "--rules needs the methods of gen.targets.faults.Auditable"
+        )
+    if (args.all or args.only) and not args.rules:
+        raise ValueError("--all and --only go with --rules")
+
+
+def _write_report(
+    args: argparse.Namespace, found: Sequence[Finding[AnyFault]], survivors: Survivors
+) -> None:
+    """Write every fault and its result to the file that was asked for."""
+    summary = {
+        "target": args.target,
+        "tier": args.tier,
+        "seed": args.seed,
+        "applied": sum(finding.applied for finding in found),
+        "caught": sum(finding.applied and finding.caught is not None for finding in found),
+    }
+    rows = [asdict(finding) | {"reason": survivors.reason(finding)} for finding in found]
+    text = json.dumps(summary | {"faults": rows}, indent=1, ensure_ascii=False) + "\n"
+    args.report.parent.mkdir(parents=True, exist_ok=True)
+    args.report.write_text(text, "utf-8")
 
 
 def _of_transforms(

@@ -14,6 +14,7 @@ from gen.language.globs import Names
 from gen.language.spec import DTYPES, Known, ToleranceEntry, Xfail
 from gen.language.words import complete, said
 from gen.plan.expand import Column, Entry, Plan, factors, facts_needed
+from gen.plan.matrix_ops import Op
 from gen.plan.matrix_plan import add_matrix_arguments, load_plan, node_id
 from gen.plan.reduce import bits
 
@@ -166,7 +167,26 @@ def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
     """The reasons why there is no such case."""
     op, check = plan.ops[index], plan.loaded.matrix.checks[column.check]
     source = "torch's OpInfo database" if "opinfo" in op.facts else "its row"
-    there = _at(plan, ("checks", column.check))
+    yield from _dtype_reasons(plan, op, column, source)
+    lacking = facts_needed(check, dict(zip(check.over, column.values, strict=True))) - op.facts
+    if lacking:
+        yield (
+            f"the check needs {', '.join(sorted(lacking))}, which the op lacks, "
+            f"says {source} ({_at(plan, ('checks', column.check))})"
+        )
+    names = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
+    if not any(column.check in names.named(glob) for glob in op.checks):
+        there = _at(plan, _path_of(op, "checks", of_row=op.spec.checks is not None))
+        yield f"the check is not among those asked for: {', '.join(op.checks)} ({there})"
+    for glob in op.not_checks:
+        if column.check in names.named(glob):
+            yield f"not_checks: {glob} ({_at(plan, ('families', op.family))})"
+    yield from _filters(plan, index, column.check)
+
+
+def _dtype_reasons(plan: Plan, op: Op, column: Column, source: str) -> Iterator[str]:
+    """The reasons that lie in the dtype. `source`: what says which dtypes the op takes."""
+    check = plan.loaded.matrix.checks[column.check]
     dtypes = {other.dtype for other in plan.columns if other.check == column.check}
     if column.dtype not in dtypes:
         yield (
@@ -178,30 +198,13 @@ def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
     elif pipeline.parse(check.pipeline).differentiates and column.dtype not in op.differentiable:
         yield f"the op has no derivative in {column.dtype}, says {source}"
     if op.asked is not None and column.dtype not in op.asked:
-        path = (
-            (*op.path, "dtypes")
-            if op.spec.dtypes is not None
-            else ("families", op.family, "dtypes")
-        )
-        yield f"only {', '.join(sorted(op.asked))} are asked for ({_at(plan, path)})"
-    lacking = facts_needed(check, dict(zip(check.over, column.values, strict=True))) - op.facts
-    if lacking:
-        yield (
-            f"the check needs {', '.join(sorted(lacking))}, which the op lacks, "
-            f"says {source} ({there})"
-        )
-    names = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
-    if not any(column.check in names.named(glob) for glob in op.checks):
-        path = (
-            (*op.path, "checks")
-            if op.spec.checks is not None
-            else ("families", op.family, "checks")
-        )
-        yield f"the check is not among those asked for: {', '.join(op.checks)} ({_at(plan, path)})"
-    for glob in op.not_checks:
-        if column.check in names.named(glob):
-            yield f"not_checks: {glob} ({_at(plan, ('families', op.family))})"
-    yield from _filters(plan, index, column.check)
+        there = _at(plan, _path_of(op, "dtypes", of_row=op.spec.dtypes is not None))
+        yield f"only {', '.join(sorted(op.asked))} are asked for ({there})"
+
+
+def _path_of(op: Op, key: str, *, of_row: bool) -> tuple[str | int, ...]:
+    """Return where the matrix has a key: in the op's row, or in its family."""
+    return (*op.path, key) if of_row else ("families", op.family, key)
 
 
 def _filters(plan: Plan, index: int, name: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language.globs import Names
 from gen.language.spec import AXES, TIERS
-from gen.plan.expand import Plan
+from gen.plan.expand import Column, Plan
 from gen.plan.matrix_plan import add_matrix_arguments, coverage, load_plan, node_id
 from gen.plan.reduce import bits
 
@@ -79,16 +79,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     wanted = {name: _accepted(plan, name, getattr(args, name)) for name in FILTERS}
-    axes = [_axis(text) for text in args.axis]
+    axes = set(map(_axis, args.axis))
     tier = plan.valid if args.all else plan.tiers[args.tier].chosen
-    checks = plan.loaded.matrix.checks
     suits = [
         column.check in wanted["check"]
         and column.dtype in wanted["dtype"]
-        and all(
-            dict(zip(checks[column.check].over, column.values, strict=True)).get(axis) == value
-            for axis, value in axes
-        )
+        and axes <= _axes_of(plan, column).items()
         for column in plan.columns
     ]
     for index, op in enumerate(plan.ops):
@@ -96,24 +92,34 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             continue
         entries = list(plan.entries_of(index))
         for position in bits(tier[index]):
-            column = plan.columns[position]
             if not suits[position]:
                 continue
             known = [
                 f"{entry.kind}:{entry.name}" for entry in entries if entry.columns >> position & 1
             ]
-            if args.known and not known:
-                continue
-            yield {
-                "id": node_id(plan, index, column),
-                "op": op.name,
-                "family": op.family,
-                "check": column.check,
-                "dtype": column.dtype,
-                "axes": dict(zip(checks[column.check].over, column.values, strict=True)),
-                "tier": plan.tier_of(index, position),
-                "known": known,
-            }
+            if known or not args.known:
+                yield _case(plan, index, position, known)
+
+
+def _axes_of(plan: Plan, column: Column) -> dict[str, str]:
+    """Return the values of a column by the axes of its check."""
+    over = plan.loaded.matrix.checks[column.check].over
+    return dict(zip(over, column.values, strict=True))
+
+
+def _case(plan: Plan, index: int, position: int, known: list[str]) -> dict[str, Any]:
+    """Describe the cell of an op and a column, as JSON has it."""
+    op, column = plan.ops[index], plan.columns[position]
+    return {
+        "id": node_id(plan, index, column),
+        "op": op.name,
+        "family": op.family,
+        "check": column.check,
+        "dtype": column.dtype,
+        "axes": _axes_of(plan, column),
+        "tier": plan.tier_of(index, position),
+        "known": known,
+    }
 
 
 def _accepted(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:

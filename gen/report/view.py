@@ -207,18 +207,19 @@ def _view(key: str, result: Results, places: Mapping[str, Mapping[str, str]] | N
         failures=_failures(cells),
         reasons=_reasons(cells),
         skipped=Counter(cell.why for cell in cells if cell.outcome == "skipped").most_common(),
-        lacking=[
-            (*pair, count)
-            for pair, count in sorted(
-                Counter((c.check, c.why) for c in cells if c.outcome == "lacking").items()
-            )
-        ],
+        lacking=_lacking(cells),
         slowest=sorted(cells, key=lambda cell: -cell.seconds)[:25],
         shares=[("family", _shares(cells, "family")), ("check", _shares(cells, "check"))],
         shut=sum(len(group.lines) for group in groups) > _MANY,
         never=list(result.end.get("never_happened", ())),
         data=data.text(),
     )
+
+
+def _lacking(cells: Sequence[CellResult]) -> list[tuple[str, str, int]]:
+    """Count the cells that the target lacks, by check and reason."""
+    counts = Counter((cell.check, cell.why) for cell in cells if cell.outcome == "lacking")
+    return [(check, why, count) for (check, why), count in sorted(counts.items())]
 
 
 def _shares(cells: Sequence[CellResult], key: str) -> list[Share]:

@@ -158,58 +158,81 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
+    shard = _shard_asked_for(option)
+    _require_valid_options(option)
+    project = declared(config.rootpath)
+    run = _run_asked_for(config, shard, project.target)
+    config.stash[_run] = run
+    require_place(run.results, option.results)
+    if shard[1] > 1:
+        run.sharding = Sharding(shard, option.tier, _selection(config))
+        config.pluginmanager.register(run.sharding, "matrix-sharding")
+    device = run.settings.device
+    if device != "cpu":
+        run.absent = why_absent(project, device, here=_in_process(config))
+        if not run.absent:
+            require_device(device, here=_in_process(config))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_recorder_of(config, run), "matrix-recorder")
+
+
+def _shard_asked_for(option: Any) -> Shard:
     try:
-        shard = parse_shard(option.shard)
+        return parse_shard(option.shard)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def _require_valid_options(option: Any) -> None:
+    """Raise UsageError for values that argparse lets through."""
     if option.sample is not None and (option.sample < 0 or option.all_samples):
         raise pytest.UsageError(
             "--sample takes one number from 0 up, and not together with --all-samples"
         )
     if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
         raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
-    root = config.rootpath
-    project = declared(root)
+
+
+def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> Run:
+    """Make the run from the options. Its results have a name of their own if it is a part."""
+    option = config.option
     settings = Settings(
-        option.target or project.target, option.device, version("torch"), datetime.date.today()
+        option.target or default_target, option.device, version("torch"), datetime.date.today()
     )
     narrowed = _narrowed(config)
-    part = "{}of{}".format(*shard) if shard[1] > 1 else "part" if narrowed else ""
-    run = Run(
+    part = "part" if narrowed else ""
+    if shard[1] > 1:
+        part = "{}of{}".format(*shard)
+    results = option.results or default_path(settings.target, settings.device, part)
+    return Run(
         settings=settings,
         tier=option.tier,
         sample=option.sample,
         all_samples=option.all_samples,
         shard=shard,
-        results=root / (option.results or default_path(settings.target, settings.device, part)),
+        results=config.rootpath / results,
         narrowed=narrowed,
         timeout=option.cell_timeout,
         rules=RulesRun() if option.rules else None,
     )
-    config.stash[_run] = run
-    require_place(run.results, option.results)
-    if shard[1] > 1:
-        run.sharding = Sharding(shard, option.tier, _selection(config))
-        config.pluginmanager.register(run.sharding, "matrix-sharding")
-    if settings.device != "cpu":
-        run.absent = why_absent(project, settings.device, here=_in_process(config))
-        if not run.absent:
-            require_device(settings.device, here=_in_process(config))
-    if not hasattr(config, "workerinput"):
-        if not built_in(settings.target) or run.rules is not None:
-            # what does not load stops the run here, whether or not workers are to run it
-            require_target(run.target, settings.target, here=_in_process(config))
-        header = run.header() | (
-            {} if run.rules is None else {"rules": RulesRun.of(settings.target, run.target())}
-        )
-        recorder = Recorder(
-            run.results,
-            header,
-            run.sharding,
-            last=root / LAST,
-            whole=not narrowed and shard[1] == 1,
-        )
-        config.pluginmanager.register(recorder, "matrix-recorder")
+
+
+def _recorder_of(config: pytest.Config, run: Run) -> Recorder:
+    """Make what writes the results. Only one process of a run has it, workers have not."""
+    target = run.settings.target
+    if not built_in(target) or run.rules is not None:
+        # what does not load stops the run here, whether or not workers are to run it
+        require_target(run.target, target, here=_in_process(config))
+    header = run.header()
+    if run.rules is not None:
+        header |= {"rules": RulesRun.of(target, run.target())}
+    return Recorder(
+        run.results,
+        header,
+        run.sharding,
+        last=config.rootpath / LAST,
+        whole=not run.narrowed and run.shard[1] == 1,
+    )
 
 
 def _in_process(config: pytest.Config) -> bool:

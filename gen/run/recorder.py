@@ -162,18 +162,9 @@ class Recorder:
             f"{len(self.cells)} cells, {mean:.1f} ms a cell on average, "
             f"{seconds:.1f} s in all; {self.path}"
         )
-        _list(
-            out,
-            "vacuous (nothing was proved)",
-            [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"],
-        )
-        lacking = Counter(
-            (cell.why, cell.check) for cell in self.cells if cell.outcome == "lacking"
-        )
-        lines = [
-            f"{count} cells of {check}: {why}" for (why, check), count in sorted(lacking.items())
-        ]
-        _list(out, "lacking (the target does not offer it)", lines)
+        vacuous = [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"]
+        _list(out, "vacuous (nothing was proved)", vacuous)
+        _list(out, "lacking (the target does not offer it)", self._lacking())
         _list(out, f"entries that never happened at tier {self.header['tier']}", self.never())
         slowest = sorted(self.cells, key=lambda cell: -cell.seconds)[:10]
         _list(out, "slowest", [f"{1000 * cell.seconds:8.0f} ms  {cell.node}" for cell in slowest])
@@ -183,6 +174,15 @@ class Recorder:
             left_out = all(cell.outcome in ("skipped", "lacking") for cell in self.cells)
             why = ": a run of which every cell was left out counts as failed" if left_out else ""
             out.line(f"nothing passed{why}", red=True)
+
+    def _lacking(self) -> list[str]:
+        """Count the cells that the target lacks, by reason and check."""
+        lacking = Counter(
+            (cell.why, cell.check) for cell in self.cells if cell.outcome == "lacking"
+        )
+        return [
+            f"{count} cells of {check}: {why}" for (why, check), count in sorted(lacking.items())
+        ]
 
 
 def _list(out: pytest.TerminalReporter, title: str, lines: Sequence[str]) -> None:

@@ -60,31 +60,48 @@ def compare(
     `folder` is not one for generated modules."""
     _refuse_what_is_not_ours(folder, is_generated)
     present = _present(folder)
+    _refuse_to_overwrite(folder, present, files, is_generated)
+    ours = {name: text for name, text in present.items() if is_generated(text)}
+    added, changed, unchanged = [], [], []
+    for name, text in files.items():
+        if name not in ours:
+            added.append(name)
+        elif ours[name] != text:
+            changed.append(name)
+        else:
+            unchanged.append(name)
+    return Changes(
+        added=tuple(added),
+        changed=tuple(changed),
+        removed=tuple(name for name in ours if name not in files),
+        unchanged=tuple(unchanged),
+        edited=tuple(name for name, text in ours.items() if is_edited(text)),
+    )
+
+
+def _refuse_to_overwrite(
+    folder: Path,
+    present: Mapping[str, str],
+    files: Mapping[str, str],
+    is_generated: Callable[[str], bool],
+) -> None:
+    """Raise OverwriteError if a file that a person wrote has the name of one of `files`."""
     foreign = [name for name, text in present.items() if name in files and not is_generated(text)]
     if foreign:
         raise OverwriteError(
             f"{', '.join(str(folder / name) for name in foreign)} was not generated and would be "
             "overwritten: rename it, or the family"
         )
-    ours = {name: text for name, text in present.items() if is_generated(text)}
-    return Changes(
-        added=tuple(name for name in files if name not in ours),
-        changed=tuple(name for name in files if name in ours and ours[name] != files[name]),
-        removed=tuple(name for name in ours if name not in files),
-        unchanged=tuple(name for name in files if ours.get(name) == files[name]),
-        edited=tuple(name for name, text in ours.items() if is_edited(text)),
-    )
 
 
 def _present(folder: Path) -> dict[str, str]:
     """The modules in `folder`. A file that is no text counts as one that a person wrote."""
-    found = (
-        {path.name: path for path in sorted(folder.glob(PATTERN)) if path.is_file()}
-        if folder.is_dir()
-        else {}
-    )
+    if not folder.is_dir():
+        return {}
     return {
-        name: path.read_text(encoding="utf-8", errors="replace") for name, path in found.items()
+        path.name: path.read_text(encoding="utf-8", errors="replace")
+        for path in sorted(folder.glob(PATTERN))
+        if path.is_file()
     }
 
 
