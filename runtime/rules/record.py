@@ -219,11 +219,30 @@ def register(
 def _check(record: Record, funcs: list[OpOverload]) -> None:
     """Raise ``ValueError`` if ``record`` does not fit its overloads. A rule for a misspelt argument
     would never run."""
-    for what, table in (
-        ("vjp", record.vjp),
-        ("jvp", record.jvp),
-        ("per_sample", record.per_sample),
-    ):
+    _check_derivatives(record, funcs)
+    _check_values(record, funcs[0])
+    if record.flops is not None:
+        for func in funcs:
+            _check_formula("flops", record.flops, func)
+    if record.abstract is not None:
+        for func in funcs:
+            _require_arguments(func, "abstract asks for", parameters(record.abstract))
+    if record.in_place and record.batch is None:
+        raise ValueError(
+            f"{funcs[0]}: in_place=True needs a batch rule, which the record does not have"
+        )
+    if record.hidden_writes is not None:
+        _check_hidden_writes(record.hidden_writes, funcs)
+    if record.inverse is not None:
+        _check_inverse(record.inverse, funcs)
+    if record.nondiff is not True:
+        _check_nondiff(record.nondiff or (), funcs)
+
+
+def _check_derivatives(record: Record, funcs: list[OpOverload]) -> None:
+    """Raise ``ValueError`` if a gradient or tangent is for no argument, or asks for none."""
+    for what in ("vjp", "jvp", "per_sample"):
+        table = getattr(record, what)
         if isinstance(table, Mapping):
             _check_table(what, table, funcs)
     if isinstance(record.jvp, str) and record.jvp not in _KINDS:
@@ -234,53 +253,61 @@ def _check(record: Record, funcs: list[OpOverload]) -> None:
     if callable(record.jvp):
         for func in funcs:
             _check_formula("jvp", record.jvp, func)
+
+
+def _check_values(record: Record, func: OpOverload) -> None:
+    """Raise ``ValueError`` if a rule is no function, or a word is none of those it may be."""
     for what in ("batch", "decomposition", "inverse", "places"):
         rule = getattr(record, what)
         if rule is not None and not callable(rule):
-            raise ValueError(f"{funcs[0]}: {what} is {rule!r}, which is not callable")
+            raise ValueError(f"{func}: {what} is {rule!r}, which is not callable")
     for what, words in _VALUES.items():
         word = getattr(record, what)
         if word is not None and word not in words:
             raise ValueError(
-                f"{funcs[0]}: {what} is {word!r}; it is one of {', '.join(map(repr, words))}"
+                f"{func}: {what} is {word!r}; it is one of {', '.join(map(repr, words))}"
             )
-    for func in funcs if record.flops is not None else ():
-        _check_formula("flops", record.flops, func)  # type: ignore[arg-type]  # it is not None
-    for func in funcs if record.abstract is not None else ():
-        for name in parameters(record.abstract):  # type: ignore[arg-type]  # it is not None
-            if name not in _names(func):
-                raise ValueError(
-                    f"{func}: abstract asks for {name!r}, which is no argument; "
-                    f"its arguments are {_listed(_names(func))}"
-                )
-    if record.in_place and record.batch is None:
-        raise ValueError(
-            f"{funcs[0]}: in_place=True needs a batch rule, which the record does not have"
+
+
+def _check_hidden_writes(writes: HiddenWrites, funcs: list[OpOverload]) -> None:
+    """Raise if the functional overload does not exist, or an argument does not."""
+    for func in funcs:
+        overload(writes.functional)
+        _require_arguments(
+            func, "hidden_writes names", (*writes.arguments, *parameters(writes.when))
         )
-    for func in funcs if record.hidden_writes is not None else ():
-        overload(record.hidden_writes.functional)  # type: ignore[union-attr]  # it exists
-        for name in (*record.hidden_writes.arguments, *parameters(record.hidden_writes.when)):  # type: ignore[union-attr]
-            if name not in _names(func):
-                raise ValueError(
-                    f"{func}: hidden_writes names {name!r}, which is no argument; "
-                    f"its arguments are {_listed(_names(func))}"
-                )
-    for func in funcs if record.inverse is not None else ():
-        if not any(
-            r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns
-        ):
+
+
+def _check_inverse(inverse: Formula, funcs: list[OpOverload]) -> None:
+    """Raise ``ValueError`` unless the inverse is that of a view."""
+    for func in funcs:
+        aliases = (result.alias_info for result in func._schema.returns)
+        if not any(alias is not None and not alias.is_write for alias in aliases):
             raise ValueError(
                 f"{func}: inverse is for views, but by its schema this op returns no view"
             )
-        _check_formula("inverse", record.inverse, func)  # type: ignore[arg-type]
-    if record.nondiff is not True:
-        for func in funcs:
-            number = len(func._schema.returns)
-            if beyond := [i for i in record.nondiff or () if not 0 <= i < number]:
-                raise ValueError(
-                    f"{func}: nondiff names result {beyond[0]}, "
-                    f"but the op has {number}, counted from 0"
-                )
+        _check_formula("inverse", inverse, func)
+
+
+def _check_nondiff(nondiff: Collection[int], funcs: list[OpOverload]) -> None:
+    """Raise ``ValueError`` if a result that has no derivative does not exist."""
+    for func in funcs:
+        number = len(func._schema.returns)
+        if beyond := [place for place in nondiff if not 0 <= place < number]:
+            raise ValueError(
+                f"{func}: nondiff names result {beyond[0]}, but the op has {number}, counted from 0"
+            )
+
+
+def _require_arguments(func: OpOverload, said: str, names: Iterable[str]) -> None:
+    """Raise ``ValueError`` unless ``func`` has arguments of these names. ``said``: what the record
+    does with them, as ``abstract asks for``."""
+    for name in names:
+        if name not in _names(func):
+            raise ValueError(
+                f"{func}: {said} {name!r}, which is no argument; "
+                f"its arguments are {_listed(_names(func))}"
+            )
 
 
 def _check_table(
