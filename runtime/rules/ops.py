@@ -31,6 +31,7 @@ from .record import (
     Meta,
     NestedMeta,
     Record,
+    VjpTable,
     listeners,
     overload,
     parameters,
@@ -231,17 +232,24 @@ class Op:
         )
         self.n_results = len(schema.returns)
         self.base_name = schema.name.split("::")[1]
-        written = [a for a in arguments if a.alias_info is not None and a.alias_info.is_write]
-        returned = [r.alias_info for r in schema.returns if r.alias_info is not None]
+        self._classify()
+
+    def _classify(self) -> None:
+        """Find from the schema's aliases whether the op writes, views or computes."""
+        schema = self.func._schema
+        written = [
+            a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write
+        ]
+        returns_alias = any(r.alias_info is not None for r in schema.returns)
         # the tape saves this argument after the call
-        self.fills_argument = bool(written and not returned and schema.returns)
+        self.fills_argument = bool(written and schema.returns) and not returns_alias
         self.multi_view = False
         if self.fills_argument:
             # it also updates a buffer, as running statistics; its results are new tensors
             self.kind = FUNCTIONAL
         elif written:
             self.kind = OUT if any(a.kwarg_only for a in written) else INPLACE
-        elif returned:
+        elif returns_alias:
             self.kind = VIEW
             self.multi_view = "List" in str(schema.returns[0].type) or self.n_results > 1
         else:
@@ -268,20 +276,10 @@ class Op:
 
     def _derive_facts(self) -> None:
         """Compute what depends on the schema and the record together."""
-        nondiff = self.record.nondiff if self.record else ()
-        if self.kind is FUNCTIONAL and not any(
-            "Tensor" in str(r.type) for r in self.func._schema.returns
-        ):
-            nondiff = True  # `item`, `equal`: a result that is no tensor has no derivative
-        self.nondiff: frozenset[int] = (
-            frozenset(range(max(self.n_results, 1)))
-            if nondiff is True
-            else frozenset(nondiff or ())
-        )
+        self.nondiff = self._results_without_gradient()
         self.vjp_args: frozenset[int] = frozenset()
         if self.record is not None and self.record.vjp is not None:
-            keys = [k for key in self.record.vjp for k in ((key,) if isinstance(key, str) else key)]
-            self.vjp_args = frozenset(self.positions[k] for k in keys if k in self.positions)
+            self.vjp_args = self._arguments_of(self.record.vjp)
             self.kernel = _binding(self.func) or self.kernel
         self.fills = self.kind in (FUNCTIONAL, OUT)
         self.special = (
@@ -290,6 +288,23 @@ class Op:
             or self.record.vjp is None
             or bool(self.nondiff)
         )
+
+    def _results_without_gradient(self) -> frozenset[int]:
+        """The results that the record names, and all of an op that returns no tensor."""
+        nondiff = self.record.nondiff if self.record else ()
+        returns = self.func._schema.returns
+        if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in returns):
+            nondiff = True  # `item`, `equal`: a result that is no tensor has no derivative
+        if nondiff is True:
+            return frozenset(range(max(self.n_results, 1)))
+        return frozenset(nondiff or ())
+
+    def _arguments_of(self, table: VjpTable) -> frozenset[int]:
+        """The arguments that have a formula in the table, of one gradient or of several."""
+        names: set[str] = set()
+        for key in table:
+            names.update((key,) if isinstance(key, str) else key)
+        return frozenset(self.positions[name] for name in names if name in self.positions)
 
     def locate(self, name: str) -> tuple[int, Any]:
         """The slot of a formula's parameter, as in :class:`Plan`."""
