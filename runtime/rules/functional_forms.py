@@ -23,34 +23,47 @@ def functional_of(func: Any) -> Any:
 
 def _find_functional(func: Any) -> Any:
     namespace, name = func._schema.name.split("::")
-    base = (
-        f"__{name[3:]}"
-        if name.startswith("__i")
-        else name[:-1]
-        if name.endswith("_") and not name.endswith("__")
-        else name
-    )
+    base = _name_without_writing(name)
     makes = op_of(func).kind is OUT  # a factory with out= has no dtype and device of its own
-    wanted = _signature(
-        a
-        for a in func._schema.arguments
-        if not (a.kwarg_only and a.alias_info is not None and a.alias_info.is_write)
-    )
+    wanted = _signature(a for a in func._schema.arguments if not _is_out(a))
     for candidate in (base, f"{base}_functional", f"{name}_functional"):
         packet = getattr(getattr(torch.ops, namespace), candidate, None)
-        for which in packet.overloads() if packet is not None else ():
+        if packet is None:
+            continue
+        for which in packet.overloads():
             other = getattr(packet, which)
-            pure = op_of(other).kind is FUNCTIONAL and not op_of(other).fills_argument
-            if pure and _signature(other._schema.arguments) == wanted:
-                return other
-            if (
-                pure
-                and makes
-                and _signature(a for a in other._schema.arguments if a.name not in _FACTORY)
-                == wanted
-            ):
+            if _writes_nothing(other) and _takes(other, wanted, or_options=makes):
                 return other
     return None
+
+
+def _name_without_writing(name: str) -> str:
+    """``add`` for ``add_``, and ``__and__`` for ``__iand__``."""
+    if name.startswith("__i"):
+        return f"__{name[3:]}"
+    if name.endswith("_") and not name.endswith("__"):
+        return name[:-1]
+    return name
+
+
+def _is_out(argument: Any) -> bool:
+    """Whether an argument is an ``out=``."""
+    alias = argument.alias_info
+    return argument.kwarg_only and alias is not None and alias.is_write
+
+
+def _writes_nothing(func: Any) -> bool:
+    op = op_of(func)
+    return op.kind is FUNCTIONAL and not op.fills_argument
+
+
+def _takes(func: Any, wanted: list[tuple[str, str]], *, or_options: bool) -> bool:
+    """Whether ``func`` has the arguments that are wanted. ``or_options``: and perhaps those of a
+    factory too."""
+    arguments = func._schema.arguments
+    if _signature(arguments) == wanted:
+        return True
+    return or_options and _signature(a for a in arguments if a.name not in _FACTORY) == wanted
 
 
 def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[str, Any]:
