@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -63,13 +63,24 @@ class GraphTask:
     the outputs whose cotangents are results, each with its position among the results; None if the
     pass is for all leaves. ``should_run``: the nodes on a path to captured ones. ``needs_all``:
     these are all reachable nodes.
+
+    Of the pass itself: ``count``, by node, how many cotangents are still to come. ``buffers``, by
+    node, the cotangents that have come. ``ready``: the heap of the nodes that wait for none, newest
+    first. ``tickets``: they order nodes with the same sequence number.
+
+    Of what surrounds it: ``check_nan``, whether anomaly mode looks for NaN. ``profiled``: whether
+    torch's profiler runs. ``surrounded``: whether that or a mode over torch's functions sees what
+    the engine calls. ``at_once``: whether a leaf may get its gradient without its own turn.
     """
 
     __slots__ = (
         "__weakref__",
         "accumulate",
+        "at_once",
+        "buffers",
         "callbacks",
         "captured",
+        "check_nan",
         "count",
         "create_graph",
         "depth",
@@ -79,10 +90,14 @@ class GraphTask:
         "needs_all",
         "node",
         "outer",
+        "profiled",
+        "ready",
         "results",
         "should_run",
         "start",
         "sums",
+        "surrounded",
+        "tickets",
     )
 
     def __init__(
@@ -105,6 +120,9 @@ class GraphTask:
         self.callbacks: list[Callable[[], Any]] = []
         self.start: list[Node] = []
         self.count: dict[Node, int] = {}
+        self.buffers: dict[Node, list[Any]] = {}
+        self.ready: list[tuple[int, int, Node]] = []
+        self.tickets = itertools.count()
         self.should_run: set[Node] | None = None
         self.needs_all = False
         self.captured: dict[Node, list[tuple[int, int]]] | None = None
@@ -116,47 +134,62 @@ class GraphTask:
                     self.captured.setdefault(edge[0], []).append((edge[1], position))
 
     def plan(self) -> None:
-        """Count how many edges lead to each reachable node, and find the nodes from which a
-        captured node can be reached."""
+        """Count the edges to each reachable node, and find the nodes from which a captured node can
+        be reached."""
+        only_captured = self._count_edges()
+        if self.captured is None:
+            return
+        if not only_captured:
+            self.should_run = self._nodes_before_captured()
+            return
+        # the case of a transform that differentiates by all inputs
+        self.should_run = set(self.count)
+        if not self.accumulate:
+            self.should_run.difference_update(self.captured)
+        self.needs_all = True
+
+    def _count_edges(self) -> bool:
+        """Count how many edges lead to each reachable node. Return whether every path stops at a
+        captured node, and no path goes on from one."""
         count = self.count = dict.fromkeys(self.start, 0)
         captured = self.captured
-        # whether every path stops at a captured node, and no path goes on from one
         only_captured = captured is not None
         stack = list(count)
         while stack:
             node = stack.pop()
             last = True
             for edge in node.edges:
-                if edge is not None:
-                    last = False
-                    following = edge[0]
-                    if following in count:
-                        count[following] += 1
-                    else:
-                        count[following] = 1
-                        stack.append(following)
+                if edge is None:
+                    continue
+                last = False
+                following = edge[0]
+                if following in count:
+                    count[following] += 1
+                else:
+                    count[following] = 1
+                    stack.append(following)
             if only_captured and last is not (node in captured):  # type: ignore[operator]
                 only_captured = False
-        if captured is None:
-            return
-        if only_captured:  # the case of a transform that differentiates by all inputs
-            self.should_run = set(count) if self.accumulate else set(count).difference(captured)
-            self.needs_all = True
-            return
+        return only_captured
+
+    def _nodes_before_captured(self) -> set[Node]:
+        """Find the nodes from which a captured node can be reached, after the edges are counted.
+
+        With ``accumulate`` the captured nodes run too: leaves, and, as in torch, the nodes of other
+        inputs."""
         users: dict[Node, list[Node]] = {}
-        for node in count:
+        for node in self.count:
             for edge in node.edges:
                 if edge is not None:
                     users.setdefault(edge[0], []).append(node)
-        # with accumulate=True the captured nodes run too: leaves, and, as in torch, the
-        # nodes of other inputs
-        stack = [node for node in captured if node in count]
-        self.should_run = set(stack) if self.accumulate else set()
+        stack = [node for node in self.captured or () if node in self.count]
+        found = set(stack) if self.accumulate else set()
         while stack:
             for node in users.get(stack.pop(), ()):
-                if node not in self.should_run:
-                    self.should_run.add(node)
+                if node not in found:
+                    found.add(node)
                     stack.append(node)
+        return found
 
     def run_alone(self, edge: Edge, g: Any, leaves: Sequence[Leaf]) -> None:
         """A pass through one node. Its results are the gradients of ``leaves``."""
@@ -183,142 +216,193 @@ class GraphTask:
                 adding.into_leaf(level, leaf, outs, i, False)
 
     def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
-        """Run from the roots to the leaves. One turn of the loop runs one node and adds its
-        results to the buffers of the next nodes. The loop is one function, because every node
-        would pay for more frames."""
-        level, create_graph, keep_graph = self.level, self.create_graph, self.keep_graph
-        check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
-        profiled = is_profiler_enabled()
-        surrounded = profiled or bool(number_of_function_modes())
-        # whether a leaf may get its gradient without its own turn
-        at_once = self.captured is None and self.accumulate and not profiled
-        if at_once and len(roots) == 1 and not (check_nan or create_graph):
+        """Run from the roots to the leaves."""
+        self.check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
+        self.profiled = is_profiler_enabled()
+        self.surrounded = self.profiled or bool(number_of_function_modes())
+        self.at_once = self.captured is None and self.accumulate and not self.profiled
+        if self.at_once and len(roots) == 1 and not (self.check_nan or self.create_graph):
             leaves = roots[0][0][0].leaves()
             if leaves is not None:
                 self.run_alone(*roots[0], leaves)
                 return
         self.start = [node for (node, _), _ in roots]
         self.plan()
-        count, should_run, asked = self.count, self.should_run, self.captured or ()
-        buffers, heap, tickets = self._seed(roots)
-        while heap:
-            node = heappop(heap)[2]
-            grads = buffers.pop(node, None)
-            if grads is None:
-                self._pass_by(node, heap, tickets)
-                continue
-            if should_run is not None and node not in should_run:
-                self._arrived(node, grads)
-                continue
-            if node.tensor_hooks or node.retained or node in asked:
-                self._arrived(node, grads)
-            self.node = node
-            if node.pre_hooks:
-                grads = hooks.run_prehooks(level, node, grads, create_graph)
-            if type(node) is AccumulateGrad:
-                self._accumulate(node, grads, profiled)
-                continue
-            if type(node) is Input:
-                continue
-            edges = node.edges
-            mask = None if should_run is None or self.needs_all else self._mask(edges)
-            outs: Any = (
-                self._apply(grads, mask)
-                if surrounded or grads[0] is None
-                else node.apply(grads, mask, create_graph)
-            )
-            if not keep_graph:
-                node.release()
-            if check_nan:
-                anomaly.refuse_nan(node, outs)
-            if len(outs) != len(edges):
-                raise _wrong_number(node, len(outs), len(edges))
-            if node.post_hooks:
-                outs = hooks.run_posthooks(level, node, outs, grads, create_graph)
-            del grads
-            if type(outs) is not list:
-                outs = list(outs)
-            for i, edge in enumerate(edges):
-                if edge is None or (mask is not None and not mask[i]):
-                    continue
-                following, index = edge
-                waiting = count[following] - 1
-                g = outs[i]
-                if g is not None:
-                    metas = following.metas
-                    shape, dtype = metas[index]
-                    # dtype first: it differs for nested tensors, whose `shape` raises
-                    if (
-                        _differs(g, dtype, shape)
-                        if surrounded
-                        else g.dtype is not dtype or g.shape != shape
-                    ):
-                        g = outs[i] = conform(g, metas[index], node, i)
-                    buffer = buffers.get(following)
-                    if buffer is None:
-                        if (
-                            not waiting
-                            and at_once
-                            and type(following) is AccumulateGrad
-                            and following.unwatched()
-                        ):
-                            g = None  # no reference here, so that the leaf may take the memory
-                            adding.into_leaf(level, following.variable, outs, i, create_graph)
-                            continue
-                        buffer = buffers[following] = [None] * len(metas)
-                    if buffer[index] is None:
-                        buffer[index] = g
-                    else:
-                        with unseen_by_handlers() if surrounded else _NOTHING:
-                            adding.add(buffer, index, g, create_graph)
-                elif not node.several and following not in buffers:
-                    buffers[following] = [None] * len(following.metas)
-                if waiting:
-                    count[following] = waiting
-                else:
-                    heappush(heap, (-following.seq, next(tickets), following))
-            g = None
-            del outs
+        self._seed(roots)
+        self._run_nodes()
 
-    def _pass_by(
-        self, node: Node, heap: list[tuple[int, int, Node]], tickets: Iterator[int]
-    ) -> None:
-        """Let the nodes behind ``node`` run, if they wait for it alone. Neither it nor a hook of it
-        runs, since no cotangent leads to it: a compiled program is one node where eager mode has
-        several, and those between a root and ``node`` are not among them."""
-        runs = self.should_run
-        if runs is not None and node not in runs:
-            return
-        for edge in node.edges:
-            if edge is None or (
-                runs is not None and edge[0] not in runs and edge[0] not in (self.captured or ())
-            ):
-                continue
-            self.count[edge[0]] -= 1
-            if not self.count[edge[0]]:
-                heappush(heap, (-edge[0].seq, next(tickets), edge[0]))
-
-    def _seed(
-        self, roots: Sequence[tuple[Edge, Any]]
-    ) -> tuple[dict[Node, list[Any]], list[tuple[int, int, Node]], Iterator[int]]:
-        """Three things that the pass starts with: the cotangents of the roots, by node; the heap
-        of the nodes that are ready, newest first; tickets, which order nodes with the same
-        sequence number."""
-        buffers: dict[Node, list[Any]] = {}
-        heap: list[tuple[int, int, Node]] = []
-        tickets = itertools.count()
+    def _seed(self, roots: Sequence[tuple[Edge, Any]]) -> None:
+        """Put the cotangents of the roots into their buffers. The roots to which no edge leads are
+        ready."""
         for i, ((node, index), g) in enumerate(roots):
             if g is not None:
                 meta = node.metas[index]
                 if g.dtype is not meta[1] or g.shape != meta[0]:
                     g = conform(g, meta, None, i)
-            if node not in buffers:
-                buffers[node] = [None] * len(node.metas)
+            if node not in self.buffers:
+                self.buffers[node] = [None] * len(node.metas)
                 if self.count[node] == 0:
-                    heappush(heap, (-node.seq, next(tickets), node))
+                    heappush(self.ready, (-node.seq, next(self.tickets), node))
             if g is not None:
-                adding.add(buffers[node], index, g, self.create_graph)
-        return buffers, heap, tickets
+                adding.add(self.buffers[node], index, g, self.create_graph)
+
+    def _run_nodes(self) -> None:
+        """Run each node that is ready, and send its results to the next nodes.
+
+        No name here refers to a cotangent that is sent, so that its memory may be used again. Each
+        node pays for the frames of this loop: there are two."""
+        should_run, captured = self.should_run, self.captured or ()
+        masked = should_run is not None and not self.needs_all
+        ready, buffers = self.ready, self.buffers
+        while ready:
+            node = heappop(ready)[2]
+            grads = buffers.pop(node, None)
+            if grads is None:
+                self._pass_by(node)
+                continue
+            if should_run is not None and node not in should_run:
+                self._arrived(node, grads)
+                continue
+            if node.tensor_hooks or node.retained or node in captured:
+                self._arrived(node, grads)
+            self.node = node
+            if node.pre_hooks:
+                grads = hooks.run_prehooks(self.level, node, grads, self.create_graph)
+            if type(node) is AccumulateGrad:
+                self._accumulate(node, grads)
+                continue
+            if type(node) is Input:
+                continue
+            edges, mask = node.edges, None
+            if masked:
+                edges, mask = self._wanted_edges(node)
+            outs = self._evaluate(node, grads, mask)
+            del grads
+            self._send(node, edges, outs)
+            del outs
+
+    def _evaluate(self, node: Node, grads: list[Any], mask: list[bool] | None) -> list[Any]:
+        """Run ``node`` and the hooks after it. Return one cotangent for each of its edges."""
+        outs: Any
+        if self.surrounded or grads[0] is None:
+            outs = self._apply(grads, mask)
+        else:
+            outs = node.apply(grads, mask, self.create_graph)
+        if not self.keep_graph:
+            node.release()
+        if self.check_nan:
+            anomaly.refuse_nan(node, outs)
+        if len(outs) != len(node.edges):
+            raise _wrong_number(node, len(outs), len(node.edges))
+        if node.post_hooks:
+            outs = hooks.run_posthooks(self.level, node, outs, grads, self.create_graph)
+        return outs if type(outs) is list else list(outs)
+
+    def _send(self, node: Node, edges: Sequence[Edge | None], outs: list[Any]) -> None:
+        """Add the results of ``node`` to the buffers of the nodes to which ``edges`` lead. Those
+        that wait for no other are ready."""
+        count, buffers, at_once, surrounded = (
+            self.count,
+            self.buffers,
+            self.at_once,
+            self.surrounded,
+        )
+        for i, edge in enumerate(edges):
+            if edge is None:
+                continue
+            following, index = edge
+            waiting = count[following] = count[following] - 1
+            g = outs[i]
+            if g is None:
+                self._send_nothing(node, following)
+            else:
+                shape, dtype = following.metas[index]
+                # dtype first: it differs for nested tensors, whose `shape` raises
+                if surrounded or g.dtype is not dtype or g.shape != shape:
+                    g = outs[i] = self._conformed(g, (shape, dtype), node, i)
+                buffer = buffers.get(following)
+                if buffer is None:
+                    if (
+                        at_once
+                        and not waiting
+                        and type(following) is AccumulateGrad
+                        and following.unwatched()
+                    ):
+                        g = None  # no reference here, so that the leaf may take the memory
+                        leaf = following.variable
+                        adding.into_leaf(self.level, leaf, outs, i, self.create_graph)
+                        continue
+                    buffer = buffers[following] = [None] * len(following.metas)
+                if buffer[index] is None:
+                    buffer[index] = g
+                elif surrounded:
+                    with unseen_by_handlers():
+                        adding.add(buffer, index, g, self.create_graph)
+                else:
+                    adding.add(buffer, index, g, self.create_graph)
+            if not waiting:
+                heappush(self.ready, (-following.seq, next(self.tickets), following))
+
+    def _send_nothing(self, node: Node, following: Node) -> None:
+        """Let ``following`` run although ``node`` has no cotangent for it: None stands for zero,
+        except of a node that stands for several."""
+        if not node.several and following not in self.buffers:
+            self.buffers[following] = [None] * len(following.metas)
+
+    def _conformed(self, g: Any, meta: Any, node: Node, i: int) -> Any:
+        """Convert ``g`` to the shape and dtype in ``meta`` if it has others. Modes over torch's
+        functions do not see the question."""
+        if self.surrounded and not _differs(g, meta[1], meta[0]):
+            return g
+        return conform(g, meta, node, i)
+
+    def _pass_by(self, node: Node) -> None:
+        """Let the nodes behind ``node`` run, if they wait for it alone. Neither it nor a hook of it
+        runs, since no cotangent leads to it: a compiled program is one node where eager mode has
+        several, and those between a root and ``node`` are not among them."""
+        runs, captured = self.should_run, self.captured or ()
+        if runs is not None and node not in runs:
+            return
+        for edge in node.edges:
+            if edge is None:
+                continue
+            following = edge[0]
+            if runs is not None and following not in runs and following not in captured:
+                continue
+            self.count[following] -= 1
+            if not self.count[following]:
+                heappush(self.ready, (-following.seq, next(self.tickets), following))
+
+    def order(self) -> list[Node]:
+        """List the nodes in the order in which the pass runs them if no hook or node starts
+        another one."""
+        waiting = dict.fromkeys(self.start, 0)
+        for node in self.count:
+            for edge in node.edges:
+                if edge is not None:
+                    waiting[edge[0]] = waiting.get(edge[0], 0) + 1
+        tickets = itertools.count()
+        ready = [(-n.seq, next(tickets), n) for n in dict.fromkeys(self.start) if not waiting[n]]
+        heapify(ready)
+        order = []
+        while ready:
+            node = heappop(ready)[2]
+            if not self._runs_or_captures(node):
+                continue
+            order.append(node)
+            for edge in node.edges:
+                if edge is None:
+                    continue
+                waiting[edge[0]] -= 1
+                if not waiting[edge[0]]:
+                    heappush(ready, (-edge[0].seq, next(tickets), edge[0]))
+        return order
+
+    def _runs_or_captures(self, node: Node) -> bool:
+        """Tell whether the pass runs ``node``, or returns a cotangent of it."""
+        if self.should_run is None or node in self.should_run:
+            return True
+        return self.captured is not None and node in self.captured
 
     def _arrived(self, node: Node, grads: list[Any]) -> None:
         """All cotangents of ``node`` have arrived. If it is to run or captured, run the hooks of
@@ -332,22 +416,29 @@ class GraphTask:
         for index, position in wanted:
             self.results[position] = grads[index]
 
-    def _accumulate(self, node: AccumulateGrad, grads: list[Any], profiled: bool) -> None:
+    def _accumulate(self, node: AccumulateGrad, grads: list[Any]) -> None:
         """Add the gradient to a leaf and run the hooks after its node."""
         watched = bool(node.post_hooks)
         seen = list(grads) if watched else ()
         if grads[0] is not None and self.accumulate:
-            with reported(node) if profiled else nullcontext():
+            with reported(node) if self.profiled else _NOTHING:
                 adding.into_leaf(self.level, node.variable, grads, 0, self.create_graph, watched)
         if watched:
             hooks.run_posthooks(self.level, node, (), seen, self.create_graph)
 
-    def _mask(self, edges: Sequence[Edge | None]) -> list[bool] | None:
-        """Per edge, whether it leads to a node that is to run or captured. None if
-        every edge does."""
+    def _wanted_edges(self, node: Node) -> tuple[tuple[Edge | None, ...], list[bool] | None]:
+        """Return the edges of ``node``, with None for each that leads to no node that is to run or
+        captured, and, per edge, whether it leads to one. None in place of that if every edge
+        does."""
         goals: tuple[Any, Any] = self.should_run, self.captured
-        mask = [e is not None and (e[0] in goals[0] or e[0] in goals[1]) for e in edges]
-        return None if all(e is None or m for e, m in zip(edges, mask, strict=True)) else mask
+        edges = node.edges
+        wanted: list[Edge | None] = []
+        for edge in edges:
+            leads = edge is not None and (edge[0] in goals[0] or edge[0] in goals[1])
+            wanted.append(edge if leads else None)
+        if wanted == list(edges):
+            return edges, None
+        return tuple(wanted), [edge is not None for edge in wanted]
 
     def _apply(self, grads: list[Any], mask: list[bool] | None) -> Sequence[Any]:
         """Run the present node under a profiler or a mode over torch's functions, or if its first
@@ -493,29 +584,5 @@ def execution_order() -> list[Node]:
             "_current_graph_task_execution_order expects the current backward to be executed with "
             "multithreading disabled. Run it within set_multithreading_enabled(False)."
         )
-    waiting = dict.fromkeys(task.start, 0)
-    for node in task.count:
-        for edge in node.edges:
-            if edge is not None:
-                waiting[edge[0]] = waiting.get(edge[0], 0) + 1
-    tickets = itertools.count()
-    heap = [
-        (-node.seq, next(tickets), node) for node in dict.fromkeys(task.start) if waiting[node] == 0
-    ]
-    heapify(heap)
-    order = []
-    while heap:
-        node = heappop(heap)[2]
-        if (
-            task.should_run is not None
-            and node not in task.should_run
-            and node not in task.captured
-        ):
-            continue
-        order.append(node)
-        for edge in node.edges:
-            if edge is not None:
-                waiting[edge[0]] -= 1
-                if waiting[edge[0]] == 0:
-                    heappush(heap, (-edge[0].seq, next(tickets), edge[0]))
-    return order
+    graph_task: GraphTask = task
+    return graph_task.order()
