@@ -331,10 +331,8 @@ class FunctionalLevel(Level):
         if op.composite and func not in self.whole:
             with self.mode:
                 return func.decompose(*args, **kwargs)
-        # a literal in the program: it does not come from outside, and the program may write to it
         if func is aten.lift_fresh.default:
-            own = isinstance(args[0], FunctionalValue) and args[0]._level is self
-            return args[0] if own else self.valued(func(*args))
+            return self._valued_literal(*args)
         if op.kind is VIEW:
             return self._view(op, args, kwargs)
         if func in UNSAFE:
@@ -346,6 +344,14 @@ class FunctionalLevel(Level):
         if op.record is not None and op.record.hidden_writes is not None:
             return self._hidden_writes(op, op.record.hidden_writes, args, kwargs)
         return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
+
+    def _valued_literal(self, t: torch.Tensor) -> torch.Tensor:
+        """Return ``t``, a literal in the program, as a value of this level. It does not come from
+        outside, and the program may write to it."""
+        if isinstance(t, FunctionalValue) and t._level is self:
+            return t
+        value: torch.Tensor = self.valued(aten.lift_fresh.default(t))
+        return value
 
     def lowered(self, a: Any) -> Any:
         """The present value of ``a`` if it is a value of this level, or a closed-over tensor that
@@ -411,88 +417,110 @@ class FunctionalLevel(Level):
         return out
 
     def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        name = op.base_name
-        if name == "detach_":
-            return self._detach(self.own(args[0]))
+        """Run an op that writes to arguments. Return what it returns: the written arguments, or
+        results of its own."""
+        name, first = op.base_name, args[0]
         # the op that returns its result takes its arguments in another order
         if op.func is aten.polygamma_.default:
             with self.mode:
-                return args[0].copy_(aten.polygamma.default(args[1], args[0]))
+                return first.copy_(aten.polygamma.default(args[1], first))
         if name in GEOMETRY and op.functional is not None:
             return self._geometry(op, args, kwargs)
-        if name in ("resize_", "resize_as_") and tuple(args[0].shape) == tuple(
-            getattr(args[1], "shape", args[1])
-        ):
-            return args[0]
-        if name in ("resize_", "resize_as_"):
-            made = self.lowered(args[0]).new_empty(getattr(args[1], "shape", args[1]))
-            if grow(self, args[0], made):
-                return args[0]
-        if op.func is aten.set_.source_Tensor and self.replaces:
-            return self._set(*args)
         if name in METADATA:
-            raise InplaceError(
-                f"{op.func} changes the storage or geometry of a tensor, "
-                f"which functionalize cannot follow; make a new tensor.{here()}"
-            )
-        if name.startswith("_foreach_") and self._meet(args[0], args[1:]):
+            return self._change_memory(op, args)
+        if name.startswith("_foreach_") and self._meet(first, args[1:]):
             with self.mode:
                 return foreach.run(op, args, kwargs)
-        first = args[0]
-        schema = op.func._schema
-        written = [
-            (i, a.name)
-            for i, a in enumerate(schema.arguments)
-            if a.alias_info and a.alias_info.is_write
-        ]
-        if (
-            op.kind is INPLACE
-            and isinstance(first, FunctionalValue)
-            and overlaps(self.present(first._store), first._chain)
-        ):
-            self.overlapped = True
-            if len(written) > 1:  # such as the noise of rrelu_with_noise_
-                raise InplaceError(
-                    f"{op.func} writes to {len(written)} tensors, "
-                    "and the first shows an element of its memory several times, "
-                    f"as unfold and expand do. Call it on a clone.{here()}"
-                )
-            return self._write_in_place(op.func, args[0], args, kwargs)
-        if isinstance(first, FunctionalValue) and draws_in_turn(op.func, self.read(first)):
-            return self._write_in_place(op.func, first, args, kwargs)
-        targets = [args[i] if i < len(args) else kwargs[name] for i, name in written]
-        others = [a._store.memory for a in args[1:] if isinstance(a, FunctionalValue)]
-        if isinstance(first, FunctionalValue) and first._store.memory in others:
-            refuse_shared_by(self, op.func, args, kwargs, targets)
-        # results that are not written arguments
-        n_own = len(schema.returns) if op.fills_argument else 0
+        if isinstance(first, FunctionalValue):
+            if op.kind is INPLACE and overlaps(self.present(first._store), first._chain):
+                self.overlapped = True
+                _refuse_several_written(op)
+                return self._write_in_place(op.func, first, args, kwargs)
+            if draws_in_turn(op.func, self.read(first)):
+                return self._write_in_place(op.func, first, args, kwargs)
+        return self._write_results(op, args, kwargs)
+
+    def _change_memory(self, op: Op, args: Sequence[Any]) -> Any:
+        """Run an op of ``METADATA``, which writes no element. Raise where functionalize cannot
+        follow the change."""
+        target = args[0]
+        if op.base_name == "detach_":
+            return self._detach(self.own(target))
+        if op.base_name in ("resize_", "resize_as_"):
+            shape = tuple(getattr(args[1], "shape", args[1]))
+            if tuple(target.shape) == shape:
+                return target
+            if grow(self, target, self.lowered(target).new_empty(shape)):
+                return target
+        if op.func is aten.set_.source_Tensor and self.replaces:
+            return self._set(*args)
+        raise InplaceError(
+            f"{op.func} changes the storage or geometry of a tensor, "
+            f"which functionalize cannot follow; make a new tensor.{here()}"
+        )
+
+    def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
+        targets = [args[i] if i < len(args) else kwargs[name] for i, name in _written_arguments(op)]
+        self._refuse_shared(op, args, kwargs, targets)
         functional = functional_of(op.func)
-        if functional is not None:
-            run = in_order_of_memory(functional)
-            results = run(
-                *self.lowered_args(args),
-                **defaults_of(op, functional, args),
-                **self.lowered_kwargs(kwargs),
-            )
-            results = list(results) if isinstance(results, tuple) else [results]
-            own, news = results[:n_own], results[n_own:]
-            refuse_unfit(op.func, args, kwargs, targets, news)
+        if functional is None:
+            own, news = self._run_on_copies(op, args, kwargs, targets)
         else:
-            # without a functional form: write to copies of the targets
-            news = [
-                [t.clone() for t in x] if isinstance(x, list) else x.clone()
-                for x in self.lowered_args(targets)
-            ]
-            swap = dict(zip(map(id, targets), news, strict=True))
-            results = op.func(
-                *(swap.get(id(a), r) for a, r in zip(args, self.lowered_args(args), strict=True)),
-                **{k: swap.get(id(a), self.lowered(a)) for k, a in kwargs.items()},
-            )
-            own = [] if not n_own else list(results) if isinstance(results, tuple) else [results]
+            own, news = self._run_functional(op, functional, args, kwargs)
+            refuse_unfit(op.func, args, kwargs, targets, news)
         for target, new in zip(targets, news, strict=True):
             self.write_each(target, new)
-        returned = self.valued(own) if own else targets[: len(schema.returns)]
-        return None if not returned else returned[0] if len(returned) == 1 else tuple(returned)
+        returned = self.valued(own) if own else targets[: len(op.func._schema.returns)]
+        if not returned:
+            return None
+        return returned[0] if len(returned) == 1 else tuple(returned)
+
+    def _refuse_shared(
+        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any]
+    ) -> None:
+        """Raise the kernel's error if the first argument shares memory with another one, and
+        ``op`` may not write to it then."""
+        first = args[0]
+        if not isinstance(first, FunctionalValue):
+            return
+        others = [a._store.memory for a in args[1:] if isinstance(a, FunctionalValue)]
+        if first._store.memory in others:
+            refuse_shared_by(self, op.func, args, kwargs, targets)
+
+    def _run_functional(
+        self, op: Op, functional: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Run the functional form of ``op``. Return the results that ``op`` has too, and those that
+        it writes to arguments."""
+        run = in_order_of_memory(functional)
+        results = run(
+            *self.lowered_args(args),
+            **defaults_of(op, functional, args),
+            **self.lowered_kwargs(kwargs),
+        )
+        results = list(results) if isinstance(results, tuple) else [results]
+        n_own = _number_of_own_results(op)
+        return results[:n_own], results[n_own:]
+
+    def _run_on_copies(
+        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Run ``op``, which has no functional form, on copies of ``targets``. Return its own
+        results, and the copies."""
+        copies = [
+            [t.clone() for t in x] if isinstance(x, list) else x.clone()
+            for x in self.lowered_args(targets)
+        ]
+        copy_of = dict(zip(map(id, targets), copies, strict=True))
+        lowered = zip(args, self.lowered_args(args), strict=True)
+        results = op.func(
+            *(copy_of.get(id(a), plain) for a, plain in lowered),
+            **{name: copy_of.get(id(a), self.lowered(a)) for name, a in kwargs.items()},
+        )
+        if not _number_of_own_results(op):
+            return [], copies
+        return list(results) if isinstance(results, tuple) else [results], copies
 
     def _write_in_place(
         self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]
@@ -602,3 +630,32 @@ class FunctionalLevel(Level):
             # the schema does not show this write, so the dispatcher would not count it
             self.write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)
         return self.valued(tuple(results[: op.n_results]))
+
+
+# --- what the schema of an op says ----------------------------------------------------------------
+
+
+def _written_arguments(op: Op) -> list[tuple[int, str]]:
+    """List the arguments that ``op`` writes to, by position and name."""
+    return [
+        (i, argument.name)
+        for i, argument in enumerate(op.func._schema.arguments)
+        if argument.alias_info and argument.alias_info.is_write
+    ]
+
+
+def _number_of_own_results(op: Op) -> int:
+    """Count the results of ``op`` that are no written arguments."""
+    return len(op.func._schema.returns) if op.fills_argument else 0
+
+
+def _refuse_several_written(op: Op) -> None:
+    """Raise if ``op`` writes to further tensors, such as the noise of ``rrelu_with_noise_``. The
+    first one shows an element of its memory several times."""
+    n_written = len(_written_arguments(op))
+    if n_written > 1:
+        raise InplaceError(
+            f"{op.func} writes to {n_written} tensors, "
+            "and the first shows an element of its memory several times, "
+            f"as unfold and expand do. Call it on a clone.{here()}"
+        )

@@ -77,30 +77,50 @@ def refuse_shared(
         return
     of_given, written = list(map(memory, given)), list(map(memory, targets))
     apart = all(m is None or sum(m is other for other in of_given) < 2 for m in written)
-    if None in [
-        size for t in given for size in _known((*t.shape, *t.stride(), t.storage_offset()))
-    ]:
-        return  # a size that depends on values
-    flat: dict[Any, torch.Tensor] = {}
+    if any(_depends_on_values(t) for t in given):
+        return
     with without_dispatch_to_python():
-        if apart and not any(
-            shows_twice(torch.empty_strided(_known(t.shape), _known(t.stride()), device="meta"))
-            for t in targets
-        ):
+        if apart and not any(map(_shows_twice, targets)):
             return
+        places = _ZerosInPlace(memory)
         for t, m in zip(given, of_given, strict=True):
-            key = (id(t if m is None else m), t.dtype)
-            if key not in flat or len(flat[key]) < _reach(t):
-                flat[key] = torch.zeros(_reach(t), dtype=t.dtype, device=t.device)
-
-        def placed(t: torch.Tensor) -> torch.Tensor:
-            m = memory(t)
-            return flat[id(t if m is None else m), t.dtype].as_strided(
-                _known(t.shape), _known(t.stride()), _known([t.storage_offset()])[0]
-            )
-
-        plain, named = pytree.tree_map_only(torch.Tensor, placed, (list(args), kwargs))
+            places.reserve(t, m)
+        plain, named = pytree.tree_map_only(torch.Tensor, places.stand_in, (list(args), kwargs))
         _ask(func, plain, named, _OF_MEMORY)
+
+
+def _depends_on_values(t: torch.Tensor) -> bool:
+    """Tell whether a size, a stride or the offset of ``t`` depends on values."""
+    return None in _known((*t.shape, *t.stride(), t.storage_offset()))
+
+
+def _shows_twice(t: torch.Tensor) -> bool:
+    """Tell whether two elements of ``t`` have one place in memory."""
+    return shows_twice(torch.empty_strided(_known(t.shape), _known(t.stride()), device="meta"))
+
+
+class _ZerosInPlace:
+    """Tensors of zeros that share memory as the tensors of a call do.
+
+    ``memory``: what the aliases of a tensor have in common, or None. There is one flat tensor per
+    memory and dtype."""
+
+    def __init__(self, memory: Callable[[Any], Any]) -> None:
+        self.memory = memory
+        self.flat: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+
+    def reserve(self, t: torch.Tensor, memory: Any) -> None:
+        """Make zeros for ``t``, or more of them if aliases of ``t`` reach less far."""
+        key = (id(t if memory is None else memory), t.dtype)
+        if key not in self.flat or len(self.flat[key]) < _reach(t):
+            self.flat[key] = torch.zeros(_reach(t), dtype=t.dtype, device=t.device)
+
+    def stand_in(self, t: torch.Tensor) -> torch.Tensor:
+        """Return the zeros that lie where ``t`` does."""
+        memory = self.memory(t)
+        flat = self.flat[id(t if memory is None else memory), t.dtype]
+        (offset,) = _known([t.storage_offset()])
+        return flat.as_strided(_known(t.shape), _known(t.stride()), offset)
 
 
 def _ask(func: Any, args: Sequence[Any], kwargs: dict[str, Any], about: tuple[str, ...]) -> None:
@@ -255,21 +275,49 @@ class FunctionalLevel(Protocol):
 
 def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run ``op``, an op with ``out=``. Returns what it writes to."""
-    names = [
-        a.name
-        for a in op.func._schema.arguments
-        if a.alias_info is not None and a.alias_info.is_write
-    ]
-    if any(n not in kwargs for n in names):  # such as the running statistics of batch norm
+    names = _names_of_out(op, kwargs)
+    targets: list[Any] = []
+    for name in names:
+        out = kwargs[name]
+        targets += out if isinstance(out, (list, tuple)) else (out,)
+    results = _results_for_out(level, op, args, kwargs, names, targets)
+    for target, new in zip(targets, results, strict=True):
+        if target.shape == new.shape:
+            level.write_each(target, new)
+        elif not grow(level, target, new):
+            raise InplaceError(
+                f"{op.func}: out= has shape {list(target.shape)}, "
+                f"the result {list(new.shape)}; give it that shape"
+            )
+    if not op.func._schema.returns:
+        return None
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _names_of_out(op: Op, kwargs: dict[str, Any]) -> list[str]:
+    """List the names of the arguments that ``op`` writes to. Raise if one is not an ``out=``."""
+    names = []
+    for argument in op.func._schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            names.append(argument.name)
+    if any(name not in kwargs for name in names):  # such as the running statistics of batch norm
         raise InplaceError(
             f"{op.func} writes to more than its out= arguments; "
             "use the form of the op that returns its result"
         )
-    targets = [
-        t
-        for n in names
-        for t in (kwargs[n] if isinstance(kwargs[n], (list, tuple)) else (kwargs[n],))
-    ]
+    return names
+
+
+def _results_for_out(
+    level: FunctionalLevel,
+    op: Op,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    names: Sequence[str],
+    targets: Sequence[Any],
+) -> list[Any]:
+    """Run the functional form of ``op``, and check its results against ``targets``, which the
+    arguments ``names`` hold."""
     functional = functional_of(op.func)
     if functional is None:
         raise InplaceError(
@@ -277,12 +325,10 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
         )
     refuse_shared_by(level, op.func, args, kwargs, targets)
     given = level.lowered_args(args)
-    options = level.lowered_kwargs(
-        {k: v for k, v in kwargs.items() if k not in names}
-    ) | factory_options(op.func, functional, targets[0])
-    results = filled(op.func, level.lowered_args(targets), given, options) or functional(
-        *given, **options
-    )
+    options = level.lowered_kwargs({k: v for k, v in kwargs.items() if k not in names})
+    options |= factory_options(op.func, functional, targets[0])
+    results = filled(op.func, level.lowered_args(targets), given, options)
+    results = results or functional(*given, **options)
     results = [results] if isinstance(results, torch.Tensor) else list(results)
     if len(results) != len(targets):  # one out= argument may be a list
         raise InplaceError(
@@ -290,18 +336,7 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
             f"the result has {len(results)}; give as many"
         )
     refuse_unfit(op.func, args, kwargs, targets, results)
-    for target, new in zip(targets, results, strict=True):
-        if target.shape != new.shape:
-            if grow(level, target, new):
-                continue
-            raise InplaceError(
-                f"{op.func}: out= has shape {list(target.shape)}, "
-                f"the result {list(new.shape)}; give it that shape"
-            )
-        level.write_each(target, new)
-    if not op.func._schema.returns:
-        return None
-    return targets[0] if len(targets) == 1 else tuple(targets)
+    return results
 
 
 def refuse_shared_by(
