@@ -196,51 +196,70 @@ class ExportedSizes(Abstraction):
 
     def ranges(self) -> dict[sympy.Symbol, ValueRanges[Any]]:
         """The range of each symbol. Raise if the program needs more than its Dim says."""
-        env = self.shape_env
-        by_symbol: dict[Any, _Named] = {}
+        by_symbol: dict[sympy.Symbol, _Named] = {}
         for place in self.places:
-            expression = env.replace(place.size.node.expr)
-            expected = self.derived.get(id(place))
-            if (
-                expected is not None
-                and expression == env.replace(expected.node.expr)
-                and not expression.is_number
-            ):
-                continue  # its root says all of it
-            if expression.is_number and not place.automatic:
-                raise ValueError(
-                    f"{place}: the program is right for size {expression} alone. "
-                    "Leave the Dim out, or change the program."
-                )
-            if not expression.is_symbol:
-                if not place.automatic:
-                    raise ValueError(
-                        f"{place}: the program needs it to be {expression}. Give it Dim.AUTO."
-                    )
+            symbol = self._symbol_of(place)
+            if symbol is None:
                 continue
-            other = by_symbol.setdefault(expression, place)
-            if place.fixed and other.fixed and place.dim.__name__ != other.dim.__name__:
-                raise ValueError(
-                    f"{place}, and {other}: "
-                    "the program needs them to be equal. Use one Dim for both."
-                )
-            found = env.var_to_range[expression]
-            low, high = place.range
-            if place.fixed and (found.lower > max(low, 2) or found.upper < high):
-                bound = f"min={found.lower}" if found.lower > max(low, 2) else f"max={found.upper}"
-                raise ValueError(
-                    f"{place}: the program needs {found.lower} <= size <= {found.upper}. "
-                    f"Say Dim({place.dim.__name__!r}, {bound})."
-                )
-        numbers = [
-            n
-            for fake in self.inputs
-            for n in (*fake.shape, *(fake.stride() if fake.layout is torch.strided else ()))
-        ]
-        symbols = {
-            s for n in numbers if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols
-        }
-        return {s: env.var_to_range[s] for s in sorted(symbols, key=str)}
+            self._refuse_equal(place, by_symbol.setdefault(symbol, place))
+            self._refuse_narrow(place, symbol)
+        symbols: set[sympy.Symbol] = set()
+        for fake in self.inputs:
+            numbers = list(fake.shape)
+            if fake.layout is torch.strided:
+                numbers += fake.stride()
+            for n in numbers:
+                if isinstance(n, torch.SymInt):
+                    symbols |= n.node.expr.free_symbols
+        return {s: self.shape_env.var_to_range[s] for s in sorted(symbols, key=str)}
+
+    def _symbol_of(self, place: _Named) -> sympy.Symbol | None:
+        """Return the symbol that ``place`` is in the program. None if the root of its Dim says all
+        of it, or an automatic one turned out to be no symbol. Raise if another one did."""
+        env = self.shape_env
+        expression = env.replace(place.size.node.expr)
+        derived = self.derived.get(id(place))
+        if derived is None or expression.is_number:
+            says_all = False
+        else:
+            says_all = expression == env.replace(derived.node.expr)
+        if says_all:
+            return None
+        if expression.is_symbol:
+            return expression
+        if place.automatic:
+            return None
+        if expression.is_number:
+            raise ValueError(
+                f"{place}: the program is right for size {expression} alone. "
+                "Leave the Dim out, or change the program."
+            )
+        raise ValueError(f"{place}: the program needs it to be {expression}. Give it Dim.AUTO.")
+
+    def _refuse_equal(self, place: _Named, other: _Named) -> None:
+        """Raise if two places with one symbol have different Dims."""
+        if place.fixed and other.fixed and place.dim.__name__ != other.dim.__name__:
+            raise ValueError(
+                f"{place}, and {other}: the program needs them to be equal. Use one Dim for both."
+            )
+
+    def _refuse_narrow(self, place: _Named, symbol: sympy.Symbol) -> None:
+        """Raise if the program needs a narrower range of ``symbol`` than the Dim of ``place``
+        says."""
+        if not place.fixed:
+            return
+        found = self.shape_env.var_to_range[symbol]
+        low, high = place.range
+        if found.lower > max(low, 2):
+            bound = f"min={found.lower}"
+        elif found.upper < high:
+            bound = f"max={found.upper}"
+        else:
+            return
+        raise ValueError(
+            f"{place}: the program needs {found.lower} <= size <= {found.upper}. "
+            f"Say Dim({place.dim.__name__!r}, {bound})."
+        )
 
     def ranges_of_values(self, graph: fx.Graph) -> dict[sympy.Symbol, ValueRanges[Any]]:
         """The range of each size that depends on values, as that of ``torch.nonzero(x)``. Without
@@ -316,25 +335,33 @@ class ExportedSizes(Abstraction):
 def _move_checks(graph: fx.Graph) -> None:
     """Let what sizes of inputs alone decide be checked before the calls of the program. These may
     fail where a check does not hold, as an item of ``chunk`` that is not there."""
-    known = {n for n in graph.nodes if n.op in ("placeholder", "get_attr")}
+    needed = _nodes_of_checks(graph)
+    later = [n for n in graph.nodes if n not in needed and n.op not in _INPUTS]
+    first = next(n for n in later if n.target is not _ASSERT_METADATA)
+    for n in [n for n in graph.nodes if n in needed and n.op not in _INPUTS]:
+        first.prepend(n)
+
+
+_INPUTS = ("placeholder", "get_attr")
+_ASSERT = torch.ops.aten._assert_scalar.default
+_ASSERT_METADATA = torch.ops.aten._assert_tensor_metadata.default
+
+
+def _nodes_of_checks(graph: fx.Graph) -> set[fx.Node]:
+    """Find the checks that follow from sizes of inputs alone, and the nodes that these need."""
+    known = {n for n in graph.nodes if n.op in _INPUTS}
     for n in graph.nodes:
         of_sizes = n.target in _OF_SIZES or not isinstance(n.target, OpOverload)
         if n.op == "call_function" and of_sizes and known.issuperset(n.all_input_nodes):
             known.add(n)
     needed: set[fx.Node] = set()
-    stack = [
-        n for n in graph.nodes if n.target is torch.ops.aten._assert_scalar.default and n in known
-    ]
+    stack = [n for n in graph.nodes if n.target is _ASSERT and n in known]
     while stack:
         n = stack.pop()
         if n not in needed:
             needed.add(n)
             stack += n.all_input_nodes
-    before = ("placeholder", "get_attr")
-    rest = (n for n in graph.nodes if n not in needed and n.op not in before)
-    first = next(n for n in rest if n.target is not torch.ops.aten._assert_tensor_metadata.default)
-    for n in [n for n in graph.nodes if n in needed and n.op not in before]:
-        first.prepend(n)
+    return needed
 
 
 def _is_dynamic(dim: Any) -> bool:
@@ -405,25 +432,26 @@ def _by_name(
 def _leaves(value: Any, spec: Any) -> Iterator[Any]:
     """``spec`` of each leaf of ``value``: None, or what it says by dimension."""
     if spec is None:
-        yield from ({} if isinstance(x, torch.Tensor) else None for x in pytree.tree_leaves(value))
-    elif isinstance(value, torch.Tensor) and isinstance(spec, (Mapping, list, tuple)):
-        yield (
-            dict(spec)
-            if isinstance(spec, Mapping)
-            else {i: s for i, s in enumerate(spec) if s is not None}
-        )
-    elif isinstance(value, Mapping) and isinstance(spec, Mapping):
+        for x in pytree.tree_leaves(value):
+            yield {} if isinstance(x, torch.Tensor) else None
+    elif isinstance(spec, Mapping) and isinstance(value, torch.Tensor):
+        yield dict(spec)
+    elif isinstance(spec, Mapping) and isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, spec.get(key))
-    elif (
-        isinstance(value, (list, tuple))
-        and isinstance(spec, (list, tuple))
-        and len(value) == len(spec)
-    ):
-        for item, s in zip(value, spec, strict=True):
-            yield from _leaves(item, s)
+    elif isinstance(spec, (list, tuple)) and isinstance(value, torch.Tensor):
+        yield {i: size for i, size in enumerate(spec) if size is not None}
+    elif _are_sequences_of_one_length(value, spec):
+        for item, part in zip(value, spec, strict=True):
+            yield from _leaves(item, part)
     else:
         raise ValueError(
             f"dynamic_shapes says {spec!r} of an argument of type {type(value).__name__}, "
             "which does not have that structure"
         )
+
+
+def _are_sequences_of_one_length(value: Any, spec: Any) -> bool:
+    """Tell whether ``spec`` has an item for each of ``value``."""
+    both = isinstance(value, (list, tuple)) and isinstance(spec, (list, tuple))
+    return both and len(value) == len(spec)
