@@ -299,16 +299,23 @@ class BatchLevel(Level):
             isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args
         ):
             element_check.check(op, args, kwargs)
+        return self._write_batch(op, target, args, kwargs)
+
+    def _write_batch(
+        self, op: Op, target: Value, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Value:
+        """Run an in-place op by its rule for batches, by its functional form, or for one element
+        after the other."""
+        record = op.record
         physical, batched = self.physical(args)
         kwargs = self.lowered_kwargs(kwargs)
         if record is not None and record.batch is not None:
-            if in_place:
+            if record.in_place:
                 record.batch(op.func, self.size, batched, physical, kwargs)
-            else:
-                functional = op.functional or op
-                target._inner.copy_(
-                    record.batch(functional.func, self.size, batched, physical, kwargs)
-                )
+                return target
+            func = (op.functional or op).func
+            new = record.batch(func, self.size, batched, physical, kwargs)
+            target._inner.copy_(new)
             return target
         if op.functional is not None:
             out = op.functional.func(*args, **kwargs)

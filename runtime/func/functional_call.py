@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -36,40 +37,47 @@ def functional_call(
     name of a shared tensor is used under its other names too; different tensors for them are a
     ``ValueError``. ``strict``: missing and unexpected names are errors.
     """
-    if isinstance(parameter_and_buffer_dicts, Mapping):
-        given: Sequence[Mapping[str, torch.Tensor]] = (parameter_and_buffer_dicts,)
-    elif isinstance(parameter_and_buffer_dicts, Sequence):
-        given = parameter_and_buffer_dicts
-    else:
-        raise ValueError(
-            "Expected parameter_and_buffer_dicts to be a dict, or a list/tuple of dicts, "
-            f"but got {type(parameter_and_buffer_dicts)}"
-        )
-    if not all(isinstance(d, Mapping) for d in given):
-        raise ValueError("Expected all elements of parameter_and_buffer_dicts to be dictionaries")
-    names = [name for d in given for name in d]
-    repeated = (
-        sorted({n for n in names if names.count(n) > 1}) if len(set(names)) != len(names) else None
-    )
-    if repeated:
-        raise ValueError(
-            f"{repeated} appeared in multiple dictionaries; "
-            "behavior of functional call is ambiguous"
-        )
+    dicts = _as_dicts(parameter_and_buffer_dicts)
     for kind, what in (
         (torch.jit.ScriptModule, "Jitted modules"),
         (nn.DataParallel, "nn.DataParallel module"),
     ):
         if isinstance(module, kind):
             raise RuntimeError(f"The stateless API can't be used with {what}")
-    tensors = {name: t for d in given for name, t in d.items()}
+    tensors = {name: t for d in dicts for name, t in d.items()}
     if tie_weights:
         tensors = _tied(module, tensors)
     if strict:
         _check_names(module, tensors)
-    positional = () if args is None else args if isinstance(args, tuple) else (args,)
-    with _Swapped(module, tensors, given):
+    if args is None:
+        positional: tuple[Any, ...] = ()
+    else:
+        positional = args if isinstance(args, tuple) else (args,)
+    with _Swapped(module, tensors, dicts):
         return module(*positional, **(kwargs or {}))
+
+
+def _as_dicts(given: Any) -> Sequence[Mapping[str, torch.Tensor]]:
+    """Return the dicts of tensors of a call, one or several. Raise if a name is in two of them."""
+    if isinstance(given, Mapping):
+        dicts: Sequence[Any] = (given,)
+    elif isinstance(given, Sequence):
+        dicts = given
+    else:
+        raise ValueError(
+            "Expected parameter_and_buffer_dicts to be a dict, or a list/tuple of dicts, "
+            f"but got {type(given)}"
+        )
+    if not all(isinstance(d, Mapping) for d in dicts):
+        raise ValueError("Expected all elements of parameter_and_buffer_dicts to be dictionaries")
+    times = Counter(name for d in dicts for name in d)
+    repeated = sorted(name for name, n in times.items() if n > 1)
+    if repeated:
+        raise ValueError(
+            f"{repeated} appeared in multiple dictionaries; "
+            "behavior of functional call is ambiguous"
+        )
+    return dicts
 
 
 def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:

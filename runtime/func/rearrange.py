@@ -33,7 +33,7 @@ def rearrange(
             f"rearrange: the pattern {pattern!r} must have one '->' between its two sides"
         )
     left, right = (_parse(side, pattern) for side in sides)
-    names, wanted = ([axis for group in side for axis in group] for side in (left, right))
+    names, wanted = _axes(left), _axes(right)
     if set(names) != set(wanted):
         raise ValueError(
             f"rearrange: {sorted(set(names) ^ set(wanted))} stand on one side of {pattern!r} only"
@@ -45,21 +45,24 @@ def rearrange(
         )
     sizes = _sizes(x, left, pattern, axes_lengths)
     flat = x.reshape([n for axis in names for n in sizes[axis]])
-    starts, at = {}, 0
+    places: dict[str, range] = {}  # by axis, its dimensions in `flat`
+    n_dims = 0
     for axis in names:
-        starts[axis] = at
-        at += len(sizes[axis])
-    order = [starts[axis] + k for axis in wanted for k in range(len(sizes[axis]))]
-    shape = [
-        n
-        for group in right
-        for n in (
-            sizes[_REST]
-            if group is _OTHERS
-            else [math.prod(math.prod(sizes[axis]) for axis in group)]
-        )
-    ]
+        places[axis] = range(n_dims, n_dims + len(sizes[axis]))
+        n_dims += len(sizes[axis])
+    order = [dim for axis in wanted for dim in places[axis]]
+    shape: list[int] = []
+    for group in right:
+        if group is _OTHERS:
+            shape += sizes[_REST]
+        else:
+            shape.append(math.prod(math.prod(sizes[axis]) for axis in group))
     return flat.permute(order).reshape(shape)
+
+
+def _axes(groups: Groups) -> list[str]:
+    """List the axes of one side, in order."""
+    return [axis for group in groups for axis in group]
 
 
 def _parse(side: str, pattern: str) -> Groups:
@@ -74,10 +77,7 @@ def _parse(side: str, pattern: str) -> Groups:
             if inside:
                 groups.append([])
             continue
-        if token != _REST and token != "1" and not token.isidentifier():
-            raise ValueError(
-                f"rearrange: {token!r} in {pattern!r} is no axis; axes are identifiers, 1 or ..."
-            )
+        _refuse_no_axis(token, pattern)
         axes: Sequence[str] = [] if token == "1" else [token]
         if inside:
             groups[-1] = [*groups[-1], *axes]
@@ -85,11 +85,19 @@ def _parse(side: str, pattern: str) -> Groups:
             groups.append(_OTHERS if token == _REST else axes)
     if inside:
         raise ValueError(f"rearrange: unbalanced or nested parentheses in {pattern!r}")
-    names = [axis for group in groups for axis in group]
+    names = _axes(groups)
     repeated = sorted({axis for axis in names if names.count(axis) > 1})
     if repeated:
         raise ValueError(f"rearrange: {repeated} stand twice on one side of {pattern!r}")
     return groups
+
+
+def _refuse_no_axis(token: str, pattern: str) -> None:
+    """Raise if ``token`` is no axis."""
+    if token not in (_REST, "1") and not token.isidentifier():
+        raise ValueError(
+            f"rearrange: {token!r} in {pattern!r} is no axis; axes are identifiers, 1 or ..."
+        )
 
 
 def _sizes(
@@ -114,18 +122,29 @@ def _sizes(
             raise ValueError(
                 f"rearrange: ... on the left side of {pattern!r} must not be in parentheses"
             )
-        known = math.prod(lengths[axis] for axis in group if axis in lengths)
-        open_axes = [axis for axis in group if axis not in lengths]
-        if len(open_axes) > 1:
-            raise ValueError(
-                f"rearrange: the sizes of {open_axes} in {pattern!r} do not follow from "
-                "the shape; give all but one as keywords"
-            )
-        if (open_axes and (known == 0 or size % known)) or (not open_axes and known != size):
-            raise ValueError(
-                f"rearrange: a dimension of size {size} is not ({' '.join(group)}) of {pattern!r} "
-                f"with the lengths {lengths}"
-            )
-        sizes.update({axis: [lengths[axis]] for axis in group if axis in lengths})
-        sizes.update({axis: [size // known] for axis in open_axes})
+        sizes |= _sizes_of_group(size, group, pattern, lengths)
+    return sizes
+
+
+def _sizes_of_group(
+    size: int, group: Sequence[str], pattern: str, lengths: dict[str, int]
+) -> dict[str, list[int]]:
+    """Return the sizes of the axes that a dimension of ``size`` joins. At most one is not in
+    ``lengths``."""
+    open_axes = [axis for axis in group if axis not in lengths]
+    if len(open_axes) > 1:
+        raise ValueError(
+            f"rearrange: the sizes of {open_axes} in {pattern!r} do not follow from "
+            "the shape; give all but one as keywords"
+        )
+    sizes = {axis: [lengths[axis]] for axis in group if axis in lengths}
+    known = math.prod(n for (n,) in sizes.values())
+    left_over = known == 0 or size % known
+    if left_over or (not open_axes and known != size):
+        raise ValueError(
+            f"rearrange: a dimension of size {size} is not ({' '.join(group)}) of {pattern!r} "
+            f"with the lengths {lengths}"
+        )
+    for axis in open_axes:
+        sizes[axis] = [size // known]
     return sizes
