@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..rules.hidden_writes import may_hide
-from ..rules.ops import is_composite, op_of
+from ..rules.ops import Op, is_composite, op_of
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
 from ..torch_private.dispatcher import OpOverload, has_kernel
@@ -67,62 +67,70 @@ listeners.append(_FACTS.clear)  # a new record makes these facts stale
 def facts_of(func: Any) -> CallFacts:
     facts = _FACTS.get(id(func))
     if facts is None:
-        facts = _FACTS[id(func)] = _found(func)
+        facts = _FACTS[id(func)] = _facts_of(func)
     return facts
 
 
-def _found(func: Any) -> CallFacts:
+def _facts_of(func: Any) -> CallFacts:
+    """Find the facts of a call of ``func``, which do not depend on its arguments."""
     schema, op = func._schema, op_of(func)
-    written = tuple(
-        i
-        for i, a in enumerate(schema.arguments)
-        if a.alias_info is not None and a.alias_info.is_write
-    )
+    written = _written_positions(schema)
     question = QUESTIONS.get(schema.name.split("::")[1])
     # `prim::layout` is no operator of the dispatcher
-    known = has_kernel(func.name())
-    composite = known and is_composite(func.name())
+    composite = has_kernel(func.name()) and is_composite(func.name())
     sized_by_values = torch.Tag.dynamic_output_shape in func.tags
     reads = torch.Tag.data_dependent_output in func.tags
-    asks = question is not None or reads or func in _SIZES or func in _STORED
+    literal, asks_size, tells_stored = func in _LITERALS, func in _SIZES, func in _STORED
+    draws_by_tag = torch.Tag.nondeterministic_seeded in func.tags
+    shares_no_memory = all(result.alias_info is None for result in schema.returns)
+    asks = question is not None or reads or asks_size or tells_stored
+    has_other_form = composite or iskeyword(func._overloadname) or func is WITHOUT_MEMORY
     return CallFacts(
         node_name=snake_case(func.overloadpacket.__name__),
         question=question,
-        literal=func in _LITERALS,
-        asks_size=func in _SIZES,
-        tells_stored=func in _STORED,
+        literal=literal,
+        asks_size=asks_size,
+        tells_stored=tells_stored,
         sized_by_values=sized_by_values,
         composite=composite,
-        may_draw=torch.Tag.nondeterministic_seeded in func.tags
-        or (func.namespace != "aten" if op.record is None else bool(op.record.draws)),
+        may_draw=draws_by_tag or _may_draw(op),
         reads=reads,
         reshapes=torch.Tag.inplace_view in func.tags,
         may_write=bool(written) or may_hide(op),
         written=written,
-        returned=next(
-            (
-                i
-                for i in written
-                if len(schema.returns) == 1 and _same_alias(schema.arguments[i], schema.returns[0])
-            ),
-            None,
-        ),
-        follows=torch.Tag.nondeterministic_seeded not in func.tags
-        and all(r.alias_info is None for r in schema.returns),
-        special=asks
-        or func in _LITERALS
-        or sized_by_values
-        or composite
-        or iskeyword(func._overloadname)
-        or func is WITHOUT_MEMORY,
+        returned=_returned_position(schema, written),
+        follows=not draws_by_tag and shares_no_memory,
+        special=asks or literal or sized_by_values or has_other_form,
     )
 
 
-def _same_alias(argument: Any, result: Any) -> bool:
-    return (
-        result.alias_info is not None
-        and result.alias_info.before_set == argument.alias_info.before_set
+def _written_positions(schema: Any) -> tuple[int, ...]:
+    """List the positions of the arguments that an op writes to."""
+    return tuple(
+        i
+        for i, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
     )
+
+
+def _returned_position(schema: Any, written: Sequence[int]) -> int | None:
+    """Find the written argument that is the only result. None if there is none."""
+    if len(schema.returns) != 1:
+        return None
+    (result,) = schema.returns
+    if result.alias_info is None:
+        return None
+    for i in written:
+        if schema.arguments[i].alias_info.before_set == result.alias_info.before_set:
+            return i
+    return None
+
+
+def _may_draw(op: Op) -> bool:
+    """Tell whether an op that torch does not tag so may draw random numbers."""
+    if op.record is None:
+        return op.func.namespace != "aten"
+    return bool(op.record.draws)
 
 
 # --- calls that a graph has in another form -------------------------------------------------------
