@@ -65,35 +65,38 @@ def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
             "but none of them have requires_grad=True."
         )
     for i in at:
-        x = values[i]
-        if x.layout is torch.sparse_coo and not x.is_coalesced():
-            raise ValueError(
-                f"gradcheck: input #{i} may specify an element twice; pass x.coalesce()"
-            )
-        if x.dtype not in (torch.float64, torch.complex128):
-            warnings.warn(
-                (
-                    f"Input #{i} requires gradient and is not a double precision floating "
-                    "point or complex. Finite differences in another dtype are coarser than "
-                    "the tolerances: pass it as float64 or complex128."
-                ),
-                stacklevel=4,
-            )
-        if x.layout is not torch.strided:
-            continue
-        if x.is_nested:
-            raise NestedTensor
-        if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True)):
-            raise RuntimeError(
-                f"The {i}th input has a dimension with stride 0, so none of its elements can be "
-                "perturbed alone. Pass .contiguous() of it to gradcheck."
-            )
-        if _overlaps(x):
-            raise RuntimeError(
-                f"The {i}th input has elements that share memory, "
-                "so none of them can be perturbed alone. Pass .contiguous() of it to gradcheck."
-            )
+        _refuse_unfit_input(values[i], i)
     return values, at
+
+
+def _refuse_unfit_input(x: Any, i: int) -> None:
+    """Raise if no element of input ``x``, number ``i``, can be perturbed alone. Warn if its
+    dtype is too coarse."""
+    if x.layout is torch.sparse_coo and not x.is_coalesced():
+        raise ValueError(f"gradcheck: input #{i} may specify an element twice; pass x.coalesce()")
+    if x.dtype not in (torch.float64, torch.complex128):
+        warnings.warn(
+            (
+                f"Input #{i} requires gradient and is not a double precision floating "
+                "point or complex. Finite differences in another dtype are coarser than "
+                "the tolerances: pass it as float64 or complex128."
+            ),
+            stacklevel=5,
+        )
+    if x.layout is not torch.strided:
+        return
+    if x.is_nested:
+        raise NestedTensor
+    if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True)):
+        raise RuntimeError(
+            f"The {i}th input has a dimension with stride 0, so none of its elements can be "
+            "perturbed alone. Pass .contiguous() of it to gradcheck."
+        )
+    if _overlaps(x):
+        raise RuntimeError(
+            f"The {i}th input has elements that share memory, "
+            "so none of them can be perturbed alone. Pass .contiguous() of it to gradcheck."
+        )
 
 
 def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
@@ -206,23 +209,38 @@ def _check(
     problem = Problem(func, values, at, outputs)
     differentiable = [outs[k] for k in outputs]
     if wanted.backward:
+        reverse = fast_reverse if options.fast_mode else slow_reverse
         for part in parts_of_outputs(problem, differentiable):
-            (fast_reverse if options.fast_mode else slow_reverse)(part, part.evaluate(), options)
+            reverse(part, part.evaluate(), options)
     if wanted.forward:
-        for part in parts_of_inputs(problem):
-            (fast_forward if options.fast_mode else slow_forward)(part, options)
-        if wanted.batched_forward:
-            for i in at:
-                special.batched_tangents(func, values, i)
+        _check_forward(problem, wanted, options)
     if wanted.backward:
-        if wanted.batched_backward:
-            for k, o in zip(outputs, differentiable, strict=True):
-                special.batched_cotangents(o, problem.wrt(), k, at)
-        special.zero_cotangent(differentiable, problem.wrt(), at)
-        if wanted.undefined:
-            special.undefined_cotangents(differentiable, problem.wrt())
+        _check_special_cotangents(problem, differentiable, wanted)
     if wanted.forward and wanted.undefined:
         special.undefined_tangents(func, values, at)
+
+
+def _check_forward(problem: Problem, wanted: _Wanted, options: Options) -> None:
+    """Check the forward pass with tangents, one by one and in a batch."""
+    forward = fast_forward if options.fast_mode else slow_forward
+    for part in parts_of_inputs(problem):
+        forward(part, options)
+    if wanted.batched_forward:
+        for i in problem.at:
+            special.batched_tangents(problem.func, problem.inputs, i)
+
+
+def _check_special_cotangents(
+    problem: Problem, differentiable: Sequence[Any], wanted: _Wanted
+) -> None:
+    """Check the backward pass with cotangents that are batched, zero or undefined."""
+    at = problem.at
+    if wanted.batched_backward:
+        for k, o in zip(problem.outputs, differentiable, strict=True):
+            special.batched_cotangents(o, problem.wrt(), k, at)
+    special.zero_cotangent(differentiable, problem.wrt(), at)
+    if wanted.undefined:
+        special.undefined_cotangents(differentiable, problem.wrt())
 
 
 def gradgradcheck(
