@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -245,48 +245,81 @@ def _places(program: Any, seen: set[int]) -> Iterator[Any]:
     if id(program) in seen:
         return
     seen.add(id(program))
-    below: list[Any] = []
-    if isinstance(program, torch.jit.ScriptModule):
-        yield ScriptAttributes(program)
-        below = list(program.children())
-    elif isinstance(program, torch.nn.Module):
-        yield from (program._parameters, program._buffers, vars(program))
-        below = [*vars(program).values(), *program._modules.values()]
-    elif isinstance(program, MethodType):
-        below = [program.__self__, program.__func__]
-    elif isinstance(program, functools.partial):
-        below = [program.func, program.args, program.keywords]
-    elif isinstance(program, FunctionType):
-        if not _of_torch(program):
-            cells = [_Cell(c) for c in program.__closure__ or ()]
-            yield from cells
-            used = _names(program.__code__)
-            reached = {name: value for name, value in program.__globals__.items() if name in used}
-            if any(type(value) is Tensor for value in reached.values()):
-                yield _Globals(program.__globals__, used)
-            below = [
-                *(v for c in cells for _, v in c.items()),
-                *reached.values(),
-                program.__defaults__,
-                program.__kwdefaults__,
-            ]
-    elif isinstance(program, dict):
-        yield program
-        below = list(program.values())
-    elif isinstance(program, list):
-        yield _Items(program)
-        below = program
-    elif isinstance(program, tuple):
-        below = list(program)
-    elif (
-        hasattr(program, "__dict__")
-        and not isinstance(program, (type, ModuleType, torch.Tensor))
-        and not _of_torch(type(program))
-    ):
-        yield vars(program)
-        below = list(vars(program).values())
-    for part in below:
+    yield from _mappings(program)
+    for part in _parts(program):
         yield from _places(part, seen)
+
+
+def _mappings(program: Any) -> Iterable[Any]:
+    """Return the mappings of ``program`` itself, without those of its parts."""
+    if isinstance(program, torch.jit.ScriptModule):
+        return (ScriptAttributes(program),)
+    if isinstance(program, torch.nn.Module):
+        return (program._parameters, program._buffers, vars(program))
+    if isinstance(program, FunctionType):
+        return _mappings_of_function(program)
+    if isinstance(program, dict):
+        return (program,)
+    if isinstance(program, list):
+        return (_Items(program),)
+    return (vars(program),) if _is_ordinary_object(program) else ()
+
+
+def _parts(program: Any) -> Iterable[Any]:
+    """Return the objects in which ``program`` may find further tensors."""
+    if isinstance(program, torch.jit.ScriptModule):
+        return list(program.children())
+    if isinstance(program, torch.nn.Module):
+        return [*vars(program).values(), *program._modules.values()]
+    if isinstance(program, MethodType):
+        return (program.__self__, program.__func__)
+    if isinstance(program, functools.partial):
+        return (program.func, program.args, program.keywords)
+    if isinstance(program, FunctionType):
+        return _parts_of_function(program)
+    if isinstance(program, dict):
+        return list(program.values())
+    if isinstance(program, (list, tuple)):
+        return program
+    return list(vars(program).values()) if _is_ordinary_object(program) else ()
+
+
+def _is_ordinary_object(program: Any) -> bool:
+    """Tell whether ``program`` is an object of a user's class, whose attributes are all that it
+    has."""
+    if isinstance(program, (MethodType, functools.partial, tuple)):
+        return False
+    if isinstance(program, (type, ModuleType, torch.Tensor)):
+        return False
+    return hasattr(program, "__dict__") and not _of_torch(type(program))
+
+
+def _mappings_of_function(function: FunctionType) -> Iterator[Any]:
+    """Yield the cells of ``function``, and its globals if one that it uses is a tensor."""
+    if _of_torch(function):
+        return
+    yield from map(_Cell, function.__closure__ or ())
+    if any(type(value) is Tensor for value in _used_globals(function)):
+        yield _Globals(function.__globals__, _names(function.__code__))
+
+
+def _parts_of_function(function: FunctionType) -> list[Any]:
+    """Return what ``function`` closes over, its globals and its defaults."""
+    if _of_torch(function):
+        return []
+    closed_over = [v for cell in function.__closure__ or () for _, v in _Cell(cell).items()]
+    return [
+        *closed_over,
+        *_used_globals(function),
+        function.__defaults__,
+        function.__kwdefaults__,
+    ]
+
+
+def _used_globals(function: FunctionType) -> list[Any]:
+    """Return the globals that ``function`` uses."""
+    used = _names(function.__code__)
+    return [value for name, value in function.__globals__.items() if name in used]
 
 
 class _Globals:
