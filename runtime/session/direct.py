@@ -86,12 +86,17 @@ def _basic(index: tuple[Any, ...]) -> bool:
     return ellipses < 2
 
 
+def _n_indexed(index: tuple[Any, ...]) -> int:
+    """Count the dimensions that ``index`` names one by one."""
+    return sum(i is not None and i is not Ellipsis for i in index)
+
+
 def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tuple[Any, ...]]]:
     """The view ops that ATen runs for an index, with their arguments after ``self``. In a tuple
     ATen leaves out a slice of everything. ``lone``: the index is no tuple."""
     parts: list[tuple[Op, tuple[Any, ...]]] = []
     sizes = iter(shape)
-    skipped = len(shape) - sum(i is not None and i is not Ellipsis for i in index)
+    skipped = len(shape) - _n_indexed(index)
     dim = 0
     for place, i in enumerate(index):
         if type(i) is int:
@@ -129,10 +134,7 @@ def _getitem(self: Any, index: Any) -> Any:
         each = (index,) if lone else index
         if _dense(inner) and _basic(each):
             edge = edge_of(self) if _grad_enabled() else None
-            if (
-                edge is None
-                or sum(i is not None and i is not Ellipsis for i in each) <= inner.dim()
-            ):
+            if edge is None or _n_indexed(each) <= inner.dim():
                 return _view(self, each, lone, edge)
     # not `each`: a list of lists is read as a tuple, but not inside a tuple
     return _native_getitem(self, index)
@@ -153,37 +155,61 @@ def _view(t: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
 
 def _setitem(self: Any, index: Any, value: Any) -> None:
     if type(self) is Tensor and unseen() and not (self._req and self._view is not None):
-        inner, kind = self._inner, type(value)
-        new = value._inner if kind is Tensor else value
-        plain = kind in _NUMBERS or (_dense(new) and (kind is Tensor or not new.requires_grad))
-        if _grad_enabled() and (
-            recorded_by_torch(self) or (kind is Tensor and recorded_by_torch(value))
-        ):
-            plain = False  # torch must see the write to pass its mark on
         each = index if type(index) is tuple else (index,)
-        if plain and _dense(inner) and _basic(each):
+        if _is_plain(self, value) and _dense(self._inner) and _basic(each):
             histories = _histories(self, value) if _grad_enabled() else None
             if histories is None:
-                inner[index] = new
+                self._inner[index] = value._inner if type(value) is Tensor else value
                 unrecorded(self)
                 return
-            if sum(i is not None and i is not Ellipsis for i in each) > inner.dim():
-                _native_setitem(self, index, value)
-                return
-            # then ATen writes to the tensor itself
-            whole = _parts(each, inner.shape, False)[0][0] is _ALIAS
-            part = self if whole else _view(self, each, False, histories[0])
-            if kind in _NUMBERS and not _NUMBERS_ARE_TENSORS:
-                run(SESSION, _FILL_NUMBER, (part, value), {})
-                increment_version([inner])  # as the dispatcher does after the call
-                return
-            if kind in _NUMBERS:
-                new = value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
-            if part.shape == new.shape or (new.dim() == 0 and new.device.type == "cpu"):
-                run(SESSION, _COPY if part.shape == new.shape else _FILL, (part, value), {})
-                increment_version([inner])  # as the dispatcher does after the call
+            if _write_recorded(self, each, value, histories[0]):
                 return
     _native_setitem(self, index, value)
+
+
+def _is_plain(target: Any, value: Any) -> bool:
+    """Tell whether ``value`` may be written to ``target`` without torch's own method: a number, or
+    a dense tensor, neither seen by torch's engine."""
+    kind = type(value)
+    # torch must see the write to pass its mark on
+    if _grad_enabled() and (
+        recorded_by_torch(target) or (kind is Tensor and recorded_by_torch(value))
+    ):
+        return False
+    if kind in _NUMBERS:
+        return True
+    if kind is Tensor:
+        return _dense(value._inner)
+    return _dense(value) and not value.requires_grad
+
+
+def _write_recorded(target: Any, index: tuple[Any, ...], value: Any, edge: Any) -> bool:
+    """Write ``value`` to ``target[index]`` and record it, as ATen does. ``edge``: that of
+    ``target``. Return whether this is a write that can be done here."""
+    inner = target._inner
+    if _n_indexed(index) > inner.dim():
+        return False
+    # without a part ATen writes to the tensor itself
+    whole = _parts(index, inner.shape, False)[0][0] is _ALIAS
+    part = target if whole else _view(target, index, False, edge)
+    if type(value) in _NUMBERS and _NUMBERS_ARE_TENSORS:
+        value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
+    op = _op_of_write(part, value)
+    if op is None:
+        return False
+    run(SESSION, op, (part, value), {})
+    increment_version([inner])  # as the dispatcher does after the call
+    return True
+
+
+def _op_of_write(part: Any, value: Any) -> Op | None:
+    """Choose the op that writes ``value`` to ``part``. None if neither a copy nor a fill does."""
+    if type(value) in _NUMBERS:
+        return _FILL_NUMBER
+    new = value._inner if type(value) is Tensor else value
+    if part.shape == new.shape:
+        return _COPY
+    return _FILL if new.dim() == 0 and new.device.type == "cpu" else None
 
 
 def _histories(target: Any, value: Any) -> tuple[Any, ...] | None:
@@ -226,23 +252,33 @@ def _writing(native: Any) -> Callable[..., Any]:
         if type(self) is Tensor and unseen() and _dense(self._inner):
             recording = _grad_enabled()
             if not recording or _no_history(self):
-                plain = []
-                for a in args:
-                    kind = type(a)
-                    if kind is Tensor and (not recording or _no_history(a)):
-                        a = a._inner
-                    elif isinstance(a, (list, tuple)) or (
-                        isinstance(a, torch.Tensor) and (not _dense(a) or a.requires_grad)
-                    ):
-                        return native(self, *args, **kwargs)
-                    plain.append(a)
-                if not (kwargs and any(isinstance(a, torch.Tensor) for a in kwargs.values())):
+                plain = _plain_operands(args, kwargs, recording)
+                if plain is not None:
                     native(self._inner, *plain, **kwargs)
                     unrecorded(self)
                     return self
         return native(self, *args, **kwargs)
 
     return write
+
+
+def _plain_operands(
+    args: tuple[Any, ...], kwargs: dict[str, Any], recording: bool
+) -> list[Any] | None:
+    """Return ``args`` with the inner tensors of the session's. None if the write must be seen:
+    an operand has a history, or is of another class."""
+    plain = []
+    for a in args:
+        if type(a) is Tensor and (not recording or _no_history(a)):
+            a = a._inner
+        elif isinstance(a, (list, tuple)) or (
+            isinstance(a, torch.Tensor) and (not _dense(a) or a.requires_grad)
+        ):
+            return None
+        plain.append(a)
+    if kwargs and any(isinstance(a, torch.Tensor) for a in kwargs.values()):
+        return None
+    return plain
 
 
 def _comparing(native: Any) -> Callable[..., Any]:

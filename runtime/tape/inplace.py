@@ -48,55 +48,73 @@ def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     special = METADATA.get(op.base_name)
     if special is not None:
         return special(level, op, target, inner, edges, kwargs)
-    recording = (
-        edges and _grad_enabled() and (target.dtype.is_floating_point or target.dtype.is_complex)
-    )
-    if recording or (target._view is not None and _grad_enabled()):
-        check_write(target, edges[0] if wanted & 1 else None, recording)
-    node: Any = None
-    if recording:
-        functional = op.functional
-        if functional is None or functional.record is None:
-            functional = op if op.record is not None else None
-        if functional is None:
-            raise InplaceError(
-                f"{op.func} has no functional form with a record, so its gradient is not known"
-            )
-        metas = (meta_of(inner[0], inner[0].dtype),)
-        node = OpNode.of(functional, level, edges, metas, wanted, spans)
-        if isinstance(node, OpNode):
-            node = node.as_written(op, functional)
-    saved = list(inner)
-    if isinstance(node, OpNode):
-        for i, reader in node.plan.slots:
-            if reader is None and 0 <= i < len(inner) and aliases(inner[i], inner[0]):
-                # the formula needs the value from before the write
-                saved[i] = level.copy_before_write(inner[i])
-    shares_counter = type(inner[0]) is torch.Tensor
-    if shares_counter:
-        if inner[0].is_inference() and not torch.is_inference_mode_enabled():
-            raise RuntimeError(_INFERENCE)  # the kernel that would raise is switched off below
-        # it arrives whole in inference mode, where the dispatcher counts the writes of
-        # its parts alone
-        if op.composite:
-            level.outward(op, inner, level.lowered_kwargs(kwargs))
-        else:
-            # the dispatcher counts the write, on the shared counter
-            uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))
-    else:
-        level.outward(op, inner, level.lowered_kwargs(kwargs))
+    node = _node_of_write(level, op, target, edges, wanted, spans)
+    saved = _before_write(level, node, inner) if isinstance(node, OpNode) else []
+    _write(level, op, inner, kwargs)
     # an op of a library may write and return nothing
     returned = target if op.func._schema.returns else None
     if node is None:
         unrecorded(target)
         return returned
     if isinstance(node, OpNode):
-        if shares_counter:
-            _save_counted(node, saved, kwargs, inner[0])
-        else:
-            node.save(saved, kwargs, inner[0])
+        _save(node, saved, kwargs, inner[0])
     rebase(level, target, (node, 0), 0 if wanted & 1 else None)
     return returned
+
+
+def _node_of_write(
+    level: Tape,
+    op: Op,
+    target: Any,
+    edges: tuple[Edge | None, ...],
+    wanted: int,
+    spans: dict[int, int] | None,
+) -> Any:
+    """Make the node of a write to ``target``, with the formula of the functional form of ``op``.
+    None if the write is not recorded. Raise if the history cannot follow it."""
+    if not _grad_enabled():
+        return None
+    recording = bool(edges) and target.dtype in DIFFERENTIABLE
+    if recording or target._view is not None:
+        check_write(target, edges[0] if wanted & 1 else None, recording)
+    if not recording:
+        return None
+    functional = op.functional
+    if functional is None or functional.record is None:
+        functional = op
+    if functional.record is None:
+        raise InplaceError(
+            f"{op.func} has no functional form with a record, so its gradient is not known"
+        )
+    inner = target._inner
+    metas = (meta_of(inner, inner.dtype),)
+    node = OpNode.of(functional, level, edges, metas, wanted, spans)
+    return node.as_written(op, functional) if isinstance(node, OpNode) else node
+
+
+def _before_write(level: Tape, node: OpNode, inner: Sequence[Any]) -> list[Any]:
+    """Return ``inner`` with a copy of each argument that the write changes and of which the
+    formula needs the value from before."""
+    saved = list(inner)
+    for i, reader in node.plan.slots:
+        if reader is None and 0 <= i < len(inner) and aliases(inner[i], inner[0]):
+            saved[i] = level.copy_before_write(inner[i])
+    return saved
+
+
+def _write(level: Tape, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> None:
+    """Run ``op`` on the inner tensors. If the value shares the version counter of the inner
+    tensor, the dispatcher counts the write."""
+    target = inner[0]
+    shares_counter = type(target) is torch.Tensor
+    if shares_counter and target.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError(_INFERENCE)  # the kernel that would raise is switched off below
+    # a composite op arrives whole in inference mode, where the dispatcher counts the writes of its
+    # parts alone
+    if shares_counter and not op.composite:
+        uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))
+    else:
+        level.outward(op, inner, level.lowered_kwargs(kwargs))
 
 
 def unrecorded(target: Any) -> None:
@@ -120,9 +138,12 @@ def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
         hooks.follow(rewritten, before)
 
 
-def _save_counted(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> None:
-    """Save for ``node``. The dispatcher counts the write after this, so a saved ``result`` expects
+def _save(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> None:
+    """Save for ``node``. If the dispatcher counts the write after this, a saved ``result`` expects
     the next version."""
+    if type(result) is not torch.Tensor:
+        node.save(args, kwargs, result)
+        return
     if HOOKS.innermost():
         HOOKS.about_to_bump = result
         try:
@@ -154,21 +175,26 @@ def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -
         edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])
     ):
         foreach.run(op, args, kwargs)
-    else:
-        mine = [t for t in args[0] if isinstance(t, Value) and t._level is level]
-        before = [None if t.is_inference() else t._version for t in mine]
-        level.outward(op, inner, level.lowered_kwargs(kwargs))
-        # The dispatcher counts no call of several tensors. The kernel counts the writes to the
-        # inner ones, whose counter a value without memory does not share.
-        uncounted = [
-            t
-            for t, version in zip(mine, before, strict=True)
-            if version is not None and t._version == version
-        ]
-        for t in uncounted:
-            t.count_write()
-        for t in mine:
-            unrecorded(t)
+        return
+    mine = _values_of(level, args[0])
+    before = [None if t.is_inference() else t._version for t in mine]
+    level.outward(op, inner, level.lowered_kwargs(kwargs))
+    # The dispatcher counts no call of several tensors. The kernel counts the writes to the inner
+    # ones, whose counter a value without memory does not share.
+    not_counted = [
+        t
+        for t, version in zip(mine, before, strict=True)
+        if version is not None and t._version == version
+    ]
+    for t in not_counted:
+        t.count_write()
+    for t in mine:
+        unrecorded(t)
+
+
+def _values_of(level: Tape, tensors: Sequence[Any]) -> list[Value]:
+    """List those of ``tensors`` that are values of ``level``."""
+    return [t for t in tensors if isinstance(t, Value) and t._level is level]
 
 
 def _change_geometry(op: Op, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

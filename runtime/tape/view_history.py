@@ -288,24 +288,30 @@ def check_write(target: Any, edge: Any, recording: bool) -> None:
     """Raise if the history cannot follow a write to ``target``. ``edge``: the target's.
     ``recording``: whether the write is recorded."""
     view = target._view
+    if view is None:
+        _refuse_write_to_leaf(edge)
+        return
     of_base = base_edge(target)
-    if (
-        view is not None
-        and (recording or of_base is not None)
-        and (view.base.is_nested or target.is_nested)
-    ):
-        raise InplaceError(
-            "the gradient of a write to a view of a nested tensor, "
-            "or to a nested one of a buffer, is not known. Clone it first"
-        )
-    if view is not None and view.creation and (recording or of_base is not None):
-        refuse_rebase(target, WRITTEN)
-    of_leaf = view is not None and (edge is not None or of_base is not None) and view.base.is_leaf
-    if of_leaf or (edge is not None and isinstance(edge[0], (AccumulateGrad, Input))):
-        what = "a view of a leaf" if of_leaf else "a leaf"
-        raise RuntimeError(
-            f"{what} Variable that requires grad is being used in an in-place operation."
-        )
+    if recording or of_base is not None:
+        if view.base.is_nested or target.is_nested:
+            raise InplaceError(
+                "the gradient of a write to a view of a nested tensor, "
+                "or to a nested one of a buffer, is not known. Clone it first"
+            )
+        if view.creation:
+            refuse_rebase(target, WRITTEN)
+    if (edge is not None or of_base is not None) and view.base.is_leaf:
+        raise RuntimeError(_WRITTEN_LEAF.format("a view of a leaf"))
+    _refuse_write_to_leaf(edge)
+
+
+_WRITTEN_LEAF = "{} Variable that requires grad is being used in an in-place operation."
+
+
+def _refuse_write_to_leaf(edge: Any) -> None:
+    """Raise if ``edge``, that of the target of a write, is the edge of a leaf."""
+    if edge is not None and isinstance(edge[0], (AccumulateGrad, Input)):
+        raise RuntimeError(_WRITTEN_LEAF.format("a leaf"))
 
 
 _AMBIGUOUS = (
