@@ -186,12 +186,9 @@ def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDu
 def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
     """Run ``forward`` on the tape with forward mode off. Then compute the tangents of its outputs
     by the ``jvp`` staticmethod."""
-    enabled, on = is_forward_enabled(), computes_tangents(0)
+    enabled = is_forward_enabled()
     level = dual.session
-    tangents = [
-        dual.tangents.of(a) if on and isinstance(a, Value) and a._level is level else None
-        for a in args
-    ]
+    tangents = _tangents_of(dual, args)
     versions = [None if t is None else t._version for t in tangents]
     set_forward_enabled(False)
     try:
@@ -205,12 +202,23 @@ def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]
                     _check_write(tangents[source], versions[source], t)
                 elif t is not None and not _check_view(v, t, args, tangents):
                     t = unshared(t, tangents)
-                if isinstance(v, Value) and v._level is level and ctx.differentiates(o):
+                if ctx.differentiates(o) and isinstance(v, Value) and v._level is level:
                     dual.tangents.put(v._inner, None if t is None else laid_out_like(t, v._inner))
     finally:
         set_forward_enabled(enabled)
     ctx.forget_marks()
     return output, ctx
+
+
+def _tangents_of(dual: DualSession, args: Sequence[Any]) -> list[Any]:
+    """Return the tangent of each argument. None without one, and while forward mode is off."""
+    if not computes_tangents(0):
+        return [None] * len(args)
+    tangents: list[Any] = []
+    for a in args:
+        mine = isinstance(a, Value) and a._level is dual.session
+        tangents.append(dual.tangents.of(a) if mine else None)
+    return tangents
 
 
 def _check_write(before: Any, version: int | None, t: Any) -> None:

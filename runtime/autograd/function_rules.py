@@ -48,10 +48,7 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     require_setup_context(cls)
     primals = tuple(lowered(level, a) for a in args)
     output, _ = dispatch(cls, primals)
-    on = computes_tangents(level.number)
-    tangents = [
-        tangent_of(a) if on and isinstance(a, Value) and a._level is level else None for a in args
-    ]
+    tangents = _tangents_of(level, args)
     ctx = new_ctx(cls, [t is not None for t in tangents])
     cls.setup_context(ctx, primals, output)
     several = isinstance(output, tuple)
@@ -75,6 +72,17 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     wrapped = tuple(call.output(o, t) for o, t in zip(outs, out_tangents, strict=True))
     ctx.forget_marks()
     return (wrapped if several else wrapped[0]), ctx
+
+
+def _tangents_of(level: DualLevel, args: tuple[Any, ...]) -> list[torch.Tensor | None]:
+    """Return the tangent of each argument. None without one, and while forward mode is off."""
+    if not computes_tangents(level.number):
+        return [None] * len(args)
+    tangents: list[torch.Tensor | None] = []
+    for a in args:
+        mine = isinstance(a, Value) and a._level is level
+        tangents.append(tangent_of(a) if mine else None)
+    return tangents
 
 
 class _Pushed(NamedTuple):
@@ -233,20 +241,7 @@ def run_functional(
             FunctionalValue, lambda v: level.read(v) if v._level is level else v, args
         )
     if not any(map(_transformed, pytree.tree_leaves(read))):
-        output, ctx = run_forward(cls, args)
-        if not level.releases or not ctx.dirty_tensors:
-            return output, ctx
-        dirty = [
-            t
-            for t in ctx.dirty_tensors
-            if isinstance(t, FunctionalValue) and t._level is level and t.dtype in DIFFERENTIABLE
-        ]
-        with _below(level):
-            return pytree.tree_map_only(
-                FunctionalValue,
-                lambda v: v if position_of(v, dirty) is None else level.released(v),
-                output,
-            ), ctx
+        return _run_alone(level, cls, args)
     versions = [t._version if isinstance(t, torch.Tensor) else None for t in read]
     with _outside(level):
         output, ctx = dispatch(cls, tuple(read))
@@ -262,6 +257,27 @@ def run_functional(
         lambda t: args[k] if (k := position_of(t, read)) is not None else level.wrap(t),
         output,
     ), ctx
+
+
+def _run_alone(
+    level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Run ``forward`` on functional values. What it has written to is released, if ``level``
+    does that."""
+    output, ctx = run_forward(cls, args)
+    if not level.releases or not ctx.dirty_tensors:
+        return output, ctx
+    dirty = [
+        t
+        for t in ctx.dirty_tensors
+        if isinstance(t, FunctionalValue) and t._level is level and t.dtype in DIFFERENTIABLE
+    ]
+    with _below(level):
+        return pytree.tree_map_only(
+            FunctionalValue,
+            lambda v: v if position_of(v, dirty) is None else level.released(v),
+            output,
+        ), ctx
 
 
 def _transformed(t: object) -> bool:

@@ -111,20 +111,31 @@ class DualLevel(Level):
             kwargs = self.lowered_kwargs(kwargs)
             if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
                 return self._wrap(op, args, kwargs, op.run(primals, kwargs), None)
-            record = op.record
-            if record is None or (record.jvp is None and record.vjp is None):
-                decomposed = decomposition_of(op, "jvp")
-                if decomposed is None:
-                    raise MissingRule(str(func), "jvp")
-                return self.run_inside(decomposed, args, kwargs)
-            result = op.run(primals, kwargs)
-            ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
-            if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
-                ts = ts.clone()  # who is given both tangents may write to one
-            return self._wrap(op, args, kwargs, result, ts)
+            return self._push(op, args, kwargs, primals, tangents)
         except RuntimeError as error:
             refuse_nested(args, error)
             raise
+
+    def _push(
+        self,
+        op: Op,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        primals: list[Any],
+        tangents: list[Any],
+    ) -> Any:
+        """Run a call of arguments with tangents, and compute those of its results."""
+        record = op.record
+        if record is None or (record.jvp is None and record.vjp is None):
+            decomposed = decomposition_of(op, "jvp")
+            if decomposed is None:
+                raise MissingRule(str(op.func), "jvp")
+            return self.run_inside(decomposed, args, kwargs)
+        result = op.run(primals, kwargs)
+        ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
+        if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
+            ts = ts.clone()  # who is given both tangents may write to one
+        return self._wrap(op, args, kwargs, result, ts)
 
     def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run a call while forward mode is off. Its results have no tangent. A tensor that it
@@ -155,17 +166,23 @@ class DualLevel(Level):
                     tangents[i] = tangent_of(a)
                     found = found or tangents[i] is not None
             elif type(a) is list or type(a) is tuple:
-                mine = [isinstance(b, Value) and b._level is self for b in a]
-                if any(mine):
-                    primals[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
-                    tangents[i] = [
-                        tangent_of(b) if m else None for b, m in zip(a, mine, strict=True)
-                    ]
-                    if all(t is None for t in tangents[i]):
-                        tangents[i] = None
-                    else:
-                        found = True
+                primals[i], tangents[i] = self._split_list(a)
+                found = found or tangents[i] is not None
         return primals, tangents, found
+
+    def _split_list(self, items: Sequence[Any]) -> tuple[Sequence[Any], list[Any] | None]:
+        """Return the primals of a list of tensors, and their tangents if one has any."""
+        mine = [isinstance(b, Value) and b._level is self for b in items]
+        if not any(mine):
+            return items, None
+        primals: list[Any] = []
+        tangents: list[Any] = []
+        for item, is_mine in zip(items, mine, strict=True):
+            primals.append(item._inner if is_mine else item)
+            tangents.append(tangent_of(item) if is_mine else None)
+        if all(t is None for t in tangents):
+            return primals, None
+        return primals, tangents
 
     def _wrap(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any

@@ -72,6 +72,11 @@ class _Overwritten(Exception):
     """Raised if a tensor of the recorded derivative was written to after it was recorded."""
 
 
+def _was_overwritten(saved: Any) -> bool:
+    """Tell whether a constant was written to after it was saved."""
+    return isinstance(saved, Saved) and saved.tensor._version != saved.version
+
+
 def _linearized(
     func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec, *, copying: bool
 ) -> tuple[Any, Callable[..., Any]]:
@@ -113,10 +118,7 @@ def _linearized(
         level.close()
         trace.close()
     saved_constants = trace.take_constants()
-    if not copying and any(
-        isinstance(saved, Saved) and saved.tensor._version != saved.version
-        for saved in saved_constants
-    ):
+    if not copying and any(map(_was_overwritten, saved_constants)):
         raise _Overwritten
     strides = [None] * len(flat)
     if any(node.target in OF_MEMORY for node in trace.graph.nodes):

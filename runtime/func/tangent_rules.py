@@ -204,8 +204,11 @@ def _pulled_back(
     """
     wanted = [i for i, t in enumerate(tangents) if t is not None]
     spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
-    ts = [t for i in wanted for t in (tangents[i] if i in spans else [tangents[i]])]
-    ps = [p for i in wanted for p in (primals[i] if i in spans else [primals[i]])]
+    ts: list[Any] = []
+    ps: list[Any] = []
+    for i in wanted:
+        ts += tangents[i] if i in spans else [tangents[i]]
+        ps += primals[i] if i in spans else [primals[i]]
     node: OpNode = OpNode.of(op, level, (None,) * len(ts), (), sum(1 << i for i in wanted), spans)
     node.save(primals, kwargs, result)
     roots = []

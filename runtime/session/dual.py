@@ -112,35 +112,44 @@ class DualSession(StandIn):
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
-        tangents, found = (
-            self._split(op, args) if op.kind is VIEW or computes_tangents(0) else ([], False)
-        )
+        on = computes_tangents(0)
+        tangents, found = self._split(op, args) if on or op.kind is VIEW else ([], False)
+        in_kwargs = bool(kwargs) and on and self._any_dual(kwargs.values())
         if op.kind is OUT:
-            if found or (computes_tangents(0) and self._any_dual(kwargs.values())):
+            if found or in_kwargs:
                 raise NotImplementedError(
                     f"Trying to use forward AD with {op.base_name}_out that does not support it "
                     "because it is an out= function"
                 )
             return self.record(func, args, kwargs)
-        if kwargs and computes_tangents(0) and self._any_dual(kwargs.values()):
+        if in_kwargs:
             return written_out(op, "jvp")(*args, **kwargs)
-        if op.kind is INPLACE:
-            return (
-                self._write(op, args, kwargs, tangents)
-                if found
-                else self.record(func, args, kwargs)
-            )
         if not found:
-            out = self.record(func, args, kwargs)
-            if (
-                op.kind is VIEW
-                and isinstance(args[0], Value)
-                and args[0]._level is self.session
-                and self.tangents.entered(args[0]._inner)
-            ):
-                self._put_all(op, out, None)  # like an unpacked primal, a view of it has no tangent
+            return self._call_without_tangents(op, args, kwargs)
+        if op.kind is INPLACE:
+            return self._write(op, args, kwargs, tangents)
+        return self._call_with_tangents(op, args, kwargs, tangents)
+
+    def _call_without_tangents(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run a call whose arguments have no tangents. Like an unpacked primal, a view of it has
+        none, now and later."""
+        out = self.record(op.func, args, kwargs)
+        if op.kind is not VIEW:
             return out
-        record = op.record
+        base = args[0]
+        if (
+            isinstance(base, Value)
+            and base._level is self.session
+            and self.tangents.entered(base._inner)
+        ):
+            self._put_all(op, out, None)
+        return out
+
+    def _call_with_tangents(
+        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
+    ) -> Any:
+        """Run a call that writes nothing, and compute the tangents of its results."""
+        func, record = op.func, op.record
         if record is None and op.composite:
             return func.decompose(*args, **kwargs)
         if len(op.nondiff) >= op.n_results:
@@ -152,15 +161,13 @@ class DualSession(StandIn):
                 return decomposed(*args, **kwargs)
             if record is None or record.jvp is None:
                 raise MissingRule(str(func), "jvp")
+        out = self.record(func, args, kwargs)
         if op.kind is VIEW:
-            out = self.record(func, args, kwargs)
             # a view of the tangent, so that they share writes
             self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))
             return out
-        out = self.record(func, args, kwargs)
-        ts = tangent_rule(op)(
-            op, [self.without_tangent(a) for a in args], tangents, kwargs, self.without_tangent(out)
-        )
+        primals = [self.without_tangent(a) for a in args]
+        ts = tangent_rule(op)(op, primals, tangents, kwargs, self.without_tangent(out))
         self._put_all(op, out, unshared(ts, tangents))
         return out
 
@@ -237,14 +244,7 @@ class DualSession(StandIn):
         if op.base_name in GEOMETRY and op.functional is not None:
             return self.record(op.func, args, kwargs)
         if op.base_name in inplace.METADATA:
-            if op.base_name != "detach_":
-                raise InplaceError(
-                    f"{op.func} changes the geometry of a tensor that has a tangent; "
-                    "use the out-of-place op"
-                )
-            self.record(op.func, args, kwargs)
-            self.tangents.put(target._inner, None)
-            return target
+            return self._detach(op, target, args, kwargs)
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
@@ -265,6 +265,17 @@ class DualSession(StandIn):
             else tangent_rule(functional)(functional, before, tangents, kwargs, after)
         )
         self.assign(target, None if t is None else fit(t, target), tangents)
+        return target
+
+    def _detach(self, op: Op, target: Value, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
+        """Run ``detach_``, which drops the tangent. Raise for another op of ``METADATA``."""
+        if op.base_name != "detach_":
+            raise InplaceError(
+                f"{op.func} changes the geometry of a tensor that has a tangent; "
+                "use the out-of-place op"
+            )
+        self.record(op.func, args, kwargs)
+        self.tangents.put(target._inner, None)
         return target
 
     def assign(self, target: Any, t: Any, inputs: list[Any]) -> None:
