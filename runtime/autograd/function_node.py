@@ -143,34 +143,24 @@ class FunctionNode(Node, FunctionCtx):
     def record(self, args: Sequence[Any], given: Sequence[Any], outs: Sequence[Any]) -> None:
         """After ``forward``: save what the backward pass needs. ``given``: ``args`` as ``forward``
         got them. ``outs``: its outputs."""
-        tensors = [isinstance(o, torch.Tensor) for o in outs]
-        try:
-            self.metas = tuple(
-                (o.shape, o.dtype) if is_tensor else None
-                for o, is_tensor in zip(outs, tensors, strict=True)
-            )
-        except RuntimeError:  # a nested tensor has no shape
-            self.metas = tuple(
-                meta_of(o, o.dtype) if is_tensor else None
-                for o, is_tensor in zip(outs, tensors, strict=True)
-            )
-        self._zeros = tuple(
-            None
-            if not (
-                is_tensor
-                and self.materialize_grads
-                and (self._materialize_non_diff_grads or self.differentiates(o))
-            )
-            else NestedMeta.of(o)
-            if o.is_nested
-            else {"size": o.shape, "dtype": o.dtype, "device": o.device, "layout": o.layout}
-            for o, is_tensor in zip(outs, tensors, strict=True)
-        )
+        self.metas = _metas_of(outs)
+        self._zeros = tuple(map(self._zeros_of, outs))
         self._positions = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor))
         self._n_inputs = len(args)
         tensors_to_save = self.to_save or ()
         self._histories = tuple(self._history(t, given, outs) for t in tensors_to_save)
         self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
+
+    def _zeros_of(self, o: Any) -> Any:
+        """Return what makes zeros in place of a missing gradient of output ``o``: arguments of
+        ``torch.zeros``, or a NestedMeta. None if ``backward`` gets None."""
+        if not isinstance(o, torch.Tensor) or not self.materialize_grads:
+            return None
+        if not (self._materialize_non_diff_grads or self.differentiates(o)):
+            return None
+        if o.is_nested:
+            return NestedMeta.of(o)
+        return {"size": o.shape, "dtype": o.dtype, "device": o.device, "layout": o.layout}
 
     def forget_marks(self) -> None:
         """Drop the marks after the outputs and their tangents have been made. Marked tensors may
@@ -316,16 +306,7 @@ class FunctionNode(Node, FunctionCtx):
                 f"(expected {n}, got {len(result)})"
             )
         level = self.level
-        for i, r in enumerate(result):
-            if r is None:
-                continue
-            if not isinstance(r, torch.Tensor):
-                raise RuntimeError(f"expected Variable or None (got {type(r).__name__})")
-            if i not in self._positions:
-                raise RuntimeError(
-                    f"function {self.name()} returned a gradient different than None at position "
-                    f"{i + 1}, but the corresponding forward input was not a Variable"
-                )
+        self._refuse_gradients_of_others(result)
         for edge, i in zip(self.edges, self._positions, strict=True):
             r = result[i]
             if r is not None and r.is_nested and edge is not None:
@@ -336,6 +317,19 @@ class FunctionNode(Node, FunctionCtx):
             return tuple(for_users(level, r) for r in found)
         return tuple(level.lowered(r) for r in found)
 
+    def _refuse_gradients_of_others(self, result: tuple[Any, ...]) -> None:
+        """Raise if a result is no tensor, or belongs to an argument that is none."""
+        for i, r in enumerate(result):
+            if r is None:
+                continue
+            if not isinstance(r, torch.Tensor):
+                raise RuntimeError(f"expected Variable or None (got {type(r).__name__})")
+            if i not in self._positions:
+                raise RuntimeError(
+                    f"function {self.name()} returned a gradient different than None at position "
+                    f"{i + 1}, but the corresponding forward input was not a Variable"
+                )
+
     def maybe_clear_saved_tensors(self) -> None:
         """Called within ``backward``: free saved tensors if the graph is not retained. As the
         method of torch's ctx."""
@@ -344,6 +338,14 @@ class FunctionNode(Node, FunctionCtx):
 
     def release(self) -> None:
         self.saved = None
+
+
+def _metas_of(outs: Sequence[Any]) -> tuple[Any, ...]:
+    """Return shape and dtype of each output, None for one that is no tensor."""
+    metas: list[Any] = []
+    for o in outs:
+        metas.append(meta_of(o, o.dtype) if isinstance(o, torch.Tensor) else None)
+    return tuple(metas)
 
 
 def _floating(a: object) -> bool:

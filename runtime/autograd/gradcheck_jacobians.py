@@ -182,6 +182,12 @@ def _same_again(
             raise GradcheckError(_REENTRANT.format(options.nondet_tol))
 
 
+def _gradients(o: Any, wrt: Sequence[Any], v: torch.Tensor) -> list[torch.Tensor]:
+    """Pull the flat cotangent ``v`` of ``o`` back. Zeros stand for no gradient."""
+    pulled = zip(wrt, analytical.pull(o, wrt, v.reshape(o.shape)), strict=True)
+    return [zeros(x, *x.shape) if g is None else g for x, g in pulled]
+
+
 def fast_reverse(problem: Problem, outs: Sequence[Any], options: Options) -> None:
     draw = _generator()
     wrt = problem.wrt()
@@ -192,13 +198,7 @@ def fast_reverse(problem: Problem, outs: Sequence[Any], options: Options) -> Non
         for x, u in zip(wrt, us, strict=True)
     ]
     for k, (o, v) in enumerate(zip(outs, vs, strict=True)):
-        rows, again = (
-            [
-                zeros(x, *x.shape) if g is None else g
-                for x, g in zip(wrt, analytical.pull(o, wrt, v.reshape(o.shape)), strict=True)
-            ]
-            for _ in range(2)
-        )
+        rows, again = _gradients(o, wrt, v), _gradients(o, wrt, v)
         for j, (i, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):
             n = (moved[j][k].reshape(-1) * v).sum()
             flat = row.reshape(-1)

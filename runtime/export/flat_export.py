@@ -478,6 +478,13 @@ def _signature(
     )
 
 
+def _is_flat_sequence(spec: Any) -> bool:
+    """Tell whether ``spec`` is that of a tuple or list without containers in it."""
+    if spec.is_leaf() or spec.type not in (tuple, list):
+        return False
+    return all(child.is_leaf() for child in spec.children())
+
+
 @naming_line()
 def aot_export_joint_simple(
     func: Callable[..., Any],
@@ -529,15 +536,10 @@ def aot_export_joint_simple(
             f"func writes to {changed}; write to a copy."
             f"{happened_at(joint.boundary.inputs[joint.boundary.written[0]].written_at)}"
         )
-    spec = joint.out_spec
-    if (
-        spec.is_leaf()
-        or spec.type not in (tuple, list)
-        or not all(child.is_leaf() for child in spec.children())
-    ):
+    if not _is_flat_sequence(joint.out_spec):
         raise RuntimeError(
             "aot_export_joint_simple requires outputs to be a single list or tuple "
-            f"of tensors. func returns {spec}"
+            f"of tensors. func returns {joint.out_spec}"
         )
     _refuse_results_that_alias(joint, names)
     if any(wanted):

@@ -147,35 +147,41 @@ def cotangents_of(
         if g is None:
             cotangents.append(_ones(t, edges[i]))
             continue
-        if not isinstance(g, torch.Tensor):
-            raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
-        shape, dtype = (
-            t.node.metas[t.output_nr] if isinstance(t, GradientEdge) else (extent(t), t.dtype)
-        )
-        seen = extent(g)
-        if type(shape) is NestedMeta:
-            dtype = g.dtype if shape.dtype is None else shape.dtype
-        if batched:
-            if type(shape) is NestedMeta or type(seen) is NestedMeta:
-                raise RuntimeError("Batched grads are not supported with Nested Tensor.")
-            seen = seen[1:]
-        if seen != shape:
-            found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
-            if batched:
-                raise RuntimeError(
-                    "If `is_grads_batched=True`, "
-                    "we interpret the first dimension of each grad_output as the batch dimension. "
-                    f"Without it, {found}. For a batch of only some of them, call vmap of grad."
-                )
-            raise RuntimeError(f"Mismatch in shape: {found}.")
-        if dtype.is_complex != g.dtype.is_complex:
-            raise RuntimeError(
-                "For complex Tensors, both grad_output and output are required to have "
-                f"the same dtype. Mismatch in dtype: grad_output[{i}] has a dtype of {g.dtype} "
-                f"and output[{i}] has a dtype of {dtype}."
-            )
+        _refuse_unfit_cotangent(g, t, i, batched)
         cotangents.append(g)
     return cotangents
+
+
+def _refuse_unfit_cotangent(g: Any, t: Any, i: int, batched: bool) -> None:
+    """Raise unless ``g`` has the shape of output ``t``, number ``i``, and is complex if that is."""
+    if not isinstance(g, torch.Tensor):
+        raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
+    if isinstance(t, GradientEdge):
+        shape, dtype = t.node.metas[t.output_nr]
+    else:
+        shape, dtype = extent(t), t.dtype
+    seen = extent(g)
+    if type(shape) is NestedMeta:
+        dtype = g.dtype if shape.dtype is None else shape.dtype
+    if batched:
+        if type(shape) is NestedMeta or type(seen) is NestedMeta:
+            raise RuntimeError("Batched grads are not supported with Nested Tensor.")
+        seen = seen[1:]
+    if seen != shape:
+        found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
+        if batched:
+            raise RuntimeError(
+                "If `is_grads_batched=True`, "
+                "we interpret the first dimension of each grad_output as the batch dimension. "
+                f"Without it, {found}. For a batch of only some of them, call vmap of grad."
+            )
+        raise RuntimeError(f"Mismatch in shape: {found}.")
+    if dtype.is_complex != g.dtype.is_complex:
+        raise RuntimeError(
+            "For complex Tensors, both grad_output and output are required to have "
+            f"the same dtype. Mismatch in dtype: grad_output[{i}] has a dtype of {g.dtype} "
+            f"and output[{i}] has a dtype of {dtype}."
+        )
 
 
 def run_pass(

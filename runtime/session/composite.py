@@ -271,16 +271,21 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
         return _batched_matmul(x, y)
     # the casts are a call of their own, after which the product arrives here again
     if not (is_autocast_enabled() and _casts_next(keys)):
-        if x.dim() >= y.dim():
-            if _folds(x, y):
-                return _folded_calls(x, y)
-        elif _folds(y, x):
-            return (
-                _folded_calls(y.mT, x)
-                if x.dim() == 1
-                else _folded_calls(y.mT, x.t()).mT.contiguous()
-            )
+        folded = _folded_matmul(x, y)
+        if folded is not None:
+            return folded
     return _pass_on_matmul(keys & BELOW, x, y)
+
+
+def _folded_matmul(x: Any, y: Any) -> Any:
+    """Return the product by calls on the folded stack, where ATen would fold. Else None."""
+    if x.dim() >= y.dim():
+        return _folded_calls(x, y) if _folds(x, y) else None
+    if not _folds(y, x):
+        return None
+    if x.dim() == 1:
+        return _folded_calls(y.mT, x)
+    return _folded_calls(y.mT, x.t()).mT.contiguous()
 
 
 def _aligned(x: Any, y: Any) -> bool:
