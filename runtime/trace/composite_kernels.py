@@ -93,18 +93,7 @@ def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """The product in the order that takes the fewest operations. Conditions on this order become
     guards, and sizes stay symbols."""
     n = len(tensors)
-    ranks = [x.dim() for x in tensors]
-    if (
-        n < 3
-        or ranks[0] not in (1, 2)
-        or ranks[-1] not in (1, 2)
-        or any(rank != 2 for rank in ranks[1:-1])
-    ):
-        raise Refused
-    factors = [tensors[0].unsqueeze(0) if ranks[0] == 1 else tensors[0], *tensors[1:-1]]
-    factors.append(tensors[-1].unsqueeze(1) if ranks[-1] == 1 else tensors[-1])
-    if any(a.shape[1] != b.shape[0] for a, b in pairwise(factors)):
-        raise Refused
+    factors = _matrices(tensors)
     sizes = [factors[0].shape[0], *(x.shape[1] for x in factors)]
     best: dict[tuple[int, int], tuple[Any, int]] = {(i, i): (0, i) for i in range(n)}
     for length in range(1, n):
@@ -118,9 +107,27 @@ def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
         return product(i, cut).mm(product(cut + 1, j))
 
     result = product(0, n - 1)
-    for dim, rank in ((1, ranks[-1]), (0, ranks[0])):
-        result = result.squeeze(dim) if rank == 1 else result
-    return result
+    if tensors[-1].dim() == 1:
+        result = result.squeeze(1)
+    return result.squeeze(0) if tensors[0].dim() == 1 else result
+
+
+def _matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the factors of ``multi_dot``, with a matrix for a vector at either end."""
+    if len(tensors) < 3:
+        raise Refused
+    first, *inside, last = tensors
+    ends_fit = first.dim() in (1, 2) and last.dim() in (1, 2)
+    if not ends_fit or any(x.dim() != 2 for x in inside):
+        raise Refused
+    if first.dim() == 1:
+        first = first.unsqueeze(0)
+    if last.dim() == 1:
+        last = last.unsqueeze(1)
+    factors = [first, *inside, last]
+    if any(a.shape[1] != b.shape[0] for a, b in pairwise(factors)):
+        raise Refused
+    return factors
 
 
 def _cheapest(
@@ -168,27 +175,33 @@ def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 def _gradient(
     self: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1
 ) -> list[Tensor]:
-    dims = list(range(self.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    steps = (
-        list(spacing)
-        if isinstance(spacing, (list, tuple))
-        else [1 if spacing is None else spacing] * len(dims)
-    )
-    if (
-        edge_order not in (1, 2)
-        or len(steps) != len(dims)
-        or not all(-self.dim() <= d < self.dim() for d in dims)
-    ):
+    dims = _dims_of_gradient(self, dim, edge_order)
+    if isinstance(spacing, (list, tuple)):
+        steps = list(spacing)
+    else:
+        steps = [1 if spacing is None else spacing] * len(dims)
+    if len(steps) != len(dims):
         raise Refused
-    dims = [d % self.dim() for d in dims]
-    if len(set(dims)) < len(dims) or any(self.shape[d] <= edge_order for d in dims):
-        raise Refused
-    if any(
-        isinstance(step, Tensor) and (step.dim() != 1 or step.shape[0] != self.shape[d])
-        for step, d in zip(steps, dims, strict=True)
-    ):
-        raise Refused
+    for step, d in zip(steps, dims, strict=True):
+        if isinstance(step, Tensor) and (step.dim() != 1 or step.shape[0] != self.shape[d]):
+            raise Refused
     return [_slope(self, d, step, edge_order) for d, step in zip(dims, steps, strict=True)]
+
+
+def _dims_of_gradient(x: Tensor, dim: Any, edge_order: int) -> list[int]:
+    """Return the dimensions that a call of ``gradient`` names. None: all."""
+    if dim is None:
+        dims = list(range(x.dim()))
+    elif isinstance(dim, int):
+        dims = [dim]
+    else:
+        dims = list(dim)
+    if edge_order not in (1, 2) or not all(-x.dim() <= d < x.dim() for d in dims):
+        raise Refused
+    dims = [d % x.dim() for d in dims]
+    if len(set(dims)) < len(dims) or any(x.shape[d] <= edge_order for d in dims):
+        raise Refused
+    return dims
 
 
 for _name in (
@@ -244,6 +257,11 @@ def _part(x: Tensor, dim: int, start: int, end: int | None = None) -> Tensor:
     return x.narrow(dim, start, x.shape[dim] + (end or 0) - start)
 
 
+def _is_symbol_to_resize(size: Any, n: Any) -> bool:
+    """Tell whether ``size`` is a symbol that a transform of size ``n`` would compare with it."""
+    return isinstance(size, SYMBOLIC) and not same_size(n, -1) and not same_size(size, n)
+
+
 def _transformed_as_resized(overload: Any) -> None:
     """Resize the input of a Fourier transform before the call, where the call would ask which of
     two sizes is the larger."""
@@ -264,11 +282,7 @@ def _transformed_as_resized(overload: Any) -> None:
             raise Refused
         resized = self
         for d, n in zip(dims, sizes, strict=True):
-            if (
-                isinstance(self.shape[d], SYMBOLIC)
-                and not same_size(n, -1)
-                and not same_size(self.shape[d], n)
-            ):
+            if _is_symbol_to_resize(self.shape[d], n):
                 d %= self.dim()
                 resized = torch.constant_pad_nd(
                     resized, [0, 0] * (self.dim() - 1 - d) + [0, n]

@@ -253,16 +253,13 @@ class Trace(Level):
         if facts.question is not None:
             return facts.question(self.lowered(args[0]))
         # a literal of the program's text, which the program may write to
-        if facts.special and func is aten.lift_fresh.default:
+        if func is aten.lift_fresh.default:
             return self.call(
                 aten.lift_fresh_copy.default,
                 (self.constant(args[0].clone(), literal=True),),
                 kwargs,
             )
-        if facts.sized_by_values and self.fixed_sizes and size_depends_on_values(func, args):
-            self._refuse_size(func)
-        if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
-            self._refuse_size(func)
+        self._refuse_size_of_values(func, facts, args)
         table = self.decompositions.get(func) or OTHERWISE.get(func)
         if table is not None:
             out = self._decomposed(func, table, args, kwargs)
@@ -312,17 +309,20 @@ class Trace(Level):
             # of the sizes before the call
             args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])
         with self.drawing((generator_of(inner, options),)) if facts.may_draw else _NOTHING:
-            if self.abstraction is None:
-                out = func(*inner, **options)
-            else:
-                try:
-                    with self.abstraction.running():
-                        out = run_abstractly(func, inner, options)
-                except DynamicOutputShapeException:
-                    self._refuse_size(func)
-                except DataDependentOutputException as e:
-                    raise escape(f"{e.func}") from None
+            out = self._run(func, inner, options)
         return self._written(func, facts, given, named, out, args, kwargs)
+
+    def _run(self, func: Any, inner: Sequence[Any], options: dict[str, Any]) -> Any:
+        """Run ``func`` on inner tensors, or on what is known of them."""
+        if self.abstraction is None:
+            return func(*inner, **options)
+        try:
+            with self.abstraction.running():
+                return run_abstractly(func, inner, options)
+        except DynamicOutputShapeException:
+            self._refuse_size(func)
+        except DataDependentOutputException as e:
+            raise escape(f"{e.func}") from None
 
     def _written(
         self,
@@ -403,6 +403,13 @@ class Trace(Level):
 
         return rewrapped(out, another)
 
+    def _refuse_size_of_values(self, func: Any, facts: CallFacts, args: Any) -> None:
+        """Raise if the graph would keep a size that depends on values."""
+        if facts.sized_by_values and self.fixed_sizes and size_depends_on_values(func, args):
+            self._refuse_size(func)
+        if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
+            self._refuse_size(func)
+
     def _refuse_size(self, func: Any) -> NoReturn:
         raise RuntimeError(
             f"the size of what {func} returns depends on values. "
@@ -415,27 +422,27 @@ class Trace(Level):
         """An answer in Python about elements is possible for constants of the program's text. Else
         it is a symbol or refused."""
         if any(isinstance(a, TracedValue) and a._literal is None for a in args):
-            if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
-                with self.mode:
-                    assert_async(args[0].logical_not(), wrong)
-                return False
-            if self.reads == "symbol" and func is aten._local_scalar_dense.default:
-                return self.record(func, args, kwargs)
-            if (
-                self.reads == "number"
-                and func is aten._local_scalar_dense.default
-                and args[0].is_floating_point()
-            ):
-                node = add_call(self.graph, func, (self._own(args[0])._node,))
-                return TracedNumber.read(
-                    node, None if self.abstraction is not None else args[0]._inner.item()
-                )
-            if self.reads == "constant" and self.abstraction is None:
-                return func(*self.lowered_args(args), **kwargs)
-            name = op_of(func).base_name
-            raise escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
+            return self._read_traced(func, args, kwargs)
         with without_modes() if self.abstraction is not None else _NOTHING:
             return func(*[_literal(a) for a in args], **kwargs)
+
+    def _read_traced(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Answer about elements that depend on the arguments of the program."""
+        if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
+            with self.mode:
+                assert_async(args[0].logical_not(), wrong)
+            return False
+        if func is aten._local_scalar_dense.default:
+            if self.reads == "symbol":
+                return self.record(func, args, kwargs)
+            if self.reads == "number" and args[0].is_floating_point():
+                node = add_call(self.graph, func, (self._own(args[0])._node,))
+                known = None if self.abstraction is not None else args[0]._inner.item()
+                return TracedNumber.read(node, known)
+        if self.reads == "constant" and self.abstraction is None:
+            return func(*self.lowered_args(args), **kwargs)
+        name = op_of(func).base_name
+        raise escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
 
     def _results(
         self, func: Any, facts: CallFacts, node: fx.Node, out: Any, args: Any, kwargs: Any
@@ -499,13 +506,11 @@ class Trace(Level):
     ) -> Any:
         """The call changed arguments. Their values stay; where the call returns one, its node
         becomes the newest name of it."""
-        targets = [_argument(func, i, args, kwargs) for i in facts.written]
-        flat = [
-            t
-            for x in targets
-            for t in (x if isinstance(x, (list, tuple)) else (x,))
-            if isinstance(t, TracedValue)
-        ]
+        flat: list[TracedValue] = []
+        for i in facts.written:
+            target = _argument(func, i, args, kwargs)
+            items = target if isinstance(target, (list, tuple)) else (target,)
+            flat += [t for t in items if isinstance(t, TracedValue)]
         for t in flat:
             t._literal = t._literal if func is aten.detach_.default else None
             if t.shape != t._inner.shape or (
