@@ -123,12 +123,7 @@ def into_leaf(
     without a copy. ``held``: the engine holds one more reference, for hooks after the node. The
     gradient gets the strides of the leaf if the leaf is dense, else it becomes contiguous."""
     if not variable._req:
-        if variable._edge is not None:
-            raise RuntimeError(
-                "leaf variable has been moved into the graph interior. "
-                "It was frozen after its use, and then written to. "
-                "Write to it under torch.no_grad(), or after the backward pass."
-            )
+        _refuse_moved(variable)
         # as in torch, also of a leaf that no longer requires grad
         hooks.run_post_accumulate(variable, variable._post_accumulate)
         return
@@ -149,20 +144,38 @@ def into_leaf(
                 laid_out(g, variable)._inner if create_graph else _as_gradient(g, variable, sole)
             )
         elif create_graph:
-            if old is None:
-                variable._grad = laid_out(g, variable)
-            else:
-                variable._grad = g + old if old.is_sparse and not g.is_sparse else old + g
+            variable._grad = laid_out(g, variable) if old is None else _sum(old, g)
         elif old is None:
             variable._grad = level.wrap(_as_gradient(g, variable, sole))
         else:
-            inner = old._inner if old._level is level else old
-            if inner.is_sparse and not g.is_sparse:
-                variable._grad = level.wrap(g + inner)
-            else:
-                inner.add_(g)
+            _add_to_grad(level, variable, g)
         if variable._post_accumulate:
             hooks.run_post_accumulate(variable, variable._post_accumulate)
+
+
+def _refuse_moved(variable: Leaf) -> None:
+    """Raise if ``variable`` is no leaf any more."""
+    if variable._edge is not None:
+        raise RuntimeError(
+            "leaf variable has been moved into the graph interior. "
+            "It was frozen after its use, and then written to. "
+            "Write to it under torch.no_grad(), or after the backward pass."
+        )
+
+
+def _sum(old: Any, g: Any) -> Any:
+    """Return ``old + g``. Torch adds a dense tensor to a sparse one in this order alone."""
+    return g + old if old.is_sparse and not g.is_sparse else old + g
+
+
+def _add_to_grad(level: Level, variable: Leaf, g: Any) -> None:
+    """Add ``g`` to the ``.grad`` that a leaf has, in place if the layouts allow it."""
+    old: Any = variable._grad
+    inner = old._inner if old._level is level else old
+    if inner.is_sparse and not g.is_sparse:
+        variable._grad = level.wrap(g + inner)
+    else:
+        inner.add_(g)
 
 
 def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:

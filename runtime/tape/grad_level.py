@@ -3,7 +3,7 @@ eager session is one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -188,29 +188,14 @@ class GradLevel(Tape):
         return v
 
     def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        tensors = [
-            t
-            for a in (*args, *kwargs.values())
-            for t in (a if isinstance(a, (list, tuple)) else (a,))
-        ]
+        tensors = _items((*args, *kwargs.values()))
         if _grad_enabled() and self._any_with_history(tensors):
             raise RuntimeError(
                 f"{op.base_name}(): functions with out=... arguments don't support automatic "
                 "differentiation, but one of the arguments requires grad."
             )
         outer = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
-        # out, U, values, …
-        written = (
-            kwargs.get(a.name)
-            for a in op.func._schema.arguments
-            if a.kwarg_only and a.alias_info is not None
-        )
-        given = [
-            t
-            for a in written
-            for t in (a if isinstance(a, (list, tuple)) else (a,))
-            if isinstance(t, torch.Tensor)
-        ]
+        given = _tensors_of_out(op, kwargs)
         for g in given:
             if isinstance(g, Value) and g._level is self:
                 if g.shape != g._inner.shape:
@@ -220,3 +205,22 @@ class GradLevel(Tape):
             return given[0] if given else outer
         # an op whose out= is a list returns nothing
         return tuple(given) if given and outer is not None else outer
+
+
+def _tensors_of_out(op: Op, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """List the tensors that a call is to write to: those of ``out``, ``U``, ``values``, …"""
+    written = [
+        kwargs.get(a.name)
+        for a in op.func._schema.arguments
+        if a.kwarg_only and a.alias_info is not None
+    ]
+    return [t for t in _items(written) if isinstance(t, torch.Tensor)]
+
+
+def _items(args: Iterable[Any]) -> Iterator[Any]:
+    """Yield each of ``args``, and in place of a list or tuple each of its items."""
+    for a in args:
+        if isinstance(a, (list, tuple)):
+            yield from a
+        else:
+            yield a
