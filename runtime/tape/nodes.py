@@ -347,28 +347,8 @@ class OpNode(Node):
         return present(self.level, t, edge) if create_graph else t
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> list[Any]:
-        plan, g, saved = self.plan, grads[0], self.saved
-        if saved is None:
-            raise RuntimeError(FREED)
-        # one per slot; with create_graph, values of the level with their history
-        values: list[Any] = []
-        for s in saved:
-            how = type(s)
-            if how is Saved:
-                t = s.tensor
-                values.append(
-                    t
-                    if not create_graph and t._version == s.version
-                    else self._value(s, len(values), 0, create_graph)
-                )
-            elif how is Packed:
-                values.append(self._value(s, len(values), 0, create_graph))
-            elif how is list and plan.slots[len(values)][1] is None:
-                values.append(
-                    [self._value(x, len(values), k, create_graph) for k, x in enumerate(s)]
-                )
-            else:
-                values.append(s)
+        plan, g = self.plan, grads[0]
+        values = self._saved_values(create_graph)
         values += (plan.needs, grads, g)  # formulas read these at the indices -3, -2 and -1
         out: list[Any] = [None] * len(self.edges)
         batch = plan.elementwise and type(g) in VALUES
@@ -393,6 +373,31 @@ class OpNode(Node):
                 for t, r in zip(targets, result, strict=True):
                     self._place(out, t, r)
         return out
+
+    def _saved_values(self, create_graph: bool) -> list[Any]:
+        """Return what each slot holds. With ``create_graph`` tensors are values of the level with
+        their history."""
+        if self.saved is None:
+            raise RuntimeError(FREED)
+        values: list[Any] = []
+        for s in self.saved:
+            how = type(s)
+            if how is Saved:
+                t = s.tensor
+                values.append(
+                    t
+                    if not create_graph and t._version == s.version
+                    else self._value(s, len(values), 0, create_graph)
+                )
+            elif how is Packed:
+                values.append(self._value(s, len(values), 0, create_graph))
+            elif how is list and self.plan.slots[len(values)][1] is None:
+                values.append(
+                    [self._value(x, len(values), k, create_graph) for k, x in enumerate(s)]
+                )
+            else:
+                values.append(s)
+        return values
 
     def _any_wanted(self, targets: tuple[int, ...], wanted: Any) -> bool:
         for t in targets:

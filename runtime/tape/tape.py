@@ -151,13 +151,19 @@ class Tape(Level):
                         wanted |= 1 << i
                         edges += (e,)
             elif kind is list or kind is tuple:
-                mine = [type(b) in VALUES and b._level is self for b in a]
-                if not any(mine):
-                    continue
-                es = [edge_of(b) if m else None for b, m in zip(a, mine, strict=True)]
-                inner[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
-                if any(e is not None for e in es):
+                inner[i], of_list = self._collect_list(a)
+                if of_list is not None:
                     wanted |= 1 << i
-                    spans = {**(spans or {}), i: len(es)}
-                    edges += tuple(es)
+                    spans = {**(spans or {}), i: len(of_list)}
+                    edges += of_list
         return inner, edges, wanted, spans
+
+    def _collect_list(self, items: Any) -> tuple[Any, tuple[Edge | None, ...] | None]:
+        """Return a list argument lowered, and the edges of its tensors. None if none of them
+        requires grad."""
+        mine = [type(b) in VALUES and b._level is self for b in items]
+        if not any(mine):
+            return items, None
+        edges = tuple(edge_of(b) if m else None for b, m in zip(items, mine, strict=True))
+        inner = [b._inner if m else b for b, m in zip(items, mine, strict=True)]
+        return inner, None if all(e is None for e in edges) else edges
