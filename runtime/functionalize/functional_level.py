@@ -51,10 +51,14 @@ from .writes import (
     WrittenBack,
     copying_form,
     grow,
+    number_of_own_results,
     put_back,
+    refuse_several_written,
     refuse_shared_by,
     refuse_unfit,
+    run_on_copies,
     write_out,
+    written_arguments,
 )
 
 aten = torch.ops.aten
@@ -434,7 +438,7 @@ class FunctionalLevel(Level):
         if isinstance(first, FunctionalValue):
             if op.kind is INPLACE and overlaps(self.present(first._store), first._chain):
                 self.overlapped = True
-                _refuse_several_written(op)
+                refuse_several_written(op)
                 return self._write_in_place(op.func, first, args, kwargs)
             if draws_in_turn(op.func, self.read(first)):
                 return self._write_in_place(op.func, first, args, kwargs)
@@ -461,11 +465,11 @@ class FunctionalLevel(Level):
 
     def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
-        targets = [args[i] if i < len(args) else kwargs[name] for i, name in _written_arguments(op)]
+        targets = [args[i] if i < len(args) else kwargs[name] for i, name in written_arguments(op)]
         self._refuse_shared(op, args, kwargs, targets)
         functional = functional_of(op.func)
         if functional is None:
-            own, news = self._run_on_copies(op, args, kwargs, targets)
+            own, news = run_on_copies(self, op, args, kwargs, targets)
         else:
             own, news = self._run_functional(op, functional, args, kwargs)
             refuse_unfit(op.func, args, kwargs, targets, news)
@@ -500,27 +504,8 @@ class FunctionalLevel(Level):
             **self.lowered_kwargs(kwargs),
         )
         results = list(results) if isinstance(results, tuple) else [results]
-        n_own = _number_of_own_results(op)
+        n_own = number_of_own_results(op)
         return results[:n_own], results[n_own:]
-
-    def _run_on_copies(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any]
-    ) -> tuple[list[Any], list[Any]]:
-        """Run ``op``, which has no functional form, on copies of ``targets``. Return its own
-        results, and the copies."""
-        copies = [
-            [t.clone() for t in x] if isinstance(x, list) else x.clone()
-            for x in self.lowered_args(targets)
-        ]
-        copy_of = dict(zip(map(id, targets), copies, strict=True))
-        lowered = zip(args, self.lowered_args(args), strict=True)
-        results = op.func(
-            *(copy_of.get(id(a), plain) for a, plain in lowered),
-            **{name: copy_of.get(id(a), self.lowered(a)) for name, a in kwargs.items()},
-        )
-        if not _number_of_own_results(op):
-            return [], copies
-        return list(results) if isinstance(results, tuple) else [results], copies
 
     def _write_in_place(
         self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]
@@ -630,32 +615,3 @@ class FunctionalLevel(Level):
             # the schema does not show this write, so the dispatcher would not count it
             self.write_each(op.argument(op.positions[name], args, kwargs), new, counted=False)
         return self.valued(tuple(results[: op.n_results]))
-
-
-# --- what the schema of an op says ----------------------------------------------------------------
-
-
-def _written_arguments(op: Op) -> list[tuple[int, str]]:
-    """List the arguments that ``op`` writes to, by position and name."""
-    return [
-        (i, argument.name)
-        for i, argument in enumerate(op.func._schema.arguments)
-        if argument.alias_info and argument.alias_info.is_write
-    ]
-
-
-def _number_of_own_results(op: Op) -> int:
-    """Count the results of ``op`` that are no written arguments."""
-    return len(op.func._schema.returns) if op.fills_argument else 0
-
-
-def _refuse_several_written(op: Op) -> None:
-    """Raise if ``op`` writes to further tensors, such as the noise of ``rrelu_with_noise_``. The
-    first one shows an element of its memory several times."""
-    n_written = len(_written_arguments(op))
-    if n_written > 1:
-        raise InplaceError(
-            f"{op.func} writes to {n_written} tensors, "
-            "and the first shows an element of its memory several times, "
-            f"as unfold and expand do. Call it on a clone.{here()}"
-        )

@@ -23,6 +23,7 @@ from ..rules.record import parameters
 from ..seam.surgery import refit
 from ..torch_private.mode_stacks import without_dispatch_to_python
 from ..torch_private.pytrees import pytree
+from ..trace.provenance import here
 from .memory_order import filled
 from .overlap import shows_twice
 
@@ -254,6 +255,59 @@ class WrittenBack(NamedTuple):
             turn(t)
 
 
+# --- written arguments ----------------------------------------------------------------------------
+
+
+def written_arguments(op: Op) -> list[tuple[int, str]]:
+    """List the arguments that ``op`` writes to, by position and name."""
+    return [
+        (i, argument.name)
+        for i, argument in enumerate(op.func._schema.arguments)
+        if argument.alias_info and argument.alias_info.is_write
+    ]
+
+
+def number_of_own_results(op: Op) -> int:
+    """Count the results of ``op`` that are no written arguments."""
+    return len(op.func._schema.returns) if op.fills_argument else 0
+
+
+def refuse_several_written(op: Op) -> None:
+    """Raise if ``op`` writes to further tensors, such as the noise of ``rrelu_with_noise_``. The
+    first one shows an element of its memory several times."""
+    n_written = len(written_arguments(op))
+    if n_written > 1:
+        raise InplaceError(
+            f"{op.func} writes to {n_written} tensors, "
+            "and the first shows an element of its memory several times, "
+            f"as unfold and expand do. Call it on a clone.{here()}"
+        )
+
+
+def run_on_copies(
+    level: FunctionalLevel,
+    op: Op,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    targets: Sequence[Any],
+) -> tuple[list[Any], list[Any]]:
+    """Run ``op``, which has no functional form, on copies of ``targets``. Return its own results,
+    and the copies."""
+    copies = [
+        [t.clone() for t in x] if isinstance(x, list) else x.clone()
+        for x in level.lowered_args(targets)
+    ]
+    copy_of = dict(zip(map(id, targets), copies, strict=True))
+    lowered = zip(args, level.lowered_args(args), strict=True)
+    results = op.func(
+        *(copy_of.get(id(a), plain) for a, plain in lowered),
+        **{name: copy_of.get(id(a), level.lowered(a)) for name, a in kwargs.items()},
+    )
+    if not number_of_own_results(op):
+        return [], copies
+    return list(results) if isinstance(results, tuple) else [results], copies
+
+
 # --- out= -----------------------------------------------------------------------------------------
 #
 # The result of the functional form is written to the tensors that the call names.
@@ -261,6 +315,8 @@ class WrittenBack(NamedTuple):
 
 class FunctionalLevel(Protocol):
     """What a functionalize level does for these functions."""
+
+    def lowered(self, a: Any) -> Any: ...
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]: ...
 
