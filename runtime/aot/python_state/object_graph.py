@@ -19,7 +19,6 @@ from __future__ import annotations
 import builtins
 import functools
 import gc
-import itertools
 import random
 import sys
 import types
@@ -59,7 +58,7 @@ from .program_code import Code, ProgramCode, computes, is_of_ours, is_of_user, m
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .trusted import RUNNERS, is_followed, is_followed_module
-from .values import MISSING, PLAIN_TENSORS, SIMPLE, attributes_of, slots_of
+from .values import MISSING, PLAIN_TENSORS, SIMPLE, attributes_of, slots_of, tensors_in
 
 LIMIT = 200_000
 """Objects of one graph."""
@@ -492,15 +491,8 @@ class ObjectGraph:
     def identities(self) -> set[int]:
         """Return the identities of the tensors that the program may compare with another by
         ``is``."""
-        pending = list(itertools.chain.from_iterable(node.singles() for node in self.nodes))
-        found = self.tensors.keys() & set(self.weak)
-        while pending:
-            x = pending.pop()
-            if isinstance(x, torch.Tensor):
-                found.add(id(x))
-            elif isinstance(x, (tuple, frozenset)):
-                pending += x
-        return found
+        named = map(id, tensors_in(x for node in self.nodes for x in node.singles()))
+        return {*named, *(self.tensors.keys() & set(self.weak))}
 
     def knows(self, x: Any) -> bool:
         """Whether ``x`` is a constant, or an object that was there before the program ran."""

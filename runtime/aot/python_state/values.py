@@ -119,3 +119,15 @@ def slot_value(slot: MemberDescriptorType, x: Any) -> Any:
         return slot.__get__(x)
     except AttributeError:
         return MISSING
+
+
+def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+    """Return the tensors among ``values`` and in their tuples and frozen sets, at any depth."""
+    found, pending = [], list(values)
+    while pending:
+        x = pending.pop()
+        if isinstance(x, torch.Tensor):
+            found.append(x)
+        elif isinstance(x, (tuple, frozenset)):
+            pending += x
+    return found

@@ -185,7 +185,7 @@ def test_a_write_to_memory_that_is_closed_over_too_names_the_write() -> None:
         return x * shared
 
     line = program.__code__.co_firstlineno + 1
-    text = refusal(lambda: jit(program)(shared))
+    text = refusal(lambda: jit(program)(shared[:]))
     assert text.endswith(f"Pass them all as arguments. It happened at {__file__}:{line}: x.add_(1)")
 
 
