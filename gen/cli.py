@@ -281,7 +281,7 @@ def schema(args: argparse.Namespace) -> int:
 
 
 def _progress(families: list[str]) -> Iterable[str]:
-    """A progress bar on a terminal, and nothing elsewhere, where it would fill a log."""
+    """Return a progress bar on a terminal, and nothing elsewhere, where it would fill a log."""
     if not sys.stderr.isatty():
         return families
     from rich.console import Console

@@ -64,7 +64,7 @@ class OverwriteError(Exception):
 
 
 def nearest(word: object, names: Iterable[str]) -> str:
-    """The name that `word` most likely stands for, or an empty string."""
+    """Return the name that `word` most likely stands for, or an empty string."""
     import difflib
 
     word = str(word)

@@ -56,7 +56,8 @@ class TimedOut(Crashed):
 
 
 def stable_part(error: BaseException) -> str:
-    """The part of a message that is the same in every sample: without values, sizes and names."""
+    """Return the part of a message that is the same in every sample: without values, sizes and
+    names."""
     first = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, Mismatch) and "largest error" in first:
         return "largest error"

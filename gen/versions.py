@@ -14,8 +14,8 @@ __all__ = ["is_for_installed", "is_for_version", "release"]
 
 @cache
 def is_for_version(specifier: str, torch: str) -> bool:
-    """Whether ``specifier`` holds for a version of torch. The build, such as ``+cpu``, does not
-    count.
+    """Return whether ``specifier`` holds for a version of torch. The build, such as ``+cpu``, does
+    not count.
 
     >>> is_for_version(">=2.14", "2.14.1+cpu"), is_for_version(">=2.14", "2.13.0")
     (True, False)
@@ -32,5 +32,5 @@ def release(text: str) -> str:
 
 
 def is_for_installed(specifier: str | None) -> bool:
-    """Whether ``specifier`` holds for the installed torch. None always holds."""
+    """Return whether ``specifier`` holds for the installed torch. None always holds."""
     return specifier is None or is_for_version(specifier, version("torch"))

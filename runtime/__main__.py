@@ -66,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _own_arguments(given: list[str]) -> int:
-    """How many of the arguments are ours: everything after the script or module belongs to it."""
+    """Return how many of the arguments are ours: everything after the script or module belongs to
+    it."""
     for i, a in enumerate(given):
         if a == "-m":
             return i + 2
@@ -93,7 +94,7 @@ def _run(program: Callable[[], Any], argv: list[str], folder: str) -> int:
 
 
 def _from_the_users_frame(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of this file and of runpy at its beginning."""
+    """Return a traceback without the frames of this file and of runpy at its beginning."""
     while trace is not None:
         frame = trace.tb_frame
         if (

@@ -79,8 +79,8 @@ def torch_differentiates() -> Iterator[str]:
 
 
 def missing() -> list[str]:
-    """The functional overloads that torch differentiates and no record here covers. In-place forms
-    follow from the functional op.
+    """Return the functional overloads that torch differentiates and no record here covers. In-place
+    forms follow from the functional op.
 
     A record that only describes how its op draws covers nothing.
     """
@@ -97,8 +97,8 @@ def missing() -> list[str]:
 
 
 def denied(records: Mapping[Any, Record] = RECORDS) -> list[str]:
-    """The overloads that torch has a formula for, although their record says that they are not
-    differentiable: their gradients would be zero without a word."""
+    """Return the overloads that torch has a formula for, although their record says that they are
+    not differentiable: their gradients would be zero without a word."""
     names = {str(f).removeprefix("aten."): r for f, r in records.items()}
     return sorted(
         name for name, r in names.items() if r.nondiff is True and not r.vjp and has_formula(name)
@@ -106,7 +106,7 @@ def denied(records: Mapping[Any, Record] = RECORDS) -> list[str]:
 
 
 def markdown() -> str:
-    """The page ``docs/coverage.md``."""
+    """Return the page ``docs/coverage.md``."""
     table = rows()
     absent = missing()
     lines = [

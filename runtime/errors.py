@@ -105,8 +105,8 @@ _LIBRARIES = tuple(str(Path(where).parent) + "/" for where in (__file__, str(tor
 
 
 def users_frame() -> tuple[FrameType, int]:
-    """The nearest frame outside of this package and torch, and its level on the stack for a warning
-    that the caller gives."""
+    """Return the nearest frame outside of this package and torch, and its level on the stack for a
+    warning that the caller gives."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame, level = frame.f_back, level + 1

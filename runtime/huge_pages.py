@@ -28,8 +28,8 @@ _PAGE = 1 << 21  # the huge pages of x86 and of most ARM kernels; of others a mu
 def empty_in_huge_pages(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """A contiguous tensor whose elements are not set. It is a plain one in a session too, where
-    ``torch.empty`` makes tensors of that."""
+    """Return a contiguous tensor whose elements are not set. It is a plain one in a session too,
+    where ``torch.empty`` makes tensors of that."""
     found: torch.Tensor = native_empty(shape, dtype=dtype, device=device)
     wrapped = type(found) is not torch.Tensor or is_functorch_wrapped(found)
     if not wrapped and found.is_cpu and found.nbytes >= LARGE and (advise := _advise()) is not None:

@@ -39,7 +39,7 @@ that is not named is low. Overloads with the same facts share a row.
 
 
 def markdown() -> str:
-    """The page: one table per family, ops by name."""
+    """Return the page: one table per family, ops by name."""
     families: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0])):
         if getattr(func, "namespace", "") == "aten":
@@ -58,7 +58,7 @@ def markdown() -> str:
 
 
 def _cells(func: OpOverload, record: Record) -> tuple[str, ...]:
-    """The columns after the first."""
+    """Return the columns after the first."""
     known = op_of(func).arg_names
     vjp = (
         _table(record.vjp, known) if record.vjp else "none needed" if record.nondiff is True else ""
@@ -125,7 +125,7 @@ def _batch(rule: Callable[..., Any] | None) -> str:
 
 
 def _code(formula: Callable[..., Any] | None) -> str:
-    """A formula for a cell: its source, or the name of its function."""
+    """Return a formula for a cell: its source, or the name of its function."""
     return "" if formula is None else f"`{source(formula)}`".replace("|", "\\|")
 
 
@@ -187,7 +187,7 @@ class _Replaced(ast.NodeTransformer):
 
 @functools.cache
 def _lambdas(path: str) -> dict[int, list[ast.Lambda]]:
-    """The lambdas of a file, by the line where they begin."""
+    """Return the lambdas of a file, by the line where they begin."""
     found: dict[int, list[ast.Lambda]] = defaultdict(list)
     for node in ast.walk(ast.parse(Path(path).read_text("utf-8"))):
         if isinstance(node, ast.Lambda):
@@ -196,8 +196,8 @@ def _lambdas(path: str) -> dict[int, list[ast.Lambda]]:
 
 
 def _body(code: CodeType) -> ast.expr | None:
-    """What the lambda with this code returns: the smallest body on its line in which all of its
-    instructions lie."""
+    """Return what the lambda with this code returns: the smallest body on its line in which all of
+    its instructions lie."""
     places = [
         (start, first, end, last)
         for start, end, first, last in code.co_positions()

@@ -149,8 +149,8 @@ class Campaign:
         )
 
     def _passes(self, check: Check, cell: Cell) -> bool:
-        """Whether the cell passes on the target without faults. Only then is its
-        failure a catch."""
+        """Return whether the cell passes on the target without faults. Only then is its failure a
+        catch."""
         key = (check.file, check.name, cell.id)
         if key not in self._honest:
             self._honest[key] = run_cell(self.target, check, cell, self.device).outcome == "passed"
@@ -158,7 +158,7 @@ class Campaign:
 
 
 def _runs(where: str, check: Check, cell: Cell) -> bool:
-    """Whether the cell runs the transform in which the fault sits."""
+    """Return whether the cell runs the transform in which the fault sits."""
     if WHERE[where] not in check.stages:
         return False
     of = dict(cell.axes).get("of")
@@ -166,7 +166,8 @@ def _runs(where: str, check: Check, cell: Cell) -> bool:
 
 
 def _may_change(kind: str, cell: Cell) -> bool:
-    """Whether the fault can change a value of this dtype by more than the dtype's tolerance."""
+    """Return whether the fault can change a value of this dtype by more than the dtype's
+    tolerance."""
     if kind == "conjugate":
         return cell.dtype.startswith("complex")
     if kind == "factor":

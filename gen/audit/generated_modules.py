@@ -50,7 +50,7 @@ class Check:
 
 
 def load_modules(folder: Path) -> list[Check]:
-    """Every check of every `test_*.py` in `folder`, in the order of files and lines."""
+    """Return every check of every `test_*.py` in `folder`, in the order of files and lines."""
     files = sorted(folder.glob("test_*.py"))
     if not files:
         raise FileNotFoundError(f"{folder}: no generated modules; run `python -m gen generate`")
@@ -73,7 +73,7 @@ def _checks(file: Path) -> list[Check]:
 
 
 def run_cell(target: Target, check: Check, cell: Cell, device: str) -> Verdict:
-    """The verdict that a run of the matrix would give for the cell."""
+    """Return the verdict that a run of the matrix would give for the cell."""
     settings = _settings(target.name, device)
     entries = {
         name: entry for name, entry in check.family.entries(cell).items() if entry.active(settings)
@@ -90,7 +90,7 @@ def _settings(target: str, device: str) -> Settings:
 
 
 def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
-    """The cells of a tier that can run a rule, by key: those whose pipeline has a stage."""
+    """Return the cells of a tier that can run a rule, by key: those whose pipeline has a stage."""
     return {
         f"{check.file}::{check.name}[{cell.id}]": (check, cell)
         for check in checks

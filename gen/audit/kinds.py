@@ -83,7 +83,8 @@ KINDS: dict[str, Callable[[Tensors], Tensors]] = {
 
 
 def differs(a: Any, b: Any) -> bool:
-    """Whether two results, tuples of plain tensors, differ in any element. NaN equals NaN."""
+    """Return whether two results, tuples of plain tensors, differ in any element. NaN equals
+    NaN."""
     if isinstance(a, tuple | list):
         return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor):

@@ -216,8 +216,8 @@ class Planted:
         return self._outermost(lambda: self._corrupt(of, honest()))
 
     def _captured(self, capture: Callable[[], _Result]) -> tuple[_Result, _Result]:
-        """A program captured honestly, and one captured with the fault inside. They are the same if
-        the fault is outside the program."""
+        """Return a program captured honestly, and one captured with the fault inside. They are the
+        same if the fault is outside the program."""
         if self.where in ("trace", "joint") or self.differed:
             with self._inside(honest=False):
                 captured = capture()

@@ -65,8 +65,8 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
 
 
 def content(fingerprint: str, modules: Path) -> str:
-    """A digest of the target, the generated modules, the code that runs them, and
-    torch's version."""
+    """Return a digest of the target, the generated modules, the code that runs them, and torch's
+    version."""
     digest = hashlib.sha256(f"{fingerprint} {version('torch')}".encode())
     package = Path(gen.checks.__file__).parents[1]
     rooms = ("checks", "reference", "run", "samples", "scripts", "targets")
@@ -118,13 +118,13 @@ class Map:
 
 
 def op_of(key: str) -> str:
-    """The op of a cell's key."""
+    """Return the op of a cell's key."""
     return key.split("[")[1].split("-")[0]
 
 
 def _packed(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
-    """The file's content. Names of rules are numbers and sets of kinds are bits, because both
-    repeat by the hundred thousand."""
+    """Return the file's content. Names of rules are numbers and sets of kinds are bits, because
+    both repeat by the hundred thousand."""
     reached = [reach for reach in cells.values() if reach is not None]
     names = {
         name: number

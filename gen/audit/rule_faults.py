@@ -62,8 +62,8 @@ class Rules:
                 self._running.setdefault(name, []).append(reach)
 
     def kinds(self, rule: Rule) -> list[str]:
-        """The kinds of fault that would change a result in a cell. For a rule that no cell runs,
-        the first kind of its part."""
+        """Return the kinds of fault that would change a result in a cell. For a rule that no cell
+        runs, the first kind of its part."""
         running = self._running.get(rule.name)
         if not running:
             return [rule.kinds[0]]
@@ -122,8 +122,8 @@ class Rules:
         return (_in_turn(showing) + _in_turn(hidden))[:CELLS]
 
     def related(self, rule: Rule, ops: Iterable[str]) -> set[str]:
-        """The ops of `ops` whose cells may run the rule: they run another rule of its op, or have
-        its name in theirs."""
+        """Return the ops of `ops` whose cells may run the rule: they run another rule of its op, or
+        have its name in theirs."""
         running = {
             op_of(reach.key)
             for name, some in self._running.items()

@@ -77,8 +77,8 @@ OTHER = frozenset(
 
 
 def cast_by_hand(low: torch.dtype, sample: Sample, *values: Any) -> Values:
-    """The op with the casts that autocast to `low` makes. Raises Unsuitable for an op
-    that is in no list."""
+    """Return the op with the casts that autocast to `low` makes. Raises Unsuitable for an op that
+    is in no list."""
     name = sample.op.name
     if name in LOWER:
         given = tuple(_rounded(x, low) if x.is_floating_point() else x for x in values)

@@ -24,7 +24,7 @@ ERRORS = (ValueError, IndexError, RuntimeError, TypeError)
 
 
 def around(program: Program, in_dims: Dims, batch: str) -> tuple[Program, Dims]:
-    """The function to map, and where its inputs are batched.
+    """Return the function to map, and where its inputs are batched.
 
     ``out_dims``: it also returns its unbatched inputs, which are the same for every entry.
     ``negative``: dimensions count from the end."""
@@ -62,8 +62,8 @@ def changed(inner: Program, mapped: Program, in_dims: Dims, batch: str) -> Progr
 
 
 def _out_dim(place: int, rank: int) -> int:
-    """A place for the batch in an output of this rank: the end, the middle and the front in turn,
-    counted from either side."""
+    """Return a place for the batch in an output of this rank: the end, the middle and the front in
+    turn, counted from either side."""
     return (-1, min(1, rank), -rank - 1, rank)[place % 4]
 
 

@@ -139,8 +139,8 @@ Choice = Callable[[Sequence[Tensor]], list[InDims]]
 def choices(
     stages: Sequence[str], first: bool, turn: int, written: Collection[int], fewest: bool = False
 ) -> list[Choice]:
-    """The patterns of a sample: each item maps the inputs of a vmap stage to the
-    patterns to try there.
+    """Return the patterns of a sample: each item maps the inputs of a vmap stage to the patterns to
+    try there.
 
     `written`: places of the inputs that the op writes to. They must be batched if another input is.
     `fewest`: one pattern, for programs that cost more than a call.

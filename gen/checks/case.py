@@ -295,8 +295,8 @@ class Case:
     def _samples(
         self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]
     ) -> tuple[list[Sample], list[Sample]]:
-        """The samples to run, and a few more for the case that these compare nothing, or only
-        zeros with zeros."""
+        """Return the samples to run, and a few more for the case that these compare nothing, or
+        only zeros with zeros."""
         dtype = getattr(torch, self.dtype)
         # samples of meta are made on the CPU
         device = "cpu" if self.device == "meta" else self.device
@@ -317,7 +317,7 @@ class Case:
         return choice.pick(pool, more, limit, every=self.all_samples)
 
     def _settings(self, dtype: torch.dtype, device: str) -> list[Sample]:
-        """The further calls that the row names for checks at degenerate points."""
+        """Return the further calls that the row names for checks at degenerate points."""
         if not self.row.get("settings"):
             return []
         return candidates(
@@ -506,8 +506,8 @@ class Case:
     def _shown(
         self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]
     ) -> list[tuple[int, Sample]]:
-        """The samples that a tool shows, with their numbers. If it asks for one, that may
-        be of the reserve."""
+        """Return the samples that a tool shows, with their numbers. If it asks for one, that may be
+        of the reserve."""
         chosen, reserve = self._samples(pipeline, words, axes)
         self._require_sample(len(chosen) + len(reserve))
         numbered = list(enumerate([*chosen, *reserve]))
@@ -658,8 +658,8 @@ _REFUSED = ("ill_formed", "out_of_range", "no_index")
 
 
 def _asks_beside_values(axes: Mapping[str, str], words: Sequence[str]) -> bool:
-    """Whether a case is about something other than the values of an op, such as its memory, a mode
-    around it or the batch."""
+    """Return whether a case is about something other than the values of an op, such as its memory,
+    a mode around it or the batch."""
     return (
         OF_ITSELF.issuperset(words)
         or axes["form"] in forms.BESIDE

@@ -60,8 +60,8 @@ class Known:
     atol: float | None = None
 
     def active(self, settings: Settings) -> bool:
-        """Whether target, device, torch version and CPU match the entry. A condition that it leaves
-        out always matches."""
+        """Return whether target, device, torch version and CPU match the entry. A condition that it
+        leaves out always matches."""
         return (
             (self.target is None or fnmatchcase(settings.target, self.target))
             and (self.device is None or fnmatchcase(settings.device.split(":")[0], self.device))
@@ -73,8 +73,8 @@ class Known:
         return self.until is not None and today > datetime.date.fromisoformat(self.until)
 
     def expects(self, error: BaseException) -> bool:
-        """Whether `error` is the exception of this xfail: class or base class by plain or qualified
-        name, message by search."""
+        """Return whether `error` is the exception of this xfail: class or base class by plain or
+        qualified name, message by search."""
         names = {
             name
             for cls in type(error).__mro__
@@ -88,7 +88,7 @@ class Known:
         return f"{self.raises}({self.match!r})" if self.match is not None else str(self.raises)
 
     def where(self) -> str:
-        """The reason and the source line of the entry, for a person who looks for it."""
+        """Return the reason and the source line of the entry, for a person who looks for it."""
         return f"«{self.reason}»" + (f" ({self.source})" if self.source else "")
 
 
@@ -108,7 +108,7 @@ def known(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> Known:
-    """One entry of a module's `known` table. Its error lists every mistake at once."""
+    """Return one entry of a module's `known` table. Its error lists every mistake at once."""
     entry = Known(
         kind, reason, target, device, torch, cpu, raises, match, link, until, source, rtol, atol
     )

@@ -91,7 +91,7 @@ def run_target(
     sample: Sample,
     under: str = "",
 ) -> Outputs:
-    """The program's results over `target`, run inside of the mode that `under` names.
+    """Return the program's results over `target`, run inside of the mode that `under` names.
 
     Warnings that the plain op gives too are ignored, with symbols in place of numbers, as a trace
     warns of symbolic sizes. So are warnings of kernels about speed, deprecation and buffers, which
@@ -115,8 +115,8 @@ def run_target(
 
 
 def _plain(target: Target, found: Any) -> Outputs:
-    """The results as a tuple. Raises TypeError if one is no tensor of torch, which nothing could
-    be compared with."""
+    """Return the results as a tuple. Raises TypeError if one is no tensor of torch, which nothing
+    could be compared with."""
     for place, x in enumerate(found):
         if not isinstance(x, torch.Tensor):
             kind = f"{type(x).__module__}.{type(x).__qualname__}"
@@ -218,7 +218,7 @@ class Comparison:
             raise Mismatch(f"{self.label}: {mismatch}") from None
 
     def _needs_values(self) -> bool:
-        """Whether the reference itself fails on tensors of the meta device."""
+        """Return whether the reference itself fails on tensors of the meta device."""
         try:
             self.program.on_reference(_on_meta)
         except Exception:  # kernels, formulas and loops that read a value raise different errors

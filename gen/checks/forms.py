@@ -45,7 +45,7 @@ BESIDE = MAY_REFUSE | {"out_view", "reloaded"}
 
 
 def is_refusal(form: str, error: Exception) -> bool:
-    """Whether an op may say this of its buffer, instead of an answer."""
+    """Return whether an op may say this of its buffer, instead of an answer."""
     return (
         form in MAY_REFUSE
         and isinstance(error, RuntimeError)
@@ -54,8 +54,8 @@ def is_refusal(form: str, error: Exception) -> bool:
 
 
 def programs(sample: Sample, form: str, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """The op in `form`, as programs to transform. A reference runs the functional op instead.
-    Raises Unsuitable if there is no program."""
+    """Return the op in `form`, as programs to transform. A reference runs the functional op
+    instead. Raises Unsuitable if there is no program."""
     return _FORMS[form](sample, inputs)
 
 
@@ -66,8 +66,8 @@ def _program(
     call: Callable[..., Any],
     plain: Callable[..., Any] | None = None,
 ) -> Program:
-    """A program that runs `call` on a target and `plain` on a reference. Inputs after the sample's
-    own are buffers, not differentiable."""
+    """Return a program that runs `call` on a target and `plain` on a reference. Inputs after the
+    sample's own are buffers, not differentiable."""
     flags = (*sample.differentiable, *(False for _ in inputs[len(sample.differentiable) :]))
 
     def over(target: Target) -> Any:
@@ -86,7 +86,7 @@ def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     program = _program(sample, inputs, sample.op.name, sample)
 
     def over(target: Target) -> Flat:
-        """The op in torch, its definition, or the target's own implementation of it."""
+        """Return the op in torch, its definition, or the target's own implementation of it."""
         if isinstance(target, (Exact, Definite, Standard)):
             return target.root
         implementation = getattr(target, "op", None)
@@ -158,8 +158,8 @@ def _out_view(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """A buffer all of whose elements are one, which holds a right answer only if
-    that is one number."""
+    """Return a buffer all of whose elements are one, which holds a right answer only if that is one
+    number."""
     variant, raw, _ = _for_out(sample, inputs)
     if not isinstance(raw, Tensor) or raw.numel() < 2:
         raise Unsuitable(f"{sample.description}: one element overlaps with none")
@@ -173,8 +173,8 @@ def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program
 
 
 def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """A buffer that begins one element after the first input that has its dtype, in
-    the same memory."""
+    """Return a buffer that begins one element after the first input that has its dtype, in the same
+    memory."""
     variant, raw, _ = _for_out(sample, inputs)
     place = next(
         (
@@ -202,7 +202,7 @@ def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """A buffer that has half of the elements, as a view of the first elements of a longer
+    """Return a buffer that has half of the elements, as a view of the first elements of a longer
     tensor."""
     variant, raw, _ = _for_out(sample, inputs)
     if not isinstance(raw, Tensor) or raw.numel() < 2:
@@ -250,7 +250,7 @@ def _inplace_variant(sample: Sample) -> Callable[..., Any]:
 
 
 def _same_inplace_variant(sample: Sample) -> Callable[..., Any]:
-    """The in-place variant, for a comparison with the op itself."""
+    """Return the in-place variant, for a comparison with the op itself."""
     if sample.facts.random:
         raise Unsuitable("the op draws random numbers: its in-place variant draws others")
     return _inplace_variant(sample)
@@ -316,8 +316,8 @@ def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """The results after a round trip through a file, and their strides, which must be
-    those of the results."""
+    """Return the results after a round trip through a file, and their strides, which must be those
+    of the results."""
 
     def call(*values: Any) -> Values:
         results = sample(*values)
@@ -341,7 +341,7 @@ def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _autocast(low: torch.dtype, sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """The op under autocast. The reference casts inputs and results as
+    """Return the op under autocast. The reference casts inputs and results as
     :mod:`gen.checks.autocasting` says."""
 
     def call(*values: Any) -> Values:
@@ -399,7 +399,7 @@ def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]
 
 
 def _special(sample: Sample) -> list[tuple[str, tuple[Tensor, ...]]]:
-    """The special points that the definition has: that the op refuses one is a failure."""
+    """Return the special points that the definition has: that the op refuses one is a failure."""
     made = special_points.fillings(sample)
     if not made:
         raise Unsuitable(f"special: {sample.description} has no such points")

@@ -138,8 +138,8 @@ def _renumbered(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], Non
 
 
 def _masks(variant: Variant, form: str) -> list[tuple[bool, ...]]:
-    """The choices of batched inputs: all; only the changed one; or only the first, to which an
-    in-place op writes."""
+    """Return the choices of batched inputs: all; only the changed one; or only the first, to which
+    an in-place op writes."""
     places = range(len(variant.inputs))
     masks = [
         tuple(True for _ in places),
@@ -200,8 +200,8 @@ def _looped(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
 
 
 def attempt(sample: Sample, run: Callable[[], Any]) -> tuple[Tensor, ...] | Exception:
-    """The result or the exception, of any class: kernels, decompositions and Python
-    raise different ones."""
+    """Return the result or the exception, of any class: kernels, decompositions and Python raise
+    different ones."""
     with seeded(sample.seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -167,7 +167,7 @@ def _compiled(sample: Sample, root: Program, stage: str, axes: Mapping[str, str]
 
 
 def _plain(sample: Sample, root: Program, stages: Sequence[str]) -> Program:
-    """The pipeline without vmap. All checks that contain it share it."""
+    """Return the pipeline without vmap. All checks that contain it share it."""
     program = root
     for end in range(1, len(stages) + 1):
         key = ("program", id(root), tuple(stages[:end]))
@@ -215,7 +215,7 @@ def _branches(
 
 
 def _reference_outputs(program: Program) -> Any:
-    """The reference's result of the last stage. It is stored with the program that is
+    """Return the reference's result of the last stage. It is stored with the program that is
     compared with it."""
     return program.on_reference()
 

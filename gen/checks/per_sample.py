@@ -53,8 +53,8 @@ def gradients(program: Program, axes: Mapping[str, str]) -> Program:
 
 
 def answers(program: Program, axes: Mapping[str, str]) -> Program:
-    """What axis ``of`` asks of the per-sample gradients of `program`, from cotangents in the layout
-    of axis ``cotangents``."""
+    """Return what axis ``of`` asks of the per-sample gradients of `program`, from cotangents in the
+    layout of axis ``cotangents``."""
     place, params, kept = _parts(program, every=True)
     of, layout, each = (
         axes["of"],
@@ -106,7 +106,7 @@ def answers(program: Program, axes: Mapping[str, str]) -> Program:
 
 
 def _parts(program: Program, every: bool = False) -> tuple[int, list[int], list[int]]:
-    """Which input is the batch, which ones are parameters, and which outputs have gradients.
+    """Return which input is the batch, which ones are parameters, and which outputs have gradients.
     `every`: any input may be the batch."""
     active = program.active_inputs
     for place, x in enumerate(program.inputs):
@@ -121,7 +121,7 @@ def _parts(program: Program, every: bool = False) -> tuple[int, list[int], list[
 
 
 def _with_cotangents(out: Any, layout: str) -> Any:
-    """A function of `out` whose backward pass gives a cotangent in this layout to `out`. No
+    """Return a function of `out` whose backward pass gives a cotangent in this layout to `out`. No
     sample meets another."""
     if out.is_complex():  # the square alone would not depend on the angle
         out = torch.view_as_real(out) + 1
@@ -135,8 +135,8 @@ def _with_cotangents(out: Any, layout: str) -> Any:
 
 
 def _bound(f: Flat, inputs: Sequence[Tensor], place: int, params: Sequence[int]) -> float:
-    """A bound between the norms of the samples, so that some gradients are clipped and others are
-    not. Raises Unsuitable if all are 0."""
+    """Return a bound between the norms of the samples, so that some gradients are clipped and
+    others are not. Raises Unsuitable if all are 0."""
     norms: Tensor = Loop().per_sample_answer(
         f, inputs[place], [inputs[p] for p in params], of="norms", given=None, each=False
     )[0]
@@ -154,8 +154,8 @@ def _directions(shapes: Sequence[torch.Size], seed: int) -> list[Tensor]:
 def _of_projections(
     project: Callable[[Flat, Tensor], Tensor], f: Flat, batch: Tensor, params: Sequence[Tensor]
 ) -> Values:
-    """The gradients of the samples of `f`, as the projections tell them, and the norms of the rows
-    of the projection's matrix.
+    """Return the gradients of the samples of `f`, as the projections tell them, and the norms of
+    the rows of the projection's matrix.
 
     A projection is a linear map, of which only the target knows the matrix. Its rows are the
     projections of gradients with one entry each, of which there are fewer than columns. So the

@@ -257,8 +257,8 @@ def _captured(stage: str, program: Program, dynamic: bool, layout: str, jitted: 
 
 
 def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
-    """Whether a graph is for these values. make_fx notes conditions on sizes in ``shape_env``, and
-    leaves it to its caller to ask."""
+    """Return whether a graph is for these values. make_fx notes conditions on sizes in
+    ``shape_env``, and leaves it to its caller to ask."""
     shape_env = getattr(replay, "shape_env", None)
     if shape_env is None:
         return True
@@ -326,7 +326,7 @@ def other_values(program: Program) -> tuple[Tensor, ...]:
 
 
 def _variation(program: Program) -> int | None:
-    """The number of a variation of the inputs that the reference accepts."""
+    """Return the number of a variation of the inputs that the reference accepts."""
     for variation in VARIATIONS:
         outputs = _accepted(program, tuple(vary(x, 1, variation) for x in program.inputs))
         if outputs is not None and all(
@@ -357,7 +357,7 @@ def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Te
 
 
 def _doubling(program: Program, least: int = 2) -> int | None:
-    """A size n >= `least` such that the reference accepts 2n in its place."""
+    """Return a size n >= `least` such that the reference accepts 2n in its place."""
     sizes = sorted(
         {size for x in program.inputs for size in x.shape if size >= least}, reverse=True
     )

@@ -46,15 +46,15 @@ class Grammar(Protocol):
     """A row: how a program comes to its state."""
 
     def text(self, holder: str, change: str, moment: str) -> str:
-        """The text of a program."""
+        """Return the text of a program."""
         ...
 
     def programs(self, moment: str) -> list[tuple[str, str]]:
-        """The holder and the change of each program at a moment."""
+        """Return the holder and the change of each program at a moment."""
         ...
 
     def calls(self, moment: str) -> str:
-        """A letter for each step of the caller: `programs/state/moments.py` has them."""
+        """Return a letter for each step of the caller: `programs/state/moments.py` has them."""
         ...
 
 
@@ -85,7 +85,7 @@ class ProgramModule:
         return ""
 
     def state(self) -> Any:
-        """A description of the state."""
+        """Return a description of the state."""
         try:
             return describe(self.module.look())
         except Exception as error:
@@ -245,7 +245,7 @@ def _altering(module: ProgramModule) -> Callable[[Tensor], Tensor]:
 
 
 def _outcome(f: Callable[..., Any], *arguments: Any) -> Any:
-    """What a call returns, or the exception that it raises."""
+    """Return what a call returns, or the exception that it raises."""
     try:
         return f(*arguments)
     except Exception as error:
@@ -261,15 +261,15 @@ def _in_thread(alter: Callable[[], str]) -> str:
 
 
 def names_line_of(file: str, error: Exception) -> bool:
-    """Whether the traceback, the message or a note shows a line of ``file``."""
+    """Return whether the traceback, the message or a note shows a line of ``file``."""
     texts = (str(error), *getattr(error, "__notes__", ()))
     frames = traceback.extract_tb(error.__traceback__)
     return any(frame.filename == file for frame in frames) or any(f"{file}:" in t for t in texts)
 
 
 def describe(x: Any, depth: int = 0) -> Any:
-    """What an object is, as values that are equal for equal objects of two modules. ``1``, ``1.0``
-    and ``True`` differ, and so do two orders of a dictionary."""
+    """Return what an object is, as values that are equal for equal objects of two modules. ``1``,
+    ``1.0`` and ``True`` differ, and so do two orders of a dictionary."""
     kind = type(x)
     if x is None or kind in (bool, int, float, complex, str, bytes):
         return (kind.__name__, repr(x))

@@ -135,13 +135,13 @@ def _looped(sample: Sample, variant: Variant) -> Answer:
 
 
 def _mapped(target: Target, sample: Sample, variant: Variant) -> Answer:
-    """The variant and the sample as a batch of two, in memory one after the other."""
+    """Return the variant and the sample as a batch of two, in memory one after the other."""
     batch = tuple(torch.stack(pair) for pair in zip(variant.inputs, sample.inputs, strict=True))
     return attempt(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
 
 
 def _tried(sample: Sample, f: Callable[..., object], inputs: Inputs) -> Answer:
-    """What becomes of `f` on copies of `inputs`: see :func:`.illformed.attempt`."""
+    """Return what becomes of `f` on copies of `inputs`: see :func:`.illformed.attempt`."""
     return attempt(sample, lambda: f(*_copies(inputs)))
 
 

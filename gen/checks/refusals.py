@@ -42,7 +42,7 @@ def assert_named(sample: Sample, error: Exception) -> None:
 
 
 def names_line(sample: Sample, error: Exception) -> bool:
-    """Whether the traceback, the message or a note shows a line of the program's folder."""
+    """Return whether the traceback, the message or a note shows a line of the program's folder."""
     folder = Path(inspect.getsourcefile(sample.op.call) or ".").parent
     frames = traceback.extract_tb(error.__traceback__)
     texts = (str(error), *getattr(error, "__notes__", ()))

@@ -79,8 +79,8 @@ class Row:
 def op(
     name: str, smoke: str = "", default: str = "", full: str = "", all: str = "", known: str = ""
 ) -> Row:
-    """One op of a check. Each tier runs its own words and those of the tiers before it. `all`: the
-    cells that reduction drops."""
+    """Return one op of a check. Each tier runs its own words and those of the tiers before it.
+    `all`: the cells that reduction drops."""
     if not _NAME.fullmatch(name):
         raise TableError(
             f"op({name!r}): an op is named by a dotted name, as torch.nn.functional.conv2d"
@@ -140,8 +140,8 @@ class Cells:
                     yield _cell(row.name, dtype, names, complete(spoken, names), own, row.known)
 
     def named(self, case: str) -> Cell | None:
-        """The cell with the id `case`, whether a tier has it or not; None if no cell of the check
-        can have that id."""
+        """Return the cell with the id `case`, whether a tier has it or not; None if no cell of the
+        check can have that id."""
         name, _, word = case.partition("-")
         dtype, *spoken = word.split("-")
         values = complete(spoken, [axis for axis, _ in self.axes])
@@ -193,7 +193,8 @@ def cases(
 
 
 def cells_of(test: object) -> Cells | None:
-    """The table that `cases` attached to `test`, or None for a test outside of the matrix."""
+    """Return the table that `cases` attached to `test`, or None for a test outside of the
+    matrix."""
     found = getattr(test, "matrix_cells", None)
     return found if isinstance(found, Cells) else None
 
@@ -248,8 +249,8 @@ class Family:
     timeout: float | None = None
 
     def limit(self, op: str, cells: Cells) -> float | None:
-        """The seconds that a cell of `op` may take, by its row, its check or its
-        family, in this order."""
+        """Return the seconds that a cell of `op` may take, by its row, its check or its family, in
+        this order."""
         of_op: float | None = self.ops.get(op, {}).get("timeout")
         return next(
             (seconds for seconds in (of_op, cells.timeout, self.timeout) if seconds is not None),
@@ -257,7 +258,7 @@ class Family:
         )
 
     def entries(self, cell: Cell) -> dict[str, Known]:
-        """The known entries written on the line of `cell`, by name."""
+        """Return the known entries written on the line of `cell`, by name."""
         missing = [name for name in cell.known if name not in self.known]
         if missing:
             raise TableError(
@@ -273,7 +274,7 @@ def family(
     known: Mapping[str, Known] | None = None,
     timeout: float | None = None,
 ) -> Family:
-    """The module-wide table. A generated module calls this once, as `FAMILY`."""
+    """Return the module-wide table. A generated module calls this once, as `FAMILY`."""
     for op_name, row in (ops or {}).items():
         if not isinstance(row, Mapping):
             raise TableError(f"family({name!r}): ops[{op_name!r}] is not a mapping")

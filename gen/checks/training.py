@@ -152,7 +152,7 @@ def _repeated(x: Tensor, times: int) -> Tensor:
 def _outputs(
     program: Program, given: Sequence[Tensor], data: Sequence[int]
 ) -> tuple[Tensor, ...] | None:
-    """The results of the reference for other data; None if it refuses them."""
+    """Return the results of the reference for other data; None if it refuses them."""
     at = dict(zip(data, given, strict=True))
     reference = Loop()
     try:
@@ -187,7 +187,7 @@ def _train(
     jitted: bool,
     leaves: Sequence[Any],
 ) -> list[Named]:
-    """The steps, and what each leaves behind."""
+    """Return the steps, and what each leaves behind."""
     t = Trainer(Model(f, leaves), OPTIMIZERS[optimizer], data)
     # a lock, since a replay would repeat what the step does to another object
     ran = threading.Lock()

@@ -31,7 +31,7 @@ class Selection:
     ids: frozenset[str] = frozenset()
 
     def narrowed(self) -> str:
-        """What narrows the run, in words; empty if it takes every cell of its tier."""
+        """Return what narrows the run, in words; empty if it takes every cell of its tier."""
         kinds = {
             "--op": self.op,
             "--check": self.check,
@@ -41,7 +41,7 @@ class Selection:
         return " ".join(f"{name} {' '.join(globs)}" for name, globs in kinds.items() if globs)
 
     def _few_ids(self) -> list[str]:
-        """The ids, or their number and a digest, which tells them from others as well."""
+        """Return the ids, or their number and a digest, which tells them from others as well."""
         ids = sorted(self.ids)
         if len(ids) <= _SHOWN:
             return ids
@@ -91,7 +91,7 @@ def groups(
 
 
 def _line(cells: Mapping[str, Sequence[Cell]]) -> list[tuple[str, Cell]]:
-    """The cells of a module, op after op."""
+    """Return the cells of a module, op after op."""
     return sorted(
         ((name, cell) for name, of_check in cells.items() for cell in of_check),
         key=lambda one: one[1].op,

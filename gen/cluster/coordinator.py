@@ -31,13 +31,13 @@ class Pool(Protocol):
     """Workers, however many there are at the moment."""
 
     def room(self) -> int:
-        """How many groups to have out at a time."""
+        """Return how many groups to have out at a time."""
 
     def submit(self, key: int, group: Group) -> None:
         """Hand out a group. Something comes of each key once."""
 
     def finished(self, seconds: float) -> Sequence[tuple[int, Answer | Lost]]:
-        """What came of groups. Waits for the first for at most `seconds`."""
+        """Return what came of groups. Waits for the first for at most `seconds`."""
 
 
 class Sink(Protocol):

@@ -61,7 +61,7 @@ class Group:
     cells: tuple[tuple[str, Cell], ...]
 
     def nodes(self) -> list[str]:
-        """The pytest ids of the cells."""
+        """Return the pytest ids of the cells."""
         return [f"{self.module}::{function}[{cell.id}]" for function, cell in self.cells]
 
     def split(self, parts: int) -> list[Group]:
@@ -85,7 +85,7 @@ class Answer:
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on every machine of a run, beside its modules."""
+    """Return what must be the same on every machine of a run, beside its modules."""
     return {
         "code": _digest_of_code(),
         "torch": version("torch"),
@@ -103,7 +103,8 @@ def _digest_of_code() -> str:
 
 
 def differences(job: Job, modules: Sequence[Module], own: Mapping[str, str]) -> list[str]:
-    """How a worker with these modules and versions differs from the coordinator, in words."""
+    """Return how a worker with these modules and versions differs from the coordinator, in
+    words."""
     found = {module.name: module.digest for module in modules}
     lines = [
         f"{name} {own.get(name)}, not {wanted}"
@@ -120,5 +121,5 @@ def differences(job: Job, modules: Sequence[Module], own: Mapping[str, str]) -> 
 
 
 def resource_of(device: str) -> str:
-    """The resource that a Dask worker declares to get cells of a device."""
+    """Return the resource that a Dask worker declares to get cells of a device."""
     return "CPU" if device in ("cpu", "meta") else "GPU"

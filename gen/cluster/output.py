@@ -64,7 +64,7 @@ class Output:
         return len(self._before)
 
     def has(self, node: str) -> bool:
-        """Whether an earlier run had the cell."""
+        """Return whether an earlier run had the cell."""
         if not self._before:
             return False
         number = _number(node)
@@ -104,7 +104,7 @@ class Output:
         return sum(self.counts[outcome] for outcome in _FAILED)
 
     def failed(self) -> bool:
-        """Whether a cell failed, or none passed."""
+        """Return whether a cell failed, or none passed."""
         return bool(self.failing) or not (self.counts["passed"] or self.counts["xfailed"])
 
     def _count(self, node: str, outcome: str) -> None:

@@ -84,8 +84,8 @@ class Server:
     def run(
         self, module: str, function: str, cell: Cell
     ) -> tuple[str, str, list[str], dict[str, str]]:
-        """The outcome of a cell, its line of the results file, the entries that happened, and the
-        active ones not told before."""
+        """Return the outcome of a cell, its line of the results file, the entries that happened,
+        and the active ones not told before."""
         loaded = self._module(module)
         test, family, check = (
             getattr(loaded, function),
@@ -127,7 +127,7 @@ class Server:
         return result.outcome, line_of(result), facts["entries"], told
 
     def _module(self, name: str) -> Any:
-        """The imported module. The last one stays, for groups come module after module."""
+        """Return the imported module. The last one stays, for groups come module after module."""
         if name not in self._modules:
             self._modules.clear()
             self._modules[name] = imported(self._root / name)

@@ -64,7 +64,7 @@ class Process:
         self._connection.send(group)
 
     def receive(self) -> Any:
-        """What came of the next cell. Raises EOFError if the process has ended."""
+        """Return what came of the next cell. Raises EOFError if the process has ended."""
         try:
             return self._connection.recv()
         except OSError as error:
@@ -133,7 +133,7 @@ def run_group(job: Job, group: Group) -> Answer:
 
 
 def _taken(job: Job) -> Process:
-    """A process that is idle, or a new one. Those of other jobs end."""
+    """Return a process that is idle, or a new one. Those of other jobs end."""
     _end([process for process in _idle if process.job != job])
     with _lock:
         found = _idle.pop() if _idle else None
@@ -155,7 +155,7 @@ def _end(processes: list[Process]) -> None:
 
 
 def died(module: str, function: str, cell: Cell, why: str) -> str:
-    """The line of a cell that took the process with it that was to report it."""
+    """Return the line of a cell that took the process with it that was to report it."""
     family, check = Path(module).stem.removeprefix("test_"), function.removeprefix("test_")
     node = f"{module}::{function}[{cell.id}]"
     return line_of(

@@ -52,8 +52,8 @@ def _read(case: str, check: str | None) -> tuple[str, str | None]:
 
 
 def case_of(plan: Plan, case: str, check: str | None) -> tuple[int, Column]:
-    """The op and the column of a case, by its pytest id, or by its own id and a check. The error
-    says what is unknown."""
+    """Return the op and the column of a case, by its pytest id, or by its own id and a check. The
+    error says what is unknown."""
     case, check = _read(case, check)
     op = _op(plan, case.split("-")[0])
     if check is None:
@@ -96,7 +96,7 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
 
 
 def _overview(plan: Plan, op: int, case: str) -> int:
-    """One line for each check that has the case, or could have it."""
+    """Return one line for each check that has the case, or could have it."""
     found = False
     for check in plan.loaded.matrix.checks:
         values = tuple(case.split("-")[1:])

@@ -78,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def files(package: str, required: str) -> dict[str, str]:
-    """The files of a new project: relative path -> text. ``required``: the line of requirements.txt
-    for this distribution."""
+    """Return the files of a new project: relative path -> text. ``required``: the line of
+    requirements.txt for this distribution."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -100,7 +100,7 @@ def files(package: str, required: str) -> dict[str, str]:
 
 
 def requirement() -> str:
-    """How pip installs this distribution as it is installed here (PEP 610)."""
+    """Return how pip installs this distribution as it is installed here (PEP 610)."""
     distribution = metadata.distribution(DISTRIBUTION)
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if not origin:

@@ -123,7 +123,7 @@ def _case(plan: Plan, index: int, position: int, known: list[str]) -> dict[str, 
 
 
 def _accepted(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
-    """The names that a filter matches. A filter without a match is a mistake, reported with
+    """Return the names that a filter matches. A filter without a match is a mistake, reported with
     the nearest name."""
     everything = {
         "op": [op.name for op in plan.ops],

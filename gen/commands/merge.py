@@ -143,7 +143,7 @@ def _refuse_missing_shards(headers: Mapping[Path, Mapping[str, Any]]) -> None:
 
 
 def _missing(seen: Any, header: Mapping[str, Any], modules: str) -> str:
-    """The first cells without a result, if the matrix is at hand."""
+    """Return the first cells without a result, if the matrix is at hand."""
     found = find([modules], Path.cwd())
     if matrix_fingerprint(found) != header["matrix"]:
         return f"; {modules} is another matrix, so they cannot be named"

@@ -81,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
-    """The checks that any of `globs` matches; None if there are no globs. Each glob matches one."""
+    """Return the checks that any of `globs` matches; None if there are no globs. Each glob matches
+    one."""
     checks = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
     if idle := [glob for glob in globs or () if not checks.named(glob)]:
         wanted = one_of(checks.sets)
@@ -112,8 +113,8 @@ def _require_device(device: str) -> None:
 
 
 def _plan(op: str, matrix: Path) -> Plan:
-    """The expanded matrix. If it does not name the op of the database yet, the op is added to
-    a family `mine`."""
+    """Return the expanded matrix. If it does not name the op of the database yet, the op is added
+    to a family `mine`."""
     known = catalog.load(Path(".cache/gen"))
     plan = expand(validate.load(matrix), known)
     if any(one.name == op for one in plan.ops):
@@ -202,14 +203,14 @@ class Probe:
 
 
 def pattern(error: BaseException) -> str:
-    """A regular expression for the part of a message that is the same in every sample. The whole
-    message if there is no such part."""
+    """Return a regular expression for the part of a message that is the same in every sample. The
+    whole message if there is no such part."""
     part = stable_part(error)
     return (re.escape(part) if part else f"^{re.escape(str(error))}$").replace("\\ ", " ")
 
 
 def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
-    """The entries, as text to paste. Comments say what the author must add."""
+    """Return the entries, as text to paste. Comments say what the author must add."""
     by_check: defaultdict[str, list[Seen]] = defaultdict(list)
     for one in seen:
         by_check[one.check].append(one)
@@ -252,7 +253,7 @@ def _counts(seen: Sequence[Seen]) -> str:
 
 
 def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
-    """One entry for each cause. It needs no dtypes for a check if all cells of the check
+    """Return one entry for each cause. It needs no dtypes for a check if all cells of the check
     fail for this cause."""
     causes: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
     for one in seen:

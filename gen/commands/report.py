@@ -106,7 +106,7 @@ def _of_other_targets(runs: Sequence[Results]) -> list[Results]:
 
 
 def _object(path: Path) -> dict[str, Mapping[str, Any]]:
-    """A JSON object of objects that `gen generate` wrote; empty if it has not."""
+    """Return a JSON object of objects that `gen generate` wrote; empty if it has not."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except OSError:

@@ -221,7 +221,7 @@ def _job(args: argparse.Namespace, modules: Sequence[Module]) -> Job:
 
 
 def _rules(target: str) -> list[str]:
-    """The names of a target's rules. Another process loads the target, so that the
+    """Return the names of a target's rules. Another process loads the target, so that the
     coordinator holds no torch."""
     worker = Worker(lambda name: RulesRun.of(name, load(name)))
     try:
@@ -245,8 +245,8 @@ class _Ini:
 
 
 def _filters() -> tuple[str, ...]:
-    """The filters of warnings under which pytest runs the modules: there a warning
-    may be an error."""
+    """Return the filters of warnings under which pytest runs the modules: there a warning may be an
+    error."""
     found = _Ini()
     pytest.main([], plugins=[found])
     return found.filters

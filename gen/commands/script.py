@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def program(plan: Plan, op: int, column: Column, target: Target, sample: int | None) -> Script:
-    """The program of the first comparison that fails and can be written, else of
-    the first that can."""
+    """Return the program of the first comparison that fails and can be written, else of the first
+    that can."""
     row, check = plan.ops[op], plan.loaded.matrix.checks[column.check]
     axes = tuple(zip(check.over, column.values, strict=True))
     family = Family(row.family, {row.name: row.row} if row.row else {})

@@ -147,7 +147,7 @@ def subjects_of(plan: Plan, target: str, glob: str = "*") -> Iterator[Subject]:
 
 
 def _cells(plan: Plan, columns: int) -> list[Entry]:
-    """The cells of an entry by their stages and layouts. Those of forms that a draw does not
+    """Return the cells of an entry by their stages and layouts. Those of forms that a draw does not
     have stand for any."""
     found: dict[tuple[tuple[str, ...], str], set[str]] = {}
     for position in bits(columns):
@@ -291,7 +291,7 @@ def write(out: Path, findings: Sequence[Finding], target: str) -> None:
 
 
 def row(finding: Finding, target: str, number: int) -> str:
-    """The YAML of a check that has the finding as a cell. A person writes the reason."""
+    """Return the YAML of a check that has the finding as a cell. A person writes the reason."""
     axes = [
         f"    {name}: {value}"
         for name, value in (("layout", finding.layout), ("values", finding.values))

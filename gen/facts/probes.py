@@ -230,7 +230,7 @@ PROMOTING: dict[str, Function] = {
 
 
 def answers() -> dict[str, str]:
-    """All questions with what the installed torch answers, sorted."""
+    """Return all questions with what the installed torch answers, sorted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return dict(sorted((name, _answer(ask)) for name, ask in _questions()))
@@ -376,7 +376,7 @@ def _seen_by_hooks(respected: bool | None) -> str:
 
 
 def _decorated() -> str:
-    """What a function gives that is checkpointed by a decorator."""
+    """Return what a function gives that is checkpointed by a decorator."""
     decorator: Any = checkpoint(use_reentrant=False)  # type: ignore[call-arg]
     return str(decorator(torch.abs)(-torch.ones(())).item())
 
@@ -396,8 +396,8 @@ class _Dispatched(Tensor):
 
 @functools.cache
 def _library() -> torch.library.Library:
-    """An op of which a kernel in Python, in the place of torch's own for the first station of such
-    tensors, passes calls on."""
+    """Return an op of which a kernel in Python, in the place of torch's own for the first station
+    of such tensors, passes calls on."""
     library = torch.library.Library("facts", "DEF")
     library.define("passed(Tensor x) -> Tensor")
     redispatch = torch.ops.facts.passed.default._handle.redispatch_boxed

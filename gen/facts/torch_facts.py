@@ -88,7 +88,7 @@ def _runtime() -> _Runtime:
 
 
 def import_error() -> Exception | None:
-    """Why the runtime cannot be imported on the installed torch, if it cannot."""
+    """Return why the runtime cannot be imported on the installed torch, if it cannot."""
     return _runtime().error
 
 
@@ -155,7 +155,7 @@ def _is_private(name: str) -> bool:
 
 
 def _resolved(name: str) -> Any:
-    """The object that a dotted name leads to, or ``ABSENT``."""
+    """Return the object that a dotted name leads to, or ``ABSENT``."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -171,7 +171,7 @@ def _resolved(name: str) -> Any:
 
 
 def _shown(x: Any) -> str:
-    """What a user of an object depends on: the signature of a function, else its kind."""
+    """Return what a user of an object depends on: the signature of a function, else its kind."""
     if x is ABSENT:
         return str(x)
     if isinstance(x, FunctionType):

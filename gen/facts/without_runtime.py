@@ -15,7 +15,7 @@ _FOLDER = Path(__file__).parents[2] / "runtime" / "facts"
 
 
 def _module(name: str) -> ModuleType:
-    """The module in that file, outside of its package."""
+    """Return the module in that file, outside of its package."""
     spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", _FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)

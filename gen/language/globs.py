@@ -20,7 +20,8 @@ class Names:
         self._answers: dict[str, int | None] = {}
 
     def match(self, glob: str) -> int | None:
-        """The union of the sets of the names that `glob` matches, or None if it matches none."""
+        """Return the union of the sets of the names that `glob` matches, or None if it matches
+        none."""
         if glob not in self._answers:
             named = self.named(glob)
             self._answers[glob] = (
@@ -29,11 +30,11 @@ class Names:
         return self._answers[glob]
 
     def match_any(self, globs: Sequence[str]) -> int:
-        """The union for all of `globs`."""
+        """Return the union for all of `globs`."""
         return _union(self.match(glob) or 0 for glob in globs)
 
     def named(self, glob: str) -> list[str]:
-        """The names that `glob` matches, in order."""
+        """Return the names that `glob` matches, in order."""
         if glob in self.sets:
             return [glob]
         if glob in ("*", "all"):
@@ -45,7 +46,7 @@ class Names:
 
 
 def is_glob(text: str) -> bool:
-    """Whether `text` can match more than one name."""
+    """Return whether `text` can match more than one name."""
     return any(character in text for character in "*?[")
 
 

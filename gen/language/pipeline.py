@@ -52,8 +52,8 @@ _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.
 
 
 def _pattern() -> str:
-    """The grammar as one regular expression: for the JSON Schema, whose readers do
-    not run `parse`."""
+    """Return the grammar as one regular expression: for the JSON Schema, whose readers do not run
+    `parse`."""
     dot = r"\s*\.\s*"
     nesting, whole, compiled = (
         "|".join(re.escape(word) for word in words) for words in (NESTING, WHOLE, INNERMOST)

@@ -77,21 +77,23 @@ class Source:
     _root: yaml.MappingNode
 
     def node(self, path: Sequence[str | int]) -> yaml.Node:
-        """The node at `path`, or the deepest existing node on the way to it."""
+        """Return the node at `path`, or the deepest existing node on the way to it."""
         return self._walk(path)[0]
 
     def where(self, path: Sequence[str | int], *, key: bool = False) -> Mark:
-        """The place of the value at `path`. With `key`, the place of its key or list item."""
+        """Return the place of the value at `path`. With `key`, the place of its key or list
+        item."""
         node, holder = self._walk(path)
         return _mark(holder if key else node)
 
     def relative(self, file: str) -> str:
-        """A file's name relative to the folder of the first file, wherever the command runs."""
+        """Return a file's name relative to the folder of the first file, wherever the command
+        runs."""
         folder = self.name.rpartition("/")[0]
         return file.removeprefix(f"{folder}/") if folder else file
 
     def within(self, path: Sequence[str | int], offset: int) -> Mark:
-        """The place `offset` characters into the string at `path`."""
+        """Return the place `offset` characters into the string at `path`."""
         node = self.node(path)
         mark = _mark(node)
         single_line = node.start_mark.line == node.end_mark.line
@@ -172,7 +174,7 @@ class _Reader:
     def file(
         self, path: Path, name: str, chain: tuple[tuple[Path, str], ...], included_at: Mark | None
     ) -> yaml.MappingNode | None:
-        """The merged root mapping of one file, or None if nothing in it is usable."""
+        """Return the merged root mapping of one file, or None if nothing in it is usable."""
         here = included_at or Mark(name)
         resolved = _real(path)
         if any(resolved == earlier for earlier, _ in chain):
@@ -487,7 +489,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Proble
 
 
 def _too_deep(text: str) -> Any:
-    """The place where collections nest too deep. It uses the parser's events, since its node
+    """Return the place where collections nest too deep. It uses the parser's events, since its node
     builder recurses and would crash."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
@@ -506,7 +508,7 @@ def _beside(name: str, relative: str) -> str:
 
 
 def _real(path: Path) -> Path:
-    """The path without links. A loop of links stays as it is, and cannot be read."""
+    """Return the path without links. A loop of links stays as it is, and cannot be read."""
     return Path(os.path.realpath(path))
 
 

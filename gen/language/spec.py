@@ -146,8 +146,8 @@ def _reduce(value: object) -> object:
 
 
 def _kind_of_argument(value: object) -> str:
-    """The tag of the form of an argument. Tags occur in pydantic's paths, and are
-    removed from messages."""
+    """Return the tag of the form of an argument. Tags occur in pydantic's paths, and are removed
+    from messages."""
     if isinstance(value, dict):
         return "<tensor>"
     return "<list>" if isinstance(value, list) else "<plain>"

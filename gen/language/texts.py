@@ -39,14 +39,14 @@ _MANY = 10  # repetitions from which on backtracking may not end
 
 
 def matches_anything(pattern: str) -> bool:
-    """Whether a message need not have any text for `pattern` to be found in it."""
+    """Return whether a message need not have any text for `pattern` to be found in it."""
     compiled = re.compile(pattern)
     return all(compiled.search(text) for text in ("", "\x00", "no such message"))
 
 
 def may_run_away(pattern: str) -> bool:
-    """Whether a repetition has another repetition of varying length or a choice inside, so that
-    backtracking is exponential."""
+    """Return whether a repetition has another repetition of varying length or a choice inside, so
+    that backtracking is exponential."""
     return any(_varies(body) for repeat, body in _repeats(parser.parse(pattern)) if repeat >= _MANY)
 
 
@@ -86,8 +86,8 @@ def fault(
     offset: int = -1,
     at: tuple[str | int, ...] = (),
 ) -> PydanticCustomError:
-    """A mistake with the fields of `gen.errors.Problem`. `offset` is the place in the string, `at`
-    a place below the present one."""
+    """Return a mistake with the fields of `gen.errors.Problem`. `offset` is the place in the
+    string, `at` a place below the present one."""
     context = {"what": what, "expected": expected, "nearest": nearest, "offset": offset, "at": at}
     return PydanticCustomError("matrix", "{what}", context)
 
@@ -191,7 +191,7 @@ def _telling(text: str) -> str:
 
 
 def _exception(name: str) -> str:
-    """A dotted name passes; so does a plain name that is no slip for an exception of Python
+    """Return a dotted name passes; so does a plain name that is no slip for an exception of Python
     or of the checks."""
     known = [*_EXCEPTIONS, "Mismatch", "Vacuous", "Crashed", "TimedOut"]
     near = difflib.get_close_matches(name, known, n=1, cutoff=_SLIP)
@@ -242,7 +242,7 @@ def _day(value: object) -> object:
 
 
 def _said(**keywords: Any) -> WithJsonSchema:
-    """What the JSON Schema says of a text."""
+    """Return what the JSON Schema says of a text."""
     return WithJsonSchema({"type": "string", **keywords})
 
 

@@ -95,7 +95,7 @@ def _spread(matrix: Matrix) -> Matrix:
 
 
 def shown(path: Sequence[str | int]) -> str:
-    """The path as text: `families.mine.ops[0]`."""
+    """Return the path as text: `families.mine.ops[0]`."""
     text = ""
     for step in path:
         if isinstance(step, str) and not step.isprintable():
@@ -131,7 +131,7 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
 
 
 def _in_words(kind: str, message: str) -> str:
-    """What pydantic expected, in terms of YAML."""
+    """Return what pydantic expected, in terms of YAML."""
     return {
         "string_type": "a text (quote it if it looks like a number)",
         "list_type": "a list",
@@ -172,7 +172,7 @@ def _data_path(loc: Sequence[str | int], data: Any) -> Loc:
 
 
 def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
-    """The path of the smallest unit with the mistake: an unknown key, an entry, an op, a
+    """Return the path of the smallest unit with the mistake: an unknown key, an entry, an op, a
     check or a family."""
     path = _data_path(detail["loc"], data)
     if detail["type"] == "extra_forbidden":
@@ -192,7 +192,8 @@ def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
 
 
 def _name(path: Loc, data: Any) -> str:
-    """The name by which other parts refer to the value at `path`: an op's name, or else the key."""
+    """Return the name by which other parts refer to the value at `path`: an op's name, or else the
+    key."""
     for step in path:
         data = data[step] if isinstance(data, list) or step in data else None  # type: ignore[index]
     named = data.get("op") if isinstance(data, dict) else None
@@ -200,7 +201,7 @@ def _name(path: Loc, data: Any) -> str:
 
 
 def _model_at(loc: Sequence[str | int]) -> Any:
-    """The type of the language at `loc`, found by walking its models."""
+    """Return the type of the language at `loc`, found by walking its models."""
     kind: Any = Matrix
     for step in loc:
         kind = _inner_type(kind, str(step))

@@ -18,8 +18,8 @@ def said(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def complete(values: Sequence[str], axes: Sequence[str]) -> tuple[str, ...]:
-    """The axis values of a word, one for each of `axes`. A word with a number of values that does
-    not fit stays so."""
+    """Return the axis values of a word, one for each of `axes`. A word with a number of values that
+    does not fit stays so."""
     return (
         (*values, PLAIN)
         if axes[-1:] and axes[-1] == RUN and len(values) == len(axes) - 1

@@ -25,7 +25,7 @@ class Missing:
 
 
 def missing(name: str, folder: Path) -> Missing | None:
-    """What keeps `name` from naming something that is installed or lies in `folder`; None if
+    """Return what keeps `name` from naming something that is installed or lies in `folder`; None if
     nothing is known to."""
     module, colon, attributes = name.partition(":")
     parts = module.split(".")
@@ -64,8 +64,8 @@ def _follow(path: Path | None, parts: list[str]) -> tuple[Path | None, list[str]
 
 
 def _top(name: str, folder: Path) -> tuple[Path | None, bool] | None:
-    """The file or folder of a top-level name, and whether it lies in the project. None
-    if there is none."""
+    """Return the file or folder of a top-level name, and whether it lies in the project. None if
+    there is none."""
     if (found := _member(folder, name)) is not None:
         return found, True
     try:
@@ -111,7 +111,7 @@ def _lacks(path: Path, folder: Path, wanted: str) -> Missing | None:
 
 @cache
 def _names(path: Path) -> frozenset[str] | None:
-    """The names that a module binds at its top level; None if only running it could tell."""
+    """Return the names that a module binds at its top level; None if only running it could tell."""
     tree = ast.parse(path.read_bytes())
     found = set(_bound(tree.body))
     return (
@@ -138,6 +138,6 @@ def _bound(body: list[ast.stmt]) -> Iterator[str]:
 
 
 def _writes_to_itself(tree: ast.Module) -> bool:
-    """Whether a module makes names by `globals()`, `setattr` or `exec`."""
+    """Return whether a module makes names by `globals()`, `setattr` or `exec`."""
     makers = {"globals", "vars", "setattr", "exec"}
     return any(isinstance(node, ast.Name) and node.id in makers for node in ast.walk(tree))

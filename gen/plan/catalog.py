@@ -78,7 +78,7 @@ class Unread(Mapping[str, Facts]):
 
 
 def torch_version() -> str:
-    """The installed torch's version, without importing it and without the build (`+cpu`)."""
+    """Return the installed torch's version, without importing it and without the build (`+cpu`)."""
     try:
         return version("torch").partition("+")[0]
     except PackageNotFoundError:
@@ -90,8 +90,8 @@ class UnknownTorch(LookupError):
 
 
 def load(cache: Path, wanted: str | None = None) -> Catalog:
-    """The catalogue of torch `wanted`, by default of the installed one. It is read when it is
-    needed, and built and written to `cache` if it is nowhere. Raises :class:`UnknownTorch` for a
+    """Return the catalogue of torch `wanted`, by default of the installed one. It is read when it
+    is needed, and built and written to `cache` if it is nowhere. Raises :class:`UnknownTorch` for a
     version that is neither stored nor installed."""
     installed = torch_version()
     found = wanted or installed
@@ -111,12 +111,12 @@ def load(cache: Path, wanted: str | None = None) -> Catalog:
 
 
 def stored_at(torch: str) -> Path:
-    """The file of this package with the catalogue of a version, if that is stored."""
+    """Return the file of this package with the catalogue of a version, if that is stored."""
     return STORED / f"torch-{torch}.json"
 
 
 def versions() -> list[str]:
-    """The versions of torch whose catalogues are stored."""
+    """Return the versions of torch whose catalogues are stored."""
     return sorted(path.stem.removeprefix("torch-") for path in STORED.glob("torch-*.json"))
 
 
@@ -141,7 +141,7 @@ def write(catalog: Catalog, path: Path) -> None:
 
 
 def build() -> Catalog:
-    """The catalogue of the installed torch, from the database itself."""
+    """Return the catalogue of the installed torch, from the database itself."""
     import torch
 
     from gen.samples.opinfo import database
@@ -195,7 +195,7 @@ def build() -> Catalog:
 
 
 def _next_version() -> Mapping[str, Facts]:
-    """The ops of the oldest stored version that is later than the installed one."""
+    """Return the ops of the oldest stored version that is later than the installed one."""
     installed = Version(torch_version())
     later = min((v for v in map(Version, versions()) if v > installed), default=None)
     return {} if later is None else _read(stored_at(str(later)).read_text()).ops

@@ -25,8 +25,8 @@ _WORD = re.compile(r"[a-z0-9]+(?:-[a-z]+)*")
 
 
 def words_of(text: str, kind: str) -> str:
-    """An identifier from the first significant words of `text`. `kind` comes first if no word can
-    start an identifier."""
+    """Return an identifier from the first significant words of `text`. `kind` comes first if no
+    word can start an identifier."""
     text = _POSSESSIVE.sub("", _REFERENCE.sub("", text.lower()))
     chosen: list[str] = []
     for word in _WORD.findall(text):

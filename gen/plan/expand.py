@@ -58,7 +58,7 @@ class Column:
         return ":".join((self.dtype, *said(self.values)))
 
     def case(self, op: str) -> str:
-        """The id of the case."""
+        """Return the id of the case."""
         return "-".join((op, self.dtype, *said(self.values)))
 
 
@@ -124,7 +124,7 @@ class Plan:
     tiers: dict[str, TierCells] = field(default_factory=dict)
 
     def of_check(self, mask: int, check: str) -> int:
-        """The bits of `mask` for the columns of `check`, moved to bit 0."""
+        """Return the bits of `mask` for the columns of `check`, moved to bit 0."""
         start, count = self.spans[check]
         return mask >> start & ((1 << count) - 1)
 
@@ -135,15 +135,15 @@ class Plan:
         )
 
     def tier_of(self, op: int, column: int) -> str | None:
-        """The smallest tier that takes the cell."""
+        """Return the smallest tier that takes the cell."""
         return next(
             (name for name, tier in self.tiers.items() if tier.chosen[op] >> column & 1), None
         )
 
 
 def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
-    """The whole matrix as cells. Raises `MatrixError` with every mistake, including
-    mistakes of form."""
+    """Return the whole matrix as cells. Raises `MatrixError` with every mistake, including mistakes
+    of form."""
     dtypes = Dtypes(loaded)
     found = ops_.resolve(loaded, catalog, dtypes)
     columns, spans = _columns(loaded, dtypes)
@@ -187,7 +187,7 @@ def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tu
 
 
 def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
-    """The facts that an op must have, because the check requires them or its form or
+    """Return the facts that an op must have, because the check requires them or its form or
     reference implies them."""
     form = axes.get("form", check.form)
     needed = set(check.requires)
@@ -243,8 +243,8 @@ class _Maker:
         self._axes = {axis: Names(values, f"value of axis {axis}") for axis, values in axes.items()}
 
     def _select(self, names: Names, globs: Sequence[str], path: ops_.Path) -> int:
-        """The union of the sets that `globs` match. A glob without a match is a mistake, unless its
-        target was itself a mistake."""
+        """Return the union of the sets that `globs` match. A glob without a match is a mistake,
+        unless its target was itself a mistake."""
         for index, glob in enumerate(globs):
             if names.match(glob) is None and not self._was_cut_out(glob, names):
                 matches = "matches nothing" if is_glob(glob) else "is unknown"
@@ -318,7 +318,7 @@ class _Maker:
         return mask
 
     def _asked(self, op: Op, own: bool) -> int:
-        """The columns of the checks that the op's row or family selects."""
+        """Return the columns of the checks that the op's row or family selects."""
         family = ("families", op.family)
         checks_path = (*op.path, "checks") if op.spec.checks is not None else (*family, "checks")
         mask = self._select(self._checks, op.checks, checks_path)
@@ -350,7 +350,7 @@ class _Maker:
     # --- what is known of them --------------------------------------------------------------------
 
     def entries(self, possible: Sequence[int]) -> list[Entry]:
-        """The entries of the matrix, then the tolerances of rows and checks."""
+        """Return the entries of the matrix, then the tolerances of rows and checks."""
         matrix = self._loaded.matrix
         written: list[tuple[str, Where, ops_.Path]] = [
             (kind, spec, (kind, index))
@@ -424,7 +424,7 @@ class _Maker:
     def _named(
         self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.UniqueNames
     ) -> dict[ops_.Path, str]:
-        """Each entry with its own name, or one from its reason. Exclusions come last, as no
+        """Return each entry with its own name, or one from its reason. Exclusions come last, as no
         generated module names them."""
         own = Counter(spec.name for _, spec, _ in written if spec.name)
         found: dict[ops_.Path, str] = {}
@@ -535,7 +535,7 @@ def _reduced(
     columns: Sequence[reduce.Column],
     given: list[int],
 ) -> list[int]:
-    """The `given` cells, and those that the part chooses from `universe`."""
+    """Return the `given` cells, and those that the part chooses from `universe`."""
     # a row that moved keeps the cells that were drawn for it
     rows = [op.row.get("former_name", op.name) for op in plan.ops]
     wanted = part.spec.reduce
@@ -556,7 +556,7 @@ def _reduced(
 
 
 def factors(plan: Plan, position: int) -> reduce.Column:
-    """The values of a column that a reduction distinguishes."""
+    """Return the values of a column that a reduction distinguishes."""
     column = plan.columns[position]
     over = plan.loaded.matrix.checks[column.check].over
     values = [

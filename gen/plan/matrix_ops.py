@@ -91,8 +91,8 @@ class Dtypes:
         ]
 
     def resolve(self, words: Iterable[str], path: Path) -> list[str]:
-        """The dtypes of words (groups or dtypes), in their order. Unknown words are
-        noted as mistakes."""
+        """Return the dtypes of words (groups or dtypes), in their order. Unknown words are noted as
+        mistakes."""
         found: list[str] = []
         for index, word in enumerate(words):
             found += (
@@ -102,7 +102,7 @@ class Dtypes:
 
 
 def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
-    """Every op of the matrix, sorted by name."""
+    """Return every op of the matrix, sorted by name."""
     _refuse_names_that_share_a_file(loaded)
     refuse_missing_devices(loaded)
     resolver = _Resolver(loaded, catalog, dtypes)
@@ -183,7 +183,7 @@ class _Resolver:
         return False
 
     def _has_modules(self, row: OpRow, samples: Samples | None, path: Path) -> bool:
-        """Whether what the row names can be found. Nothing is imported."""
+        """Return whether what the row names can be found. Nothing is imported."""
         named = {
             "call": row.call,
             "reference": row.reference,
@@ -235,7 +235,7 @@ class _Resolver:
         path: Path,
         known: Facts | None,
     ) -> frozenset[str] | None:
-        """The dtypes of the row, or of its family if the row has none."""
+        """Return the dtypes of the row, or of its family if the row has none."""
         if row.dtypes is None:
             return (
                 None
@@ -276,7 +276,7 @@ class _Resolver:
 
 
 def _is_missing(loaded: Loaded, path: Path, key: str, name: str) -> bool:
-    """Whether nothing has the name that stands under `key`. It is noted as a mistake."""
+    """Return whether nothing has the name that stands under `key`. It is noted as a mistake."""
     found = missing(name, pathlib.Path(loaded.source.name).parent)
     if found is not None:
         written = _at(loaded.source.data, path)

@@ -29,8 +29,8 @@ def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def above(low: float, *, or_equal: bool = False, kind: type = float) -> Callable[[str], Any]:
-    """The type of an argument: a number above `low`. argparse names the option
-    before its message."""
+    """Return the type of an argument: a number above `low`. argparse names the option before its
+    message."""
 
     def number(text: str) -> Any:
         try:
@@ -49,13 +49,13 @@ def above(low: float, *, or_equal: bool = False, kind: type = float) -> Callable
 
 
 def cache_of(matrix: Path) -> Path:
-    """The folder for everything that the generator can rebuild."""
+    """Return the folder for everything that the generator can rebuild."""
     return matrix.resolve().parent / ".cache" / "gen"
 
 
 def load_plan(matrix: Path, versions: Sequence[str] = ()) -> Plan:
-    """The expanded matrix. Raises `MatrixError` with every mistake in it. `versions`: of torch, of
-    which every condition has to hold for one."""
+    """Return the expanded matrix. Raises `MatrixError` with every mistake in it. `versions`: of
+    torch, of which every condition has to hold for one."""
     loaded = validate.load(matrix)
     if versions:
         validate.refuse_unmet(loaded, versions)
@@ -104,6 +104,6 @@ def _line(plan: Plan, path: tuple[str | int, ...]) -> str:
 
 
 def node_id(plan: Plan, op: int, column: Column) -> str:
-    """The pytest id of the case."""
+    """Return the pytest id of the case."""
     name = plan.ops[op]
     return f"generated_tests/test_{name.family}.py::test_{column.check}[{column.case(name.name)}]"

@@ -49,8 +49,8 @@ def cover(
     t: int,
     given: Sequence[int],
 ) -> list[int]:
-    """The chosen columns of each row, as bits: those in `given`, and more until every t-tuple of
-    the `valid` cells is covered.
+    """Return the chosen columns of each row, as bits: those in `given`, and more until every
+    t-tuple of the `valid` cells is covered.
 
     Deterministic. A row's own part depends only on the row's name and its valid columns.
     """

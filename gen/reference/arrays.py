@@ -32,7 +32,7 @@ AGREE = mpf(2) ** -60
 
 
 def exactly(x: torch.Tensor) -> Array:
-    """The numbers of a tensor, none rounded; integers and booleans as NumPy has them."""
+    """Return the numbers of a tensor, none rounded; integers and booleans as NumPy has them."""
     if not (x.is_floating_point() or x.is_complex()):
         return x.numpy()
     flat = x.to(torch.complex128 if x.is_complex() else torch.float64).reshape(-1).tolist()
@@ -42,8 +42,8 @@ def exactly(x: torch.Tensor) -> Array:
 
 
 def bits(inputs: Sequence[torch.Tensor], derivatives: int, far: int = 0) -> int:
-    """How many bits of precision make every step and every sum of the inputs exact. `far`: the bits
-    of what stands for infinity."""
+    """Return how many bits of precision make every step and every sum of the inputs exact. `far`:
+    the bits of what stands for infinity."""
     sizes = [
         v
         for x in inputs
@@ -148,7 +148,8 @@ class Definite:
     def along(
         self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None]
     ) -> tuple[Array, ...]:
-        """The derivative of each output along `directions`, one for each primal; None: it stays."""
+        """Return the derivative of each output along `directions`, one for each primal; None: it
+        stays."""
         sizes = [abs(v) for x in primals for v in x.flat if not isinstance(v, int) and v != 0]
         step = min(sizes, default=mpf(1)) * mp.ldexp(1, -FIRST - DEEPER * self._depth)
         ahead, behind = self._slopes(f, primals, directions, step)
@@ -200,8 +201,8 @@ def _agree(ahead: Array, behind: Array) -> bool:
 
 
 def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: Any) -> Any:
-    """The slope between differences that agree, or that come together as the step
-    shrinks; NaN at a kink."""
+    """Return the slope between differences that agree, or that come together as the step shrinks;
+    NaN at a kink."""
     gap, nearer = abs(ahead - behind), abs(nearer_ahead - nearer_behind)
     if gap <= AGREE * max(abs(ahead), abs(behind)) or nearer <= gap * mp.ldexp(1, -FINER // 2):
         return (nearer_ahead + nearer_behind) / 2
@@ -215,7 +216,8 @@ def _unit(primals: Sequence[Array], k: int, index: tuple[int, ...], way: Any) ->
 
 
 def _inner(c: Array, d: Array) -> Any:
-    """The real part of Σ conj(c)·d. A zero cotangent leaves out an entry without a derivative."""
+    """Return the real part of Σ conj(c)·d. A zero cotangent leaves out an entry without a
+    derivative."""
     return sum(
         ((mp.conj(a) * b).real for a, b in zip(c.flat, d.flat, strict=True) if a != 0), mpf(0)
     )

@@ -59,7 +59,7 @@ def _plain(**others: Any) -> None:
 
 
 def _along_rows(f: Callable[[Array, int], Array]) -> Callable[..., Array]:
-    """A definition of ``op(x, dim, dtype=None)`` from one for arrays with dimensions."""
+    """Return a definition of ``op(x, dim, dtype=None)`` from one for arrays with dimensions."""
 
     def g(x: Array, dim: int | None = None, dtype: Any = None, **others: Any) -> Array:
         _plain(
@@ -92,7 +92,7 @@ def _logsumexp(x: Array, dim: Dim, keepdim: bool = False) -> Array:
 
 
 def _reduction(f: Callable[..., Array]) -> Callable[..., Array]:
-    """A definition of ``op(x, dim=None, keepdim=False, dtype=None)``."""
+    """Return a definition of ``op(x, dim=None, keepdim=False, dtype=None)``."""
 
     def g(x: Array, dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Array:
         _plain(dtype=dtype)

@@ -60,7 +60,7 @@ class Polynomial:
     arguments: tuple[int, ...]
 
     def by(self, place: int) -> Polynomial:
-        """The derivative by the input at `place`."""
+        """Return the derivative by the input at `place`."""
         found: Counter[Key] = Counter()
         for (factors, orders), count in self.terms.items():
             if place in factors:
@@ -73,7 +73,7 @@ class Polynomial:
         return Polynomial(found, self.arguments)
 
     def times(self, place: int) -> Polynomial:
-        """The product with the input at `place`."""
+        """Return the product with the input at `place`."""
         terms = Counter(
             {
                 (tuple(sorted((*factors, place))), orders): count
@@ -94,7 +94,7 @@ class Exact:
     lacks: frozenset[str] = frozenset()
 
     def root(self, *xs: Symbol) -> tuple[Polynomial]:
-        """The op itself. Its arguments are the symbols of all its tensors."""
+        """Return the op itself. Its arguments are the symbols of all its tensors."""
         places = tuple(x.place for x in xs)
         return (Polynomial(Counter({((), (0,) * len(places)): 1}), places),)
 
@@ -166,7 +166,7 @@ class Function:
     """Reasons for unknown entries."""
 
     def evaluate(self, polynomial: Polynomial, inputs: Sequence[Tensor]) -> Evaluated:
-        """The polynomial at every element of `inputs`, which are vectors of one length."""
+        """Return the polynomial at every element of `inputs`, which are vectors of one length."""
         points = [inputs[place].to(torch.float64).tolist() for place in polynomial.arguments]
         count = len(points[0])
         value, scale, reach, noise = (torch.zeros(count, dtype=torch.float64) for _ in range(4))
@@ -194,8 +194,8 @@ class Function:
     def at_edges(
         self, polynomial: Polynomial, inputs: Sequence[Tensor], at: Callable[..., float | None]
     ) -> tuple[Tensor, Tensor]:
-        """The polynomial at every element of `inputs` with the partial derivatives of `at`, and a
-        mask of entries where one is None."""
+        """Return the polynomial at every element of `inputs` with the partial derivatives of `at`,
+        and a mask of entries where one is None."""
         points = list(
             zip(
                 *(inputs[place].to(torch.float64).tolist() for place in polynomial.arguments),
@@ -216,7 +216,7 @@ class Function:
         return (terms[0] if len(terms) == 1 else torch.stack(terms).sum(0)), unknown
 
     def partial(self, orders: Sequence[int], point: Sequence[float]) -> float | None:
-        """The partial derivative at a point, from the store if it was computed before; None
+        """Return the partial derivative at a point, from the store if it was computed before; None
         where there is none."""
         store = _store(self.name)
         # differences on either side of a kink see no second derivative
@@ -388,7 +388,8 @@ def _read(path: Path) -> dict[str, float | str]:
 
 @cache
 def _definitions() -> str:
-    """A digest of what stored results depend on: the definitions and the way of differentiating."""
+    """Return a digest of what stored results depend on: the definitions and the way of
+    differentiating."""
     here = Path(__file__).parent
     return blake2b(
         b"".join((here / name).read_bytes() for name in ("scalars.py", "exact.py")), digest_size=6

@@ -80,8 +80,8 @@ SIGNED = frozenset(
 
 
 def at_edge(function: Function, orders: Sequence[int], point: Sequence[float]) -> float | None:
-    """The partial derivative, or the value, at a point that may have infinities and NaNs; None
-    where there is none."""
+    """Return the partial derivative, or the value, at a point that may have infinities and NaNs;
+    None where there is none."""
     is_value = not any(orders)
     if is_value and function.name in STANDARD:
         return _standard(function, point)
@@ -112,7 +112,8 @@ def _standard(function: Function, point: Sequence[float]) -> float | None:
 
 
 def _at_nan(function: Function, orders: Sequence[int]) -> float | None:
-    """The derivative of a function of one number at NaN: the same number as everywhere, or NaN."""
+    """Return the derivative of a function of one number at NaN: the same number as everywhere, or
+    NaN."""
     probed = {
         found for number in PROBES if (found := function.partial(orders, (number,))) is not None
     }

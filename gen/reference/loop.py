@@ -373,7 +373,7 @@ class Loop:
         return outputs, push
 
     def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Push:
-        """The map from tangents of `xs` to tangents of `outputs`. It is the pullback of the
+        """Return the map from tangents of `xs` to tangents of `outputs`. It is the pullback of the
         pullback, which is linear in its cotangents."""
         with self._inside():
             tracked = [output for output in outputs if output.requires_grad]
@@ -417,8 +417,8 @@ class Loop:
 
 
 def sum_of_squares(outputs: Sequence[Any]) -> Any:
-    """The real scalar that ``grad`` and ``per_sample`` differentiate: the sum of |output|² over
-    floating and complex outputs."""
+    """Return the real scalar that ``grad`` and ``per_sample`` differentiate: the sum of |output|²
+    over floating and complex outputs."""
     total: Any = None
     for output in outputs:
         if output.is_complex():

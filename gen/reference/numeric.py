@@ -95,7 +95,7 @@ class Numeric(Loop):
         return g
 
     def project(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """A target's gradients, projected as this object projected its own."""
+        """Return a target's gradients, projected as this object projected its own."""
         projected = []
         for k, gradient in enumerate(gradients):
             if k in self._directions:
@@ -166,7 +166,7 @@ class Numeric(Loop):
         directions: list[Tensor],
         place: Callable[[list[Tensor]], list[Tensor]] = list,
     ) -> tuple[Tensor, ...]:
-        """The derivative of `f` along `directions`. NaN where there is none."""
+        """Return the derivative of `f` along `directions`. NaN where there is none."""
         centre = self._evaluate(f, place(points))
         best: tuple[Tensor, ...] | None = None
         for step in STEPS:
@@ -210,7 +210,7 @@ def _coordinates(x: Tensor) -> int:
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """The real part of Σ conj(a)·b. An entry with a zero cotangent counts as 0, even if its
+    """Return the real part of Σ conj(a)·b. An entry with a zero cotangent counts as 0, even if its
     derivative is unknown."""
     product = (a.conj() * b).real if a.is_complex() or b.is_complex() else a * b
     return torch.where(a == 0, torch.zeros_like(product), product).sum()

@@ -107,7 +107,7 @@ def _erfinv_start(y: Any) -> Any:
 
 
 def _inverse(f: Scalar, slope: Scalar, y: Any, start: Any) -> Any:
-    """The solution x of ``f(x) = y`` by Newton's method, from a start that is near."""
+    """Return the solution x of ``f(x) = y`` by Newton's method, from a start that is near."""
     x = start
     for _ in range(200):
         step = (f(x) - y) / slope(x)
@@ -275,7 +275,7 @@ def _positive(f: Scalar) -> Scalar:
 
 
 def _unreduced(f: Scalar) -> Scalar:
-    """A loss as a function of its elements. Other reductions are no scalar functions."""
+    """Return a loss as a function of its elements. Other reductions are no scalar functions."""
 
     def g(*args: Any, reduction: str = "mean", **kwargs: Any) -> Any:
         if reduction != "none":

@@ -35,8 +35,8 @@ class Durations:
     families: Mapping[str, float] = field(default_factory=dict)
 
     def cell(self, check: str, op: str) -> float:
-        """The seconds of a cell. An unknown check counts as the mean of the known ones, and so
-        does an unknown op.
+        """Return the seconds of a cell. An unknown check counts as the mean of the known ones, and
+        so does an unknown op.
 
         Sums of cells are what a division is made of. The median, also that of checks of the same
         pipeline, gives a third of the true sum for checks of tier full alone; the mean is within a
@@ -45,8 +45,8 @@ class Durations:
         return max(self.checks.get(check, self._check) * self.ops.get(op, self.op), _LEAST)
 
     def family(self, name: str) -> float:
-        """The mean seconds of a family's cells. An unknown family counts as the mean
-        of the known ones."""
+        """Return the mean seconds of a family's cells. An unknown family counts as the mean of the
+        known ones."""
         return max(self.families.get(name, self._family), _LEAST)
 
     @cached_property
@@ -64,7 +64,7 @@ class Durations:
 
 
 def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:
-    """The durations that explain ``(family, check, op, seconds)`` of cells.
+    """Return the durations that explain ``(family, check, op, seconds)`` of cells.
 
     Scaling checks and ops in turn keeps the totals of both (iterative proportional fitting), and
     totals are what shards are made of."""
@@ -148,8 +148,8 @@ def _scaled(
 
 
 def read_durations(path: Path) -> Durations:
-    """The file's durations. Without a file every cell counts the same. Raises ValueError for a file
-    that is none of durations."""
+    """Return the file's durations. Without a file every cell counts the same. Raises ValueError for
+    a file that is none of durations."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -63,7 +63,8 @@ class Told(Exception):
 
 
 def told(error: BaseException) -> str:
-    """The report of an error: the message of a comparison, where a process died, or a traceback.
+    """Return the report of an error: the message of a comparison, where a process died, or a
+    traceback.
 
     The traceback is Python's. pytest's quotes whole functions, for which it parses torch's files of
     20,000 lines. It begins behind the last frame of the harness, so it is the same for every sample
@@ -124,8 +125,8 @@ class Runner:
     def run(
         self, item: pytest.Function, limit: float | None, *, alone: bool = False
     ) -> Ran | tuple[int | None, str, Crashed]:
-        """What the cell came to. If its process was lost: the sample that ran, its description, and
-        how it was lost. `alone`: it gets a process of its own."""
+        """Return what the cell came to. If its process was lost: the sample that ran, its
+        description, and how it was lost. `alone`: it gets a process of its own."""
         if self._worker is None:
             return self._run(item, None)
         if alone:

@@ -41,13 +41,13 @@ class Module:
 
 
 def count_line(counts: Mapping[str, int]) -> str:
-    """The line of a generated module that says how many cells it has at each tier."""
+    """Return the line of a generated module that says how many cells it has at each tier."""
     return "# Cells: " + ", ".join(f"{tier} {count}" for tier, count in counts.items()) + "."
 
 
 def find(arguments: Sequence[str], root: Path, patterns: Sequence[str] = PATTERNS) -> list[Module]:
-    """The modules that pytest's arguments name, as files, folders or ids, in the
-    order of their names."""
+    """Return the modules that pytest's arguments name, as files, folders or ids, in the order of
+    their names."""
     paths: dict[Path, None] = {}
     for argument in arguments:
         path = (root / argument.partition("::")[0]).resolve()
@@ -85,15 +85,15 @@ def _counts(path: Path, data: bytes) -> dict[str, int]:
 
 
 def matrix_fingerprint(modules: Sequence[Module]) -> str:
-    """A digest of the modules' names and contents: equal on two machines exactly when they have
-    the same matrix."""
+    """Return a digest of the modules' names and contents: equal on two machines exactly when they
+    have the same matrix."""
     text = "\n".join(f"{module.name} {module.digest}" for module in modules)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def imported(path: Path) -> ModuleType:
-    """The module of a file, imported under a name that nothing else has. Raises what
-    the import raises."""
+    """Return the module of a file, imported under a name that nothing else has. Raises what the
+    import raises."""
     name = f"matrix_module_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -114,5 +114,5 @@ def checks_of(module: Any) -> Iterator[tuple[str, Cells]]:
 
 
 def tables(module: Any, tier: str) -> dict[str, list[Cell]]:
-    """The cells of each check of an imported module at a tier."""
+    """Return the cells of each check of an imported module at a tier."""
     return {name: list(cells.at(tier)) for name, cells in checks_of(module)}

@@ -44,8 +44,8 @@ class Worker:
         self._stack: IO[bytes]
 
     def ask(self, question: Any, limit: float | None, *, alone: bool = False) -> Any:
-        """The answer, or the exception that `serve` raised. Raises TimedOut after `limit` seconds,
-        Crashed if the process ends. `alone`: the process answers no other question."""
+        """Return the answer, or the exception that `serve` raised. Raises TimedOut after `limit`
+        seconds, Crashed if the process ends. `alone`: the process answers no other question."""
         if alone:
             self.close()
             try:
@@ -79,7 +79,7 @@ class Worker:
         self._note[: 2 + len(data)] = len(data).to_bytes(2, "little") + data
 
     def noted(self) -> str:
-        """The last note of the worker's last call."""
+        """Return the last note of the worker's last call."""
         return self._note[2 : 2 + int.from_bytes(self._note[:2], "little")].decode(errors="ignore")
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class Worker:
                 )
 
     def _answered(self, limit: float | None) -> bool:
-        """Whether there is an answer, or the process has ended, within the limit."""
+        """Return whether there is an answer, or the process has ended, within the limit."""
         ends: list[Any] = [self._connection, *([] if self._process is None else [self._process])]
         ready = wait(ends, limit)
         if ready and self._connection not in ready and not self._connection.poll():
@@ -185,7 +185,7 @@ class Worker:
 
 
 def _reaped(pid: int, seconds: float) -> int | None:
-    """The status of a process that ends within `seconds`."""
+    """Return the status of a process that ends within `seconds`."""
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
         found, status = os.waitpid(pid, os.WNOHANG)

@@ -74,13 +74,13 @@ class Run:
         return self._target
 
     def limit(self, item: pytest.Function, cell: Cell) -> float | None:
-        """The seconds that a cell may take; None if there is no limit."""
+        """Return the seconds that a cell may take; None if there is no limit."""
         cells = cells_of(item.function)
         assert cells is not None
         return limit_of(family_of(item.module), cell, cells, self.timeout)
 
     def header(self) -> dict[str, Any]:
-        """The description of the run, for the results file and the terminal."""
+        """Return the description of the run, for the results file and the terminal."""
         return {
             "target": self.settings.target,
             "device": self.settings.device,
@@ -236,12 +236,12 @@ def _recorder_of(config: pytest.Config, run: Run) -> Recorder:
 
 
 def _in_process(config: pytest.Config) -> bool:
-    """Whether cells run in pytest's own process, as a debugger needs it."""
+    """Return whether cells run in pytest's own process, as a debugger needs it."""
     return bool(config.option.in_process or config.option.usepdb or config.option.trace)
 
 
 def _narrowed(config: pytest.Config) -> str:
-    """Why this run does not take every cell of its tier, in words; empty if it does."""
+    """Return why this run does not take every cell of its tier, in words; empty if it does."""
     option = config.option
     asked = {
         "-k": option.keyword,
@@ -258,7 +258,7 @@ def _narrowed(config: pytest.Config) -> str:
 
 
 def _selection(config: pytest.Config) -> str:
-    """What narrows the run, in full: shards of one run have the same."""
+    """Return what narrows the run, in full: shards of one run have the same."""
     option = config.option
     given = (
         option.keyword,
@@ -288,8 +288,8 @@ def _relative(path: Path, root: Path) -> Path:
 
 
 def family_of(module: Any) -> Family:
-    """The table of a generated module. A module without a table is a family with
-    its file's name."""
+    """Return the table of a generated module. A module without a table is a family with its file's
+    name."""
     found = getattr(module, "FAMILY", None)
     return (
         found
@@ -404,7 +404,7 @@ def _module(item: pytest.Item) -> Any:
 
 
 def _empty(item: pytest.Item) -> bool:
-    """Whether pytest made this item for a check without a cell at the tier."""
+    """Return whether pytest made this item for a check without a cell at the tier."""
     spec = getattr(item, "callspec", None)
     return (
         spec is not None
@@ -433,8 +433,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _entries(item: pytest.Function, cell: Cell) -> dict[str, Known]:
-    """The known entries of a cell that are active in this run. With --runxfail no
-    failure is expected."""
+    """Return the known entries of a cell that are active in this run. With --runxfail no failure is
+    expected."""
     settings, shown = item.config.stash[_run].settings, item.config.option.runxfail
     entries = active_entries(family_of(item.module), cell, settings)
     return {name: entry for name, entry in entries.items() if not (shown and entry.kind == "xfail")}
@@ -548,7 +548,7 @@ def _told(
     verdict: Verdict,
     first: Ran | None = None,
 ) -> str:
-    """The report of samples that fail alike. `first`: what the cell came to, of whose first
+    """Return the report of samples that fail alike. `first`: what the cell came to, of whose first
     error more is known."""
     failure, others = alike[0], [str(other.sample) for other in alike[1:]]
     sample = (
@@ -589,7 +589,7 @@ def _title(item: pytest.Function) -> str:
 
 
 def _command(item: pytest.Function, sample: int | None) -> str:
-    """The command that reruns this cell or sample."""
+    """Return the command that reruns this cell or sample."""
     run = item.config.stash[_run]
     words = ["pytest", shlex.quote(item.nodeid), "--target", shlex.quote(run.settings.target)]
     if run.settings.device != "cpu":

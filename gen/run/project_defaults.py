@@ -23,8 +23,8 @@ class Declared:
     devices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def why_absent(self, device: str, resolve: Callable[[str], Any]) -> str:
-        """Why a device is not available; empty if it is, or if the file does not say. An index, as
-        in `cuda:1`, is no part of the name."""
+        """Return why a device is not available; empty if it is, or if the file does not say. An
+        index, as in `cuda:1`, is no part of the name."""
         name = device.partition(":")[0]
         if name not in self.devices:
             return ""
@@ -44,8 +44,8 @@ class Declared:
 
 
 def declared(folder: Path) -> Declared:
-    """What the matrix in `folder` declares. Without a readable one: the target
-    `runtime`, and no devices."""
+    """Return what the matrix in `folder` declares. Without a readable one: the target `runtime`,
+    and no devices."""
     path = folder / "matrix.yaml"
     if not path.is_file():
         return Declared()

@@ -132,7 +132,7 @@ class Recorder:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def nothing_passed(self) -> bool:
-        """Whether no cell passed or failed as expected. Such a run proves nothing."""
+        """Return whether no cell passed or failed as expected. Such a run proves nothing."""
         return bool(self.cells) and not any(
             cell.outcome in ("passed", "xfailed") for cell in self.cells
         )
@@ -203,7 +203,7 @@ def _last_line(report: pytest.TestReport) -> str:
 
 
 def _crashed(report: pytest.TestReport) -> dict[str, Any] | None:
-    """The facts of a cell whose worker died, from the node id."""
+    """Return the facts of a cell whose worker died, from the node id."""
     module, _, rest = report.nodeid.partition("::")
     check, _, case = rest.rstrip("]").partition("[")
     op, *words = case.split("-")

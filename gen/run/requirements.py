@@ -25,8 +25,8 @@ def require_place(path: Path, given: Path | None) -> None:
 
 
 def why_absent(project: Declared, device: str, *, here: bool) -> str:
-    """Why the matrix says that a device is not available. It is asked in a process of its own,
-    which may load a driver."""
+    """Return why the matrix says that a device is not available. It is asked in a process of its
+    own, which may load a driver."""
 
     def ask(name: str) -> str:
         from gen.samples.samples import resolve

@@ -28,12 +28,12 @@ class RulesRun:
         self._watch = self._stack.enter_context(_auditable(name, target).watched(kinds=False))
 
     def taken(self) -> tuple[str, ...]:
-        """The rules that ran since the last call, by name."""
+        """Return the rules that ran since the last call, by name."""
         return tuple(sorted(self._watch.taken())) if self._watch is not None else ()
 
     @staticmethod
     def of(name: str, target: Target) -> list[str]:
-        """All rules of `target`, by name. Raises UsageError if it offers none."""
+        """Return all rules of `target`, by name. Raises UsageError if it offers none."""
         return [rule.name for rule in _auditable(name, target).rules()]
 
 

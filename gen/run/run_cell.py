@@ -20,20 +20,21 @@ __all__ = ["active_entries", "facts", "limit_of", "lost", "outcome_facts", "run_
 
 
 def active_entries(family: Family, cell: Cell, settings: Settings) -> dict[str, Known]:
-    """The known entries of a cell that are active in this run."""
+    """Return the known entries of a cell that are active in this run."""
     return {name: entry for name, entry in family.entries(cell).items() if entry.active(settings)}
 
 
 def limit_of(family: Family, cell: Cell, cells: Cells, asked: float | None) -> float | None:
-    """The seconds that a cell may take; None if there is no limit. `asked`: what the command line
-    says, where 0 is no limit."""
+    """Return the seconds that a cell may take; None if there is no limit. `asked`: what the command
+    line says, where 0 is no limit."""
     if asked is not None:
         return asked or None
     return family.limit(cell.op, cells) or DEFAULT_LIMIT
 
 
 def facts(family: Family, cell: Cell, check: str, entries: Mapping[str, Known]) -> dict[str, Any]:
-    """The facts of a cell before it has run. Its outcome is an error until another one is known."""
+    """Return the facts of a cell before it has run. Its outcome is an error until another one is
+    known."""
     return {
         "id": cell.id,
         "family": family.name,
@@ -54,7 +55,7 @@ def facts(family: Family, cell: Cell, check: str, entries: Mapping[str, Known]) 
 
 
 def outcome_facts(ran: Ran, family: str) -> dict[str, Any]:
-    """The facts that a cell has once it has run."""
+    """Return the facts that a cell has once it has run."""
     verdict = ran.verdict
     return {
         "outcome": verdict.outcome,
@@ -131,7 +132,7 @@ def run_cell(
 
 
 def lost(entries: Mapping[str, Known], sample: int | None, description: str, error: Crashed) -> Ran:
-    """What a cell came to whose process was lost."""
+    """Return what a cell came to whose process was lost."""
     from gen.checks.case import SampleFailure
     from gen.run.verdict import settle
 

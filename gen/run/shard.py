@@ -69,22 +69,22 @@ class Partition:
         self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
     def knows(self, path: Path) -> bool:
-        """Whether the module is one of those that are divided."""
+        """Return whether the module is one of those that are divided."""
         return path in self._spans
 
     def touches(self, path: Path, number: int) -> bool:
-        """Whether shard `number` may have cells of the module."""
+        """Return whether shard `number` may have cells of the module."""
         first, last = self._ends(path)
         return first <= number <= last
 
     def owner(self, path: Path) -> int:
-        """The shard that runs what is in the module beside cells."""
+        """Return the shard that runs what is in the module beside cells."""
         return self._at(self._spans[path][0])
 
     def part(
         self, path: Path, tables: Mapping[str, Sequence[Cell]], number: int
     ) -> dict[str, list[Cell]]:
-        """The cells of shard `number` among those of a module: function -> cells."""
+        """Return the cells of shard `number` among those of a module: function -> cells."""
         line = sorted(
             (
                 (cell.op, turn, name, cell)
@@ -106,13 +106,13 @@ class Partition:
         return chosen
 
     def _ends(self, path: Path) -> tuple[int, int]:
-        """The shards of a module's first and last cell. A module that ends where a shard does has
-        nothing in the next one."""
+        """Return the shards of a module's first and last cell. A module that ends where a shard
+        does has nothing in the next one."""
         begin, end = self._spans[path]
         return self._at(begin), self._at(begin + (end - begin) * (1 - 1e-9))
 
     def _at(self, place: float) -> int:
-        """The shard of a place in the line."""
+        """Return the shard of a place in the line."""
         return max(1, min(self.count, int(place * self.count / (self._length or 1.0)) + 1))
 
 
@@ -121,6 +121,6 @@ def _by_op(entry: tuple[str, int, str, Cell]) -> tuple[str, int]:
 
 
 def lacks_the_largest_tier(modules: Sequence[Module]) -> bool:
-    """Whether modules have cells, and none beyond the tier full."""
+    """Return whether modules have cells, and none beyond the tier full."""
     counts = [module.counts for module in modules if module.counts]
     return bool(counts) and not any(one.get(TIERS[-1], 0) > one.get(TIERS[-2], 0) for one in counts)

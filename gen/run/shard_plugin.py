@@ -59,7 +59,7 @@ class Sharding:
         self._partition = Partition(modules, durations, self._tier, self.shard[1], self._selection)
 
     def facts(self) -> dict[str, Any]:
-        """What the header of the results says, for `gen merge`."""
+        """Return what the header of the results says, for `gen merge`."""
         partition = self._partition
         return {
             "matrix": partition.matrix,
@@ -81,7 +81,7 @@ class Sharding:
         return made
 
     def cells(self, module: Any, function: str) -> list[Cell]:
-        """The shard's cells of one check."""
+        """Return the shard's cells of one check."""
         path = Path(module.__file__).resolve()
         if self._here is None or self._here[0] != path:
             self._here = path, self._partition.part(path, tables(module, self._tier), self.shard[0])
@@ -94,7 +94,7 @@ class Sharding:
         return found[function]
 
     def has_others(self, item: pytest.Item) -> bool:
-        """Whether this shard runs the tests of the item's module that are no cells."""
+        """Return whether this shard runs the tests of the item's module that are no cells."""
         path = item.path.resolve()
         return not self._partition.knows(path) or self._partition.owner(path) == self.shard[0]
 

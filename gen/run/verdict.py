@@ -76,7 +76,7 @@ def settle(
     partial: bool = False,
     values: bool = True,
 ) -> Verdict:
-    """The verdict, after matching every failure with an xfail.
+    """Return the verdict, after matching every failure with an xfail.
 
     An entry need not happen if only some samples ran (`partial`). Nor need it if tensors have no
     `values`, unless the entry names a device.
@@ -130,7 +130,7 @@ def _describe_unexpected(xfails: Mapping[str, Known], failure: SampleFailure) ->
 
 
 def brief(error: BaseException) -> str:
-    """The exception in one line."""
+    """Return the exception in one line."""
     lines = str(error).strip().splitlines() or [""]
     first = (
         lines[0]

@@ -108,7 +108,7 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
 
 
 def _informative(sample: Sample) -> bool:
-    """Whether results can differ: no input is empty, and one has more than one element."""
+    """Return whether results can differ: no input is empty, and one has more than one element."""
     return all(t.numel() for t in sample.inputs) and any(t.numel() > 1 for t in sample.inputs)
 
 

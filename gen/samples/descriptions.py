@@ -26,7 +26,7 @@ MOST_SAMPLES = 10_000
 
 
 def called(name: str, function: Any, dtype: torch.dtype, device: str) -> list[Mapping[str, Any]]:
-    """The samples that the callable `name` gives. Raises SamplesError for anything that is
+    """Return the samples that the callable `name` gives. Raises SamplesError for anything that is
     no list of calls."""
     if not callable(function):
         raise SamplesError(f"{name} is {function!r:.60}, no callable")
@@ -96,8 +96,8 @@ def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
 
 
 def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Tensor:
-    """The tensor of a description. Its dtype is `dtype` unless it names another. Floating tensors
-    require grad unless it says otherwise.
+    """Return the tensor of a description. Its dtype is `dtype` unless it names another. Floating
+    tensors require grad unless it says otherwise.
 
     Raises ValueError for an unknown key or domain, and for a domain that does not fit
     the shape or dtype.

@@ -52,7 +52,7 @@ def _resolves(root: object, path: str) -> bool:
 
 @cache
 def database() -> dict[str, OpInfo]:
-    """Every OpInfo by dotted name. Warnings during the import are ignored, as they concern
+    """Return every OpInfo by dotted name. Warnings during the import are ignored, as they concern
     torch's test helpers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -61,17 +61,17 @@ def database() -> dict[str, OpInfo]:
 
 
 def lookup(name: str) -> OpInfo | None:
-    """The OpInfo called `name`, or None. A name that is not torch's needs no database."""
+    """Return the OpInfo called `name`, or None. A name that is not torch's needs no database."""
     return database().get(name) if name.startswith("torch.") else None
 
 
 def may_have(name: str, row: Mapping[str, Any]) -> bool:
-    """Whether the database may have the op of a row of the matrix."""
+    """Return whether the database may have the op of a row of the matrix."""
     return "call" not in row and name.startswith("torch.")
 
 
 def is_there(name: str) -> bool:
-    """Whether the installed torch has an attribute under a dotted name."""
+    """Return whether the installed torch has an attribute under a dotted name."""
     return _resolves(torch, name.removeprefix("torch."))
 
 
@@ -83,7 +83,7 @@ def preload(ops: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
 
 
 def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
-    """Whether torch claims reverse-mode derivatives of the op for `dtype`."""
+    """Return whether torch claims reverse-mode derivatives of the op for `dtype`."""
     if not (dtype.is_floating_point or dtype.is_complex) or not info.supports_autograd:
         return False
     return dtype in info.supported_backward_dtypes(torch.device(device).type)
@@ -108,7 +108,7 @@ def drawn(
     *,
     requires_grad: bool = False,
 ) -> list[SampleInput]:
-    """The first `count` samples that OpInfo itself draws, or all of them."""
+    """Return the first `count` samples that OpInfo itself draws, or all of them."""
     with _without_its_test():
         return list(islice(info.sample_inputs(device, dtype, requires_grad=requires_grad), count))
 
@@ -139,7 +139,7 @@ def _small(info: OpInfo, found: list[SampleInput]) -> Iterator[SampleInput]:
 
 
 def errors(info: OpInfo, device: str) -> list[ErrorInput]:
-    """The ErrorInputs of the op, which may be none."""
+    """Return the ErrorInputs of the op, which may be none."""
     written: object = info.error_inputs_func
     if written is None:
         return []
@@ -201,8 +201,8 @@ def gradcheck_wrapper(info: OpInfo) -> Callable[..., Any]:
 
 
 def has_own_wrapper(info: OpInfo) -> bool:
-    """Whether OpInfo differentiates a wrapped op, such as ``cholesky(x + xᴴ)``, because the op
-    reads only part of its input."""
+    """Return whether OpInfo differentiates a wrapped op, such as ``cholesky(x + xᴴ)``, because the
+    op reads only part of its input."""
     from gen.torch_private.test_helpers import opinfo_classes
 
     return (

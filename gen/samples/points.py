@@ -104,7 +104,8 @@ TRIPLED = 4
 
 
 def is_scalar(sample: Sample) -> bool:
-    """Whether the op has an exact definition, and all tensors of the sample are floating point."""
+    """Return whether the op has an exact definition, and all tensors of the sample are floating
+    point."""
     return (
         sample.op.name in SCALARS
         and bool(sample.inputs)
@@ -167,15 +168,15 @@ def _vectors(inputs: Inputs, word: str) -> Inputs:
 
 
 def function(sample: Sample) -> Function:
-    """The op's definition with the sample's other arguments."""
+    """Return the op's definition with the sample's other arguments."""
     return Function(
         sample.op.name, lambda elements: sample.rebuild(elements), " ".join(sample.signature[2])
     )
 
 
 def _defined(sample: Sample, vectors: Inputs) -> Inputs:
-    """The entries at which the op has a value, if there are any. At others nothing is compared, and
-    a kernel may run for ever."""
+    """Return the entries at which the op has a value, if there are any. At others nothing is
+    compared, and a kernel may run for ever."""
     defined, value = function(sample), [x.to(torch.float64).tolist() for x in vectors]
     mask = torch.tensor(
         [

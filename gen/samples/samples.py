@@ -90,7 +90,7 @@ class Sample:
         return call(*args, **kwargs, **extra)
 
     def outputs(self, raw: Any) -> Values:
-        """A raw result as a tuple of dense tensors."""
+        """Return a raw result as a tuple of dense tensors."""
         return flat_tensors(self.process(raw))
 
     @property
@@ -145,8 +145,8 @@ class Facts:
 
 
 def flat_tensors(result: Any) -> Values:
-    """The tensors of `result`, in order. Numbers become tensors, and sparse tensors dense ones.
-    Arrays of other libraries are refused. Anything else is left out."""
+    """Return the tensors of `result`, in order. Numbers become tensors, and sparse tensors dense
+    ones. Arrays of other libraries are refused. Anything else is left out."""
     leaves = []
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, Tensor):
@@ -165,7 +165,8 @@ def flat_tensors(result: Any) -> Values:
 
 
 def _states() -> list[Tensor]:
-    """The states of the global generators, of the CPU and of an accelerator that has started."""
+    """Return the states of the global generators, of the CPU and of an accelerator that has
+    started."""
     device = torch.accelerator.current_accelerator()
     module: Any = None if device is None else torch.get_device_module(device)
     started = getattr(module, "is_initialized", lambda: False)()
@@ -214,7 +215,7 @@ def _observe(sample: Sample) -> Facts:
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
-    """Whether values are equal. Versions are not enough: kernels of batch norm write running
+    """Return whether values are equal. Versions are not enough: kernels of batch norm write running
     statistics without incrementing them."""
     if a.shape != b.shape:  # what the program has assigned to `data`
         return False
@@ -225,7 +226,7 @@ def _identical(a: Tensor, b: Tensor) -> bool:
 
 
 def resolve(path: str) -> Any:
-    """The object at ``module:attribute`` or at a dotted name."""
+    """Return the object at ``module:attribute`` or at a dotted name."""
     module, attributes = located(path)
     found: Any = importlib.import_module(module)
     for part in attributes:
@@ -234,7 +235,7 @@ def resolve(path: str) -> Any:
 
 
 def located(path: str) -> tuple[str, list[str]]:
-    """The module of a path of :func:`resolve`, which is imported, and the attributes that
+    """Return the module of a path of :func:`resolve`, which is imported, and the attributes that
     lead on from it."""
     if ":" in path:
         module, attribute = path.split(":", 1)
@@ -252,8 +253,8 @@ def located(path: str) -> tuple[str, list[str]]:
 
 
 def make_op(name: str, row: Mapping[str, Any]) -> Op:
-    """The op of a matrix row. `row` takes precedence over OpInfo. An op without OpInfo needs an
-    importable dotted name."""
+    """Return the op of a matrix row. `row` takes precedence over OpInfo. An op without OpInfo needs
+    an importable dotted name."""
     info = None if "call" in row else opinfo.lookup(name)
     reference = resolve(row["reference"]) if row.get("reference") else None
     inplace, out = (resolve(row[key]) if row.get(key) else None for key in ("inplace", "out"))
@@ -285,7 +286,7 @@ def by_former_names(label: str) -> str:
 def candidates(
     op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool
 ) -> list[Sample]:
-    """Every sample of the op for `dtype`, in the order of its source. Nothing is run."""
+    """Return every sample of the op for `dtype`, in the order of its source. Nothing is run."""
     seed = ("samples", op.seed, dtype)
     source = row.get("samples", "opinfo")
     others: set[int] = set()  # samples for other versions of torch
@@ -315,7 +316,7 @@ def candidates(
 
 
 def from_call(op: Op, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
-    """The sample of one explicit call. Its outputs are not processed."""
+    """Return the sample of one explicit call. Its outputs are not processed."""
     return _normalise(
         op, index, args, kwargs, lambda result: result, None, stable_seed(op.seed, index)
     )

@@ -13,15 +13,15 @@ import torch
 
 
 def stable_seed(*parts: object) -> int:
-    """A seed in [0, 2³¹) from the text of `parts`. Unlike ``hash``, it is the same
-    in every process."""
+    """Return a seed in [0, 2³¹) from the text of `parts`. Unlike ``hash``, it is the same in every
+    process."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
 
 def generator(*parts: object) -> torch.Generator:
-    """A CPU generator seeded by :func:`stable_seed`. Draws from it do not change
-    the global state."""
+    """Return a CPU generator seeded by :func:`stable_seed`. Draws from it do not change the global
+    state."""
     return torch.Generator().manual_seed(stable_seed(*parts))
 
 

@@ -33,8 +33,8 @@ def tried(f, *args, **kwargs):  # what f returns, or the error that it raises
 
 
 def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str) -> Script:
-    """The program that calls the op itself on a sample of `case`, as :meth:`Case.raising` gives
-    them. Raises NoScript if it has none.
+    """Return the program that calls the op itself on a sample of `case`, as :meth:`Case.raising`
+    gives them. Raises NoScript if it has none.
 
     `kind`: the exception that the matrix asks for, with a message that `match` is found in; None if
     it asks for a value."""
@@ -88,7 +88,7 @@ def _shows(text: str, kind: type[Exception] | None, match: str) -> bool:
 
 
 def _named(case: Case, sample: Sample) -> tuple[str, set[str]]:
-    """The text of the op, and the modules that it is in."""
+    """Return the text of the op, and the modules that it is in."""
     if sample.op.info is None:
         return _at(case.row.get("call") or case.op)
     path = resolve_name(sample.op.call) if callable(sample.op.call) else None
@@ -109,8 +109,8 @@ Found = tuple[Comparison, str, Exception | None]
 
 
 def of_failure(case: Case, sample: int) -> str | None:
-    """The program of a sample of `case` that failed, if one of at most 40 lines shows the failure.
-    The text says if writing it failed."""
+    """Return the program of a sample of `case` that failed, if one of at most 40 lines shows the
+    failure. The text says if writing it failed."""
     if not case.asserted:
         return None
     again = replace(case, only=sample)
@@ -127,8 +127,8 @@ def of_failure(case: Case, sample: int) -> str | None:
 
 
 def of_case(case: Case, **asserted: Any) -> Script:
-    """The program of the first call whose error is not the one due, else of the first comparison
-    that fails, else of the first one.
+    """Return the program of the first call whose error is not the one due, else of the first
+    comparison that fails, else of the first one.
 
     `asserted`: the arguments of :meth:`Case.assert_same`. Raises NoScript if there is no program.
     """
@@ -145,7 +145,7 @@ def of_case(case: Case, **asserted: Any) -> Script:
 
 
 def first(case: Case, found: list[Found]) -> Script:
-    """The first program that shows a difference, else the first one."""
+    """Return the first program that shows a difference, else the first one."""
     if not found:
         raise NoScript("nothing is compared on this sample")
     reasons: dict[str, None] = {}
@@ -173,7 +173,7 @@ def _written(case: Case, found: list[Found], reasons: dict[str, None]) -> Iterat
 
 
 def _size(comparison: Comparison) -> float:
-    """The elements of all inputs. A program on none shows the least."""
+    """Return the elements of all inputs. A program on none shows the least."""
     return sum(x.numel() for x in comparison.program.inputs) or math.inf
 
 

@@ -26,7 +26,7 @@ class Written:
         self.used: set[str] = set()  # transforms and helpers that the text names
 
     def word(self, transform: str) -> str:
-        """The name of `transform` in the text."""
+        """Return the name of `transform` in the text."""
         self.used.add(transform)
         return transform
 
@@ -162,7 +162,7 @@ class Written:
     def _around(
         self, make: Callable[[str, Sequence[Any]], str], f: Callable[..., Values]
     ) -> Callable[..., Values]:
-        """A transform whose result is called as `f` is. `make`: its text, from that of `f`
+        """Return a transform whose result is called as `f` is. `make`: its text, from that of `f`
         and the arguments."""
 
         def g(*args: Any) -> Values:

@@ -90,8 +90,8 @@ class Script:
 
 
 def script(case: Case, comparison: Comparison, word: str) -> Script:
-    """The program of one comparison of `case` with the reference `word`. Raises
-    NoScript if it has none.
+    """Return the program of one comparison of `case` with the reference `word`. Raises NoScript if
+    it has none.
 
     Its numbers have two digits where the difference then still shows.
     """
@@ -120,8 +120,8 @@ def _same(a: Tensor, b: Tensor) -> bool:
 def _with(
     case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor], in_full: bool = False
 ) -> Script:
-    """The program on `inputs`. `in_full`: what is right stands there as values, which must be
-    those for `inputs`."""
+    """Return the program on `inputs`. `in_full`: what is right stands there as values, which must
+    be those for `inputs`."""
     target = case.target.name
     if target not in _SOURCES and target not in _COMPILED:
         raise NoScript(
@@ -164,7 +164,7 @@ def _with(
 
 
 def heading(case: Case) -> str:
-    """The first line of a program."""
+    """Return the first line of a program."""
     return f"# {case.cell.id} under {case.check}, on torch {torch.__version__.split('+')[0]}"
 
 
@@ -187,7 +187,7 @@ def _asked(comparison: Comparison, target: str) -> str:
 
 
 def _shown(comparison: Comparison) -> int | None:
-    """The number of the result that is furthest off, None for all of them."""
+    """Return the number of the result that is furthest off, None for all of them."""
     expected, actual = comparison.expected, comparison.found
     if expected is None or actual is None or len(expected) != len(actual) or len(expected) == 1:
         return None
@@ -280,7 +280,7 @@ def _expected(
 
 
 def _literal(comparison: Comparison, shown: int | None, word: str) -> list[str]:
-    """What the matrix found, in full."""
+    """Return what the matrix found, in full."""
     if comparison.expected is None:
         raise NoScript(f"the reference {word} gave no values")
     every = comparison.expected if shown is None else (comparison.expected[shown],)
@@ -289,7 +289,7 @@ def _literal(comparison: Comparison, shown: int | None, word: str) -> list[str]:
 
 
 def _differs(text: str) -> bool:
-    """Whether the program, when it is run, raises or has two values that are not close."""
+    """Return whether the program, when it is run, raises or has two values that are not close."""
     names = run(text)
     if "actual" not in names:
         return True
@@ -301,8 +301,8 @@ def _differs(text: str) -> bool:
 
 
 def run(text: str) -> dict[str, Any]:
-    """The names of a program after it has run, without `actual` if it raised there. Raises NoScript
-    if it raised before."""
+    """Return the names of a program after it has run, without `actual` if it raised there. Raises
+    NoScript if it raised before."""
     names: dict[str, Any] = {}
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

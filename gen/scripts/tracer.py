@@ -63,7 +63,7 @@ class Scope:
         self.lines: list[Line] = []
 
     def written(self, results: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The lines that `results` need, and `results`. A name that is used once is replaced
+        """Return the lines that `results` need, and `results`. A name that is used once is replaced
         by its expression."""
         lines = [replace(line) for line in self.lines]
         last = Line("results", "\0".join(results))
@@ -91,7 +91,7 @@ _LONGEST = 110
 
 
 def _is_primary(text: str) -> bool:
-    """Whether calls and indices may follow `text` without parentheses around it."""
+    """Return whether calls and indices may follow `text` without parentheses around it."""
     return isinstance(
         ast.parse(text, mode="eval").body,
         ast.Call | ast.Attribute | ast.Name | ast.Subscript | ast.List | ast.Tuple,
@@ -128,13 +128,13 @@ class Tracer:
         self._numbers[letter] = count
 
     def assign(self, expression: str, letter: str = "y", pure: bool = True) -> str:
-        """A line that gives a new name to `expression`. Returns the name."""
+        """Return a line that gives a new name to `expression`. Returns the name."""
         name = self.name(letter)
         self.scopes[-1].lines.append(Line(name, expression, pure))
         return name
 
     def named(self, name: str, of: Tensor) -> Any:
-        """A value that stands for `name`, with the shape, dtype and numbers of `of`."""
+        """Return a value that stands for `name`, with the shape, dtype and numbers of `of`."""
         v = of.detach().as_subclass(Traced)
         v.tracer, v.text = self, name
         return v
@@ -177,7 +177,7 @@ class Tracer:
 
 
 def text_of(x: Any) -> str:
-    """The expression of a traced value, or the literal of any other."""
+    """Return the expression of a traced value, or the literal of any other."""
     if isinstance(x, Traced):
         return x.text
     if isinstance(x, Tensor):
@@ -271,7 +271,7 @@ def _plain(a: Any) -> Any:
 
 
 def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-    """The text of a call."""
+    """Return the text of a call."""
     given = [text_of(a) for a in args]
     named = [f"{k}={text_of(v)}" for k, v in kwargs.items()]
     if isinstance(func, (OpOverload, OpOverloadPacket)):

@@ -34,7 +34,7 @@ class Entry:
     tolerance: tuple[float, float] = (0.0, 0.0)
 
     def covers(self, dtype: str, stages: Sequence[str]) -> bool:
-        """Whether a pipeline has these stages, perhaps with others around, between or inside
+        """Return whether a pipeline has these stages, perhaps with others around, between or inside
         them."""
         rest = iter(stages)
         return dtype in self.dtypes and all(stage in rest for stage in self.stages)
@@ -95,7 +95,7 @@ class Draw:
 
 
 def subject_dtypes(names: frozenset[str]) -> tuple[str, ...]:
-    """The dtypes that can be drawn, simplest first."""
+    """Return the dtypes that can be drawn, simplest first."""
     return tuple(name for name in _DTYPES if name in names)
 
 
@@ -133,5 +133,5 @@ def _affordable(stages: Sequence[str]) -> bool:
 
 
 def derivatives(stages: Sequence[str]) -> int:
-    """How many derivatives a pipeline takes."""
+    """Return how many derivatives a pipeline takes."""
     return sum(2 if stage == "hessian" else stage in DERIVATIVES for stage in stages)

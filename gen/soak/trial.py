@@ -53,7 +53,7 @@ _pools: OrderedDict[tuple[str, str, bool], list[Sample]] = OrderedDict()
 
 
 def _pool(draw: Draw) -> list[Sample]:
-    """The samples of the op, smallest first."""
+    """Return the samples of the op, smallest first."""
     subject, wrapped = draw.subject, derivatives(draw.stages) > 0
     key = (subject.name, draw.dtype, wrapped)
     if key not in _pools:
@@ -72,7 +72,8 @@ def _pool(draw: Draw) -> list[Sample]:
 
 
 def _sample(draw: Draw) -> Sample:
-    """The sample of the draw, cut and simplified. Raises Rejected if the op does not take it."""
+    """Return the sample of the draw, cut and simplified. Raises Rejected if the op does not take
+    it."""
     fit = [sample for sample in _pool(draw) if sample.numel <= _ELEMENTS[len(draw.stages)]]
     if not fit:
         raise Rejected("no sample is small enough")
@@ -102,7 +103,7 @@ def _simplified(x: Tensor, numbers: str) -> Tensor:
 
 
 def case_of(draw: Draw, target: Target) -> Case:
-    """The cell under which the draw is reported."""
+    """Return the cell under which the draw is reported."""
     subject = draw.subject
     cell = Cell(subject.name, draw.dtype, (), "full", ())
     return Case(
@@ -187,7 +188,7 @@ def _words(draw: Draw, numel: int) -> list[str]:
 
 
 def _unless_known(failure: Failure) -> Failure | None:
-    """The failure, unless the matrix expects it."""
+    """Return the failure, unless the matrix expects it."""
     draw, error = failure.draw, failure.error
     known = (one for one in draw.subject.known if one.covers(draw.dtype, draw.stages))
     return (
@@ -198,7 +199,7 @@ def _unless_known(failure: Failure) -> Failure | None:
 
 
 def text(failure: Failure, target: Target) -> Any:
-    """The failure as a stand-alone program, or None and why there is none."""
+    """Return the failure as a stand-alone program, or None and why there is none."""
     from gen.scripts.python_values import NoScript
     from gen.scripts.standalone import script
 

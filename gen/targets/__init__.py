@@ -28,18 +28,18 @@ __all__ = ["GROUP", "built_in", "load", "names"]
 
 
 def built_in(name: str) -> bool:
-    """Whether the target is of this package."""
+    """Return whether the target is of this package."""
     return name in _BUILT_IN
 
 
 def names() -> list[str]:
-    """Every name that :func:`load` accepts."""
+    """Return every name that :func:`load` accepts."""
     return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
 
 
 @cache
 def load(name: str) -> Target:
-    """The target called `name`. The LookupError for an unknown name lists the known ones and
+    """Return the target called `name`. The LookupError for an unknown name lists the known ones and
     says how to add one."""
     if name in _BUILT_IN:
         module, attribute, arguments = _BUILT_IN[name]

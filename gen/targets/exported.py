@@ -11,7 +11,7 @@ import torch
 
 
 def reloaded(program: torch.export.ExportedProgram) -> Callable[..., Any]:
-    """The module of `program` after ``torch.export.save`` and ``torch.export.load``."""
+    """Return the module of `program` after ``torch.export.save`` and ``torch.export.load``."""
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)

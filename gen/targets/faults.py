@@ -73,8 +73,8 @@ class Watch(Protocol):
     """The rules that ran under a watch."""
 
     def taken(self) -> dict[str, frozenset[str]]:
-        """The rules that ran since the last call, by name, each with the kinds of fault that would
-        have changed its result.
+        """Return the rules that ran since the last call, by name, each with the kinds of fault that
+        would have changed its result.
 
         `REFUSED` is among the kinds if the rule raised because there is no such
         derivative or batch.
@@ -88,7 +88,7 @@ class Auditable(Target, Protocol):
     process runs inside them."""
 
     def fingerprint(self) -> str:
-        """A text that changes with every change of a rule or of the code that runs it."""
+        """Return a text that changes with every change of a rule or of the code that runs it."""
         ...
 
     def rules(self) -> Sequence[Rule]:
@@ -157,8 +157,8 @@ def _leaves(value: Any) -> Iterable[Any]:
 
 
 def moves(kind: str, result: Any) -> bool:
-    """Whether a kind may change a result of these logical shapes. (The tensor behind a batched
-    value has more dimensions.)"""
+    """Return whether a kind may change a result of these logical shapes. (The tensor behind a
+    batched value has more dimensions.)"""
     shapes = [torch.empty(x.shape, device="meta") for x in _leaves(result) if _tensor(x)]
     return kind not in _ARRANGED or any(_OF_RESULT[kind](x) is not x for x in shapes)
 
@@ -248,7 +248,7 @@ _ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))
 
 
 def _edge(call: Call, result: Any) -> Any:
-    """The result with NaN where a saved value of its shape is 0 or infinite, as after an
+    """Return the result with NaN where a saved value of its shape is 0 or infinite, as after an
     unguarded division."""
     saved = [
         x
@@ -325,8 +325,8 @@ ROUNDINGS = 8  # of the largest element: two results that differ by less are equ
 
 
 def differs(a: Any, b: Any) -> bool:
-    """Whether two results, tuples of plain tensors of any layout, differ in any element by more
-    than rounding. NaN equals NaN."""
+    """Return whether two results, tuples of plain tensors of any layout, differ in any element by
+    more than rounding. NaN equals NaN."""
     if isinstance(a, tuple | list):
         return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):

@@ -29,5 +29,5 @@ def batch_loss(outputs: Sequence[Any], samples: int, reduction: str) -> Any:
 
 
 def of_samples(gradient: Tensor, reduction: str) -> Tensor:
-    """The gradients of the samples' own losses, from the gradient of the batch's loss."""
+    """Return the gradients of the samples' own losses, from the gradient of the batch's loss."""
     return gradient * len(gradient) if reduction == "mean" else gradient

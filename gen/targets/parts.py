@@ -44,8 +44,8 @@ def compiled(f: Part, *examples: Any) -> Part:
 
 
 def offered(name: str, otherwise: Any) -> Any:
-    """What the target offers by this name, such as ``func.vmap``, if the stage ``aot.parts`` runs.
-    Elsewhere `otherwise`: torch's own, or a loop."""
+    """Return what the target offers by this name, such as ``func.vmap``, if the stage ``aot.parts``
+    runs. Elsewhere `otherwise`: torch's own, or a loop."""
     offer = _offer.get()
     return otherwise if offer is None else offer(name, otherwise)
 

@@ -103,7 +103,7 @@ class Target(Protocol):
         ...
 
     def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
-        """A callable that replays the graph captured on `args`. Its attribute ``graph`` is a
+        """Return a callable that replays the graph captured on `args`. Its attribute ``graph`` is a
         ``torch.fx.Graph``; a reference needs none."""
         ...
 
@@ -196,8 +196,8 @@ class Answering(Target, Protocol):
     def per_sample_answer(
         self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
     ) -> tuple[Tensor, ...]:
-        """What `of` asks of the gradients of ``params`` for B samples, whose losses are those
-        of :meth:`Target.per_sample`.
+        """Return what `of` asks of the gradients of ``params`` for B samples, whose losses are
+        those of :meth:`Target.per_sample`.
 
         - ``norms``: (B,), of all parameters together.
         - ``clipped_sum``: the sum of the gradients, one tensor per parameter, each sample's with a
@@ -267,13 +267,13 @@ class Compiling(Target, Protocol):
         ...
 
     def offered(self, name: str, otherwise: Any) -> Any:
-        """What the target has by this name of its own, such as ``func.vmap``; `otherwise`, which
-        stands for it in torch, if it has none."""
+        """Return what the target has by this name of its own, such as ``func.vmap``; `otherwise`,
+        which stands for it in torch, if it has none."""
         ...
 
     def cache(self, folder: str) -> Any:
-        """A cache of partitions in this folder. Its ``info()`` has ``hits`` and ``misses``, of
-        which the one is a number."""
+        """Return a cache of partitions in this folder. Its ``info()`` has ``hits`` and ``misses``,
+        of which the one is a number."""
         ...
 
 

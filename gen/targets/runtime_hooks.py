@@ -179,8 +179,8 @@ def _sibling(table: Iterable[str | tuple[str, ...]], key: str | tuple[str, ...])
 
 
 def _conformed(gradient: Any, meta: tuple[Any, Any]) -> Any:
-    """A gradient as the engine changes it: summed to the argument's shape, in its dtype. What it
-    removes is not part of the rule."""
+    """Return a gradient as the engine changes it: summed to the argument's shape, in its dtype.
+    What it removes is not part of the rule."""
     shape, dtype = meta
     if isinstance(gradient, (tuple, list)):
         return [_conformed(g, (s, d)) for g, s, d in zip(gradient, shape, dtype, strict=True)]
@@ -202,7 +202,7 @@ def _role(name: str) -> str:
 def _exchanged(
     run: Callable[..., Any], inputs: Sequence[Any], place: int
 ) -> tuple[Any, ...] | None:
-    """The result of a joint formula with another gradient at `place`."""
+    """Return the result of a joint formula with another gradient at `place`."""
     result = run(*inputs)
     if result is None:
         return None
@@ -282,8 +282,8 @@ def _batch(
 def _with_other_dims(
     func: OpOverload, batched: Sequence[bool], args: Sequence[Any]
 ) -> list[Any] | None:
-    """The arguments with every dimension argument increased by one, or None if no
-    argument changes."""
+    """Return the arguments with every dimension argument increased by one, or None if no argument
+    changes."""
     first = (
         args[0][0]
         if args and isinstance(args[0], (tuple, list)) and args[0]
@@ -317,7 +317,7 @@ def _decomposition(
 
 
 def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[..., Any]:
-    """A formula of factored gradients. A fault changes the gradients, so the hook gets them
+    """Return a formula of factored gradients. A fault changes the gradients, so the hook gets them
     without factors."""
     own = parameters(formula)
 
@@ -334,7 +334,7 @@ def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[
 
 
 def constant(value: Any) -> Any:
-    """A value without history and tangents, at its own level and at outer levels."""
+    """Return a value without history and tangents, at its own level and at outer levels."""
     if isinstance(value, (GradValue, DualValue)):
         return value._level.wrap(constant(value._inner))
     if isinstance(value, BatchedValue):

@@ -18,7 +18,7 @@ from runtime.rules.record import RECORDS, Record, parameters
 
 
 def fingerprint() -> str:
-    """A digest of the runtime's sources."""
+    """Return a digest of the runtime's sources."""
     digest = hashlib.sha256()
     for path in sorted(Path(runtime.__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -63,7 +63,7 @@ def _differentiated(func: OpOverload, record: Record) -> Iterator[str]:
 
 
 def _refuses(rule: Any) -> bool:
-    """Whether a rule only says why there is no such derivative or batch."""
+    """Return whether a rule only says why there is no such derivative or batch."""
     return getattr(rule, "refuses", False)
 
 

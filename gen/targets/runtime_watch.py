@@ -90,8 +90,8 @@ class Watched:
                 yield kind
 
     def _depends_on_saved(self, name: str, call: Call) -> bool:
-        """Whether the rule's result has a derivative by its saved values. If not, treating these as
-        constants is no fault."""
+        """Return whether the rule's result has a derivative by its saved values. If not, treating
+        these as constants is no fault."""
         if name not in self._depends and self._tries[name] < 10:
             self._tries[name] += 1
             with suppress(Exception):
@@ -106,7 +106,7 @@ def _part_of_rule(call: Call, result: Any) -> Any:
 
 
 def _shows_by_target(altered: Callable[[], Any], truth: Any) -> bool:
-    """Whether a kind that only the target can apply changes the result."""
+    """Return whether a kind that only the target can apply changes the result."""
     try:
         return differs(_plain(altered()), truth)
     except Exception:
@@ -114,7 +114,7 @@ def _shows_by_target(altered: Callable[[], Any], truth: Any) -> bool:
 
 
 def _shows_by_change(plain: Call, kind: str, truth: Any) -> bool:
-    """Whether a kind changes the result. It does not if it cannot be applied here."""
+    """Return whether a kind changes the result. It does not if it cannot be applied here."""
     try:
         return differs(change(plain, kind, truth), truth)
     except Exception:
@@ -152,7 +152,7 @@ def _derivative(call: Call) -> bool:
 
 
 def _differentiable(value: object) -> bool:
-    """Whether all leaves are floating or complex, as a transform requires of an input."""
+    """Return whether all leaves are floating or complex, as a transform requires of an input."""
     leaves = value if isinstance(value, (tuple, list)) else (value,)
     return bool(leaves) and all(map(inexact, leaves))
 
@@ -164,7 +164,7 @@ def _saved(call: Call) -> Iterator[Any]:
 
 
 def _is_tracked(value: object) -> bool:
-    """Whether a value has a history or a tangent that :func:`constant` would take away."""
+    """Return whether a value has a history or a tangent that :func:`constant` would take away."""
     while isinstance(value, Value):
         if isinstance(value, GradValue) and value.requires_grad:
             return True
@@ -175,7 +175,7 @@ def _is_tracked(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The plain tensors behind values, in tuples and lists too."""
+    """Return the plain tensors behind values, in tuples and lists too."""
     if isinstance(value, (tuple, list)):
         held = [_plain(x) for x in value]
         return held if type(value) is list else tuple(held)
@@ -185,7 +185,8 @@ def _plain(value: Any) -> Any:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether all tensors are plain. A symbolic trace, for example, has tensors without values."""
+    """Return whether all tensors are plain. A symbolic trace, for example, has tensors without
+    values."""
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
     return not isinstance(value, torch.Tensor) or type(value) is torch.Tensor

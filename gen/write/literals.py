@@ -10,7 +10,7 @@ WIDTH = 140
 
 
 def quoted(text: str) -> str:
-    """A literal for `text` in double quotes, escaped as `repr` escapes."""
+    """Return a literal for `text` in double quotes, escaped as `repr` escapes."""
     plain = repr(text)
     if plain[0] == '"':
         return plain
@@ -18,7 +18,7 @@ def quoted(text: str) -> str:
 
 
 def docstring(text: str, indent: str = "") -> str:
-    """The source of a docstring with the text `text`, on as many lines as it needs."""
+    """Return the source of a docstring with the text `text`, on as many lines as it needs."""
     escaped = (
         text.encode("unicode_escape").decode("ascii")
         if not text.isprintable()
@@ -39,8 +39,8 @@ def docstring(text: str, indent: str = "") -> str:
 
 
 def literal(value: object, indent: str = "", before: int = 0) -> str:
-    """A literal for plain data. It is on one line if that fits after `before` columns, and has one
-    item per line if not."""
+    """Return a literal for plain data. It is on one line if that fits after `before` columns, and
+    has one item per line if not."""
     short = _short(value)
     if len(indent) + before + len(short) <= WIDTH:
         return short
@@ -65,7 +65,7 @@ def literal(value: object, indent: str = "", before: int = 0) -> str:
 
 
 def call(name: str, arguments: list[tuple[str, object]], indent: str = "", before: int = 0) -> str:
-    """The source `name(value, key=value, …)`. An argument without a key is positional."""
+    """Return the source `name(value, key=value, …)`. An argument without a key is positional."""
     pairs = [(f"{key}=" if key else "", value) for key, value in arguments]
     short = f"{name}({', '.join(key + _short(value) for key, value in pairs)})"
     if len(indent) + before + len(short) <= WIDTH:

@@ -46,12 +46,12 @@ def modules(plan: Plan, progress: Progress = iter, *, every: bool = False) -> di
 
 
 def is_generated(text: str) -> bool:
-    """Whether `gen generate` wrote the file, edited or not."""
+    """Return whether `gen generate` wrote the file, edited or not."""
     return text.startswith(MARK)
 
 
 def is_edited(text: str) -> bool:
-    """Whether a generated file has changed since it was written."""
+    """Return whether a generated file has changed since it was written."""
     header, _, body = text.partition("\n")
     found = _HEADER.match(header)
     return found is None or found["hash"] != _hash(body)
@@ -229,7 +229,7 @@ class _Words:
         return self._texts[key]
 
     def _narrowed(self, name: str, check: str, hit: int, taken: int) -> str:
-        """The entry's name, with `@words` if it applies to only some of the line's cells."""
+        """Return the entry's name, with `@words` if it applies to only some of the line's cells."""
         if hit == taken:
             return name
         start, count = self._plan.spans[check]

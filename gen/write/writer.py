@@ -54,7 +54,7 @@ def compare(
     is_generated: Callable[[str], bool],
     is_edited: Callable[[str], bool],
 ) -> Changes:
-    """How `folder` differs from `files`.
+    """Return how `folder` differs from `files`.
 
     Raises `OverwriteError` if a file that a person wrote has the name of one of them, or if
     `folder` is not one for generated modules."""
@@ -95,7 +95,7 @@ def _refuse_to_overwrite(
 
 
 def _present(folder: Path) -> dict[str, str]:
-    """The modules in `folder`. A file that is no text counts as one that a person wrote."""
+    """Return the modules in `folder`. A file that is no text counts as one that a person wrote."""
     if not folder.is_dir():
         return {}
     return {

@@ -77,7 +77,7 @@ class Explanation:
         names: Sequence[str] = (),
         arguments: int | None = None,
     ) -> Explanation:
-        """The explanation of two modules that a partition made of ``joint_module``.
+        """Return the explanation of two modules that a partition made of ``joint_module``.
 
         ``names``: what to call its primals. ``arguments``: how many of them the program takes; the
         others it closes over.
@@ -99,8 +99,8 @@ class Explanation:
         return cls(values, calls, whole, new, memory.peak(saved), forward, backward, parts, called)
 
     def svg(self, path: str | Path | None = None) -> str:
-        """A drawing of the joint graph with the cut, as the text of an SVG file, which is written
-        to ``path`` if given.
+        """Return a drawing of the joint graph with the cut, as the text of an SVG file, which is
+        written to ``path`` if given.
 
         The forward runs down on the left, the backward up on the right. Between them are the
         saved values with their bytes. Calls that run again have dashed borders. Pointing at a
@@ -174,8 +174,8 @@ def _calls_again(backward: fx.GraphModule, parts: Parts, saved: Sequence[fx.Node
 
 
 def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """What ``f`` saves between forward and backward when it is called with these
-    arguments, and why.
+    """Return what ``f`` saves between forward and backward when it is called with these arguments,
+    and why.
 
     >>> cut = min_cut_rematerialization_partition
     >>> f = aot_function(lambda x, w: (x @ w).square().sum(), nop, partition_fn=cut)
@@ -254,8 +254,8 @@ def _names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
 
 
 def _names_of_state(recipe: Recipe) -> dict[int, str]:
-    """The names of parameters and buffers by the ids of their tensors: with their path in a module,
-    else with the class of their own."""
+    """Return the names of parameters and buffers by the ids of their tensors: with their path in a
+    module, else with the class of their own."""
     found: dict[int, str] = {}
     if isinstance(recipe.fn, torch.nn.Module):
         for name, t in (*recipe.fn.named_parameters(), *recipe.fn.named_buffers()):

@@ -14,7 +14,7 @@ from .numerical import one_hots, plain, zeros
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:
-    """The result of a function as a tuple of tensors."""
+    """Return the result of a function as a tuple of tensors."""
     outs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     for o in outs:
         if not isinstance(o, torch.Tensor):
@@ -35,8 +35,8 @@ def pull(out: Any, inputs: Sequence[Any], cotangent: torch.Tensor) -> list[Any]:
 
 
 def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
-    """The Jacobian of ``out`` by each input, and whether all gradients had the dtype of their
-    input. Each backward pass gives a column."""
+    """Return the Jacobian of ``out`` by each input, and whether all gradients had the dtype of
+    their input. Each backward pass gives a column."""
     columns: list[list[torch.Tensor]] = [[] for _ in inputs]
     same_dtype = True
     for cotangent in one_hots(out):
@@ -66,7 +66,7 @@ def push(
 def pushed(
     func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]
 ) -> list[torch.Tensor]:
-    """The plain tangents of the outputs, zeros for an output without one."""
+    """Return the plain tangents of the outputs, zeros for an output without one."""
     return [
         torch.zeros_like(plain(p)) if t is None else plain(t)
         for p, t in push(func, inputs, tangents)
@@ -74,7 +74,7 @@ def pushed(
 
 
 def at_rest(inputs: Sequence[Any], at: Sequence[int]) -> dict[int, torch.Tensor]:
-    """A zero tangent for each input whose number is in ``at``."""
+    """Return a zero tangent for each input whose number is in ``at``."""
     return {i: torch.zeros_like(plain(inputs[i])) for i in at}
 
 
@@ -85,8 +85,8 @@ def forward(
     i: int,
     outputs: Sequence[int],
 ) -> list[torch.Tensor]:
-    """The Jacobians of the numbered outputs by the real input ``i``. Each forward pass gives a row.
-    All inputs of ``at`` are dual."""
+    """Return the Jacobians of the numbered outputs by the real input ``i``. Each forward pass gives
+    a row. All inputs of ``at`` are dual."""
     x = inputs[i]
     still = at_rest(inputs, at)
     rows = []

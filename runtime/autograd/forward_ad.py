@@ -50,7 +50,7 @@ class UnpackedDualTensor(NamedTuple):
 
 
 def current_level() -> int:
-    """The number of this thread's dual level, or -1."""
+    """Return the number of this thread's dual level, or -1."""
     return -1 if current_dual() is None else 0
 
 

@@ -300,7 +300,7 @@ def new_ctx(
     level: GradLevel | None = None,
     edges: tuple[Edge | None, ...] = (),
 ) -> FunctionNode:
-    """A ctx for one run of ``cls``. Without a level it belongs to no tape."""
+    """Return a ctx for one run of ``cls``. Without a level it belongs to no tape."""
     ctx = definition_of(cls).node_class(level, edges, ())  # type: ignore[arg-type]
     ctx.needs_input_grad = tuple(needs)
     return ctx
@@ -384,7 +384,7 @@ def record(
 
 
 def _node(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[FunctionNode, bool]:
-    """The node of a call, and whether it is put on the tape."""
+    """Return the node of a call, and whether it is put on the tape."""
     edges: list[Edge | None] = []
     needs = []
     for a in args:
@@ -416,7 +416,7 @@ def check_marks(ctx: FunctionCtx, outs: Sequence[Any], given: Sequence[Any]) -> 
 
 
 def position_of(t: object, tensors: Sequence[object]) -> int | None:
-    """The position of the object ``t`` itself among ``tensors``."""
+    """Return the position of the object ``t`` itself among ``tensors``."""
     return next((i for i, x in enumerate(tensors) if x is t), None)
 
 
@@ -434,7 +434,7 @@ class _Application:
     recording: bool
 
     def outputs(self) -> tuple[Any, ...]:
-        """The outputs as values of the level, each with its history."""
+        """Return the outputs as values of the level, each with its history."""
         check_marks(self.ctx, self.outs, self.given)
         wrapped = tuple(
             self.output(i, o) if isinstance(o, torch.Tensor) else o for i, o in enumerate(self.outs)
@@ -458,8 +458,8 @@ class _Application:
         return v
 
     def base_of(self, o: torch.Tensor, source: int | None, edge: Edge | None) -> Any:
-        """The argument that the output ``o`` is a view of, or None. ``source``: which argument
-        ``forward`` returned as it was, if any.
+        """Return the argument that the output ``o`` is a view of, or None. ``source``: which
+        argument ``forward`` returned as it was, if any.
 
         An argument may share its memory with another one, as ``x.detach()`` does with ``x``. An
         output without a history is no view of an argument that has one.
@@ -481,8 +481,8 @@ class _Application:
         return isinstance(a, Value) and a._level is self.level
 
     def written(self, source: int, edge: Edge | None) -> Any:
-        """The output for an input that ``forward`` wrote to. Its new history is the node. Without
-        one the input keeps its own."""
+        """Return the output for an input that ``forward`` wrote to. Its new history is the node.
+        Without one the input keeps its own."""
         target = self.args[source]
         if edge is None:
             released = self.level.releases_written and self.owns(target)
@@ -497,8 +497,8 @@ class _Application:
         return target
 
     def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
-        """The output for a tensor that ``forward`` made. ``returned``: the argument, if ``forward``
-        returned one as it was, else None."""
+        """Return the output for a tensor that ``forward`` made. ``returned``: the argument, if
+        ``forward`` returned one as it was, else None."""
         # a value of the level, if `forward` computed with a tensor from outside
         return self.level.wrap(lowered(self.level, o), edge)
 

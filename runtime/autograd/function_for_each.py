@@ -37,7 +37,7 @@ class ForEach:
         self.cls, self.in_dims, self.size, self.randomness = cls, in_dims, size, randomness
 
     def function(self) -> type[Function]:
-        """The Function of physical tensors."""
+        """Return the Function of physical tensors."""
         methods = {
             name: staticmethod(getattr(self, name))
             for name in ("forward", "setup_context", "backward", "jvp")
@@ -115,8 +115,8 @@ class ForEach:
 def _physical(
     level: BatchLevel, output: Any, values: Sequence[Any], physical: Sequence[Any]
 ) -> Any:
-    """The result of a method of the Function as physical tensors. For one of ``values``: the same
-    one of ``physical``."""
+    """Return the result of a method of the Function as physical tensors. For one of ``values``: the
+    same one of ``physical``."""
 
     def out(o: Any) -> Any:
         if not isinstance(o, torch.Tensor):
@@ -128,8 +128,8 @@ def _physical(
 
 
 def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -> Any:
-    """The batch dimensions of the outputs: 0 for a tensor that the Function made, that of the input
-    for an input returned as it is."""
+    """Return the batch dimensions of the outputs: 0 for a tensor that the Function made, that of
+    the input for an input returned as it is."""
 
     def dim(o: Any) -> int | None:
         if not isinstance(o, torch.Tensor):
@@ -154,8 +154,8 @@ def _at_front(level: BatchLevel, t: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:
-    """The gradient of an input of logical ``shape``: a batch if the input was batched, else the
-    sum over the batch."""
+    """Return the gradient of an input of logical ``shape``: a batch if the input was batched, else
+    the sum over the batch."""
     if shape is not None and g.shape != shape and len(shape) <= g.dim():
         g = sum_to(g, shape)  # broadcasting is undone before the batch dimension comes in between
     whole = _at_front(level, g)
@@ -205,7 +205,7 @@ class _InnerCtx(FunctionCtx):
             self.attributes[name] = pytree.tree_map_only(torch.Tensor, out, value), dims(value)
 
     def move_in(self, outer: Any, level: BatchLevel) -> FunctionCtx:
-        """A ctx for a derivative, with values of ``level``."""
+        """Return a ctx for a derivative, with values of ``level``."""
         ctx = _InnerCtx(outer)
         ctx.materialize_grads = outer.materialize_grads
         which = (

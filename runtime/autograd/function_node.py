@@ -30,13 +30,13 @@ DECORATORS: dict[str, Callable[..., Any]] = {}
 
 
 def defines(cls: type, name: str) -> bool:
-    """Whether ``cls`` has a staticmethod ``name`` other than that of an interface."""
+    """Return whether ``cls`` has a staticmethod ``name`` other than that of an interface."""
     owner = next((c for c in cls.__mro__ if name in vars(c)), None)
     return owner is not None and owner not in INTERFACES
 
 
 def backward_of(cls: type[Any]) -> Callable[..., Any]:
-    """The ``backward`` of ``cls``, or its ``vjp``, which is another name for it.
+    """Return the ``backward`` of ``cls``, or its ``vjp``, which is another name for it.
 
     torch's own ``once_differentiable`` marks results by a node of torch's engine, which the session
     does not see, so this package's is put in its place.
@@ -169,11 +169,11 @@ class FunctionNode(Node, FunctionCtx):
             self.__dict__.pop(name, None)
 
     def differentiates(self, o: torch.Tensor) -> bool:
-        """Whether output ``o``, as ``forward`` returned it, has a gradient."""
+        """Return whether output ``o``, as ``forward`` returned it, has a gradient."""
         return _floating(o) and not any(o is n for n in self.non_differentiable)
 
     def _history(self, t: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
-        """The history of a saved tensor: the number of an output of this node, the edge of
+        """Return the history of a saved tensor: the number of an output of this node, the edge of
         an input, or None."""
         for i, o in enumerate(outs):
             if o is t:
@@ -230,7 +230,7 @@ class FunctionNode(Node, FunctionCtx):
     def push(
         self, primals: Sequence[Any], outs: Sequence[Any], tangents: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """The tangents of ``outs``, from the user's ``jvp``. Raise if one does not fit its
+        """Return the tangents of ``outs``, from the user's ``jvp``. Raise if one does not fit its
         output."""
         if self.saved_for_forward is None:
             # else `saved_tensors` would be those of `save_for_backward`
@@ -295,7 +295,7 @@ class FunctionNode(Node, FunctionCtx):
         return self._edges_of(result if isinstance(result, tuple) else (result,), create_graph)
 
     def _edges_of(self, result: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
-        """The gradient of each edge, from the results of ``backward``, one per argument of
+        """Return the gradient of each edge, from the results of ``backward``, one per argument of
         ``forward``. Raise if one does not fit."""
         n = self._n_inputs
         if len(result) > n and all(r is None for r in result[n:]):

@@ -117,15 +117,15 @@ class _Pushed(NamedTuple):
 
 
 def _batches(t: Any) -> set[BatchLevel]:
-    """The levels at which ``t`` is a batch."""
+    """Return the levels at which ``t`` is a batch."""
     return {level for level in levels_of(t) if isinstance(level, BatchLevel)}
 
 
 def _written(
     level: DualLevel, target: Any, before: torch.Tensor | None, t: torch.Tensor | None
 ) -> Any:
-    """The output for an input that ``forward`` wrote to. Its tangent must have been
-    written to as well."""
+    """Return the output for an input that ``forward`` wrote to. Its tangent must have been written
+    to as well."""
     if not (isinstance(target, DualValue) and target._level is level):
         if t is None:
             return target
@@ -206,7 +206,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
 
 
 def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[int | None]:
-    """One entry for each leaf of an output of the structure ``spec``."""
+    """Return one entry for each leaf of an output of the structure ``spec``."""
     dims = broadcast_and_flatten(out_dims, spec)
     if dims is None or not all(d is None or isinstance(d, int) for d in dims):
         raise RuntimeError(
@@ -220,7 +220,7 @@ def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[in
 def _rebatched(
     level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...], physical: tuple[Any, ...]
 ) -> Any:
-    """An output of a vmap rule as a value of ``level``. For an input that was returned as it
+    """Return an output of a vmap rule as a value of ``level``. For an input that was returned as it
     is: the same value."""
     source = position_of(o, physical)
     if source is not None and isinstance(o, torch.Tensor):
@@ -281,7 +281,7 @@ def _run_alone(
 
 
 def _transformed(t: object) -> bool:
-    """Whether a level differentiates or batches ``t``. A trace does neither."""
+    """Return whether a level differentiates or batches ``t``. A trace does neither."""
     return any(level.keeps_history or level.hidden for level in levels_of(t))
 
 

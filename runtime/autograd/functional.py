@@ -64,8 +64,8 @@ def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
 def _opened(
     given: Given, what: str, function: str, create_graph: bool, track: bool = True
 ) -> tuple[Any, ...]:
-    """The tensors to differentiate by. With ``create_graph``: views, which have the history of the
-    tensors. Else: new leaves."""
+    """Return the tensors to differentiate by. With ``create_graph``: views, which have the history
+    of the tensors. Else: new leaves."""
     out = []
     for t in _tensors(given, what, function):
         v: Any = _value(t)
@@ -79,7 +79,7 @@ def _opened(
 def _called(
     func: Callable[..., Any], inputs: Sequence[Any], function: str, strict: bool
 ) -> tuple[bool, tuple[Any, ...]]:
-    """Whether ``func`` returned a tuple, and its outputs."""
+    """Return whether ``func`` returned a tuple, and its outputs."""
     result = func(*inputs)
     outs = _tensors(result, "outputs of the user-provided function", function)
     for i, o in enumerate(outs):
@@ -182,8 +182,8 @@ def _push(
     none: str,
     constant: str,
 ) -> tuple[Any, ...]:
-    """The Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by its
-    cotangent, in which it is linear."""
+    """Return the Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by
+    its cotangent, in which it is linear."""
     cotangents = [_value(torch.zeros_like(_value(o).detach())).start_leaf() for o in outs]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
@@ -418,8 +418,8 @@ def _rows_at_once(
 
 
 def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: bool) -> Any:
-    """The Jacobian in forward mode: a dual level whose tangents are a batch, one per
-    element of the inputs."""
+    """Return the Jacobian in forward mode: a dual level whose tangents are a batch, one per element
+    of the inputs."""
     if strict:
         raise RuntimeError(
             "torch.autograd.functional.jacobian: "

@@ -46,7 +46,7 @@ __all__ = [
 
 
 def _overlaps(x: torch.Tensor) -> bool:
-    """Whether two elements of ``x`` have one place in memory."""
+    """Return whether two elements of ``x`` have one place in memory."""
     if x.numel() < 2:
         return False
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
@@ -55,7 +55,7 @@ def _overlaps(x: torch.Tensor) -> bool:
 
 
 def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """The inputs as values, and the numbers of those that require grad."""
+    """Return the inputs as values, and the numbers of those that require grad."""
     given = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
     values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in given)
     at = tuple(i for i, x in enumerate(values) if isinstance(x, Value) and x.requires_grad)
@@ -332,7 +332,7 @@ def _differentiable(result: Any) -> tuple[Any, ...]:
 
 
 def _cotangents(outs: Sequence[Any], given: Any, non_contiguous: bool) -> tuple[Any, ...]:
-    """A cotangent for each of ``outs``: those ``given``, or random ones."""
+    """Return a cotangent for each of ``outs``: those ``given``, or random ones."""
     if given is None:
         return tuple(_cotangent_like(o, non_contiguous) for o in outs)
     cotangents = (given,) if isinstance(given, torch.Tensor) else tuple(given)
@@ -345,8 +345,8 @@ def _cotangents(outs: Sequence[Any], given: Any, non_contiguous: bool) -> tuple[
 
 
 def _cotangent_like(o: Any, non_contiguous: bool) -> Any:
-    """A random cotangent of ``o`` that requires grad, in double precision if ``o`` is not of a
-    floating dtype of its own."""
+    """Return a random cotangent of ``o`` that requires grad, in double precision if ``o`` is not of
+    a floating dtype of its own."""
     g = torch.randn_like(plain(o), memory_format=torch.contiguous_format)
     if non_contiguous:
         g = torch.stack([g, g], dim=-1).select(-1, 0)

@@ -133,8 +133,8 @@ def _directions(x: Any, draw: torch.Generator) -> list[torch.Tensor]:
 
 
 def _generator() -> torch.Generator:
-    """A generator with a fixed seed, so that every check draws the same directions and the global
-    generator stays as it is."""
+    """Return a generator with a fixed seed, so that every check draws the same directions and the
+    global generator stays as it is."""
     return torch.Generator().manual_seed(2147483647)
 
 

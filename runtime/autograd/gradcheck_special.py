@@ -156,8 +156,8 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
 
 
 def _failed(error: RuntimeError, option: str) -> GradcheckError:
-    """The error to show. For a random op it is that of the kernel, because the one of ``vmap``
-    names options that the caller does not have."""
+    """Return the error to show. For a random op it is that of the kernel, because the one of
+    ``vmap`` names options that the caller does not have."""
     said: BaseException = error
     if isinstance(error, DrawError) and error.__cause__ is not None:
         said = error.__cause__

@@ -67,7 +67,7 @@ class saved_tensors_hooks:
 
 
 def _inside_transform() -> bool:
-    """Whether ``grad``, ``vjp`` or ``jacrev`` runs this code."""
+    """Return whether ``grad``, ``vjp`` or ``jacrev`` runs this code."""
     return any(isinstance(level, Tape) and not level.starts_leaves for level in SCOPE.levels)
 
 

@@ -31,13 +31,13 @@ class Steps(NamedTuple):
 
 
 def plain(t: Any) -> torch.Tensor:
-    """The tensor under a value of level zero, without history."""
+    """Return the tensor under a value of level zero, without history."""
     return unwrap(t).detach() if isinstance(t, Value) else t.detach()
 
 
 def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) -> torch.Tensor:
-    """The dense ``elements`` as a tensor in the layout of ``pattern``. ``masked``: only those that
-    ``pattern`` specifies."""
+    """Return the dense ``elements`` as a tensor in the layout of ``pattern``. ``masked``: only
+    those that ``pattern`` specifies."""
     layout = pattern.layout
     if layout is mkldnn_layout:
         return elements.to_mkldnn()
@@ -60,7 +60,8 @@ def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) 
 
 
 def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """A sparse tensor that specifies the elements that ``pattern`` does, with other values."""
+    """Return a sparse tensor that specifies the elements that ``pattern`` does, with other
+    values."""
     layout = pattern.layout
     if layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(
@@ -104,8 +105,8 @@ def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
 def along(
     outputs: Outputs, x: Any, direction: torch.Tensor, steps: Steps, where: str = ""
 ) -> list[torch.Tensor]:
-    """The derivatives of all outputs by ``x`` along ``direction``, a dense tensor. ``where``: the
-    element, for an error."""
+    """Return the derivatives of all outputs by ``x`` along ``direction``, a dense tensor.
+    ``where``: the element, for an error."""
     eps = steps.eps
     with _moving(x, steps.masked) as move:
         move(-eps * direction)
@@ -138,8 +139,8 @@ def one_hots(x: Any) -> Iterator[torch.Tensor]:
 
 
 def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
-    """The Jacobian of each output by ``x``, (elements of x, elements of output). With complex ``x``
-    the outputs must be real."""
+    """Return the Jacobian of each output by ``x``, (elements of x, elements of output). With
+    complex ``x`` the outputs must be real."""
     rows: list[list[torch.Tensor]] = []
     for index, step in zip(product(*map(range, x.shape)), one_hots(x), strict=True):
         where = f"on index {index} "

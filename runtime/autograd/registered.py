@@ -23,8 +23,8 @@ _functions: dict[tuple[OpOverload, Lengths], type[Function]] = {}
 
 
 def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
-    """A function that runs ``op`` as a Function. None if its author registered no
-    formula for ``rule``."""
+    """Return a function that runs ``op`` as a Function. None if its author registered no formula
+    for ``rule``."""
     definition = OPDEFS.get(op.func._name)
     if definition is None or rule not in _FORMULAS or getattr(definition, _FORMULAS[rule]) is None:
         return None

@@ -86,8 +86,8 @@ def _watched(level: FunctionalLevel) -> Iterator[WriteWatch]:
 
 
 def _write_to_older(calls: list[fx.Node]) -> bool:
-    """Whether the calls, which a trace without functionalization has, write to a tensor that none
-    of them made."""
+    """Return whether the calls, which a trace without functionalization has, write to a tensor that
+    none of them made."""
     inside = set(calls)
     for n in calls:
         func: Any = n.target
@@ -136,12 +136,13 @@ class SecondRun:
         self.passes: WeakKeyDictionary[Any, list[Saved]] | None = None
 
     def pack(self, t: torch.Tensor) -> tuple[int, Saved]:
-        """The pack hook of the first run: the position of ``t`` among what it saves, and ``t``."""
+        """Return the pack hook of the first run: the position of ``t`` among what it saves, and
+        ``t``."""
         self.saves += 1
         return self.saves - 1, Saved(t)
 
     def unpack(self, packed: tuple[int, Saved]) -> torch.Tensor:
-        """What the second run has saved here. It may have read what the first one wrote."""
+        """Return what the second run has saved here. It may have read what the first one wrote."""
         position, first = packed
         if self.passes is None:
             return first.check(None)

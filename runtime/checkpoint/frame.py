@@ -74,7 +74,8 @@ _ENTERED = _Entered()
 
 
 def hooks_of_the_user() -> tuple[Pack, Unpack] | None:
-    """The innermost pair for saved tensors that is no frame's, such as that of ``save_on_cpu``."""
+    """Return the innermost pair for saved tensors that is no frame's, such as that of
+    ``save_on_cpu``."""
     found = HOOKS.innermost()
     if found is None or not _ENTERED.hooks:
         return found
@@ -189,7 +190,7 @@ class Frame:
         return holder
 
     def tensor(self, position: int) -> torch.Tensor:
-        """The tensor of the holder at ``position``. A second call in the same backward pass
+        """Return the tensor of the holder at ``position``. A second call in the same backward pass
         raises :class:`CheckpointError`."""
         key = _GROUP.current or RUNNING.task
         if key is None:  # a saved tensor is inspected outside of any pass

@@ -135,7 +135,7 @@ class _KernelMode(TorchDispatchMode):
 
 
 def runs_again(func: Any) -> bool:
-    """Whether an op always runs again, whatever the policy says: a write must be made, and a
+    """Return whether an op always runs again, whatever the policy says: a write must be made, and a
     view costs nothing."""
     schema = func._schema
     return schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
@@ -151,7 +151,7 @@ class _FirstRun(_KernelMode):
         self.policy = policy
 
     def _hooks(self) -> Hooks | None:
-        """What is to pack a result that the policy saves."""
+        """Return what is to pack a result that the policy saves."""
         hooks = hooks_of_the_user() if HOOKS_ARE_AN_OPTION else None
         if hooks is None or self.respect_saved_tensors_hooks:
             return hooks
@@ -180,7 +180,7 @@ class _FirstRun(_KernelMode):
 
 
 def policy_of_context(context: Any) -> Policy | None:
-    """The policy, if ``context`` is the first one of
+    """Return the policy, if ``context`` is the first one of
     :func:`create_selective_checkpoint_contexts`."""
     return context.policy if isinstance(context, _FirstRun) else None
 

@@ -35,7 +35,7 @@ def _on_devices(args: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def device_type_of(args: Iterable[Any]) -> str:
-    """The device type of the first tensor that is not on the CPU, else the default one."""
+    """Return the device type of the first tensor that is not on the CPU, else the default one."""
     found = _on_devices(args)
     return found[0].device.type if found else DefaultDeviceType.get_device_type()
 

@@ -34,12 +34,12 @@ _patches: Patches | None = None
 
 
 def is_installed() -> bool:
-    """Whether torch's API leads to this package now."""
+    """Return whether torch's API leads to this package now."""
     return _patches is not None
 
 
 def replaced() -> list[Any]:
-    """The objects of torch's that are replaced now, without repetition."""
+    """Return the objects of torch's that are replaced now, without repetition."""
     if _patches is None:
         return []
     return list({id(old): old for old, _ in _patches.replaced()}.values())

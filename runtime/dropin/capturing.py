@@ -91,7 +91,7 @@ def _loaded(load: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
 
 
 def _saved(save: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
-    """A method of a module of TorchScript that writes it. Torch writes below Python which
+    """Return a method of a module of TorchScript that writes it. Torch writes below Python which
     tensors require grad, and finds that on plain ones only."""
 
     @functools.wraps(save)

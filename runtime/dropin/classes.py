@@ -126,7 +126,7 @@ def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **option
 
 
 def _in_hook(cls: Any) -> bool:
-    """Whether a user's hook makes an instance of ``cls`` that handles its own calls."""
+    """Return whether a user's hook makes an instance of ``cls`` that handles its own calls."""
     return HOOKS.depth > 0 and dispatches(getattr(cls, "_kind", cls))
 
 

@@ -110,8 +110,8 @@ def _simplified(theirs: Callable[..., Any], patches: Patches) -> Callable[..., A
 
 
 def _aside_later(compiler: Any, patches: Patches) -> Any:
-    """A compiler of torch's for the backward graph. It runs in the first backward pass, when nobody
-    stands aside any more."""
+    """Return a compiler of torch's for the backward graph. It runs in the first backward pass, when
+    nobody stands aside any more."""
     if not hasattr(compiler, "compiler_fn"):
         return _aside_for(compiler, patches)
     compiler.compiler_fn = _aside_for(compiler.compiler_fn, patches)
@@ -119,8 +119,8 @@ def _aside_later(compiler: Any, patches: Patches) -> Any:
 
 
 def _examples(mod: Any, args: Any) -> list[Any]:
-    """The example arguments. Those of a graph with symbolic sizes are the fake tensors that Dynamo
-    has made of them."""
+    """Return the example arguments. Those of a graph with symbolic sizes are the fake tensors that
+    Dynamo has made of them."""
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
     placeholders = [n for n in graph.nodes if n.op == "placeholder"] if graph is not None else []
     fakes = [n.meta.get("example_value") for n in placeholders]
@@ -145,7 +145,7 @@ def _boxed(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
 
 
 def _needs_torchs(mod: Any, options: tuple[Any, ...]) -> bool:
-    """Whether a graph must be compiled by torch's AOTAutograd: it is for Inductor, or has an
+    """Return whether a graph must be compiled by torch's AOTAutograd: it is for Inductor, or has an
     operator of higher order or a transform."""
     if any(type(o).__name__ == "SerializableAOTDispatchCompiler" for o in options):
         return True
@@ -162,8 +162,8 @@ def _of_functorch(target: Any) -> bool:
 
 
 def _exchange(mode: Any) -> Exchange:
-    """The table of plain tensors of a capture. Each capture has one, because a capture identifies
-    tensors by ``id``."""
+    """Return the table of plain tensors of a capture. Each capture has one, because a capture
+    identifies tensors by ``id``."""
     found: Exchange = vars(mode).setdefault("_session", Exchange())
     return found
 
@@ -290,13 +290,13 @@ def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable
 
 
 def _history(t: torch.Tensor) -> tuple[bool, ...]:
-    """What a graph of Dynamo depends on, of what the session keeps for a tensor."""
+    """Return what a graph of Dynamo depends on, of what the session keeps for a tensor."""
     return t.requires_grad, t.is_leaf, t.is_inference()
 
 
 def _with_history(guards: Any) -> Callable[..., Any]:
-    """The guard on a tensor. Dynamo's own compares what is below Python, where no tensor of the
-    session requires grad."""
+    """Return the guard on a tensor. Dynamo's own compares what is below Python, where no tensor of
+    the session requires grad."""
     guard_on = guards.GuardBuilder.TENSOR_MATCH
 
     @functools.wraps(guard_on)
@@ -318,8 +318,8 @@ def _with_history(guards: Any) -> Callable[..., Any]:
 
 
 def _by_attribute(manager: Any, **options: Any) -> Any:
-    """The guard on ``x.grad``. Dynamo's own reads a field below Python, where a tensor of the
-    session has nothing."""
+    """Return the guard on ``x.grad``. Dynamo's own reads a field below Python, where a tensor of
+    the session has nothing."""
     return manager.getattr_manager(attr="grad", **options)
 
 

@@ -61,19 +61,19 @@ class Patches:
                 yield old, _current(owner, name)
 
     def replaces(self, value: Any) -> bool:
-        """Whether names bound to ``value`` are replaced everywhere."""
+        """Return whether names bound to ``value`` are replaced everywhere."""
         found = self._table.get(id(value))
         return found is not None and found[0] is value
 
     def replacement(self, value: Any) -> Any:
-        """What replaces ``value`` everywhere, or ``value`` itself. A partial of a function is one
-        of its replacement."""
+        """Return what replaces ``value`` everywhere, or ``value`` itself. A partial of a function
+        is one of its replacement."""
         if isinstance(value, functools.partial) and self.replaces(value.func):
             return functools.partial(self.replacement(value.func), *value.args, **value.keywords)
         return self._table[id(value)][1] if self.replaces(value) else value
 
     def original(self, value: Any) -> Any:
-        """What ``value`` replaces everywhere, or ``value`` itself."""
+        """Return what ``value`` replaces everywhere, or ``value`` itself."""
         found = self._back.get(id(value))
         return found[1] if found is not None and found[0] is value else value
 

@@ -39,14 +39,14 @@ _CAPTURES = _Captures()
 
 
 def standing_aside() -> bool:
-    """Whether this thread is inside a capture by torch."""
+    """Return whether this thread is inside a capture by torch."""
     return _CAPTURES.depth > 0
 
 
 @functools.cache
 def _torch_class_of(cls: type) -> Any:
-    """A subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours. Under
-    the drop-in programs make such."""
+    """Return a subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours.
+    Under the drop-in programs make such."""
     own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
     members = {
         name: value
@@ -90,7 +90,7 @@ def aside(patches: Patches) -> Iterator[None]:
 
 
 def ours_unless_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls ``theirs`` inside a capture and ``ours`` elsewhere."""
+    """Return a function that calls ``theirs`` inside a capture and ``ours`` elsewhere."""
 
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -100,8 +100,8 @@ def ours_unless_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> C
 
 
 def _with_history(t: torch.Tensor) -> torch.Tensor:
-    """A tensor with the memory of ``t`` that is no leaf for torch, so that a captured program
-    may write to it."""
+    """Return a tensor with the memory of ``t`` that is no leaf for torch, so that a captured
+    program may write to it."""
     with torch.enable_grad():
         made = t.new_empty(0).requires_grad_().clone()
     made.data = t
@@ -116,8 +116,8 @@ class Exchange:
         self._session: dict[int, Tensor] = {}
 
     def plain(self, t: Any) -> Any:
-        """The plain tensor for a tensor of the session. For a parameter: a parameter. Anything
-        else stays as it is."""
+        """Return the plain tensor for a tensor of the session. For a parameter: a parameter.
+        Anything else stays as it is."""
         if type(t) is not Tensor:
             return t
         found = self._plain.get(id(t))
@@ -135,12 +135,12 @@ class Exchange:
         return found[1]
 
     def known(self, t: Any) -> Any:
-        """The tensor of the session for a plain one that was made for it; anything else as it
-        is."""
+        """Return the tensor of the session for a plain one that was made for it; anything else as
+        it is."""
         return self._session.get(id(t), t)
 
     def session(self, t: Any) -> Any:
-        """The tensor of the session for a plain one, made if there is none yet. Anything
+        """Return the tensor of the session for a plain one, made if there is none yet. Anything
         else stays as it is."""
         if type(t) not in (torch.Tensor, torch.nn.Parameter):
             return t
@@ -339,7 +339,7 @@ class _Globals:
 
 
 def _names(code: CodeType) -> set[str]:
-    """The global names in a function and those defined in it."""
+    """Return the global names in a function and those defined in it."""
     return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 

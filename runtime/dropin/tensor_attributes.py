@@ -43,8 +43,8 @@ _SEEN_BY_MODES = (
 
 
 def _own(t: Any, name: str) -> Any:
-    """The attribute ``name`` of the runtime's class of ``t``, whatever a user's class has. None:
-    it has torch's."""
+    """Return the attribute ``name`` of the runtime's class of ``t``, whatever a user's class has.
+    None: it has torch's."""
     return next(
         (vars(c)[name] for c in type(t).__mro__ if issubclass(c, Value) and name in vars(c)), None
     )
@@ -87,7 +87,7 @@ class Property:
 
 
 def _method(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of ``torch.Tensor``: the session's own for values, else ``native``."""
+    """Return a method of ``torch.Tensor``: the session's own for values, else ``native``."""
 
     @functools.wraps(getattr(torch.Tensor, name))
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -54,13 +54,13 @@ _NAMES = {
 
 
 def inside_dispatch() -> bool:
-    """Whether this code runs inside the handling of an ATen call."""
+    """Return whether this code runs inside the handling of an ATen call."""
     return bool(is_excluded(_ABOVE_PYTHON))
 
 
 def as_runtime(result: Any, requires_grad: bool = False) -> Any:
-    """The result of a factory of torch as a runtime tensor. In a transformed function it becomes a
-    value of that transform."""
+    """Return the result of a factory of torch as a runtime tensor. In a transformed function it
+    becomes a value of that transform."""
     kind = type(result)
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(wrap(result.detach()), result.requires_grad)

@@ -77,8 +77,8 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
 
 
 def _tensors(given: Any, dim: int) -> list[torch.Tensor]:
-    """The tensors that may be batches. A packed sequence has as many samples as
-    sequences, so it is none."""
+    """Return the tensors that may be batches. A packed sequence has as many samples as sequences,
+    so it is none."""
     leaves = pytree.tree_leaves(given, is_leaf=lambda a: isinstance(a, PackedSequence))
     found = (
         t
@@ -112,8 +112,8 @@ def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int:
 
 
 def _smaller(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int) -> int:
-    """The size of the batch. As in torch, a batch may be smaller than what ``batch_size`` says: the
-    last one of an epoch."""
+    """Return the size of the batch. As in torch, a batch may be smaller than what ``batch_size``
+    says: the last one of an epoch."""
     sizes = {t.shape[dim] for t in _tensors((args, kwargs), dim)}
     return sizes.pop() if len(sizes) == 1 and max(sizes) < size else size
 

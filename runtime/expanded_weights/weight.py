@@ -142,7 +142,7 @@ def _original(a: Any) -> Any:
 
 
 def _run_layer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A layer with ExpandedWeights. Its input is the batch."""
+    """Return a layer with ExpandedWeights. Its input is the batch."""
     if not args:
         kwargs = dict(kwargs)
         args = (kwargs.pop("input"),)
@@ -256,8 +256,8 @@ def forward_helper(
 
 
 def plain(a: Any) -> Any:
-    """The tensor without history that an argument holds. Any other argument is
-    returned as it is."""
+    """Return the tensor without history that an argument holds. Any other argument is returned as
+    it is."""
     if isinstance(a, ExpandedWeight):
         return plain(a.orig_weight)
     if isinstance(a, Value):

@@ -195,7 +195,7 @@ class ExportedSizes(Abstraction):
         return int(size if isinstance(size, int) else size.node.hint)
 
     def ranges(self) -> dict[sympy.Symbol, ValueRanges[Any]]:
-        """The range of each symbol. Raise if the program needs more than its Dim says."""
+        """Return the range of each symbol. Raise if the program needs more than its Dim says."""
         by_symbol: dict[sympy.Symbol, _Named] = {}
         for place in self.places:
             symbol = self._symbol_of(place)
@@ -262,8 +262,8 @@ class ExportedSizes(Abstraction):
         )
 
     def ranges_of_values(self, graph: fx.Graph) -> dict[sympy.Symbol, ValueRanges[Any]]:
-        """The range of each size that depends on values, as that of ``torch.nonzero(x)``. Without
-        it torch cannot load the program."""
+        """Return the range of each size that depends on values, as that of ``torch.nonzero(x)``.
+        Without it torch cannot load the program."""
         found = {s for node in graph.nodes for s in free_unbacked_symbols(node.meta.get("val"))}
         return {s: self.shape_env.var_to_range[s] for s in sorted(found, key=str)}
 
@@ -319,7 +319,7 @@ class ExportedSizes(Abstraction):
                 graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
 
     def _told(self, expression: Any) -> str:
-        """What the symbols of ``expression`` are."""
+        """Return what the symbols of ``expression`` are."""
         symbols = sorted(expression.free_symbols, key=str)
         return ", ".join(
             f"{s} is dimension {p.at} of {p.where}"

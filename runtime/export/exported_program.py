@@ -44,7 +44,7 @@ class Exported(ExportedProgram):
     loaded program does not."""
 
     def module(self, check_guards: bool = True) -> fx.GraphModule:
-        """The program as a module with its parameters and buffers."""
+        """Return the program as a module with its parameters and buffers."""
         module = super().module(check_guards)
         assert self.example_inputs is not None
         examples = pytree.tree_leaves(self.example_inputs)
@@ -186,8 +186,8 @@ class _Given:
         return name not in self.f.get_submodule(path)._non_persistent_buffers_set
 
     def state_dict(self) -> dict[str, Any]:
-        """What the program keeps: parameters and persistent buffers, plain ones, a shared one under
-        each of its names."""
+        """Return what the program keeps: parameters and persistent buffers, plain ones, a shared
+        one under each of its names."""
         if not isinstance(self.f, torch.nn.Module):
             return {}
         found: dict[int, Any] = {}
@@ -277,8 +277,8 @@ class _Container:
         return made
 
     def _inputs(self) -> tuple[list[InputSpec], list[fx.Node]]:
-        """The records of the inputs, and the placeholders of parameters, buffers and arguments.
-        Constants become inputs before these."""
+        """Return the records of the inputs, and the placeholders of parameters, buffers and
+        arguments. Constants become inputs before these."""
         given = self.given
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         n_state = len(given.state)
@@ -442,8 +442,8 @@ def _describe_sizes(graph: fx.Graph) -> None:
 
 
 def _takes_memory_as_it_lies(node: fx.Node) -> bool:
-    """Whether the graph reads the memory of an argument by strides that are
-    constants of the program."""
+    """Return whether the graph reads the memory of an argument by strides that are constants of the
+    program."""
     for user in node.users:
         func: Any = user.target
         if func in (aten.as_strided.default, aten.as_strided_scatter.default):

@@ -58,7 +58,8 @@ def traced_before_dispatch(
     decompositions: Mapping[Any, Callable[..., Any]] | None,
     dynamic: bool,
 ) -> Joint:
-    """The graph of ``f`` on ``leaves``, without gradients, in the grad mode of the caller."""
+    """Return the graph of ``f`` on ``leaves``, without gradients, in the grad mode of the
+    caller."""
     boundary: Boundary | None = None
     out_spec: Any = None
 
@@ -220,9 +221,9 @@ def captured(
     abstraction: Abstraction | None = None,
     program: Callable[..., Any],
 ) -> Joint:
-    """The joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is refused;
-    ``names`` are those of the leaves. ``program``: the module or function that ``f`` calls, whose
-    state the graph keeps."""
+    """Return the joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is
+    refused; ``names`` are those of the leaves. ``program``: the module or function that ``f``
+    calls, whose state the graph keeps."""
     state = FrozenState([program])
 
     def checked(*values: Any) -> Any:
@@ -305,7 +306,7 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
 
 
 def named(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]:
-    """The placeholders of the inputs, with the names that torch gives them."""
+    """Return the placeholders of the inputs, with the names that torch gives them."""
     placeholders = [n for n in joint.module.graph.nodes if n.op == "placeholder"][:n_inputs]
     for i, n in enumerate(placeholders):
         n._rename(prefix.format(i))
@@ -315,7 +316,7 @@ def named(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]
 
 
 def output_names(joint: Joint) -> list[str | None]:
-    """The name of each result of the graph; None for a constant."""
+    """Return the name of each result of the graph; None for a constant."""
     results: Any = joint.module.graph.output_node().args[0]
     return [r.name if isinstance(r, fx.Node) else None for r in results]
 
@@ -323,7 +324,7 @@ def output_names(joint: Joint) -> list[str | None]:
 def _abstraction_of(
     mod: torch.nn.Module, leaves: Sequence[Any], dynamic: bool | None
 ) -> tuple[bool, Abstraction | None]:
-    """Whether sizes are symbols, and what makes abstract values."""
+    """Return whether sizes are symbols, and what makes abstract values."""
     mode = fake_mode_of(leaves)
     if mode is None and isinstance(mod, fx.GraphModule):
         mode = fake_mode_of([n.meta.get("val") for n in mod.graph.nodes])
@@ -342,7 +343,7 @@ def aot_export_module(
     dynamic_shapes: bool | None = None,
     kwargs: dict[str, Any] | None = None,
 ) -> tuple[fx.GraphModule, GraphSignature]:
-    """The graph of ``mod`` on ``args`` and what its inputs and outputs are, as
+    """Return the graph of ``mod`` on ``args`` and what its inputs and outputs are, as
     ``torch._functorch.aot_autograd.aot_export_module``.
 
     >>> model = torch.nn.BatchNorm1d(2)
@@ -494,8 +495,8 @@ def aot_export_joint_simple(
     num_params_buffers: int = 0,
     decompositions: Table | None = None,
 ) -> fx.GraphModule:
-    """The graph of ``func`` on ``args``, with its backward if ``trace_joint``, in the calling
-    convention of ``func``.
+    """Return the graph of ``func`` on ``args``, with its backward if ``trace_joint``, in the
+    calling convention of ``func``.
 
     >>> graph = aot_export_joint_simple(lambda x: (x * 2,), (torch.ones(2),), trace_joint=False)
     >>> graph(torch.tensor([1.0, 2.0]))
@@ -568,7 +569,8 @@ def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
 
 
 def _is_view(n: fx.Node) -> bool:
-    """Whether the result shares memory with the first argument. An item of a list of views does."""
+    """Return whether the result shares memory with the first argument. An item of a list of views
+    does."""
     func: Any = n.target
     if not isinstance(func, OpOverload):
         source = n.all_input_nodes[0]
@@ -577,7 +579,8 @@ def _is_view(n: fx.Node) -> bool:
 
 
 def _restructured(joint: Joint, n_inputs: int) -> fx.GraphModule:
-    """The joint module with nested arguments and results and a slot for every input's gradient."""
+    """Return the joint module with nested arguments and results and a slot for every input's
+    gradient."""
     graph = joint.module.graph
     output = graph.output_node()
     results: Any = output.args[0]

@@ -36,7 +36,7 @@ def formulas() -> Mapping[str, tuple[str, ...]]:
 
 
 def _differentiable(block: str, arguments: str) -> tuple[str, ...]:
-    """The arguments that have a formula under the default dispatch key."""
+    """Return the arguments that have a formula under the default dispatch key."""
     declared = set(re.findall(r"(\w+)(?:=[^,]*)?(?:,|$)", arguments))
     found: list[str] = []
     here = True  # not inside the formulas of another dispatch key
@@ -52,6 +52,6 @@ def _differentiable(block: str, arguments: str) -> tuple[str, ...]:
 
 
 def has_formula(overload: str) -> bool:
-    """Whether the installed torch has a formula for some argument of ``sin.default`` or
+    """Return whether the installed torch has a formula for some argument of ``sin.default`` or
     ``sum.dim_IntList``. False as well if it does not ship its list."""
     return overload in formulas()

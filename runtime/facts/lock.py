@@ -22,7 +22,7 @@ LOCKS = Path(__file__).parent / "locks"
 
 
 def installed() -> str:
-    """The version of torch, without that of its build."""
+    """Return the version of torch, without that of its build."""
     return torch.__version__.partition("+")[0]
 
 
@@ -32,27 +32,27 @@ def path_of(version: str) -> Path:
 
 
 def versions() -> list[str]:
-    """The versions with facts, from the oldest on."""
+    """Return the versions with facts, from the oldest on."""
     names = (path.stem.removeprefix("torch-") for path in LOCKS.glob("torch-*.json"))
     return sorted(names, key=_order)
 
 
 def nearest(version: str) -> str:
-    """The version whose facts stand for ``version``: itself, or the nearest older one."""
+    """Return the version whose facts stand for ``version``: itself, or the nearest older one."""
     known = versions()
     older = [other for other in known if _order(other) <= _order(version)]
     return older[-1] if older else known[0]
 
 
 def read(version: str) -> dict[str, Any]:
-    """All facts of a version that has a file."""
+    """Return all facts of a version that has a file."""
     facts: dict[str, Any] = json.loads(path_of(version).read_text("utf-8"))
     return facts
 
 
 def probe(op: str, what: str) -> str:
-    """What the installed torch answers to a question of ``gen/facts/probes.py``. ``KeyError`` for
-    one that nobody has asked."""
+    """Return what the installed torch answers to a question of ``gen/facts/probes.py``.
+    ``KeyError`` for one that nobody has asked."""
     return _probes()[f"{op}: {what}"]
 
 

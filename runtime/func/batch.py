@@ -194,8 +194,8 @@ class BatchLevel(Level):
         return draws.draw(self, op, args, kwargs)
 
     def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
-        """The arguments with the physical tensor in place of each batched value, and a flag per
-        argument: whether it was batched.
+        """Return the arguments with the physical tensor in place of each batched value, and a flag
+        per argument: whether it was batched.
 
         A list has a tuple of flags, one per entry.
         """
@@ -215,8 +215,8 @@ class BatchLevel(Level):
         return out, tuple(flags)
 
     def line_up(self, args: Any) -> tuple[list[Any] | None, int]:
-        """The physical arguments and the rank of the batched ones, if the arguments broadcast as
-        they are. Else ``None`` and a rank.
+        """Return the physical arguments and the rank of the batched ones, if the arguments
+        broadcast as they are. Else ``None`` and a rank.
 
         They broadcast as they are if all batched tensors have the same rank and every other tensor
         has fewer dimensions. A batch of 0-d tensors beside another tensor is left out: two 0-d
@@ -261,8 +261,8 @@ class BatchLevel(Level):
         return self.wrap(formula(*physical, batched))
 
     def _agreed(self, op: Op, answers: list[Any]) -> Any:
-        """The answer of an op that returns no tensor. Raise unless all elements give
-        the same answer."""
+        """Return the answer of an op that returns no tensor. Raise unless all elements give the
+        same answer."""
         if any(a != answers[0] for a in answers):
             raise BatchingError(
                 f"vmap: {op.func} answers differently for the elements of the batch: "

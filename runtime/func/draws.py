@@ -66,8 +66,8 @@ class Batch(Protocol):
 
 
 def is_random(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether this call draws random numbers. An op with a ``training`` flag draws
-    only in training."""
+    """Return whether this call draws random numbers. An op with a ``training`` flag draws only in
+    training."""
     if torch.Tag.nondeterministic_seeded not in op.func.tags and (
         op.record is None or not op.record.draws
     ):
@@ -195,8 +195,8 @@ _DRAWING: dict[Op, bool] = {}  # answers of `_draws_or_fills`
 
 
 def _draws_or_fills(op: Op) -> bool:
-    """Whether an op may draw, or returns a buffer that is not filled yet. Such a buffer must differ
-    per element: the draws of composite ops (dropout) may fill it."""
+    """Return whether an op may draw, or returns a buffer that is not filled yet. Such a buffer must
+    differ per element: the draws of composite ops (dropout) may fill it."""
     known = _DRAWING.get(op)
     if known is None:
         record = op.record
@@ -250,7 +250,7 @@ class DrawPerElement(TorchDispatchMode):
         return lifted(made, level.number, given=args)
 
     def _drawn(self, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
-        """The results of a call without batched arguments, as values of the level."""
+        """Return the results of a call without batched arguments, as values of the level."""
         level, func, record = self.level, op.func, op.record
         if not any(isinstance(a, torch.Tensor) for a in args):
             # a factory: the batch dimension goes before its size

@@ -57,7 +57,7 @@ class DualValue(Value):
 
 
 def tangent_of(v: Any) -> torch.Tensor | None:
-    """The tangent of a dual value. A view takes it from its base again if the tangent of the
+    """Return the tangent of a dual value. A view takes it from its base again if the tangent of the
     base has changed."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
@@ -187,8 +187,8 @@ class DualLevel(Level):
     def _wrap(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any
     ) -> Any:
-        """The results with their tangents. A result of integer or Boolean dtype stays a tensor of
-        the outer levels, unless it is a view."""
+        """Return the results with their tangents. A result of integer or Boolean dtype stays a
+        tensor of the outer levels, unless it is a view."""
         view = op.kind is VIEW
 
         def wrapped(r: torch.Tensor, i: int | None) -> Any:

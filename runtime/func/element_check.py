@@ -65,8 +65,8 @@ def _described(a: Any) -> Any:
 
 
 def first_error(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
-    """The error of the first element that refuses the call. ``None`` if all accept it. For a nested
-    tensor: ``NestedTensor``."""
+    """Return the error of the first element that refuses the call. ``None`` if all accept it. For a
+    nested tensor: ``NestedTensor``."""
     if any(isinstance(a, torch.Tensor) and a.is_nested for a in _leaves(args, kwargs)):
         return NestedTensor()
     sizes = _sizes(args, kwargs)
@@ -124,7 +124,7 @@ def _rewound(generator: torch.Generator) -> Iterator[None]:
 
 
 def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
-    """One element of nested values, at the index ``at[number]`` of each batch level.
+    """Return one element of nested values, at the index ``at[number]`` of each batch level.
 
     The loop meets the innermost level first, and each batch dimension is in front. So the
     dimensions of the tensor at the bottom begin with the batch of the outermost level, and the
@@ -151,7 +151,7 @@ def _leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
 
 
 def _sizes(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[int, int]:
-    """The size of each batch level among the arguments, by level number."""
+    """Return the size of each batch level among the arguments, by level number."""
     sizes = {}
     for t in _leaves(args, kwargs):
         while type(t) in VALUES:

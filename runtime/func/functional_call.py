@@ -167,7 +167,7 @@ class _Swapped:
 
 
 def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The submodule and the attribute name for the dotted ``name``."""
+    """Return the submodule and the attribute name for the dotted ``name``."""
     if not name:
         raise KeyError('tensor name can\'t be empty string ""')
     *path, attribute = name.split(".")

@@ -118,8 +118,8 @@ def _pull(
     input_edges: Sequence[Edge | None],
     keep: bool,
 ) -> list[torch.Tensor]:
-    """The cotangents of ``inputs``, whose edges are ``input_edges``. Zeros where none arrives.
-    ``outs``: the edges of the outputs."""
+    """Return the cotangents of ``inputs``, whose edges are ``input_edges``. Zeros where none
+    arrives. ``outs``: the edges of the outputs."""
     roots = [
         (e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None
     ]
@@ -257,7 +257,7 @@ def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
 def grad_and_value(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns (gradients, value), as ``torch.func.grad_and_value``. With
+    """Return a function that returns (gradients, value), as ``torch.func.grad_and_value``. With
     ``has_aux``: (gradients, (value, aux)).
 
     >>> grad_and_value(lambda x: (x * x).sum())(torch.tensor([1.0, 2.0]))
@@ -315,7 +315,7 @@ def _check_scalar(out: object) -> None:
 def grad(
     func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the gradient of ``func``, as ``torch.func.grad``.
+    """Return a function that returns the gradient of ``func``, as ``torch.func.grad``.
 
     >>> grad(lambda x: (x * x).sum())(torch.tensor([1.0, 2.0]))
     tensor([2., 4.])

@@ -17,8 +17,8 @@ from .vmap import vmap
 
 
 def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """A one-hot tensor for every element of all ``tensors`` together, split by tensor: one of shape
-    (total elements, *shape) for each."""
+    """Return a one-hot tensor for every element of all ``tensors`` together, split by tensor: one
+    of shape (total elements, *shape) for each."""
     sizes = [t.numel() for t in tensors]
     total = sum(sizes)
     if len(tensors) == 1:
@@ -80,7 +80,7 @@ def jacrev(
     chunk_size: int | None = None,
     _preallocate_and_copy: bool = False,
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of ``func``, one row per element of the output.
+    """Return a function that returns the Jacobian of ``func``, one row per element of the output.
     As ``torch.func.jacrev``.
 
     >>> jacrev(lambda x: x * x)(torch.tensor([1.0, 2.0]))
@@ -110,8 +110,8 @@ def jacrev(
 
 
 def _rows(pull: Callable[..., Any], outs: list[torch.Tensor], chunk_size: int | None) -> Any:
-    """The pullback of every one-hot cotangent of all outputs together. A single one needs no batch,
-    which would cost each call of the pass a level and often a view."""
+    """Return the pullback of every one-hot cotangent of all outputs together. A single one needs no
+    batch, which would cost each call of the pass a level and often a view."""
     n = outs[0].numel() if len(outs) == 1 else None
     if type(n) is int and n == 1:
         leaves, spec = trees.flatten(pull(outs[0].new_ones(outs[0].shape)))
@@ -120,7 +120,7 @@ def _rows(pull: Callable[..., Any], outs: list[torch.Tensor], chunk_size: int | 
 
 
 def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
-    """The result of ``vmap(pull)``, computed one row at a time."""
+    """Return the result of ``vmap(pull)``, computed one row at a time."""
 
     def rows(*basis: torch.Tensor) -> Any:
         if not len(basis[0]):
@@ -159,7 +159,7 @@ def jacfwd(
     randomness: str = "error",
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of ``func``, one column per element of the input.
+    """Return a function that returns the Jacobian of ``func``, one column per element of the input.
     As ``torch.func.jacfwd``.
 
     >>> jacfwd(lambda x: x.sum() * x)(torch.tensor([1.0, 2.0]))
@@ -216,8 +216,8 @@ def jacfwd(
 
 
 def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """A function that returns the second derivatives of ``func``, by forward over reverse mode.
-    As ``torch.func.hessian``.
+    """Return a function that returns the second derivatives of ``func``, by forward over reverse
+    mode. As ``torch.func.hessian``.
 
     >>> hessian(lambda x: x.prod())(torch.tensor([2.0, 3.0]))
     tensor([[0., 1.],

@@ -97,8 +97,8 @@ def jvp(
 def _checked(
     primals: trees.Tree, tangents: trees.Tree
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], trees.Spec]:
-    """The leaves of primals and tangents, and their common structure. Raise if they do
-    not fit each other."""
+    """Return the leaves of primals and tangents, and their common structure. Raise if they do not
+    fit each other."""
     if not isinstance(primals, tuple):
         raise RuntimeError(
             "jvp(f, primals, tangents): Expected primals to be a tuple. "

@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]:
-    """The transform that runs a function on values of a level. Each call makes a new level.
+    """Return the transform that runs a function on values of a level. Each call makes a new level.
 
     Example::
 
@@ -44,7 +44,7 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
 
 
 def debug_unwrap(tensor: torch.Tensor, *, recurse: bool = True) -> torch.Tensor:
-    """The tensor that a value of a running transform holds, as ``torch.func.debug_unwrap``.
+    """Return the tensor that a value of a running transform holds, as ``torch.func.debug_unwrap``.
 
     ``recurse=True`` removes the values of all transforms, ``recurse=False`` only the innermost one.
     A tensor of the eager session belongs to no transform and is returned as it is. Use this for

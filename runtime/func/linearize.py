@@ -167,8 +167,8 @@ def _linear_part() -> Any:
             return node
 
         def take_constants(self) -> list[Any]:
-            """The constants that the finished graph uses, in the order of their new placeholders. A
-            tensor is :class:`Saved`.
+            """Return the constants that the finished graph uses, in the order of their new
+            placeholders. A tensor is :class:`Saved`.
 
             A graph and its nodes form reference cycles, which are freed late. So all tables are
             cleared here: no tensor waits for the collector.
@@ -198,7 +198,7 @@ def _linear_part() -> Any:
 
 
 def _strides_of(t: torch.Tensor) -> Any:
-    """The strides of ``t``, None if it has none."""
+    """Return the strides of ``t``, None if it has none."""
     return t.stride() if has_strides(t) else None
 
 
@@ -214,11 +214,11 @@ def _laid_out(t: torch.Tensor, stride: Any) -> torch.Tensor:
 
 
 def _constant(saved: Any) -> Any:
-    """A constant of the derivative: a tensor that was not written to in the
-    meantime, or a number."""
+    """Return a constant of the derivative: a tensor that was not written to in the meantime, or a
+    number."""
     return _detached(saved.check(None)) if isinstance(saved, Saved) else saved
 
 
 def _detached(t: torch.Tensor) -> torch.Tensor:
-    """A plain parameter as a plain tensor, so that torch's own autograd does not record."""
+    """Return a plain parameter as a plain tensor, so that torch's own autograd does not record."""
     return t.detach() if t.requires_grad and not isinstance(t, Value) else t

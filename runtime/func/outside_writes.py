@@ -94,7 +94,8 @@ class OutsideWrites(TorchDispatchMode):
         return result
 
     def _below(self, t: Any) -> Any:
-        """The tensor that the levels of the run found as they began: ``t``, or what it holds."""
+        """Return the tensor that the levels of the run found as they began: ``t``, or what it
+        holds."""
         while isinstance(t, Value) and t._level.number > self.start:
             t = t._inner
         return t
@@ -108,7 +109,7 @@ class OutsideWrites(TorchDispatchMode):
 
 
 def _changes_history(t: torch.Tensor) -> bool:
-    """Whether a write to ``t``, a tensor from outside, is more than a write to memory."""
+    """Return whether a write to ``t``, a tensor from outside, is more than a write to memory."""
     if isinstance(t, Value) and t._level.number:
         return True
     return t.requires_grad and torch.is_grad_enabled()

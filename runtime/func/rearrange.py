@@ -66,7 +66,7 @@ def _axes(groups: Groups) -> list[str]:
 
 
 def _parse(side: str, pattern: str) -> Groups:
-    """The axes of each dimension; an axis of size one is a dimension without axes."""
+    """Return the axes of each dimension; an axis of size one is a dimension without axes."""
     groups: Groups = []
     inside = False
     for token in _TOKEN.findall(side):
@@ -103,7 +103,8 @@ def _refuse_no_axis(token: str, pattern: str) -> None:
 def _sizes(
     x: torch.Tensor, left: Groups, pattern: str, lengths: dict[str, int]
 ) -> dict[str, list[int]]:
-    """The size of every axis, as a list: ``...`` has as many as the other dimensions leave."""
+    """Return the size of every axis, as a list: ``...`` has as many as the other dimensions
+    leave."""
     at = next((i for i, group in enumerate(left) if group is _OTHERS), None)
     rest = x.dim() - len(left) + (at is not None)
     if rest < 0 or (at is None and rest):

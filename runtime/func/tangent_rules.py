@@ -24,7 +24,7 @@ where it is zero."""
 
 
 def fit(t: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor | None:
-    """The tangent ``t`` with the shape and dtype of ``result``."""
+    """Return the tangent ``t`` with the shape and dtype of ``result``."""
     if t is None:
         return None
     if t.shape != result.shape:
@@ -162,8 +162,8 @@ def _multilinear(
 def transposed_twice(
     op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
 ) -> Any:
-    """The jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its transpose,
-    applied to the tangents, is the jvp."""
+    """Return the jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its
+    transpose, applied to the tangents, is the jvp."""
     level = GradLevel()
     try:
         with torch.enable_grad():
@@ -177,7 +177,7 @@ def transposed_twice(
 
 
 def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]:
-    """An input of ``level`` for the cotangent of each result of a call. None for a result
+    """Return an input of ``level`` for the cotangent of each result of a call. None for a result
     without derivative."""
     outs = [result] if isinstance(result, torch.Tensor) else list(result)
     return [
@@ -197,7 +197,7 @@ def _pulled_back(
     kwargs: dict[str, Any],
     result: Any,
 ) -> list[tuple[Edge, torch.Tensor]]:
-    """The vjp of the call as a function of ``us``, recorded at ``level``: an edge for each
+    """Return the vjp of the call as a function of ``us``, recorded at ``level``: an edge for each
     gradient, with the tangent of the same argument.
 
     The tangent serves as the cotangent of that gradient in the second transpose.

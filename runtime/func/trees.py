@@ -24,7 +24,7 @@ def is_leaf(tree: Tree) -> bool:
 
 
 def flatten(tree: Tree) -> tuple[list[Any], Spec]:
-    """The leaves and the spec of ``tree``. As in torch, ``None`` is a leaf."""
+    """Return the leaves and the spec of ``tree``. As in torch, ``None`` is a leaf."""
     if type(tree) is tuple:
         for item in tree:
             if not is_leaf(item):
@@ -50,7 +50,7 @@ def map_tensors(function: Callable[[torch.Tensor], Any], tree: Tree) -> Tree:
 
 
 def torch_spec(spec: Spec) -> pytree.TreeSpec:
-    """The spec as torch's ``TreeSpec``, for messages."""
+    """Return the spec as torch's ``TreeSpec``, for messages."""
     return (
         pytree.tree_structure(0 if spec is None else (0,) * spec)
         if spec is None or isinstance(spec, int)
@@ -63,8 +63,8 @@ def structure(tree: Tree) -> pytree.TreeSpec:
 
 
 def spread(prefix: Tree, leaves: list[Any], spec: Spec) -> list[Any] | None:
-    """The entry of ``prefix`` for every leaf of a tree. ``None`` if ``prefix`` is no
-    prefix of the tree."""
+    """Return the entry of ``prefix`` for every leaf of a tree. ``None`` if ``prefix`` is no prefix
+    of the tree."""
     if type(prefix) is int or prefix is None:
         return [prefix] * len(leaves)
     if (

@@ -25,7 +25,8 @@ def vmap(
     *,
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """A function that runs ``func`` on all elements of a batch at once, as ``torch.func.vmap``.
+    """Return a function that runs ``func`` on all elements of a batch at once, as
+    ``torch.func.vmap``.
 
     >>> vmap(torch.dot)(torch.ones(3, 2), torch.ones(3, 2))
     tensor([2., 2., 2.])
@@ -117,8 +118,8 @@ class MappedFunction:
         return getattr(self.func, "__name__", None) or repr(self.func)
 
     def inputs(self, args: tuple[Any, ...]) -> tuple[list[Any], list[int | None], trees.Spec, int]:
-        """The leaves of the arguments, their batch dimensions, their structure, and the
-        size of the batch."""
+        """Return the leaves of the arguments, their batch dimensions, their structure, and the size
+        of the batch."""
         if not isinstance(self.in_dims, (int, tuple)):
             raise ValueError(
                 f"{self._call()}: expected `in_dims` to be int or a (potentially nested) tuple "
@@ -157,7 +158,8 @@ class MappedFunction:
         return f"vmap({self.name}, in_dims={self.in_dims}, ...)(<inputs>)"
 
     def _dim(self, x: Any, d: Any) -> int:
-        """The batch dimension of the leaf ``x`` for its in_dim ``d``. Raise if it does not fit."""
+        """Return the batch dimension of the leaf ``x`` for its in_dim ``d``. Raise if it does not
+        fit."""
         if not isinstance(d, int):
             raise ValueError(
                 f"{self._call()}: Got in_dim={d} for an input but in_dim must be either "
@@ -202,7 +204,7 @@ class MappedFunction:
             level.close()
 
     def level(self, size: int) -> BatchLevel:
-        """The level of one run."""
+        """Return the level of one run."""
         return BatchLevel(size, self.randomness) if size else EmptyBatch(size, self.randomness)
 
     def in_pieces(
@@ -234,8 +236,8 @@ class MappedFunction:
         return trees.unflatten(joined, specs[0])
 
     def _out_dims(self, flat: list[Any], spec: trees.Spec) -> list[Any] | None:
-        """An entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well
-        as a tuple of one."""
+        """Return an entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well as a
+        tuple of one."""
         if (
             spec is None
             and type(self.out_dims) is tuple
@@ -246,7 +248,7 @@ class MappedFunction:
         return trees.spread(self.out_dims, flat, spec)
 
     def _outputs(self, level: BatchLevel, outs: trees.Tree) -> trees.Tree:
-        """The outputs, with the batch dimension where ``out_dims`` asks for it."""
+        """Return the outputs, with the batch dimension where ``out_dims`` asks for it."""
         flat, spec = trees.flatten(outs)
         dims = self._out_dims(flat, spec)
         if dims is None:

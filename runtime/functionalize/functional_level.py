@@ -152,7 +152,7 @@ class FunctionalLevel(Level):
         self.overlapped = False
 
     def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
-        """The value at ``place``. None: the base of a new store."""
+        """Return the value at ``place``. None: the base of a new store."""
         v: FunctionalValue = faithful_shell(FunctionalValue, inner)
         v._level = self
         v._inner = inner
@@ -168,8 +168,8 @@ class FunctionalLevel(Level):
         return v
 
     def present(self, store: Store) -> torch.Tensor:
-        """The present value of ``store``. Writes through other stores of its memory change the
-        value, and are not in its history."""
+        """Return the present value of ``store``. Writes through other stores of its memory change
+        the value, and are not in its history."""
         memory = store.memory
         if memory.pieces or memory.part_of is not None:
             agree(memory, self)
@@ -190,7 +190,7 @@ class FunctionalLevel(Level):
         return value
 
     def read(self, v: FunctionalValue) -> torch.Tensor:
-        """The present value of ``v``."""
+        """Return the present value of ``v``."""
         memory = v._store.memory
         if memory.pieces or memory.part_of is not None:
             agree(memory, self)
@@ -254,7 +254,7 @@ class FunctionalLevel(Level):
             watch.note(store.memory)
 
     def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor:
-        """The view of ``base`` to which ``chain`` leads."""
+        """Return the view of ``base`` to which ``chain`` leads."""
         for func, rest, kwargs, which in chain:
             out = view_of(self._view_op(func), base, rest, kwargs)
             base = out if which is None else out[which]
@@ -294,8 +294,8 @@ class FunctionalLevel(Level):
         return WrittenBack(value, store.recorded, store.counter[0] > len(turns), turns)
 
     def released(self, v: FunctionalValue) -> FunctionalValue:
-        """What a Function returns after it wrote to ``v`` without grad mode: ``v``, or an alias if
-        ``v`` requires grad outside."""
+        """Return what a Function returns after it wrote to ``v`` without grad mode: ``v``, or an
+        alias if ``v`` requires grad outside."""
         result = self.wrap(self.read(v), Place(v._store, v._chain, v._unrecorded))
         result.released_from = v
         return result
@@ -358,8 +358,8 @@ class FunctionalLevel(Level):
         return value
 
     def lowered(self, a: Any) -> Any:
-        """The present value of ``a`` if it is a value of this level, or a closed-over tensor that
-        the program has viewed or written to. Else ``a``."""
+        """Return the present value of ``a`` if it is a value of this level, or a closed-over tensor
+        that the program has viewed or written to. Else ``a``."""
         if isinstance(a, torch.Tensor):
             if isinstance(a, FunctionalValue) and a._level is self:
                 return self.read(a)
@@ -401,8 +401,8 @@ class FunctionalLevel(Level):
         )
 
     def _has_strides_of_copy(self, v: Any) -> bool:
-        """Whether the strides of ``v`` may come of a copy that stands for a view, and are not those
-        that the program means."""
+        """Return whether the strides of ``v`` may come of a copy that stands for a view, and are
+        not those that the program means."""
         if not self.views or not isinstance(v, FunctionalValue) or v._level is not self:
             return False
         store = v._store
@@ -410,9 +410,9 @@ class FunctionalLevel(Level):
         return bool(v._chain) or shared or store.memory.of_copies
 
     def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own
-        kernels take. They share memory with the argument, but a write to one is not in the
-        history of the other."""
+        """Return the results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own
+        kernels take. They share memory with the argument, but a write to one is not in the history
+        of the other."""
         source = self.own(args[0])
         out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
         values: Any = [out] if isinstance(out, torch.Tensor) else out
@@ -535,9 +535,9 @@ class FunctionalLevel(Level):
         return target
 
     def _meet(self, targets: Sequence[torch.Tensor], others: Iterable[Any]) -> bool:
-        """Whether two of ``targets`` may share memory, or one with a tensor in a list of
-        ``others``, or one shows an element several times, so that they must be written one
-        after the other."""
+        """Return whether two of ``targets`` may share memory, or one with a tensor in a list of
+        ``others``, or one shows an element several times, so that they must be written one after
+        the other."""
         memories = {id(self.own(t)._store.memory) for t in targets}
         read = [
             t

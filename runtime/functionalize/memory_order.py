@@ -76,9 +76,9 @@ def _bernoulli(target: torch.Tensor, p: float, *, generator: Any = None) -> torc
 
 
 def draws_in_turn(func: Any, target: torch.Tensor) -> bool:
-    """Whether ``func`` draws other numbers for ``target``, which has gaps, than for a copy
-    of it. On the CPU ``normal_`` draws 16 and more numbers at once, where there are no
-    gaps between them."""
+    """Return whether ``func`` draws other numbers for ``target``, which has gaps, than for a copy
+    of it. On the CPU ``normal_`` draws 16 and more numbers at once, where there are no gaps between
+    them."""
     return (
         func is aten.normal_.default
         and target.device.type == "cpu"
@@ -90,8 +90,8 @@ def draws_in_turn(func: Any, target: torch.Tensor) -> bool:
 def filled(
     func: Any, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> list[Any] | None:
-    """What ``func``, an op with ``out=``, fills ``targets`` with if that depends on their strides.
-    None if it does not."""
+    """Return what ``func``, an op with ``out=``, fills ``targets`` with if that depends on their
+    strides. None if it does not."""
     if func is not aten.bernoulli.out or targets[0].shape != args[0].shape:
         return None
     return [aten.bernoulli.Tensor(targets[0], *args, **kwargs)]
@@ -127,8 +127,8 @@ def _turned(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
 
 
 def _order(t: torch.Tensor) -> list[int]:
-    """The dimensions of ``t`` from the largest stride to the smallest. Those of size 1 have no
-    place in memory and stay where they are."""
+    """Return the dimensions of ``t`` from the largest stride to the smallest. Those of size 1 have
+    no place in memory and stay where they are."""
     wide = [d for d in range(t.dim()) if t.shape[d] != 1]
     ordered = iter(sorted(wide, key=t.stride().__getitem__, reverse=True))
     return [next(ordered) if d in wide else d for d in range(t.dim())]
@@ -136,8 +136,8 @@ def _order(t: torch.Tensor) -> list[int]:
 
 @cache
 def _follows_memory() -> bool:
-    """Whether ``bernoulli_`` on the CPU draws in the order of memory. It does not on processors for
-    which torch calls MKL."""
+    """Return whether ``bernoulli_`` on the CPU draws in the order of memory. It does not on
+    processors for which torch calls MKL."""
     with without_modes():
         plain, turned = torch.zeros(8, 16), torch.zeros(8, 16)
         plain.bernoulli_(0.5, generator=torch.Generator().manual_seed(0))

@@ -26,7 +26,7 @@ Step = tuple[Any, tuple[Any, ...], dict[str, Any], int | None]
 
 
 def shows_twice(t: torch.Tensor) -> bool:
-    """Whether two elements of ``t`` may be at one place of memory."""
+    """Return whether two elements of ``t`` may be at one place of memory."""
     if t.layout is not torch.strided:
         return False
     reach = 0  # how far the dimensions before this one lead
@@ -38,8 +38,8 @@ def shows_twice(t: torch.Tensor) -> bool:
 
 
 def has_gaps(t: torch.Tensor) -> bool:
-    """Whether there are elements of memory between those of ``t``, each of which
-    ``t`` shows once."""
+    """Return whether there are elements of memory between those of ``t``, each of which ``t`` shows
+    once."""
     return (
         t.layout is torch.strided
         and not aten.is_non_overlapping_and_dense.default(t)
@@ -48,7 +48,7 @@ def has_gaps(t: torch.Tensor) -> bool:
 
 
 def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
-    """Whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
+    """Return whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
     last = max((i for i, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
     t = base
     for func, rest, kwargs, which in chain[: last + 1]:
@@ -79,19 +79,20 @@ def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
 
 
 def _is_within(part: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Whether ``part`` shows no memory before the first element of ``whole`` or after its last."""
+    """Return whether ``part`` shows no memory before the first element of ``whole`` or after its
+    last."""
     (first, last), (start, stop) = _span(part), _span(whole)
     return not part.numel() or bool(start <= first and last <= stop)
 
 
 def _span(t: torch.Tensor) -> tuple[Any, Any]:
-    """The places in memory of the first and the last element."""
+    """Return the places in memory of the first and the last element."""
     first = t.storage_offset()
     return first, first + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of one shape have their elements at the same places, as far as
+    """Return whether two tensors of one shape have their elements at the same places, as far as
     there are several."""
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return True
@@ -99,8 +100,8 @@ def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether a write to ``one`` changes an element of ``other``, as far as the memory under their
-    levels tells."""
+    """Return whether a write to ``one`` changes an element of ``other``, as far as the memory under
+    their levels tells."""
     if one is other:
         return True
     a, b = _memory_of(one), _memory_of(other)
@@ -128,7 +129,7 @@ def _bytes_of(t: torch.Tensor) -> tuple[int, int]:
 
 
 def _memory_of(t: Any) -> torch.Tensor | None:
-    """The plain tensor in whose memory the elements of ``t`` lie. None if there is none."""
+    """Return the plain tensor in whose memory the elements of ``t`` lie. None if there is none."""
     while isinstance(t, Value):
         t = t._inner
     known = type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided
@@ -136,7 +137,7 @@ def _memory_of(t: Any) -> torch.Tensor | None:
 
 
 def same_start(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors begin at the same place of their storages."""
+    """Return whether two tensors begin at the same place of their storages."""
     if a.layout is not torch.strided or b.layout is not torch.strided:
         return True
     return bool(a.storage_offset() == b.storage_offset())

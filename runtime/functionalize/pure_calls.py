@@ -13,8 +13,8 @@ listeners.append(_PURE.clear)  # a new record makes these facts stale
 
 
 def is_pure(func: Any) -> bool:
-    """Whether each call of ``func`` computes one new tensor, and does nothing else: it writes to
-    nothing, the result shares no memory, and ATen does not take it apart."""
+    """Return whether each call of ``func`` computes one new tensor, and does nothing else: it
+    writes to nothing, the result shares no memory, and ATen does not take it apart."""
     known = _PURE.get(id(func))
     if known is None:
         known = _PURE[id(func)] = _found(op_of(func))

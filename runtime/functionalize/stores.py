@@ -81,7 +81,7 @@ class Memory:
         self.written_at: Line | None = None
 
     def is_at(self, generation: int) -> bool:
-        """Whether it was written to so often, and not by way of a piece or of a whole."""
+        """Return whether it was written to so often, and not by way of a piece or of a whole."""
         return self.generation == generation and not self.pieces and self.part_of is None
 
     @property
@@ -166,7 +166,7 @@ class Pieces:
         store.memory.pieces.append(self)
 
     def place(self, i: int) -> Chain:
-        """The views that lead from the base of the whole to piece ``i``."""
+        """Return the views that lead from the base of the whole to piece ``i``."""
         func, rest, kwargs, _ = self.chain[-1]
         return (*self.chain[:-1], (func, rest, kwargs, i if self.several else None))
 
@@ -201,7 +201,7 @@ def refuse_restrided(memory: Memory, chain: Chain) -> None:
 
 
 def _names_offset(rest: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether ``as_strided`` is given a place of the storage."""
+    """Return whether ``as_strided`` is given a place of the storage."""
     given = rest[2] if len(rest) > 2 else kwargs.get("storage_offset")
     return given is not None
 
@@ -275,8 +275,8 @@ class Replaced:
         self.set_at: Line | None = None
 
     def by(self, source: Store, present: Any, version: int) -> Store:
-        """A store of the memory of ``source``, whose value is ``present``, for the value that is
-        given this memory."""
+        """Return a store of the memory of ``source``, whose value is ``present``, for the value
+        that is given this memory."""
         self.count += 1
         self.version = version
         self.set_at = user_line()
@@ -286,7 +286,7 @@ class Replaced:
 
 
 def has_history(t: Any) -> bool:
-    """Whether ``t`` has a history at an outer level that differentiates."""
+    """Return whether ``t`` has a history at an outer level that differentiates."""
     while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
         if t._level.keeps_history and not t._level.is_constant(t):
             return True
@@ -295,7 +295,7 @@ def has_history(t: Any) -> bool:
 
 
 def has_gradient(t: Any) -> bool:
-    """Whether ``t`` requires grad at an outer level."""
+    """Return whether ``t`` requires grad at an outer level."""
     while isinstance(t, Value):
         if isinstance(t, GradValue) and edge_of(t) is not None:
             return True

@@ -144,7 +144,7 @@ def _known(sizes: Sequence[Any]) -> list[int]:
 
 
 def _reach(t: torch.Tensor) -> int:
-    """How many elements of its memory ``t`` spans."""
+    """Return how many elements of its memory ``t`` spans."""
     sizes, strides, (offset,) = _known(t.shape), _known(t.stride()), _known([t.storage_offset()])
     return offset + (
         1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if all(sizes) else 0
@@ -173,7 +173,7 @@ _copying = _Copying()
 
 
 def copying_form(func: Any) -> Any:
-    """The op that copies where ``func`` makes a view (``t_copy`` for ``t``). ``func`` itself
+    """Return the op that copies where ``func`` makes a view (``t_copy`` for ``t``). ``func`` itself
     if ATen has none."""
     name, overload = func._schema.name.split("::")[1], func._overloadname
     copying = getattr(getattr(aten, f"{name}_copy", None), overload, None)
@@ -223,8 +223,8 @@ def _applied(
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Any:
-    """The result of the formula, called with the values that its parameters name.
-    See :class:`runtime.rules.record.Record`."""
+    """Return the result of the formula, called with the values that its parameters name. See
+    :class:`runtime.rules.record.Record`."""
     return inverse(
         *(
             given[p] if p in given else op.argument(op.positions[p], args, kwargs)

@@ -51,7 +51,8 @@ class TensorAttributes:
         self._known: dict[object, Attributes] = {}
 
     def of(self, args: Any, kwargs: Any, places: Sequence[Place]) -> Attributes:
-        """What a call is given beside its arguments. ``places``: whose values are arguments."""
+        """Return what a call is given beside its arguments. ``places``: whose values are
+        arguments."""
         tensors = tensors_by_key((args, kwargs), {p.key: p.current() for p in places})
         found = {(k, name): _attribute(tensors.get(k), name) for k, name in self.asked}
         kind = tuple([(which, constant(x)) for which, x in found.items()])
@@ -98,8 +99,8 @@ def refuse_lost(values: Iterable[Any], what: str, state: ProgramState) -> None:
 
 
 def tensors_by_key(arguments: Any, at_places: Mapping[Any, Any]) -> dict[Key, Any]:
-    """The tensors in ``arguments`` by number, and those ``at_places`` by key and number. One that
-    is at several is at the first of them."""
+    """Return the tensors in ``arguments`` by number, and those ``at_places`` by key and number. One
+    that is at several is at the first of them."""
     found: dict[Key, Any] = dict(enumerate(opened.flatten(arguments)[0]))
     for key, value in at_places.items():
         found |= {(key, i): x for i, x in enumerate(opened.flatten(value)[0])}
@@ -163,7 +164,7 @@ def _ask_of_values(change: int) -> None:
 
 
 def _answer(v: Any, name: str) -> Any:
-    """What ``v.name`` is, which Python has not found."""
+    """Return what ``v.name`` is, which Python has not found."""
     kind: Any = type(v)
     if _ASKING.ask is None or name.startswith("__") or _is_own(kind, name):
         return object.__getattribute__(v, name)  # the same error once more
@@ -171,12 +172,12 @@ def _answer(v: Any, name: str) -> Any:
 
 
 def _given(v: Any) -> list[str]:
-    """The names of the attributes that a program has given to the value ``v``."""
+    """Return the names of the attributes that a program has given to the value ``v``."""
     kind: Any = type(v)
     return [name for name in vars(v) if not (name.startswith("__") or _is_own(kind, name))]
 
 
 @cache
 def _is_own(kind: Any, name: str) -> bool:
-    """Whether ``name`` is one of the class, and not of the user's."""
+    """Return whether ``name`` is one of the class, and not of the user's."""
     return hasattr(kind, name) or any(name in inspect.get_annotations(c) for c in kind.__mro__)

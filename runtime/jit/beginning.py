@@ -36,8 +36,8 @@ class Beginning:
     donates: bool
 
     def of(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
-        """What a call of this program does, which returns what an error of the graph does not undo.
-        None if that is nothing."""
+        """Return what a call of this program does, which returns what an error of the graph does
+        not undo. None if that is nothing."""
         targets = [n.target for n in joint.traced.graph.nodes]
         if on_side in targets:
             return self._before_branches(_draws(targets))

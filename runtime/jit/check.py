@@ -78,7 +78,7 @@ class _Snapshot(ObjectGraph):
         super()._reach(x, name)
 
     def outcome(self, ignored: Holdings) -> dict[Any, tuple[str, Frozen]]:
-        """What differs from before now, by place, and what the tensors have."""
+        """Return what differs from before now, by place, and what the tensors have."""
         found: dict[Any, tuple[str, Frozen]] = {}
         for c in self.changes():
             if ignored.has(c.node.owner):
@@ -135,7 +135,7 @@ class _Check:
             ) from self._error
 
     def compare(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The result of ``run``. ``RuntimeError`` if it is not as that of the eager run."""
+        """Return the result of ``run``. ``RuntimeError`` if it is not as that of the eager run."""
         try:
             result = run(*args, **kwargs)
         except Exception as e:

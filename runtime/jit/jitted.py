@@ -144,7 +144,7 @@ class JittedModule(torch.nn.Module):
 
 
 def _captures(f: Callable[..., Any], options: Options) -> tuple[Captures, Callable[..., Any]]:
-    """What finds the programs of ``f``, and the function that runs them."""
+    """Return what finds the programs of ``f``, and the function that runs them."""
     outside = OutsideCalls(f)
     steps = Steps(outside.program, bool(options.donate))
     recipe = Recipe(
@@ -170,7 +170,7 @@ def _captures(f: Callable[..., Any], options: Options) -> tuple[Captures, Callab
 
 
 def _named(module: str | None, path: str) -> Any:
-    """What a module has under a dotted name; None if there is nothing."""
+    """Return what a module has under a dotted name; None if there is nothing."""
     found: Any = sys.modules.get(module or "")
     for part in path.split("."):
         found = getattr(found, part, None)
@@ -178,7 +178,7 @@ def _named(module: str | None, path: str) -> Any:
 
 
 def _parameters(f: Callable[..., Any]) -> list[str]:
-    """The names of the positional parameters of ``f``; none if they are not known."""
+    """Return the names of the positional parameters of ``f``; none if they are not known."""
     try:
         parameters = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):

@@ -69,7 +69,8 @@ class Options:
                 raise ValueError(f"{keyword}={unknown[0]!r}, but {name} takes no such argument")
 
     def static_names(self, names: Sequence[str]) -> set[str]:
-        """The parameters whose arguments are constants. ``names``: of the positional ones."""
+        """Return the parameters whose arguments are constants. ``names``: of the positional
+        ones."""
         return {*(names[i] for i in self.static_argnums if _is_of(i, names)), *self.static_argnames}
 
 
@@ -114,7 +115,7 @@ def _is_of(i: int, names: Sequence[str]) -> bool:
 
 
 def _takes(f: Callable[..., Any], name: str) -> bool:
-    """Whether ``f`` has a parameter ``name``, or any name, as far as that is known."""
+    """Return whether ``f`` has a parameter ``name``, or any name, as far as that is known."""
     try:
         parameters = inspect.signature(f).parameters
     except (TypeError, ValueError):

@@ -108,13 +108,13 @@ def without_repetition(values: Iterable[Any]) -> list[Any]:
 
 
 def with_repetition(values: Sequence[Any]) -> list[Any]:
-    """The reverse of :func:`without_repetition`."""
+    """Return the reverse of :func:`without_repetition`."""
     return [values[x.index] if type(x) is SameAs else x for x in values]
 
 
 def values_at(places: Sequence[Place]) -> list[Any]:
-    """What is at the places, as arguments of the graph. All values were there at one time: another
-    thread may assign them meanwhile."""
+    """Return what is at the places, as arguments of the graph. All values were there at one time:
+    another thread may assign them meanwhile."""
     found = _read(places)
     if len(places) > 1:
         found = _at_one_time(places, found)
@@ -122,7 +122,7 @@ def values_at(places: Sequence[Place]) -> list[Any]:
 
 
 def _at_one_time(places: Sequence[Place], found: list[Any]) -> list[Any]:
-    """What two reads in turn have found. ``found``: by the first one."""
+    """Return what two reads in turn have found. ``found``: by the first one."""
     for _ in range(_READS):
         again = _read(places)
         if all(map(operator.is_, found, again)):
@@ -235,7 +235,7 @@ class Outcome:
 
 
 def _owner_of(leaf: Any, args: Any, kwargs: Any) -> Any:
-    """The tensor that ``leaf`` is, or the argument of that number."""
+    """Return the tensor that ``leaf`` is, or the argument of that number."""
     if type(leaf) is not int:
         return leaf
     argument = opened.flatten((args, kwargs))[0][leaf]

@@ -62,8 +62,8 @@ class _Argument:
 
 
 def _taken_apart(x: Any) -> tuple[_Argument, list[Any]]:
-    """An argument without its tensors and symbols, and copies of these. What has none is one leaf,
-    so that a list is the caller's own list."""
+    """Return an argument without its tensors and symbols, and copies of these. What has none is one
+    leaf, so that a list is the caller's own list."""
     leaves, spec = opened.flatten(x)
     computed = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (torch.Tensor, *SYMBOLIC))]
     if not computed:
@@ -75,7 +75,7 @@ def _taken_apart(x: Any) -> tuple[_Argument, list[Any]]:
 
 
 def _copied(x: Any) -> Any:
-    """A copy without a history, which no later write changes. Numbers are as they are."""
+    """Return a copy without a history, which no later write changes. Numbers are as they are."""
     return x.detach().clone() if isinstance(x, torch.Tensor) else x
 
 
@@ -90,7 +90,7 @@ class OutsideCall:
     line: str
 
     def made(self, values: Iterator[Any]) -> list[Any]:
-        """The arguments. ``values``: the tensors and numbers, and those of further calls."""
+        """Return the arguments. ``values``: the tensors and numbers, and those of further calls."""
         return [argument.made(values) for argument in self.arguments]
 
     def run(self, values: Iterator[Any]) -> None:
@@ -193,7 +193,7 @@ class WithCalls:
     calls: _Calls
 
     def noted(self) -> list[tuple[str, list[Any]]]:
-        """The name of the function and the arguments of each call."""
+        """Return the name of the function and the arguments of each call."""
         values = iter(self.values)
         return [(call.function.name, call.made(values)) for call in self.calls.calls]
 
@@ -227,8 +227,8 @@ class _Calls:
             )
 
     def _differences(self) -> dict[str, Any]:
-        """What may not be as the program has found it, by name. Its own changes are done by now.
-        Places whose values are arguments of the graph are not compared by a guard."""
+        """Return what may not be as the program has found it, by name. Its own changes are done by
+        now. Places whose values are arguments of the graph are not compared by a guard."""
         guard = self.state.guard
         assert guard is not None, "the capture of a program that runs has ended"
         found = {place.what: place.current() for place in guard.arguments()}
@@ -253,8 +253,8 @@ class _CapturedProgram:
         self._before: _Moment | None = None
 
     def takes(self, values: Sequence[Any]) -> bool:
-        """Whether no transform, branch or loop inside of the program makes the call, and none has
-        made ``values``."""
+        """Return whether no transform, branch or loop inside of the program makes the call, and
+        none has made ``values``."""
         inside = (v for x in values for v in values_of(x) if v._level.number > self._number)
         is_innermost = entering_mode() is self._mode and len(SCOPE.levels) == self._levels
         return is_innermost and next(inside, None) is None
@@ -266,7 +266,8 @@ class _CapturedProgram:
             self._before = self._moment()
 
     def finish(self) -> _Calls:
-        """The calls. ``RuntimeError`` if the program has changed something after the first one."""
+        """Return the calls. ``RuntimeError`` if the program has changed something after the first
+        one."""
         assert self._before is not None
         changed = self._before.changed_until(self._moment())
         if changed:
@@ -288,7 +289,8 @@ class _CapturedProgram:
 
 
 def place_of(change: Change) -> tuple[int, Any]:
-    """A key of the place of a change. A label may be a tensor, or a symbol without a hash."""
+    """Return a key of the place of a change. A label may be a tensor, or a symbol without a
+    hash."""
     label = change.label
     return id(change.node.owner), label if isinstance(label, SIMPLE) else id(label)
 
@@ -309,7 +311,7 @@ class _Moment:
         self.facts = {id(read.owner): read.current() for read in state.graph.tensors.values()}
 
     def changed_until(self, later: _Moment) -> list[str]:
-        """What the program has changed between this moment and a later one, in words."""
+        """Return what the program has changed between this moment and a later one, in words."""
         found = [
             c.what
             for key, c in later.places.items()

@@ -178,7 +178,7 @@ _TOLD = 4  # changes of Python's state that a reason lists
 
 
 def _shortly(was: tuple[str, ...], now: tuple[str, ...]) -> str:
-    """How many values there were, or which one was another one."""
+    """Return how many values there were, or which one was another one."""
     if len(was) != len(now):
         return str(len(was))
     i, x = next((i, x) for i, (x, y) in enumerate(zip(was, now, strict=True)) if x != y)
@@ -186,7 +186,7 @@ def _shortly(was: tuple[str, ...], now: tuple[str, ...]) -> str:
 
 
 def described(x: object) -> str:
-    """An object in a few words: ``float32[2, 3]`` for a tensor."""
+    """Return an object in a few words: ``float32[2, 3]`` for a tensor."""
     if x is MISSING:
         return "not there"
     if isinstance(x, Outside):

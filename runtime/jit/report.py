@@ -54,7 +54,7 @@ class Report:
 
 
 def explain(f: Any) -> Report:
-    """What ``f`` has captured. ``TypeError`` if it is not jitted.
+    """Return what ``f`` has captured. ``TypeError`` if it is not jitted.
 
     >>> from runtime.jit import jit
     >>> f = jit(lambda x: x * 2)
@@ -73,8 +73,8 @@ def explain(f: Any) -> Report:
 
 
 def source(f: Any) -> str:
-    """The programs of ``f`` as Python functions, in the order of their captures. A comment above
-    the calls names the user's line that makes them. A program with gradients is shown as one
+    """Return the programs of ``f`` as Python functions, in the order of their captures. A comment
+    above the calls names the user's line that makes them. A program with gradients is shown as one
     function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
     return "\n\n".join(
         _text(f"program_{i}", c.program.joint.traced.graph)

@@ -64,8 +64,8 @@ MARKS = (_Known, _Argument, _Given, _Repeat)
 
 
 def is_made(x: Any) -> bool:
-    """Whether ``x`` is a container or an object of a data class, which a call makes anew where the
-    program does."""
+    """Return whether ``x`` is a container or an object of a data class, which a call makes anew
+    where the program does."""
     return type(x) in _MUTABLE or opened.is_object(x)
 
 
@@ -75,7 +75,7 @@ def _is_tuple(x: Any) -> bool:
 
 
 def containers_in(tree: Any) -> list[Any]:
-    """The containers and objects of data classes in a tree, from the outside in."""
+    """Return the containers and objects of data classes in a tree, from the outside in."""
     found: list[Any] = []
     _find(tree, found)
     return found
@@ -97,7 +97,7 @@ def _find(x: Any, found: list[Any]) -> None:
 
 
 def contents_of(x: Any) -> Any:
-    """What is in a container or an object of a data class, as a list or dictionary."""
+    """Return what is in a container or an object of a data class, as a list or dictionary."""
     if opened.is_object(x):
         return opened.contents(x)
     return dict(x) if isinstance(x, dict) else list(x)
@@ -142,15 +142,17 @@ class Entered:
         return self._arguments
 
     def number_of(self, x: Any) -> int | None:
-        """Which one among the arguments the container ``x`` is."""
+        """Return which one among the arguments the container ``x`` is."""
         return self._numbers.get(id(x))
 
     def changes(self, number: int) -> bool:
-        """Whether the program has changed the container of that number among the arguments."""
+        """Return whether the program has changed the container of that number among the
+        arguments."""
         return not _are_same(contents_of(self._arguments[number]), self._before[number])
 
     def changed(self) -> dict[int, Any]:
-        """What is by now in the containers among the arguments that the program has changed."""
+        """Return what is by now in the containers among the arguments that the program has
+        changed."""
         numbers = filter(self.changes, range(len(self._arguments)))
         return {number: contents_of(self._arguments[number]) for number in numbers}
 
@@ -160,7 +162,8 @@ class Entered:
             put_contents(self._arguments[number], self._before[number])
 
     def has(self, x: Any) -> bool:
-        """Whether the program has found ``x``, and has not changed it beyond what a call does."""
+        """Return whether the program has found ``x``, and has not changed it beyond what a call
+        does."""
         return self.place_of(x) is not None or self.number_of(x) is not None
 
 
@@ -177,7 +180,7 @@ def _if_unchanged(found: tuple[R, Any, Sequence[Any], pytree.TreeSpec] | None) -
 
 
 def _with_parts(x: tuple[Any, ...], parts: Sequence[Any]) -> Any:
-    """The tuple or named tuple ``x`` with other parts."""
+    """Return the tuple or named tuple ``x`` with other parts."""
     return tuple(parts) if type(x) is tuple else type(x)(*parts)
 
 
@@ -310,7 +313,7 @@ class SharedContainers:
         self._state.update((id(x), x) for x in state if is_made(x) and id(x) not in copies)
 
     def of(self, args: Any, kwargs: Any, places: Sequence[Place]) -> tuple[Sharing, ...]:
-        """What a call is given beside its arguments, which is nothing if all containers are
+        """Return what a call is given beside its arguments, which is nothing if all containers are
         different ones. ``places``: whose values are arguments, too."""
         given = containers_in((args, kwargs))
         if not given:

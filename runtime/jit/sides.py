@@ -49,7 +49,7 @@ class Sides:
         self.known: list[Side | None] = [None]
 
     def by_another(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
-        """The result ``run(side)`` by another program than the first one, which has raised
+        """Return the result ``run(side)`` by another program than the first one, which has raised
         ``other``. If all are for other sides, one more is captured."""
         _undraw()
         for side in self.known[1:]:
@@ -64,8 +64,8 @@ class Sides:
         return self._captured(run, other)
 
     def _captured(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
-        """The result by a new program. Its capture draws other random numbers than the call, and
-        may leave the way that is known of this call at a later branch. So the next one goes
+        """Return the result by a new program. Its capture draws other random numbers than the call,
+        and may leave the way that is known of this call at a later branch. So the next one goes
         further, while there is more to know."""
         tried: set[str] = set()
         while other.way not in tried and len(tried) < _CAPTURES:

@@ -39,7 +39,7 @@ _CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 
 
 def holds_tensor(x: Any) -> bool:
-    """Whether ``x`` is a tensor or a container of Python's with one inside."""
+    """Return whether ``x`` is a tensor or a container of Python's with one inside."""
     return is_tree(x) and any(isinstance(y, torch.Tensor) for y in opened.flatten(x)[0])
 
 
@@ -150,7 +150,7 @@ def place_of(change: Change) -> Place:
 
 
 def _is_number(x: Any) -> bool:
-    """Whether ``x`` is a number, or several that belong together, such as ``betas``."""
+    """Return whether ``x`` is a number, or several that belong together, such as ``betas``."""
     if type(x) is tuple:
         return bool(x) and all(type(y) is float for y in x)
     return type(x) is int or type(x) is float
@@ -162,12 +162,12 @@ def _is_data(x: Any) -> bool:
 
 
 def _is_symbol(x: Any) -> bool:
-    """Whether ``x`` is a number that the graph computes."""
+    """Return whether ``x`` is a number that the graph computes."""
     return any(type(y) in SYMBOLIC for y in (x if type(x) is tuple else (x,)))
 
 
 def _groups_in(nodes: Iterable[Node]) -> set[int]:
-    """The identities of the groups of the optimizers that are known."""
+    """Return the identities of the groups of the optimizers that are known."""
     return {
         id(group)
         for node in nodes
@@ -183,7 +183,7 @@ class Numbers:
         self._places: dict[fx.Node, Place] = {}
 
     def read(self, value: Any, place: Place) -> Any:
-        """What the program finds at ``place`` for a ``value`` of its entry."""
+        """Return what the program finds at ``place`` for a ``value`` of its entry."""
         if isinstance(value, torch.Tensor):
             return value
         return opened.replaced(partial(self._read, place=place), value)

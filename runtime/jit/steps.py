@@ -79,7 +79,7 @@ T = TypeVar("T")
 
 
 def _first(ours: Sequence[Any], kind: type[T], default: T) -> T:
-    """The one of that class among what a program is given before the user's arguments."""
+    """Return the one of that class among what a program is given before the user's arguments."""
     return next((x for x in ours if isinstance(x, kind)), default)
 
 
@@ -131,7 +131,7 @@ class _Leaves:
 
 
 def _without_hooks(leaves: Sequence[torch.Tensor]) -> list[Read]:
-    """The question whether ``leaves`` have no hooks, which a graph would not call."""
+    """Return the question whether ``leaves`` have no hooks, which a graph would not call."""
     return [Read(Slots(_Leaves(leaves)), "hooked", False)] if leaves else []
 
 
@@ -168,7 +168,7 @@ class Steps:
         self.program = program
 
     def beside(self) -> Beside:
-        """What belongs to the program that was captured last."""
+        """Return what belongs to the program that was captured last."""
         return self._beside
 
     def captures(self, args: Any, kwargs: Any) -> None:
@@ -211,11 +211,11 @@ class Steps:
             raise self._again()
 
     def _sizes(self) -> list[int]:
-        """How many arguments the value at each place is."""
+        """Return how many arguments the value at each place is."""
         return [len(opened.flatten(value)[0]) for value in values_at(self.layout.places)]
 
     def _again(self) -> _Again:
-        """What has a capture begin once more, with what the programs take from now on."""
+        """Return what has a capture begin once more, with what the programs take from now on."""
         self.layout = Layout(self.asked, self.values.places)
         return _Again(self)
 
@@ -248,7 +248,7 @@ class Steps:
                 self._runs_alone = before
 
     def _result(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """What ``run`` gives and leaves, by the program for the side that the call is on."""
+        """Return what ``run`` gives and leaves, by the program for the side that the call is on."""
         try:
             return self._by_side(run, args, kwargs, self.sides.known[0])
         except OtherSide as e:
@@ -281,7 +281,7 @@ class Steps:
             _GIVEN.containers = None
 
     def _before(self, layout: Layout, side: Side | None, args: Any, kwargs: Any) -> list[Any]:
-        """What a program is given before these arguments."""
+        """Return what a program is given before these arguments."""
         before: list[Any] = [] if layout.is_empty else [self._entry(layout, args, kwargs)]
         if side is not None:
             before.append(side)
@@ -346,7 +346,7 @@ class Steps:
         entered: Entered,
         gradients: tuple[LeafGradients, Sequence[tuple[Any, Any]]],
     ) -> Any:
-        """What the graph returns: ``result``, ``gradients``, and what the program leaves."""
+        """Return what the graph returns: ``result``, ``gradients``, and what the program leaves."""
         self._state.refuse_returned_cycle(result)
         self._refuse_given_twice(places, entered)
         made, orders = self._made(entered)
@@ -414,9 +414,9 @@ class Steps:
             raise self._again()
 
     def _made(self, entered: Entered) -> tuple[list[Change], dict[int, Order]]:
-        """What the program leaves at places that are no arguments: what the graph computes, and
-        containers that a call makes anew. And in which order, see
-        :meth:`.ProgramState.orders`."""
+        """Return what the program leaves at places that are no arguments: what the graph computes,
+        and containers that a call makes anew. And in which order, see :meth:`.ProgramState.orders`.
+        """
         try:
             changes = self._state.changes()
             made = self._state.results(changes)
@@ -458,8 +458,8 @@ class Steps:
         gradients: LeafGradients,
         changed: Sequence[tuple[Any, Any]],
     ) -> Any:
-        """What the graph returns. ``result``: what the program returns, what it leaves at places,
-        and in containers. ``puts``, ``orders``, ``marked``: see :class:`.Destinations`."""
+        """Return what the graph returns. ``result``: what the program returns, what it leaves at
+        places, and in containers. ``puts``, ``orders``, ``marked``: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
         _refuse_retained(flat)
         if not (changed or result[1] or given or marked or gradients.has_effects):
@@ -509,8 +509,8 @@ def _refuse_histories(gradients: Sequence[Any]) -> None:
 
 
 def _grows(before: Any, after: Any) -> bool:
-    """Whether a container has more or fewer items after the program, so that the next call finds
-    another kind of value."""
+    """Return whether a container has more or fewer items after the program, so that the next call
+    finds another kind of value."""
     return not isinstance(after, torch.Tensor) and (
         pytree.tree_structure(before) != pytree.tree_structure(after)
     )

@@ -32,7 +32,7 @@ def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size
 
 
 def _numbers(given: Sequence[Any]) -> list[float]:
-    """The magnitudes of the numbers among arguments, but zero."""
+    """Return the magnitudes of the numbers among arguments, but zero."""
     plain = [a for a in given if isinstance(a, (int, float))]
     plain += [
         a.item() for a in given if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex()
@@ -130,7 +130,7 @@ that hides a mean over the samples."""
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two factors of sums over the samples are the same."""
+    """Return whether two factors of sums over the samples are the same."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return torch.equal(a, b)
     return not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and a == b

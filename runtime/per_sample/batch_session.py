@@ -132,7 +132,7 @@ class BatchSession(StandIn):
     # states
 
     def state(self, v: Any) -> Any:
-        """The state of a tensor of the session, or None."""
+        """Return the state of a tensor of the session, or None."""
         held, view = v.__dict__.get("_samples"), v._view
         if held is not None and held[0]() is self and held[2] == _writes(v)[0]:
             return held[1]
@@ -317,7 +317,7 @@ class BatchSession(StandIn):
         return (found if isinstance(found, list) else [found] * len(outs)), call
 
     def _still_pooled(self, op: Op, flat: list[Any], states: list[Any]) -> Pooled:
-        """The state of a linear function of sums or means over the samples."""
+        """Return the state of a linear function of sums or means over the samples."""
         pooled = [s for s in states if isinstance(s, Pooled)]
         name = op.func.name().removeprefix("aten::")
         if name not in _LINEAR or (len(pooled) > 1 and name.startswith(("mul", "div"))):
@@ -347,7 +347,7 @@ class BatchSession(StandIn):
         return outs
 
     def _mixed(self, outs: Any, op: Op, error: Mixed) -> Any:
-        """The results, with a refusal before their histories."""
+        """Return the results, with a refusal before their histories."""
         return self.refuse(outs, self._why(op, error), op.kind is INPLACE)
 
     def _why(self, op: Op, error: Mixed) -> str:
@@ -360,8 +360,8 @@ class BatchSession(StandIn):
         )
 
     def refuse(self, outs: Any, why: str, written: bool = False) -> Any:
-        """The results of a call, with a refusal before their histories. ``written``: they existed
-        before the call."""
+        """Return the results of a call, with a refusal before their histories. ``written``: they
+        existed before the call."""
         for o in leaves_of(outs):
             if isinstance(o, Value):
                 # a view that is new follows its base
@@ -392,7 +392,8 @@ class BatchSession(StandIn):
         self._of_pass, self._factor = number, factor
 
     def factor(self) -> Any:
-        """What makes a cotangent of the running backward pass that of the sample's own loss."""
+        """Return what makes a cotangent of the running backward pass that of the sample's own
+        loss."""
         if self.size is not None and self.size < 2:
             return 1
         if self.reduction is not None:
@@ -414,8 +415,8 @@ class BatchSession(StandIn):
         return place is ALONE
 
     def of_samples(self, g: Tensor, place: Place) -> Tensor:
-        """A cotangent with the batch in front. :meth:`factor` makes it that of the
-        losses of the samples."""
+        """Return a cotangent with the batch in front. :meth:`factor` makes it that of the losses of
+        the samples."""
         assert self.size is not None
         found: Tensor = place.split_gradient(g, self.size)
         return found
@@ -437,7 +438,7 @@ class BatchSession(StandIn):
         outs: Any,
         where: list[Any],
     ) -> Any:
-        """The results, each with a history that leads to one tap."""
+        """Return the results, each with a history that leads to one tap."""
         results = leaves_of(outs)
         at = [
             i
@@ -503,7 +504,7 @@ class BatchSession(StandIn):
         return results[0] if isinstance(outs, torch.Tensor) else type(outs)(results)
 
     def _places_in_order(self, op: Op, call: Placed, flat: list[Any], spec: Layout) -> list[Any]:
-        """The place in each of the arguments in one list."""
+        """Return the place in each of the arguments in one list."""
         if call.size < 2:
             return [
                 ALONE if isinstance(a, torch.Tensor) and not self.is_parameter(a) else None
@@ -645,8 +646,8 @@ class BatchSession(StandIn):
 
 
 def _writes(v: Any) -> list[int]:
-    """How often the memory of ``v`` was written to while samples were followed, in a list that
-    ``v.detach()`` shares."""
+    """Return how often the memory of ``v`` was written to while samples were followed, in a list
+    that ``v.detach()`` shares."""
     found: list[int] = (v if v._view is None else v._view.base).__dict__.setdefault(
         "_sample_writes", [0]
     )
@@ -654,5 +655,5 @@ def _writes(v: Any) -> list[int]:
 
 
 def leaves_of(outs: Any) -> list[Any]:
-    """The results of an ATen call in a list."""
+    """Return the results of an ATen call in a list."""
     return list(outs) if isinstance(outs, (list, tuple)) else [outs]

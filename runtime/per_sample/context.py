@@ -163,8 +163,8 @@ class per_sample(PerSampleGrads):
         self._session.size = size
 
     def marked(self, args: Any) -> Any:
-        """The arguments of the outermost module, with the batch marked. The fields of data classes
-        are marked in place of their tensors."""
+        """Return the arguments of the outermost module, with the batch marked. The fields of data
+        classes are marked in place of their tensors."""
 
         def of_leaf(a: Any) -> Any:
             if isinstance(a, PackedSequence):
@@ -182,7 +182,8 @@ class per_sample(PerSampleGrads):
         return pytree.tree_map(of_leaf, args, is_leaf=lambda a: isinstance(a, PackedSequence))
 
     def _packed(self, a: PackedSequence) -> PackedSequence:
-        """A packed sequence: first the first elements of all sequences, then the second ones."""
+        """Return a packed sequence: first the first elements of all sequences, then the second
+        ones."""
         data: Any = a.data if isinstance(a.data, Value) else as_leaf(a.data)
         numbers = (
             torch.arange(int(a.batch_sizes[0]))
@@ -286,7 +287,8 @@ class _Functions(TorchFunctionMode):
         return out
 
     def made_inside(self, t: Tensor) -> bool:
-        """Whether ``t`` is a plain tensor that was made in the context of nothing from outside."""
+        """Return whether ``t`` is a plain tensor that was made in the context of nothing from
+        outside."""
         found = self._made.get(id(t))
         return found is not None and found() is t
 
@@ -336,7 +338,7 @@ class Modules:
             self.stack.pop()
 
     def path(self) -> str:
-        """The module that runs now, by its path from the outermost one."""
+        """Return the module that runs now, by its path from the outermost one."""
         if not self.stack:
             return "the program"
         outermost, inner = self.stack[0], self.stack[-1]
@@ -385,8 +387,8 @@ LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
-    """The arguments of such a function, with the samples placed in the first states. They are
-    tensors of zeros or what the user gives."""
+    """Return the arguments of such a function, with the samples placed in the first states. They
+    are tensors of zeros or what the user gives."""
     at = 2 if isinstance(args[3], (list, tuple)) else 1
     packed, x, hx = at == 2, args[0], args[at]
     place = session.state(x) if isinstance(x, Value) and x._level is SESSION else None

@@ -72,8 +72,8 @@ def _state(session: BatchSession, a: Any) -> Any:
 
 
 def _parameter(session: BatchSession, a: Any) -> Any:
-    """The value that stands for a parameter, for its leaf. ``apply`` is no function of torch, so it
-    got the parameter itself."""
+    """Return the value that stands for a parameter, for its leaf. ``apply`` is no function of
+    torch, so it got the parameter itself."""
     if isinstance(a, Value) and a._level is SESSION and a.is_leaf and a.requires_grad:
         return next(
             (v for v in session.parameters.values() if v.shape == a.shape and aliases(v, a)), a
@@ -113,7 +113,7 @@ class _Places:
 
 
 def _class_with_places(cls: FunctionClass) -> FunctionClass:
-    """A subclass of a user's Function whose backward is followed."""
+    """Return a subclass of a user's Function whose backward is followed."""
     found = _followed_classes.get(cls)
     if found is not None:
         return found
@@ -150,8 +150,9 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
 
 
 def _checkpointed(cls: FunctionClass, args: tuple[Any, ...]) -> Any:
-    """A reentrant checkpoint, as one that is not reentrant. Its backward pass would be one of its
-    own, of the whole batch. As there, nothing is differentiated if no argument requires grad."""
+    """Return a reentrant checkpoint, as one that is not reentrant. Its backward pass would be one
+    of its own, of the whole batch. As there, nothing is differentiated if no argument requires
+    grad."""
     function, preserve, *given = args
     if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in given):
         return run_forward(cls, args)[0]

@@ -71,7 +71,7 @@ def _names(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[str]
 
 
 def fills(op: Op) -> bool:
-    """Whether calls of ``op`` may fill an argument."""
+    """Return whether calls of ``op`` may fill an argument."""
     return op.fills_argument or (op.record is not None and op.record.hidden_writes is not None)
 
 

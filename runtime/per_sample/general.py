@@ -39,7 +39,7 @@ class General(Term):
         self.shape, self.dtype = parameter.shape, parameter.dtype
 
     def _one(self, *args: Tensor) -> tuple[Tensor, ...]:
-        """The results of one sample that have cotangents."""
+        """Return the results of one sample that have cotangents."""
         outs = self.op(*args)
         results = (outs,) if isinstance(outs, torch.Tensor) else outs
         return tuple(o for o, g in zip(results, self.gs, strict=True) if g is not None)

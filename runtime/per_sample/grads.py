@@ -72,7 +72,7 @@ class PerSampleGrads:
     # norms and sums
 
     def norms(self, per: str = "total") -> Any:
-        """The 2-norm of the gradient of each sample, of shape (B,). ``per="parameter"``: a
+        """Return the 2-norm of the gradient of each sample, of shape (B,). ``per="parameter"``: a
         tree of such norms."""
         squares = self._squared_norms()
         if _checked(per) == "parameter":
@@ -80,7 +80,7 @@ class PerSampleGrads:
         return functools.reduce(torch.add, [s.to(squares[0].device) for s in squares]).sqrt()
 
     def weighted_sum(self, weights: Tensor, *, keep: bool = True) -> Any:
-        """The sum of ``weights[b]`` times the gradient of sample ``b``, as a tree.
+        """Return the sum of ``weights[b]`` times the gradient of sample ``b``, as a tree.
         ``weights``: (B,).
 
         ``keep=False``: the factors of a parameter are freed once its sum is there, and nothing else
@@ -92,7 +92,8 @@ class PerSampleGrads:
         return self._sums([weights] * len(self._parameters), keep)
 
     def clipped_sum(self, max_norm: float, per: str = "total", *, keep: bool = True) -> Any:
-        """The sum of the gradients, each scaled down to a norm of at most ``max_norm``, as a tree.
+        """Return the sum of the gradients, each scaled down to a norm of at most ``max_norm``, as a
+        tree.
 
         ``per="parameter"``: the gradient of each parameter is clipped by itself. A gradient that is
         not finite makes the sum NaN. ``keep``: as for :meth:`weighted_sum`.
@@ -107,8 +108,8 @@ class PerSampleGrads:
     # products
 
     def dot(self, vector: Any) -> Tensor:
-        """The product of the gradient of each sample with ``vector``, a tree of the parameters'
-        shapes. Shape (B,)."""
+        """Return the product of the gradient of each sample with ``vector``, a tree of the
+        parameters' shapes. Shape (B,)."""
         leaves, spec = trees.flatten(vector)
         if spec != self._spec:
             raise ValueError("dot: the vector has another structure than the parameters")
@@ -124,8 +125,9 @@ class PerSampleGrads:
         return functools.reduce(torch.add, found) if found else self._zeros(len(self))
 
     def gram(self, other: PerSampleGrads | None = None) -> Tensor:
-        """The product of each gradient with each gradient of ``other``: the empirical tangent
-        kernel of two batches, of shape (B, B of ``other``). None: of this batch with itself."""
+        """Return the product of each gradient with each gradient of ``other``: the empirical
+        tangent kernel of two batches, of shape (B, B of ``other``). None: of this batch with
+        itself."""
         other = self if other is None else other
         shapes, others = ([p.value.shape for p in each._parameters] for each in (self, other))
         if other._spec != self._spec or shapes != others:
@@ -140,9 +142,9 @@ class PerSampleGrads:
         return found
 
     def project(self, k: int | tuple[int, int], seed: int = 0, per: str = "total") -> Any:
-        """The gradients times a random matrix with ``k`` columns, of shape (B, k). Products of
-        projections are, on average, those of the gradients (Johnson and Lindenstrauss 1984; TRAK,
-        Park et al. 2023).
+        """Return the gradients times a random matrix with ``k`` columns, of shape (B, k). Products
+        of projections are, on average, those of the gradients (Johnson and Lindenstrauss 1984;
+        TRAK, Park et al. 2023).
 
         The entries are ``±1 / sqrt(k)``. They follow from ``seed``, the number of the parameter and
         the place in it, so that two batches are projected alike. Blocks of the gradients are
@@ -167,7 +169,8 @@ class PerSampleGrads:
         return functools.reduce(torch.add, found, start).flatten(1)
 
     def _projection(self, k: int | tuple[int, int], seed: int) -> Callable[..., Tensor]:
-        """A function of the number, the shape and the terms of a parameter: its projection."""
+        """Return a function of the number, the shape and the terms of a parameter: its
+        projection."""
         if isinstance(k, tuple):
             return TwoSided(len(self), k, seed, self.memory_limit, self._zeros()).of
         return Projection(len(self), k, seed, self.memory_limit, self._zeros()).of
@@ -175,8 +178,8 @@ class PerSampleGrads:
     # gradients
 
     def materialize(self, out: Any = None) -> Any:
-        """The gradients, as a tree of tensors of shape (B, *parameter). ``out``: such a tree, which
-        is written to and returned."""
+        """Return the gradients, as a tree of tensors of shape (B, *parameter). ``out``: such a
+        tree, which is written to and returned."""
         self._refuse_written()
         if out is None:
             return self._tree(lambda p: self._dense(p, 0, len(self)))
@@ -195,12 +198,12 @@ class PerSampleGrads:
         return out
 
     def second_moment(self) -> Any:
-        """The mean over the samples of the squared gradients, entry by entry, as a tree."""
+        """Return the mean over the samples of the squared gradients, entry by entry, as a tree."""
         return self._tree(lambda p: self._summed(p, lambda d: real(d.conj() * d)) / len(self))
 
     def variance(self) -> Any:
-        """The variance over the samples of each entry of the gradients, as a tree.
-        It divides by B."""
+        """Return the variance over the samples of each entry of the gradients, as a tree. It
+        divides by B."""
 
         def of(p: Parameter) -> Tensor:
             mean = self._summed(p, lambda d: d) / len(self)
@@ -214,8 +217,8 @@ class PerSampleGrads:
         return self._tree(of)
 
     def explain(self) -> str:
-        """A table: for each parameter its uses, how the norms are computed, and the bytes of its
-        dense gradients."""
+        """Return a table: for each parameter its uses, how the norms are computed, and the bytes of
+        its dense gradients."""
         table = Table(
             box=box.SIMPLE_HEAD, title=f"gradients of {len(self)} samples", title_justify="left"
         )
@@ -245,7 +248,7 @@ class PerSampleGrads:
         return trees.unflatten([of(p) for p in self._parameters], self._spec)
 
     def _sums(self, weights: Sequence[Tensor], keep: bool) -> Any:
-        """The weighted sum of each parameter. Those that free most memory come first."""
+        """Return the weighted sum of each parameter. Those that free most memory come first."""
         self._refuse_written()
         left: list[Any] = list(self._parameters)
         found: list[Any] = [None] * len(left)
@@ -324,12 +327,12 @@ class PerSampleGrads:
 
 
 def _in_factors(terms: Sequence[Term]) -> bool:
-    """Whether the norms of the sum of ``terms`` follow from factors."""
+    """Return whether the norms of the sum of ``terms`` follow from factors."""
     return not any(t.needs_dense() for t in terms) and len({type(t) for t in terms}) == 1
 
 
 def _taken(p: Parameter) -> int:
-    """How many bytes a sum of the gradients takes, less those of its factors."""
+    """Return how many bytes a sum of the gradients takes, less those of its factors."""
     return p.value.nbytes - sum(t.nbytes for term in p.terms for t in term.held())
 
 
@@ -340,5 +343,5 @@ def _checked(per: str) -> str:
 
 
 def _factor(norms: Tensor, max_norm: float) -> Tensor:
-    """What scales gradients of these norms down to ``max_norm``."""
+    """Return what scales gradients of these norms down to ``max_norm``."""
     return max_norm / norms.clamp_min(max_norm)

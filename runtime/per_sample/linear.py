@@ -50,7 +50,8 @@ def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
 
 
 def fits(x: Any, weight: Any, bias: Any) -> bool:
-    """Whether dtypes and shapes are those of a layer. ATen refuses others in its own words."""
+    """Return whether dtypes and shapes are those of a layer. ATen refuses others in its own
+    words."""
     if (
         x.dim() == 0
         or weight.dim() != 2

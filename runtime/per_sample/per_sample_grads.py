@@ -33,7 +33,7 @@ def per_sample_grads(
     has_aux: bool = False,
     memory_limit: int = LIMIT,
 ) -> Callable[..., PerSampleGrads]:
-    """A function of parameters and a batch: the gradients of the loss of each sample by the
+    """Return a function of parameters and a batch: the gradients of the loss of each sample by the
     parameters, in factors.
 
     >>> loss = lambda w, x, y: (x @ w - y) ** 2
@@ -159,7 +159,7 @@ class _Run:
         return PerSampleGrads(found, trees.flatten(params)[1], own, extra, memory_limit)
 
     def _one(self, *sample: Any) -> Any:
-        """The loss of one sample, and aux."""
+        """Return the loss of one sample, and aux."""
         out = self.loss(self.params, *sample)
         value, aux = out if self.has_aux else (out, ())
         if not isinstance(value, torch.Tensor) or value.dim() or not value.is_floating_point():
@@ -180,7 +180,8 @@ class _Run:
         return mapped.run(leaves, dims, spec, size, {})
 
     def _uses(self, losses: Any, inputs: Sequence[Any], names: Sequence[str]) -> Sources:
-        """The gradients of each use of a parameter, by where the tensor that is used comes from."""
+        """Return the gradients of each use of a parameter, by where the tensor that is used comes
+        from."""
         edge = edge_of(losses) if isinstance(losses, Value) and losses._level is self.tape else None
         samples = self.batched.samples
         assert samples is not None

@@ -42,8 +42,8 @@ class Projection:
         self.taken = torch.randperm(self.rows, generator=_generator((seed, k)))[:k]
 
     def of(self, number: int, shape: torch.Size, terms: Sequence[Term]) -> Tensor:
-        """The projection of one parameter, of shape (B, k). ``number``: its place
-        among the parameters."""
+        """Return the projection of one parameter, of shape (B, k). ``number``: its place among the
+        parameters."""
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, self.k)
         n = shape[0] if shape else 1
@@ -101,7 +101,7 @@ class Projection:
 
 
 def _hadamard(bits: int) -> Tensor:
-    """The Hadamard matrix of ``2 ** bits`` rows (Sylvester 1867)."""
+    """Return the Hadamard matrix of ``2 ** bits`` rows (Sylvester 1867)."""
     found = torch.ones(1, 1)
     for _ in range(bits):
         found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
@@ -119,8 +119,8 @@ class TwoSided:
         self.size, self.k, self.seed, self.limit, self.like = size, k, seed, limit, like
 
     def of(self, number: int, shape: torch.Size, terms: Sequence[Term]) -> Tensor:
-        """The projection of one parameter, of shape (B, *k). ``number``: its place
-        among the parameters."""
+        """Return the projection of one parameter, of shape (B, *k). ``number``: its place among the
+        parameters."""
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, *self.k)
         n = shape[0] if shape else 1
@@ -149,7 +149,7 @@ class TwoSided:
 
 
 def _rows_of(term: Term, first: int, last: int) -> Tensor:
-    """The gradients of these rows of the parameter, as a matrix of B rows."""
+    """Return the gradients of these rows of the parameter, as a matrix of B rows."""
     if isinstance(term, Outer):
         return flat(Outer(term.left[:, :, first:last], term.right).dense())
     if isinstance(term, Rows):
@@ -171,7 +171,7 @@ def _signs(place: Sequence[int], shape: Sequence[int]) -> Tensor:
 
 
 def _generator(place: Sequence[int]) -> torch.Generator:
-    """A source of random numbers that follow from ``place``."""
+    """Return a source of random numbers that follow from ``place``."""
     mixed = 0
     for number in place:
         mixed = (mixed ^ (number + 1)) * 0x9E37_79B9_7F4A_7C15 & 0xFFFF_FFFF_FFFF_FFFF

@@ -73,8 +73,8 @@ def call_of(func: Any, args: Sequence[Any]) -> Call | None:
 
 
 def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
-    """The results of a call of a recurrent layer. NotImplemented if it is another call, or one that
-    ATen is to take apart or to refuse. ``level``: a :class:`.sample_level.Samples`."""
+    """Return the results of a call of a recurrent layer. NotImplemented if it is another call, or
+    one that ATen is to take apart or to refuse. ``level``: a :class:`.sample_level.Samples`."""
     call = call_of(func, args)
     if (
         call is None
@@ -112,7 +112,7 @@ def in_layers(
     weights: Sequence[Weights],
     settings: _Settings,
 ) -> tuple[Any, list[Any]]:
-    """The outputs of the last layer, and the last states of each layer and direction.
+    """Return the outputs of the last layer, and the last states of each layer and direction.
     ``direction(x, initial, weights, reverse)`` runs one of them."""
     directions = 1 + settings.both_ways
     finals: list[Any] = []
@@ -140,8 +140,8 @@ def _layer(
     *,
     steps: list[int],
 ) -> Any:
-    """The output of one direction of one layer, (N, T, p) for each sample, and its
-    last states, (N, …)."""
+    """Return the output of one direction of one layer, (N, T, p) for each sample, and its last
+    states, (N, …)."""
     tape = level.tape
     given = [level.spread_once(a)._inner for a in (x, *initial)]
     with scope_outside(tape), without_draws(level):
@@ -200,8 +200,8 @@ def terms_of(
     gradient: Callable[[Tensor], Tensor],
     value: Callable[[Tensor], Tensor],
 ) -> list[tuple[Any, Term]]:
-    """The gradients of the weights, each with its entry in ``own``. ``gradient``, ``value``: make
-    (S, T, …) of all sequences (B, T', …) of the samples."""
+    """Return the gradients of the weights, each with its entry in ``own``. ``gradient``, ``value``:
+    make (S, T, …) of all sequences (B, T', …) of the samples."""
     before, of_x = value(found.before), value(x)
     z_x = gradient(found.z_x)
     z_h = z_x if found.z_h is found.z_x else gradient(found.z_h)
@@ -225,14 +225,15 @@ def _in_rows(t: Tensor) -> Tensor:
 
 
 def _in_samples(t: Tensor, size: int) -> Tensor:
-    """The inverse of :func:`_in_rows`."""
+    """Return the inverse of :func:`_in_rows`."""
     return t.reshape(-1, size, *t.shape[1:]).transpose(0, 1)
 
 
 def _weights(
     kind: str, params: Sequence[Any], settings: _Settings, states: Sequence[Any]
 ) -> list[Weights] | None:
-    """The weights of each layer and direction, None if their number is not that of the layers."""
+    """Return the weights of each layer and direction, None if their number is not that of the
+    layers."""
     number = settings.layers * (1 + settings.both_ways)
     projected = kind == "lstm" and len(params) == number * (3 + 2 * settings.has_biases)
     per = 2 + 2 * settings.has_biases + projected
@@ -255,7 +256,8 @@ def _fits(
     settings: _Settings,
     packed: bool,
 ) -> bool:
-    """Whether all shapes and dtypes are those of a layer. ATen refuses others in its own words."""
+    """Return whether all shapes and dtypes are those of a layer. ATen refuses others in its own
+    words."""
     directions = 1 + settings.both_ways
     tensors = [x, *states, *(t for w in weights for t in w if t is not None)]
     if (

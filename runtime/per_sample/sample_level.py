@@ -75,7 +75,7 @@ class Samples(BatchLevel):
         )
 
     def is_shared(self, a: Any) -> bool:
-        """Whether all samples have one ``a``."""
+        """Return whether all samples have one ``a``."""
         return not (isinstance(a, Value) and a._level is self)
 
     def spread_once(self, t: Tensor) -> Any:
@@ -108,8 +108,8 @@ class Samples(BatchLevel):
         return super().batchwise(formula, args)
 
     def _uses_any(self, args: Iterable[Any]) -> bool:
-        """Whether one of these arguments, or of the lists among them, is computed of parameters
-        alone. It runs for every call."""
+        """Return whether one of these arguments, or of the lists among them, is computed of
+        parameters alone. It runs for every call."""
         tape = self.tape
         for a in args:
             kind = type(a)
@@ -152,7 +152,7 @@ class Samples(BatchLevel):
         )
 
     def _tapped(self, call: ParameterCall, outs: Any) -> Any:
-        """The results of a call, each with a history that leads to one tap."""
+        """Return the results of a call, each with a history that leads to one tap."""
         one = isinstance(outs, torch.Tensor)
         flat = [outs] if one else list(outs)
         size = len(flat)

@@ -37,7 +37,7 @@ class Sources(dict[Edge, list[Term]]):
 
 
 def by_source(uses: Iterable[Use]) -> Sources:
-    """The terms of the uses, by where the tensor that is used comes from."""
+    """Return the terms of the uses, by where the tensor that is used comes from."""
     found = Sources()
     for at, term in uses:
         found.setdefault(at, []).append(term)
@@ -45,7 +45,7 @@ def by_source(uses: Iterable[Use]) -> Sources:
 
 
 def terms_of(tape: Level, end: Edge, value: Tensor, uses: Sources) -> list[Term]:
-    """The gradients of the parameter ``value``, which enters the tape at ``end``."""
+    """Return the gradients of the parameter ``value``, which enters the tape at ``end``."""
     found = list(uses.get(end, ()))
     for at in uses.computed_of(end[0]):
         if at == end:
@@ -70,7 +70,7 @@ def _pull(tape: Level, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
 
 
 def _reached(node: Node) -> set[Node]:
-    """The nodes that paths from ``node`` lead to, and ``node``."""
+    """Return the nodes that paths from ``node`` lead to, and ``node``."""
     seen = {node}
     stack = [node]
     while stack:
@@ -82,8 +82,8 @@ def _reached(node: Node) -> set[Node]:
 
 
 def _is_transpose(node: Node, end: Edge) -> bool:
-    """Whether ``node`` is the transposition of the matrix at ``end``.
-    ``w.transpose(0, 0)`` is ``w``."""
+    """Return whether ``node`` is the transposition of the matrix at ``end``. ``w.transpose(0, 0)``
+    is ``w``."""
     func = node.plan.op.func if isinstance(node, OpNode) and list(node.edges) == [end] else None
     saved: Any = node
     if len(node.metas[0][0]) != 2:

@@ -31,7 +31,7 @@ NO_SECOND = (
 
 
 def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
-    """Each tensor with its version. A tensor of inference mode has none."""
+    """Return each tensor with its version. A tensor of inference mode has none."""
     return [(t, t._version) for t in tensors if not t.is_inference()]
 
 
@@ -88,7 +88,7 @@ class Uses:
         return self._found
 
     def held(self) -> list[tuple[Tensor, int]]:
-        """What the gradients are computed of, with versions."""
+        """Return what the gradients are computed of, with versions."""
         self.settle()
         return self._versions
 
@@ -134,7 +134,7 @@ class Layout(NamedTuple):
 
 
 def flattened(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Layout]:
-    """The arguments of an ATen call in one list."""
+    """Return the arguments of an ATen call in one list."""
     flat: list[Any] = []
     shape: list[int | None] = []
     for a in (*args, *kwargs.values()):
@@ -150,7 +150,7 @@ def flattened(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], L
 def unflattened(
     flat: Sequence[Any], layout: Layout | pytree.TreeSpec
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The inverse of :func:`flattened`, or of a flattening by torch's pytrees."""
+    """Return the inverse of :func:`flattened`, or of a flattening by torch's pytrees."""
     if not isinstance(layout, Layout):
         return pytree.tree_unflatten(flat, layout)  # type: ignore[no-any-return]
     values = iter(flat)
@@ -217,7 +217,7 @@ class ParameterCall:
         self.versions = versions(a for a in given if isinstance(a, torch.Tensor))
 
     def uses(self, gs: list[Any]) -> list[Use]:
-        """The gradients of the parameters by the cotangents of the results. None for a
+        """Return the gradients of the parameters by the cotangents of the results. None for a
         result without one."""
         if all(g is None for g in gs):
             return []
@@ -225,7 +225,7 @@ class ParameterCall:
         return [(edge, self._term(i, gs)) for i, edge in self.edges.items() if edge is not None]
 
     def _shape(self, i: int) -> torch.Size:
-        """The shape of an argument for one sample."""
+        """Return the shape of an argument for one sample."""
         shape: torch.Size = self.given[i].shape
         return shape[1:] if self.batched[i] else shape
 
@@ -241,7 +241,8 @@ class ParameterCall:
         return _of_dtype(Dense(general.dense()), general.dtype) if few else general
 
     def _factored(self, i: int, g: Tensor) -> Term | None:
-        """The gradients by the op's record: its factors, or the formula of an elementwise op."""
+        """Return the gradients by the op's record: its factors, or the formula of an elementwise
+        op."""
         record = self.op.record
         if record is None:
             return None
@@ -301,7 +302,7 @@ class ParameterCall:
         )
 
     def _with_batch(self, number: int) -> Any:
-        """An argument, with a batch in front if it is a tensor."""
+        """Return an argument, with a batch in front if it is a tensor."""
         a = self.given[number]
         return (
             a.expand(self.size, *a.shape)

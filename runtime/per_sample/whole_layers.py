@@ -32,7 +32,7 @@ def _place(session: Any, t: Any) -> Place | None:
 
 
 def _is_weight(session: Any, t: Any) -> bool:
-    """Whether ``t`` is computed of parameters alone, or is a constant."""
+    """Return whether ``t`` is computed of parameters alone, or is a constant."""
     if not isinstance(t, Value):
         return t is None or not t.requires_grad
     return t._level is SESSION and (
@@ -49,8 +49,8 @@ def _plain() -> bool:
 
 
 def run(session: Any, func: Any, args: Sequence[Any]) -> Any:
-    """The results of a call of such a layer with samples and parameters. NotImplemented
-    for any other call."""
+    """Return the results of a call of such a layer with samples and parameters. NotImplemented for
+    any other call."""
     return (
         _linear(session, *args) if func is linear_layer.LINEAR else _recurrent(session, func, args)
     )
@@ -174,8 +174,8 @@ def _direction(
     *,
     steps: list[int],
 ) -> list[Any]:
-    """The output of one direction of one layer, (S, T, p), and its last states, (S,
-    …), of S sequences."""
+    """Return the output of one direction of one layer, (S, T, p), and its last states, (S, …), of S
+    sequences."""
     given = [x, *initial]
     inner = [SESSION.lowered(a) for a in given]
     w = Weights._make(None if t is None else SESSION.lowered(t).detach() for t in weights)

@@ -14,8 +14,8 @@ _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory"))
 
 
 def functional_of(func: Any) -> Any:
-    """The overload with the arguments of ``func`` that returns what ``func`` writes, and writes
-    nothing. None if ATen has none."""
+    """Return the overload with the arguments of ``func`` that returns what ``func`` writes, and
+    writes nothing. None if ATen has none."""
     if func not in _overloads:
         _overloads[func] = _find_functional(func)
     return _overloads[func]
@@ -47,7 +47,7 @@ def _name_without_writing(name: str) -> str:
 
 
 def _is_out(argument: Any) -> bool:
-    """Whether an argument is an ``out=``."""
+    """Return whether an argument is an ``out=``."""
     alias = argument.alias_info
     return argument.kwarg_only and alias is not None and alias.is_write
 
@@ -58,8 +58,8 @@ def _writes_nothing(func: Any) -> bool:
 
 
 def _takes(func: Any, wanted: list[tuple[str, str]], *, or_options: bool) -> bool:
-    """Whether ``func`` has the arguments that are wanted. ``or_options``: and perhaps those of a
-    factory too."""
+    """Return whether ``func`` has the arguments that are wanted. ``or_options``: and perhaps those
+    of a factory too."""
     arguments = func._schema.arguments
     if _signature(arguments) == wanted:
         return True
@@ -67,8 +67,8 @@ def _takes(func: Any, wanted: list[tuple[str, str]], *, or_options: bool) -> boo
 
 
 def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[str, Any]:
-    """The dtype and device with which ``functional``, a factory, makes what ``func`` writes to
-    ``target``. Nothing if it is no factory."""
+    """Return the dtype and device with which ``functional``, a factory, makes what ``func`` writes
+    to ``target``. Nothing if it is no factory."""
     named = {a.name for a in functional._schema.arguments} - {
         a.name for a in func._schema.arguments
     }
@@ -91,5 +91,5 @@ def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:
 
 
 def drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:
-    """Whether ``dropout`` returns its argument."""
+    """Return whether ``dropout`` returns its argument."""
     return not train or p == 0 or any(type(n) is int and n == 0 for n in input.shape)

@@ -27,13 +27,13 @@ _COMPOSITE = {
 
 
 def may_hide(op: Op) -> bool:
-    """Whether some call of ``op`` has hidden writes."""
+    """Return whether some call of ``op`` has hidden writes."""
     return (op.record is not None and op.record.hidden_writes is not None) or op.func in _COMPOSITE
 
 
 def hidden_writes(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
-    """The names of the arguments that a call writes to and the schema of ``op``
-    does not mention."""
+    """Return the names of the arguments that a call writes to and the schema of ``op`` does not
+    mention."""
 
     def given(name: str) -> Any:
         return op.argument(op.positions[name], args, kwargs)

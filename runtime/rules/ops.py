@@ -160,8 +160,8 @@ def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
 
 
 def is_composite(name: str) -> bool:
-    """Whether ATen composes the op of others. ``silu_backward`` has a kernel. What ATen composes
-    for other devices rounds in another way."""
+    """Return whether ATen composes the op of others. ``silu_backward`` has a kernel. What ATen
+    composes for other devices rounds in another way."""
     has = has_kernel_for_key
     return has(name, DispatchKey.CompositeImplicitAutograd) and not has(name, DispatchKey.CPU)
 
@@ -290,7 +290,7 @@ class Op:
         )
 
     def _results_without_gradient(self) -> frozenset[int]:
-        """The results that the record names, and all of an op that returns no tensor."""
+        """Return the results that the record names, and all of an op that returns no tensor."""
         nondiff = self.record.nondiff if self.record else ()
         returns = self.func._schema.returns
         if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in returns):
@@ -300,14 +300,14 @@ class Op:
         return frozenset(nondiff or ())
 
     def _arguments_of(self, table: VjpTable) -> frozenset[int]:
-        """The arguments that have a formula in the table, of one gradient or of several."""
+        """Return the arguments that have a formula in the table, of one gradient or of several."""
         names: set[str] = set()
         for key in table:
             names.update((key,) if isinstance(key, str) else key)
         return frozenset(self.positions[name] for name in names if name in self.positions)
 
     def locate(self, name: str) -> tuple[int, Any]:
-        """The slot of a formula's parameter, as in :class:`Plan`."""
+        """Return the slot of a formula's parameter, as in :class:`Plan`."""
         at = self.positions.get(name)
         if at is not None:
             return at, None if "Tensor" in str(self.func._schema.arguments[at].type) else as_it_is
@@ -327,7 +327,7 @@ class Op:
         )
 
     def argument(self, i: int, args: Any, kwargs: dict[str, Any]) -> Any:
-        """The value of argument ``i`` in a call, or its default."""
+        """Return the value of argument ``i`` in a call, or its default."""
         if i < len(args):
             return args[i]
         return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
@@ -370,8 +370,8 @@ class Op:
         return uncounted(self.kernel, *args, **kwargs)
 
     def plan(self, wanted: int) -> Any:
-        """The plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one of
-        them has no formula."""
+        """Return the plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one
+        of them has no formula."""
         plan = self.plans.get(wanted)
         if plan is None:
             known = self.vjp_args.issuperset(i for i in self.tensor_args if wanted >> i & 1)
@@ -435,7 +435,7 @@ def _binding(func: OpOverload) -> Callable[..., Any] | None:
 
 
 def _functional(func: OpOverload, base: str) -> OpOverload | None:
-    """The functional form of an in-place overload (``add_.Tensor`` -> ``add.Tensor``,
+    """Return the functional form of an in-place overload (``add_.Tensor`` -> ``add.Tensor``,
     ``__iand__`` -> ``__and__``)."""
     if base.startswith("__i") and base.endswith("__"):
         name = "__" + base[3:]
@@ -470,7 +470,7 @@ listeners.extend((_OPS.clear, _NESTED_OPS.clear))  # a new record makes these fa
 
 
 def op_of(func: Any) -> Op:
-    """The op of an overload. An op is returned as it is."""
+    """Return the op of an overload. An op is returned as it is."""
     op = _OPS.get(id(func))
     if op is None:
         if type(func) is Op:
@@ -480,8 +480,8 @@ def op_of(func: Any) -> Op:
 
 
 def nested_op_of(func: OpOverload) -> Op:
-    """The op of an overload that is called with a nested tensor. Nested tensors have
-    their own records."""
+    """Return the op of an overload that is called with a nested tensor. Nested tensors have their
+    own records."""
     op = _NESTED_OPS.get(id(func))
     if op is None:
         op = _NESTED_OPS[id(func)] = Op(func, nested=True)
@@ -494,8 +494,8 @@ PROVIDERS: list[Callable[[Op, str], Callable[..., Any] | None]] = []
 
 
 def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
-    """The op in terms of other ops: from its record, else ATen's composite kernel, else torch's
-    decomposition table, else a provider."""
+    """Return the op in terms of other ops: from its record, else ATen's composite kernel, else
+    torch's decomposition table, else a provider."""
     return _decomposed(op) or next(
         (found for provider in PROVIDERS if (found := provider(op, rule)) is not None), None
     )
@@ -520,8 +520,8 @@ def _decomposed(op: Op) -> Callable[..., Any] | None:
 
 
 def written_out(op: Op, rule: str) -> Callable[..., Any]:
-    """The op in terms of other ops, for a call whose derivative is by a keyword argument. Formulas
-    exist for positional ones only."""
+    """Return the op in terms of other ops, for a call whose derivative is by a keyword argument.
+    Formulas exist for positional ones only."""
     found = decomposition_of(op, rule)
     if found is None:
         raise MissingRule(str(op.func), rule, case="for a keyword argument")
@@ -529,7 +529,8 @@ def written_out(op: Op, rule: str) -> Callable[..., Any]:
 
 
 def generator_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.Generator:
-    """The generator from which a call draws. ``poisson`` and ``rrelu`` take it by position."""
+    """Return the generator from which a call draws. ``poisson`` and ``rrelu`` take it by
+    position."""
     return next(
         (a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)),
         torch.default_generator,

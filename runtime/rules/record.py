@@ -151,7 +151,7 @@ _KINDS = ("linear", "multilinear")
 
 
 def overload(name: str, namespace: str = "aten") -> OpOverload:
-    """The OpOverload for ``"mul.Tensor"``, ``"sin"`` or ``"mylib::op"``."""
+    """Return the OpOverload for ``"mul.Tensor"``, ``"sin"`` or ``"mylib::op"``."""
     if "::" in name:
         namespace, name = name.split("::")
     packet, _, which = name.partition(".")
@@ -379,7 +379,7 @@ kernels = _Kernels()
 
 
 def parameters(formula: Formula) -> tuple[str, ...]:
-    """The names that a formula asks for."""
+    """Return the names that a formula asks for."""
     declared: tuple[str, ...] | None = getattr(formula, "asks", None)
     if declared is not None:
         return declared
@@ -456,11 +456,11 @@ class NestedMeta:
         return isinstance(other, NestedMeta) and torch.equal(self.sizes, other.sizes)
 
     def parts(self) -> list[tuple[int, ...]]:
-        """The shape of each component."""
+        """Return the shape of each component."""
         return [tuple(row) for row in self.sizes.tolist()]
 
     def view(self, buffer: torch.Tensor) -> torch.Tensor:
-        """The nested tensor whose components are consecutive parts of ``buffer``."""
+        """Return the nested tensor whose components are consecutive parts of ``buffer``."""
         buffer = buffer.reshape(-1).contiguous()
         if buffer.storage_offset():  # ATen would ignore the offset
             buffer = buffer.clone()
@@ -479,5 +479,5 @@ class NestedMeta:
 
 
 def extent(t: torch.Tensor) -> Any:
-    """The shape of a tensor, or the ``NestedMeta`` of a nested one."""
+    """Return the shape of a tensor, or the ``NestedMeta`` of a nested one."""
     return NestedMeta.of(t) if t.is_nested and t.layout is torch.strided else t.shape

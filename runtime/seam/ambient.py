@@ -42,8 +42,8 @@ class Ambient(threading.local):
 
 
 def continued(work: Callable[[], Any]) -> Callable[[], None]:
-    """A function that runs ``work`` on another thread in the present state of this thread, torch's
-    own modes included. This thread is to wait for it."""
+    """Return a function that runs ``work`` on another thread in the present state of this thread,
+    torch's own modes included. This thread is to wait for it."""
     ours = [(state, dict(vars(state))) for state in _states]
     inference = torch.is_inference_mode_enabled()
     grad, forward = torch.is_grad_enabled(), is_forward_enabled()

@@ -14,8 +14,8 @@ from ..torch_private.mode_stacks import without_modes
 
 
 def _accelerator() -> Any:
-    """The module of the accelerator, such as ``torch.cuda``. None if it has not started: then it
-    has drawn nothing, and to ask for its state would start it."""
+    """Return the module of the accelerator, such as ``torch.cuda``. None if it has not started:
+    then it has drawn nothing, and to ask for its state would start it."""
     device = torch.accelerator.current_accelerator()
     if device is None:
         return None

@@ -56,7 +56,7 @@ class EnteringMode(TorchDispatchMode):
 
 
 def entering_mode() -> EnteringMode | None:
-    """The innermost active :class:`EnteringMode`."""
+    """Return the innermost active :class:`EnteringMode`."""
     if number_of_dispatch_modes():
         for mode in reversed(current_dispatch_modes()):
             if isinstance(mode, EnteringMode):
@@ -176,8 +176,8 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
 
 
 def _of_values(args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether the tensors among the arguments are values or plain tensors, so that no class of a
-    user's handles the call."""
+    """Return whether the tensors among the arguments are values or plain tensors, so that no class
+    of a user's handles the call."""
     for a in (*args, *kwargs.values()) if kwargs else args:
         for b in a if type(a) is list or type(a) is tuple else (a,):
             kind = type(b)

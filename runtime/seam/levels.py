@@ -98,15 +98,16 @@ class Level:
         return self.written(func, args, kwargs, uncounted(func, *inner, **options))
 
     def leaves(self, types: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
-        """Whether a call with arguments of ``types`` is left to a user's class that handles its own
-        calls. Example: ``x * MaskedTensor(x, mask)``, where ``x`` is a value of this level."""
+        """Return whether a call with arguments of ``types`` is left to a user's class that handles
+        its own calls. Example: ``x * MaskedTensor(x, mask)``, where ``x`` is a value of this level.
+        """
         if VALUES.issuperset(types) or not composes(types):
             return False
         return self.leaves_classes or (self.leaves_parts and self._is_inside_of(args, kwargs or {}))
 
     def _is_inside_of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        """Whether one of the arguments is no value, and consists of values of this level or of an
-        inner one."""
+        """Return whether one of the arguments is no value, and consists of values of this level or
+        of an inner one."""
         tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
         if not any(v._level.number >= self.number for t in tensors for v in _parts_of(t)):
             return False
@@ -120,16 +121,16 @@ class Level:
         return True
 
     def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
-        """A value of this level that holds ``inner``, a tensor of the outer levels.
-        ``history``: what else the level stores, such as an edge of the tape, a tangent or a
-        node of a graph. None: nothing."""
+        """Return a value of this level that holds ``inner``, a tensor of the outer levels.
+        ``history``: what else the level stores, such as an edge of the tape, a tangent or a node of
+        a graph. None: nothing."""
         v = same_shape(self.values, inner)
         v._level = self
         return v
 
     def valued(self, result: Any) -> Any:
-        """The result of an op, one tensor or several, as values without a history. Anything else
-        stays as it is. Called for each tensor."""
+        """Return the result of an op, one tensor or several, as values without a history. Anything
+        else stays as it is. Called for each tensor."""
         return (
             self.wrap(result)
             if isinstance(result, torch.Tensor)
@@ -137,12 +138,12 @@ class Level:
         )
 
     def lowered(self, a: Any) -> Any:
-        """The inner tensor of ``a`` if it is a value of this level, else ``a``: what the
+        """Return the inner tensor of ``a`` if it is a value of this level, else ``a``: what the
         outer levels see."""
         return a._inner if type(a) in VALUES and a._level is self else a
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
-        """The arguments of an ATen call, and the elements of lists and tuples among them,
+        """Return the arguments of an ATen call, and the elements of lists and tuples among them,
         each :meth:`lowered`."""
         out = list(args)
         for i, a in enumerate(out):
@@ -163,7 +164,7 @@ class Level:
     def written(
         self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
     ) -> Any:
-        """The results of an op that writes to arguments: for a written argument the argument
+        """Return the results of an op that writes to arguments: for a written argument the argument
         itself, for any other result a new value."""
         schema = func._schema
         given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
@@ -198,16 +199,16 @@ class Level:
         return formula(*args, (False,) * len(args))
 
     def layer(self, func: Any, args: Sequence[Any]) -> Any:
-        """The results of a call of ``linear`` or of a recurrent layer, which ATen takes apart
-        otherwise. NotImplemented: so it does.
+        """Return the results of a call of ``linear`` or of a recurrent layer, which ATen takes
+        apart otherwise. NotImplemented: so it does.
 
         This level is the innermost one among ``args``.
         """
         return NotImplemented
 
     def is_constant(self, v: Value) -> bool:
-        """Whether ``v``, a value of this level, may be replaced by its inner tensor: the level
-        keeps histories, and ``v`` has none."""
+        """Return whether ``v``, a value of this level, may be replaced by its inner tensor: the
+        level keeps histories, and ``v`` has none."""
         return False
 
     def packing(self) -> AbstractContextManager[None]:
@@ -215,18 +216,18 @@ class Level:
         return nullcontext()
 
     def acting(self) -> Any:
-        """The object that handles calls with values of this level now: the level, or one that
-        stands in for it."""
+        """Return the object that handles calls with values of this level now: the level, or one
+        that stands in for it."""
         return self
 
     def overtakes(self, address: int) -> bool:
-        """Whether the program has written to the storage at ``address``, from outside, and the
-        storage does not have the new elements."""
+        """Return whether the program has written to the storage at ``address``, from outside, and
+        the storage does not have the new elements."""
         return False
 
     def has_written(self, v: Any) -> bool:
-        """Whether the program has written to ``v``, a value of this level, by which the level
-        has only replaced what it holds."""
+        """Return whether the program has written to ``v``, a value of this level, by which the
+        level has only replaced what it holds."""
         return False
 
     def note_elements(self, t: torch.Tensor) -> None:
@@ -313,7 +314,7 @@ class Value(torch.Tensor):
 
     @classmethod
     def holding(cls, inner: torch.Tensor) -> Any:
-        """A new value of this class that shows the shape of ``inner`` and holds it."""
+        """Return a new value of this class that shows the shape of ``inner`` and holds it."""
         return same_shape(cls, inner)
 
     def _become(self, kind: type) -> None:
@@ -413,7 +414,7 @@ class Value(torch.Tensor):
         return self._below("numpy()", lambda t: t.numpy(force=force))
 
     def _below(self, how: str, read: Callable[[torch.Tensor], Any]) -> Any:
-        """What ``read`` gives of the inner tensor, which has the elements of this value."""
+        """Return what ``read`` gives of the inner tensor, which has the elements of this value."""
         if self._level.hidden:  # each element of the batch has others
             refuse_access(how, self)
         inner = self._level.lowered(self)
@@ -469,8 +470,8 @@ class Value(torch.Tensor):
 
 
 def composes(types: Iterable[type]) -> bool:
-    """Whether one of ``types``, the classes that handle a call, is a user's. If a level returns
-    NotImplemented then, torch asks that class. Abstract values stand for plain tensors."""
+    """Return whether one of ``types``, the classes that handle a call, is a user's. If a level
+    returns NotImplemented then, torch asks that class. Abstract values stand for plain tensors."""
     return any(
         not issubclass(kind, (Value, FakeTensor)) and kind.__torch_dispatch__ is not _no_dispatch  # type: ignore[attr-defined]
         for kind in types
@@ -534,8 +535,8 @@ def scope_outside(level: Level) -> Iterator[None]:
 
 
 def lifted(result: Any, number: int, given: Sequence[Any] = ()) -> Any:
-    """A fresh result of the level with that number, or a list of them, as a value of each inner
-    level in whose scope it was made.
+    """Return a fresh result of the level with that number, or a list of them, as a value of each
+    inner level in whose scope it was made.
 
     ``given``: the arguments of the call. In inference mode a composite op such as ``atleast_2d``
     arrives whole, and may return one of them."""
@@ -558,8 +559,8 @@ _fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as th
 
 
 def _is_fresh(func: OpOverload) -> bool:
-    """Whether the results of an overload have memory of their own: none is an argument or a view of
-    one. A literal is nobody's argument."""
+    """Return whether the results of an overload have memory of their own: none is an argument or a
+    view of one. A literal is nobody's argument."""
     known = _fresh.get(id(func))
     if known is None:
         aliases = any(r.alias_info is not None for r in func._schema.returns)
@@ -572,14 +573,14 @@ guard_methods(Value)
 
 
 def _is_outlived(v: Value) -> bool:
-    """Whether the transform of ``v`` has returned and ``v`` has no history: its inner tensor
+    """Return whether the transform of ``v`` has returned and ``v`` has no history: its inner tensor
     can stand for it."""
     level = v._level
     return not level.alive and level.is_constant(v)
 
 
 def bottom(t: Any) -> Any:
-    """The tensor under all values that ``t`` consists of: the plain tensor, which has the
+    """Return the tensor under all values that ``t`` consists of: the plain tensor, which has the
     memory."""
     while isinstance(t, Value):
         t = t._inner
@@ -685,14 +686,14 @@ def refuse_closed(result: Any, what: str) -> None:
 
 
 def escaped(level: Level, what: object) -> EscapedValue:
-    """The error for a value of ``level`` that ``what``, an op or a function, uses after the
+    """Return the error for a value of ``level`` that ``what``, an op or a function, uses after the
     transform has returned."""
     return EscapedValue(_ESCAPED.format(f"{level.what} (level {level.number})", what))
 
 
 def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
-    """The innermost level among the values in the arguments of an ATen call, lists included. None
-    if there are no values."""
+    """Return the innermost level among the values in the arguments of an ATen call, lists included.
+    None if there are no values."""
     best: Any = None
     number = -1
     for a in args:
@@ -716,8 +717,8 @@ def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
 
 
 def run_layer(func: Any, args: Sequence[Any]) -> Any:
-    """The results of a call of ``linear`` or of a recurrent layer, if the innermost level among
-    ``args`` runs it, else NotImplemented.
+    """Return the results of a call of ``linear`` or of a recurrent layer, if the innermost level
+    among ``args`` runs it, else NotImplemented.
 
     See :meth:`Level.layer`.
     """
@@ -743,8 +744,8 @@ def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
 
 
 def rewrapped(result: Any, wrap: Callable[[torch.Tensor, Any], Any]) -> Any:
-    """The result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number is
-    None for a single result, and a pair for a tensor in a list among several results.
+    """Return the result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number
+    is None for a single result, and a pair for a tensor in a list among several results.
 
     A list stays a list, a named tuple becomes a plain one. Anything that is no
     tensor stays as it is.

@@ -28,15 +28,15 @@ def readable(data: Any) -> Any:
 
 
 def has_values(data: Any) -> bool:
-    """Whether ``data``, which is :func:`readable`, is a list with values in it."""
+    """Return whether ``data``, which is :func:`readable`, is a list with values in it."""
     return isinstance(data, (list, tuple)) and any(
         type(d) in VALUES for d in pytree.tree_leaves(data)
     )
 
 
 def stacked(data: Any, dtype: torch.dtype | None, device: Any) -> Any:
-    """A tensor of nested lists with values in them, without a history. Without ``dtype``, it has
-    the type that holds all of them."""
+    """Return a tensor of nested lists with values in them, without a history. Without ``dtype``, it
+    has the type that holds all of them."""
     if dtype is None:
         dtype = functools.reduce(torch.promote_types, map(_dtype, pytree.tree_leaves(data)))
     if isinstance(data, torch.Tensor):  # of a plain one, too, `torch.tensor` would warn

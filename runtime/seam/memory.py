@@ -32,7 +32,7 @@ _storage = TensorBase.untyped_storage
 
 
 def is_shell(t: object) -> bool:
-    """Whether ``t`` is a value without memory of its own."""
+    """Return whether ``t`` is a value without memory of its own."""
     return type(t) in VALUES and t._geometry is not None  # type: ignore[attr-defined]
 
 
@@ -46,13 +46,13 @@ def refuse_access(how: str, v: Any) -> NoReturn:
 
 
 def storage_of(t: torch.Tensor) -> Any:
-    """The storage of ``t``, also of a shell, for this package: past the gate."""
+    """Return the storage of ``t``, also of a shell, for this package: past the gate."""
     with unseen_by_handlers():
         return _storage(t)
 
 
 def place() -> str:
-    """The user's line, as the end of an error message."""
+    """Return the user's line, as the end of an error message."""
     return f" It happened{called_from()}"
 
 
@@ -77,7 +77,7 @@ _BEFORE_SWAP = "_use_count"
 
 
 def _of_memory(name: str) -> Callable[..., Any]:
-    """The method ``name`` of torch's tensors, for values: a shell is refused."""
+    """Return the method ``name`` of torch's tensors, for values: a shell is refused."""
     of_torch = getattr(torch.Tensor, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,8 @@ def _of_memory(name: str) -> Callable[..., Any]:
 
 
 def _loop(name: str) -> Callable[..., Any]:
-    """The method ``name`` of torch's tensors, for values: those of a transform are refused."""
+    """Return the method ``name`` of torch's tensors, for values: those of a transform are
+    refused."""
     of_torch = getattr(torch.Tensor, name)
 
     def method(self: Any, *args: Any) -> Any:
@@ -153,7 +154,8 @@ _KEYS = (
 
 
 def _are_compatible(t: torch.Tensor, new: torch.Tensor) -> bool:
-    """Whether ``t`` may take the memory of ``new``: torch's question before ``t.data = new``."""
+    """Return whether ``t`` may take the memory of ``new``: torch's question before ``t.data =
+    new``."""
     for one in (new, t):
         if is_shell(one):
             raise RuntimeError(

@@ -89,7 +89,7 @@ _ENCODERS = Encoders(captures=lambda: _gate() is not None)
 
 
 def _is_outside(t: Any) -> bool:
-    """Whether ``t`` is a tensor that belongs to no transform."""
+    """Return whether ``t`` is a tensor that belongs to no transform."""
     while type(t) in VALUES:
         if t._level.number:
             return False
@@ -121,7 +121,8 @@ def _around() -> Iterator[Level | EnteringMode]:
 
 
 def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
-    """The elements of a tensor from outside. The modes around note that the program knows them."""
+    """Return the elements of a tensor from outside. The modes around note that the program knows
+    them."""
     t = args[0]
     address = address_of(t)
     for each in _around():
@@ -190,7 +191,7 @@ def _access_by_name(func: Any) -> _Access | None:
 
 
 def elements_of(t: torch.Tensor) -> bytes:
-    """What the elements of ``t``, which is of no transform, are now: to be compared later.
+    """Return what the elements of ``t``, which is of no transform, are now: to be compared later.
     ``RuntimeError`` with the user's line for a tensor of a class that cannot be saved."""
     t = bottom(t)
     with without_modes(), torch.no_grad(), unseen_by_handlers():

@@ -86,8 +86,8 @@ _libraries: list[torch.library.Library] = []  # their kernels last as long as th
 
 
 def leaves_unmarked(func: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether the calls that a level makes for ``func``, a view op on ``args``, are not marked as
-    views by the dispatcher."""
+    """Return whether the calls that a level makes for ``func``, a view op on ``args``, are not
+    marked as views by the dispatcher."""
     if func is NARROW or func is CHUNK:
         return True
     inner: Any = getattr(args[0], "_inner", None)
@@ -149,8 +149,8 @@ def _begin_again(v: Any, source: Any) -> None:
 
 
 def root_of(v: Any) -> Any:
-    """The base of a value, as the dispatcher would know it if it had marked all views. None: it is
-    no view."""
+    """Return the base of a value, as the dispatcher would know it if it had marked all views. None:
+    it is no view."""
     base = _base_by_dispatcher(v)
     marked = v if base is None else base
     root = getattr(marked, "_root", None)
@@ -171,8 +171,8 @@ def _intercept() -> None:
 
 
 def _passing(func: OpOverload) -> Callable[..., Any]:
-    """A kernel that passes a call of ``func`` on, below the key that marks views if the argument is
-    a value with many marks."""
+    """Return a kernel that passes a call of ``func`` on, below the key that marks views if the
+    argument is a value with many marks."""
     pass_on, pass_on_noted = passing_on(func), by_snapshot(func)
 
     def passed_on(keys: Any, t: Any, *rest: Any, **kwargs: Any) -> Any:

@@ -80,7 +80,8 @@ class Encoders:
 
 
 def _leaves_out(encoder: Any, src: Any) -> bool:
-    """Whether the encoder leaves padded rows out in eager mode, if they are the last ones."""
+    """Return whether the encoder leaves padded rows out in eager mode, if they are the last
+    ones."""
     first = encoder.layers[0]
     if not torch.backends.mha.get_fastpath_enabled() or first.training:
         return False
@@ -106,7 +107,8 @@ class _WithoutNorm:
 
 
 def _ends_rows(encoder: Any, padding: Any) -> Any:
-    """Whether the mask is true at the ends of rows alone, which torch asks unless told not to."""
+    """Return whether the mask is true at the ends of rows alone, which torch asks unless told not
+    to."""
     there = padding.logical_not()
     if not getattr(encoder, "mask_check", True):
         return there.new_ones(())

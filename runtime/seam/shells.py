@@ -48,8 +48,8 @@ _ASKS_LAYOUT = (False, False, None, False, True)
 
 
 def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
-    """A ``cls`` instance without storage, with the shape, strides, dtype, device and lazy bits of
-    ``inner`` without its first ``hidden`` dimensions."""
+    """Return a ``cls`` instance without storage, with the shape, strides, dtype, device and lazy
+    bits of ``inner`` without its first ``hidden`` dimensions."""
     # Three things halve the time: arguments by position, no strides of a contiguous tensor, the
     # same arguments for a shell of a shell.
     geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None
@@ -83,7 +83,7 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
 
 
 def _lazy_bits(t: torch.Tensor) -> tuple[bool, bool] | None:
-    """Whether ``t`` is a conjugate and whether it is a negative that no kernel has computed
+    """Return whether ``t`` is a conjugate and whether it is a negative that no kernel has computed
     yet. None: neither."""
     bits = t.is_conj(), t.is_neg()
     return bits if bits[0] or bits[1] else None
@@ -100,13 +100,13 @@ def _made(cls: type[torch.Tensor], geometry: Any) -> Any:
 
 
 def is_batched_number(t: torch.Tensor) -> bool:
-    """Whether ``t`` is a 0-d integer with one value for each element of a batch."""
+    """Return whether ``t`` is a 0-d integer with one value for each element of a batch."""
     return type(t) in VALUES and t.dim() == 0 and keys_of(t).has(BATCHED)
 
 
 def faithful_geometry(t: torch.Tensor) -> Geometry:
-    """What ``t``, which is not nested, shows: its strides are exact also in
-    dimensions of size 1."""
+    """Return what ``t``, which is not nested, shows: its strides are exact also in dimensions of
+    size 1."""
     layout, dtype = t.layout, t.dtype
     if layout is torch.strided:
         arguments: Any = (t.shape, t.stride(), t.storage_offset(), None, dtype, layout, t.device)
@@ -120,7 +120,7 @@ def faithful_geometry(t: torch.Tensor) -> Geometry:
 
 
 def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
-    """A shell with exactly the strides of ``inner``, also those of dimensions of size 1, and
+    """Return a shell with exactly the strides of ``inner``, also those of dimensions of size 1, and
     with its lazy bits. For a level that records a program: ATen takes no views of memory that is
     not yet conjugated."""
     if inner.is_nested:
@@ -136,7 +136,7 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
 
 
 def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
-    """A new ``cls`` instance that shows the shape of ``inner`` and holds it.
+    """Return a new ``cls`` instance that shows the shape of ``inner`` and holds it.
 
     It shares storage, version counter and ``data_ptr`` with a plain tensor. For any other tensor it
     is a shell without storage."""

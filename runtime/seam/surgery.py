@@ -130,7 +130,7 @@ class Left(torch.Tensor):
 
 
 def now(t: Any) -> Any:
-    """The object that a :class:`Left` was. Anything else as it is."""
+    """Return the object that a :class:`Left` was. Anything else as it is."""
     return t._now if type(t) is Left else t
 
 

@@ -44,8 +44,8 @@ WRAPPING = Wrapping()
 
 
 def wraps_tensors() -> bool:
-    """Whether this thread runs a transform of torch's own that holds tensors in wrappers, which
-    Python does not see. Such a tensor cannot become a value in place."""
+    """Return whether this thread runs a transform of torch's own that holds tensors in wrappers,
+    which Python does not see. Such a tensor cannot become a value in place."""
     return WRAPPING.depth > 0
 
 
@@ -57,20 +57,20 @@ class DualLevelOfTorch:
 
 
 def transform_of_torch() -> bool:
-    """Whether a transform of torch's own is running."""
+    """Return whether a transform of torch's own is running."""
     return innermost_of_torch() is not None or DualLevelOfTorch.is_open()
 
 
 def has_tangent_of_torch(t: Any) -> bool:
-    """Whether torch's own forward mode has a tangent for ``t``."""
+    """Return whether torch's own forward mode has a tangent for ``t``."""
     if not DualLevelOfTorch.is_open() or not isinstance(t, torch.Tensor):
         return False
     return unpack_dual(t, level=0)[1] is not None
 
 
 def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
-    """The tensor inside of a tensor that belonged to a transform of torch's own which has returned.
-    Any other tensor as it is, and a batch, whose tensor has another shape."""
+    """Return the tensor inside of a tensor that belonged to a transform of torch's own which has
+    returned. Any other tensor as it is, and a batch, whose tensor has another shape."""
     while is_of_returned_transform(t):
         if is_functional_tensor(t):
             sync_functional(t)
@@ -84,7 +84,7 @@ def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
 
 
 def is_of_returned_transform(t: Any) -> bool:
-    """Whether ``t`` belonged to a transform of torch's own which has returned."""
+    """Return whether ``t`` belonged to a transform of torch's own which has returned."""
     return (
         isinstance(t, torch.Tensor)
         # a result of a call with a functional tensor is one, too, and is of no transform
@@ -113,7 +113,7 @@ def refuse_wrapped(t: torch.Tensor) -> None:
 
 
 def without_wrappers(t: torch.Tensor) -> torch.Tensor:
-    """The tensor inside of ``t``, a new tensor that torch's transforms have wrapped."""
+    """Return the tensor inside of ``t``, a new tensor that torch's transforms have wrapped."""
     while is_functorch_wrapped(t):
         t = get_unwrapped(t)
     return t

@@ -59,7 +59,7 @@ def capturing(hook: CaptureHook) -> Iterator[None]:
 
 
 def hook_now() -> CaptureHook | None:
-    """The hook of the capture of this thread, while the user's code runs."""
+    """Return the hook of the capture of this thread, while the user's code runs."""
     return _CAPTURE.hook if _CAPTURE.on else None
 
 

@@ -47,7 +47,7 @@ def _own_edge(t: Any) -> Any:
 
 
 def listed(x: Any) -> tuple[Any, ...]:
-    """The tensors of an argument as a tuple. A value without a history of its transform is
+    """Return the tensors of an argument as a tuple. A value without a history of its transform is
     unwrapped, so that the session may find one."""
     x = _own_edge(x)
     several = (x,) if isinstance(x, (torch.Tensor, GradientEdge)) else map(_own_edge, x)
@@ -99,7 +99,7 @@ def _level(edges: Sequence[Edge]) -> Any:
 
 
 def _device(node: Node) -> torch.device:
-    """The device of the leaves of a graph."""
+    """Return the device of the leaves of a graph."""
     stack, seen = [node], {node}
     while stack:
         node = stack.pop()
@@ -112,7 +112,8 @@ def _device(node: Node) -> torch.device:
 
 
 def _ones(t: Any, edge: Any) -> torch.Tensor | None:
-    """The default cotangent of a scalar of history ``edge``: one. Raise if it is no real scalar."""
+    """Return the default cotangent of a scalar of history ``edge``: one. Raise if it is no real
+    scalar."""
     if edge is None:
         return None
     is_edge = type(t) not in VALUES
@@ -299,7 +300,8 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> Any:
-    """The gradients of ``inputs``, as ``torch.autograd.grad``. Every ``.grad`` stays as it is.
+    """Return the gradients of ``inputs``, as ``torch.autograd.grad``. Every ``.grad`` stays as it
+    is.
 
     >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
     >>> grad((x * x).sum(), x)

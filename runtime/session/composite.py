@@ -62,16 +62,16 @@ _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabl
 
 
 def plain_case() -> bool:
-    """Whether only the session's tape has to see the parts: no hooks, scopes, modes, autocast,
-    stand-in or inference mode."""
+    """Return whether only the session's tape has to see the parts: no hooks, scopes, modes,
+    autocast, stand-in or inference mode."""
     modes = HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled()
     return current_stand_in() is None and not modes and (_grad_enabled() or not _inference())
 
 
 def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
-    """The inner tensor and the edge of a dense tensor of the eager session. The edge is
-    None without grad mode. A plain tensor is its own inner tensor, without an edge. None
-    for any other argument."""
+    """Return the inner tensor and the edge of a dense tensor of the eager session. The edge is None
+    without grad mode. A plain tensor is its own inner tensor, without an edge. None for any other
+    argument."""
     kind = type(a)
     if kind is Tensor:
         edge = None
@@ -181,8 +181,8 @@ def binary(op: Op, x: Part, y: Part, kernel: Any = None) -> Part:
 
 
 def _folded(x: Any, y: Any) -> Any:
-    """A stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one product.
-    None for other arguments."""
+    """Return a stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one
+    product. None for other arguments."""
     known = known_part(y)
     if known is None or known[1] is None or not 1 <= known[0].dim() <= 2:
         return None
@@ -219,8 +219,8 @@ def _matmul(x: Any, y: Any) -> Any:
 
 
 def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """The first result of ``native_layer_norm``. The others are not used. None if an argument is
-    no :data:`Part`."""
+    """Return the first result of ``native_layer_norm``. The others are not used. None if an
+    argument is no :data:`Part`."""
     inner: list[Any] = [x, sizes, weight, bias, eps]
     edges: tuple[Edge, ...] = ()
     wanted = 0
@@ -289,26 +289,27 @@ def _folded_matmul(x: Any, y: Any) -> Any:
 
 
 def _aligned(x: Any, y: Any) -> bool:
-    """Whether products of arguments of these shapes are those of stacks of the same sizes."""
+    """Return whether products of arguments of these shapes are those of stacks of the same
+    sizes."""
     return len(x) == len(y) >= 2 and x[-1] == y[-2] and x[:-2] == y[:-2]
 
 
 def _batched_matmul(x: Any, y: Any) -> Any:
-    """The product of two batches as one of the stacks that they are. ATen would take it apart
-    first, and the batch rule each part."""
+    """Return the product of two batches as one of the stacks that they are. ATen would take it
+    apart first, and the batch rule each part."""
     level = x._level
     with scope_outside(level), without_draws(level):
         return level.wrap(torch.matmul(x._inner, y._inner))
 
 
 def _casts_next(keys: Any) -> bool:
-    """Whether autocast is the next to handle a call with these dispatch keys."""
+    """Return whether autocast is the next to handle a call with these dispatch keys."""
     return "Autocast" in str((keys & BELOW).highestPriorityTypeId())
 
 
 def _folds(stack: Any, factor: Any) -> bool:
-    """Whether ATen would fold because ``factor`` requires grad: it asks for torch's flag,
-    in any grad mode."""
+    """Return whether ATen would fold because ``factor`` requires grad: it asks for torch's flag, in
+    any grad mode."""
     return (
         isinstance(factor, GradValue)
         and 1 <= factor.dim() <= 2

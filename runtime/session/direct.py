@@ -50,8 +50,8 @@ _NUMBERS = frozenset((bool, int, float, complex))
 
 
 def unseen() -> bool:
-    """Whether only the session's tape would see a call of its tensors: no mode, no trace and no
-    transform of torch's, no stand-in."""
+    """Return whether only the session's tape would see a call of its tensors: no mode, no trace and
+    no transform of torch's, no stand-in."""
     return (
         not (number_of_dispatch_modes() or number_of_function_modes())
         and current_stand_in() is None
@@ -61,14 +61,14 @@ def unseen() -> bool:
 
 
 def _dense(t: Any) -> bool:
-    """Whether ``t`` is a strided plain tensor. A value that holds it shares its memory and
+    """Return whether ``t`` is a strided plain tensor. A value that holds it shares its memory and
     version counter."""
     return type(t) is torch.Tensor and t.layout is torch.strided and not t.is_nested
 
 
 def _basic(index: tuple[Any, ...]) -> bool:
-    """Whether ``index`` needs only view ops: integers, slices of integers with positive steps, None
-    and at most one Ellipsis."""
+    """Return whether ``index`` needs only view ops: integers, slices of integers with positive
+    steps, None and at most one Ellipsis."""
     ellipses = 0
     for i in index:
         if type(i) is int or i is None:
@@ -92,8 +92,8 @@ def _n_indexed(index: tuple[Any, ...]) -> int:
 
 
 def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tuple[Any, ...]]]:
-    """The view ops that ATen runs for an index, with their arguments after ``self``. In a tuple
-    ATen leaves out a slice of everything. ``lone``: the index is no tuple."""
+    """Return the view ops that ATen runs for an index, with their arguments after ``self``. In a
+    tuple ATen leaves out a slice of everything. ``lone``: the index is no tuple."""
     parts: list[tuple[Op, tuple[Any, ...]]] = []
     sizes = iter(shape)
     skipped = len(shape) - _n_indexed(index)
@@ -213,9 +213,9 @@ def _op_of_write(part: Any, value: Any) -> Op | None:
 
 
 def _histories(target: Any, value: Any) -> tuple[Any, ...] | None:
-    """The edges of ``target``, of its base and of ``value``. None if there are none. While
-    the caller holds them, the ``AccumulateGrad`` nodes of leaves stay alive, so they need
-    not be made again."""
+    """Return the edges of ``target``, of its base and of ``value``. None if there are none. While
+    the caller holds them, the ``AccumulateGrad`` nodes of leaves stay alive, so they need not be
+    made again."""
     found = (
         edge_of(target),
         view_history.base_edge(target),
@@ -234,7 +234,7 @@ def _clone(self: Any, **kwargs: Any) -> Any:
 
 
 def _reading(native: Any) -> Callable[[Any], Any]:
-    """A method that reads the number in a tensor."""
+    """Return a method that reads the number in a tensor."""
 
     @functools.wraps(native)
     def answer(self: Any) -> Any:
@@ -244,7 +244,7 @@ def _reading(native: Any) -> Callable[[Any], Any]:
 
 
 def _writing(native: Any) -> Callable[..., Any]:
-    """An in-place method. It writes to the inner tensor if nothing is recorded and no view
+    """Return an in-place method. It writes to the inner tensor if nothing is recorded and no view
     needs the history."""
 
     @functools.wraps(native)
@@ -282,7 +282,7 @@ def _plain_operands(
 
 
 def _comparing(native: Any) -> Callable[..., Any]:
-    """A method whose result has no gradient."""
+    """Return a method whose result has no gradient."""
 
     @functools.wraps(native)
     def compare(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -297,7 +297,7 @@ def _comparing(native: Any) -> Callable[..., Any]:
 
 
 def _no_history(t: Any) -> bool:
-    """Whether ``t`` is no view and requires grad neither by our engine nor by torch's."""
+    """Return whether ``t`` is no view and requires grad neither by our engine nor by torch's."""
     return t._edge is None and not t._req and t._view is None and not recorded_by_torch(t)
 
 

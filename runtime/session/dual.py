@@ -72,14 +72,14 @@ class Tangents:
                 del inner._dual  # type: ignore[attr-defined]
 
     def entered(self, inner: torch.Tensor) -> bool:
-        """Whether :meth:`put` was called for ``inner``, also with None. False if another thread's
-        dual level has called it since."""
+        """Return whether :meth:`put` was called for ``inner``, also with None. False if another
+        thread's dual level has called it since."""
         held = getattr(inner, "_dual", None)
         return held is not None and held[0] is self
 
     def of(self, v: Any) -> Any:
-        """The tangent of a value of level zero, or None. A view whose base got a tangent by a write
-        takes its part of that tangent."""
+        """Return the tangent of a value of level zero, or None. A view whose base got a tangent by
+        a write takes its part of that tangent."""
         held = getattr(v._inner, "_dual", None)
         if held is not None and held[0] is self:
             return held[1]
@@ -178,7 +178,7 @@ class DualSession(StandIn):
         )
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
-        """The tangent of each argument (a list for a list), and whether there is any."""
+        """Return the tangent of each argument (a list for a list), and whether there is any."""
         tangents: list[Any] = [None] * len(args)
         found = False
         for i in op.tensor_args:

@@ -68,13 +68,13 @@ def follow_hooks(leaf: Tensor) -> None:
 
 
 def plain_of(t: Any) -> Any:
-    """The plain tensor whose leaf ``t`` is, if it is one; else ``t``."""
+    """Return the plain tensor whose leaf ``t`` is, if it is one; else ``t``."""
     source = t._stands_for() if isinstance(t, Tensor) and t._stands_for is not None else None
     return t if source is None else source
 
 
 def _shows(t: torch.Tensor, inner: torch.Tensor) -> bool:
-    """Whether ``inner``, once detached from ``t``, still is what ``t`` shows. Assignment to
+    """Return whether ``inner``, once detached from ``t``, still is what ``t`` shows. Assignment to
     ``t.data`` changes that."""
     if t.dtype is not inner.dtype:
         return False
@@ -97,8 +97,8 @@ def _places(t: torch.Tensor) -> object:
 
 
 def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], None]:
-    """What adds a plain gradient to that of the plain tensor. Nobody can ask for the gradient of a
-    tensor that is gone."""
+    """Return what adds a plain gradient to that of the plain tensor. Nobody can ask for the
+    gradient of a tensor that is gone."""
 
     def deliver(g: torch.Tensor) -> None:
         t = source()

@@ -58,7 +58,7 @@ class Nested(Tensor):
 
 
 def _transformed(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a value of a transform is among the arguments."""
+    """Return whether a value of a transform is among the arguments."""
     level = innermost(args, kwargs)
     return level is not None and level is not SESSION
 

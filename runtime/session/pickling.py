@@ -38,7 +38,7 @@ def state_of(t: Any, own: frozenset[str]) -> Any:
 
 
 def reduced(t: Any, kind: type, protocol: Any) -> Any:
-    """The result of ``__reduce_ex__`` for ``t``, whose class is ``kind`` for users. It names
+    """Return the result of ``__reduce_ex__`` for ``t``, whose class is ``kind`` for users. It names
     torch's functions and the tensor's storage."""
     warn_if_has_hooks(t)
     state = t.__getstate__()
@@ -62,8 +62,8 @@ def reduced(t: Any, kind: type, protocol: Any) -> Any:
 
 
 def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
-    """The inner tensor of ``t``. With ``requires_grad``, and if it is a plain tensor: detached,
-    with that flag set."""
+    """Return the inner tensor of ``t``. With ``requires_grad``, and if it is a plain tensor:
+    detached, with that flag set."""
     inner: torch.Tensor = t._inner
     if requires_grad and type(inner) is torch.Tensor:
         inner = inner.detach()
@@ -86,7 +86,7 @@ def deep_copied(t: Any, memo: dict[int, Any]) -> Any:
 
 
 def _reduced_class(cls: type) -> Any:
-    """How a class of tensors is pickled: a class of the session as the class that it stands
+    """Return how a class of tensors is pickled: a class of the session as the class that it stands
     for."""
     kind = getattr(cls, "_shown", cls)
     return cls.__qualname__ if kind is cls else (copy.copy, (kind,))

@@ -107,7 +107,7 @@ def _of_state(h: Part, weights: Weights) -> Part:
 
 
 def _gates(x: Part, weights: Weights, ready: bool) -> Part:
-    """The input's part of the gates. ``ready``: ``x`` is that part already."""
+    """Return the input's part of the gates. ``ready``: ``x`` is that part already."""
     return x if ready else product(x, weights[0], weights[2])
 
 
@@ -165,8 +165,8 @@ def _of_input(x: Part, weights: Weights) -> Part:
 def _layers(
     cell: Cell, x: Part, states: list[Any], weights: list[Weights], directions: int
 ) -> tuple[Part, list[Any]]:
-    """The outputs of the last layer, with time as the first dimension, and the last state of every
-    layer and direction."""
+    """Return the outputs of the last layer, with time as the first dimension, and the last state of
+    every layer and direction."""
     last: list[Any] = []
     for first in range(0, len(weights), directions):
         outputs: list[Part] = []
@@ -184,7 +184,7 @@ def _layers(
 
 
 def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple[Any, ...]) -> Any:
-    """The results of a recurrent layer, None if it must go on to ATen. ``options``: ATen's
+    """Return the results of a recurrent layer, None if it must go on to ATen. ``options``: ATen's
     arguments after ``params``."""
     biases, number, dropout, train, both, batch_first = options
     directions = 1 + both
@@ -243,8 +243,8 @@ def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple
 
 
 def _batch_first(cell: Cell, out: Part) -> Any:
-    """The outputs of a layer with the batch as the first dimension. ATen returns a view for an
-    LSTM, else it transposes in place."""
+    """Return the outputs of a layer with the batch as the first dimension. ATen returns a view for
+    an LSTM, else it transposes in place."""
     if cell is _lstm_cell:
         viewed = SESSION.wrap(*_unary(_TRANSPOSE, out, 0, 1))
         view_history.mark_view(viewed, _TRANSPOSE, (SESSION.wrap(*out), 0, 1), {})
@@ -257,7 +257,8 @@ def _batch_first(cell: Cell, out: Part) -> Any:
 
 
 def _fit(cell: Cell, x: Any, states: Any, w: Any, u: Any) -> bool:
-    """Whether these are matrices of the shapes of a cell. ATen refuses others in its own words."""
+    """Return whether these are matrices of the shapes of a cell. ATen refuses others in its own
+    words."""
     if any(t.dim() != 2 for t in (x, *states, w, u)):
         return False
     (rows, features), hidden = x.shape, u.shape[1]
@@ -266,7 +267,7 @@ def _fit(cell: Cell, x: Any, states: Any, w: Any, u: Any) -> bool:
 
 
 def _single(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) -> Any:
-    """The results of a recurrent cell, None if it must go on to ATen."""
+    """Return the results of a recurrent cell, None if it must go on to ATen."""
     states = hx if cell is _lstm_cell else [hx]
     known = [known_part(t) for t in (x, *states, *weights)]
     if any(t is None for t in known) or not _fit(cell, x, states, *weights[:2]):
@@ -288,9 +289,9 @@ def _mine(tensors: Any) -> bool:
 
 
 def _owned(*args: Any) -> tuple[Any, ...]:
-    """The arguments of a layer or cell. In the scope of transforms, plain tensors among them become
-    values of these, and of the session beside its tensors. ATen adds products of the input in place
-    to products of the state, and a value must not be written into a plain tensor."""
+    """Return the arguments of a layer or cell. In the scope of transforms, plain tensors among them
+    become values of these, and of the session beside its tensors. ATen adds products of the input
+    in place to products of the state, and a value must not be written into a plain tensor."""
     value = entering()
 
     def own(a: Any) -> Any:
@@ -306,7 +307,7 @@ def _owned(*args: Any) -> tuple[Any, ...]:
 
 
 def _beside(args: tuple[Any, ...]) -> Any:
-    """The states of a layer or cell: values of the session if another argument is one. Then
+    """Return the states of a layer or cell: values of the session if another argument is one. Then
     products of a state are values, too."""
     hx = args[1]
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
@@ -320,13 +321,13 @@ def _beside(args: tuple[Any, ...]) -> Any:
 
 
 def _is_batched(t: Any) -> bool:
-    """Whether ``t`` is a value of a vmap at any level."""
+    """Return whether ``t`` is a value of a vmap at any level."""
     return any(level.hidden for level in levels_of(t))
 
 
 def _batched_alike(x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
-    """The input and the states, all of them batches if any argument is one. ATen writes products of
-    the input into products of the states."""
+    """Return the input and the states, all of them batches if any argument is one. ATen writes
+    products of the input into products of the states."""
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
     batched = [t for t in (x, *states, *params) if _is_batched(t)]
     if not batched:
@@ -371,8 +372,8 @@ def _intercepted_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., A
 
 
 def _with_memory(sizes: torch.Tensor) -> torch.Tensor:
-    """The sizes of the steps of a packed sequence, as a plain tensor if they are a shell: ATen
-    reads their memory."""
+    """Return the sizes of the steps of a packed sequence, as a plain tensor if they are a shell:
+    ATen reads their memory."""
     if not is_shell(sizes):
         return sizes
     numbers = sizes.tolist()

@@ -77,11 +77,11 @@ class Session(GradLevel):
         return NotImplemented if stand_in is None else stand_in.layer(func, args)
 
     def acting(self) -> Any:
-        """What stands in for the session in this thread, else the session itself."""
+        """Return what stands in for the session in this thread, else the session itself."""
         return current_stand_in() or self
 
     def tangent_of(self, v: Any) -> Any:
-        """The tangent that a dual level of ``forward_ad`` gives ``v``, or None."""
+        """Return the tangent that a dual level of ``forward_ad`` gives ``v``, or None."""
         dual = current_dual()
         return None if dual is None else dual.tangents.of(v)
 

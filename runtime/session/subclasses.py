@@ -97,7 +97,7 @@ def asking(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _asking_property(name: str, own: Any) -> property:
-    """The property ``own`` of the session's tensors, which is called ``name``. It asks the
+    """Return the property ``own`` of the session's tensors, which is called ``name``. It asks the
     ``__torch_function__`` of the user's class first, as torch's."""
 
     def get(self: Any) -> Any:
@@ -189,13 +189,13 @@ def _handles(kind: Any) -> bool:
 
 
 def _has_memory(t: torch.Tensor) -> bool:
-    """Whether ``t``, an instance of a user's class, has elements of its own. An instance of
+    """Return whether ``t``, an instance of a user's class, has elements of its own. An instance of
     ``_make_wrapper_subclass`` has none."""
     return t.layout is torch.strided and t.data_ptr() != 0
 
 
 def _value_of(t: Any) -> Any:
-    """The value that holds ``t``, an instance of a user's class."""
+    """Return the value that holds ``t``, an instance of a user's class."""
     if not _handles(type(t)):
         return t
     known = vars(t).get("_value")
@@ -206,7 +206,7 @@ def _value_of(t: Any) -> Any:
 
 
 def _held_by(value: Any) -> Any:
-    """The instance that ``value`` holds. The value is the one that users get for it."""
+    """Return the instance that ``value`` holds. The value is the one that users get for it."""
     inner = value._inner
     if HOOKS.made is not None and value._edge is None and not value._req:
         HOOKS.made[id(inner)] = value
@@ -240,8 +240,8 @@ class _BelowTheTape(TorchDispatchMode):
             return func(*SESSION.lowered_args(args), **SESSION.lowered_kwargs(kwargs or {}))
 
     def _asked(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """What the user's classes answer, which are asked in torch's order. They see the values of
-        the session, as their users do."""
+        """Return what the user's classes answer, which are asked in torch's order. They see the
+        values of the session, as their users do."""
         if as_installed(make_wrapper_subclass) is make_wrapper_subclass:
             return NotImplemented  # not under the drop-in: a class makes instances, torch asks it
         kinds = [kind for kind in types if _handles(kind)]
@@ -262,7 +262,7 @@ class _BelowTheTape(TorchDispatchMode):
 
 @functools.cache
 def _handled_below(func: OpOverload) -> Op:
-    """The op of ``func`` for an instance that handles the call itself."""
+    """Return the op of ``func`` for an instance that handles the call itself."""
     op = Op(func)
     kernel = op.kernel
 
@@ -345,8 +345,8 @@ class _Wrapper(Subclassed):
 
 
 def _silent() -> type:
-    """A base class whose subclass is no news for the ``__init_subclass__`` of a user's class. Each
-    class has its own, so any order of bases is consistent."""
+    """Return a base class whose subclass is no news for the ``__init_subclass__`` of a user's
+    class. Each class has its own, so any order of bases is consistent."""
 
     class Silent:
         __slots__ = ()
@@ -359,7 +359,7 @@ def _silent() -> type:
 
 @functools.cache
 def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
-    """The class of the session's tensors that are a ``kind`` for users."""
+    """Return the class of the session's tensors that are a ``kind`` for users."""
     if issubclass(kind, Tensor):
         return kind
     if issubclass(kind, (Value, FakeTensor)) or kind in (
@@ -397,7 +397,7 @@ SESSION.class_of = session_class
 
 
 def note_policy(kind: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments of a call of ``_make_wrapper_subclass`` by name. A class whose instances
+    """Return the arguments of a call of ``_make_wrapper_subclass`` by name. A class whose instances
     answer for their sizes, their device or their layout is noted."""
     options = {**dict(zip(_OPTIONS, args, strict=False)), **kwargs}
     if any(options.get(name) for name in _POLICIES):
@@ -425,7 +425,8 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
 
 
 def holds_instance(t: object) -> bool:
-    """Whether ``t`` is a value that holds an instance of a class with ``__torch_dispatch__``."""
+    """Return whether ``t`` is a value that holds an instance of a class with
+    ``__torch_dispatch__``."""
     return isinstance(t, _Wrapper)
 
 

@@ -95,9 +95,9 @@ class Tensor(GradValue):
             set_class(self, SESSION.class_of(kind))
 
     def _follows_base(self) -> bool:
-        """Whether this is a view without history that requires grad because its base does. It was
-        made without grad mode, or before the base required grad. As in torch it is a leaf, and its
-        gradient is discarded."""
+        """Return whether this is a view without history that requires grad because its base does.
+        It was made without grad mode, or before the base required grad. As in torch it is a leaf,
+        and its gradient is discarded."""
         view = self._view
         if view is None or self.dtype not in DIFFERENTIABLE or self.is_inference():
             return False  # as in torch, a view of an inference tensor does not follow its base
@@ -398,8 +398,8 @@ class Tensor(GradValue):
         return self._copied(self._inner.detach(), self.__getstate__())
 
     def _copied(self, inner: torch.Tensor, state: Any) -> Tensor:
-        """A leaf that holds ``inner`` and has the attributes ``state``. Class and ``requires_grad``
-        are those of this tensor."""
+        """Return a leaf that holds ``inner`` and has the attributes ``state``. Class and
+        ``requires_grad`` are those of this tensor."""
         new = as_kind(SESSION.wrap(inner), type(self))
         new._req = self.requires_grad
         return set_state(new, state)  # type: ignore[no-any-return]
@@ -497,7 +497,8 @@ SESSION = Session(Tensor)
 
 
 def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
-    """A runtime tensor that shares the storage of ``t``. A runtime tensor is returned as it is."""
+    """Return a runtime tensor that shares the storage of ``t``. A runtime tensor is returned as it
+    is."""
     if not isinstance(t, Value):
         t = of_returned_transform(now(t))
         refuse_wrapped(t)
@@ -526,7 +527,7 @@ def _without_history(t: torch.Tensor) -> torch.Tensor:
 
 
 def dispatches(kind: type[torch.Tensor]) -> bool:
-    """Whether a class of tensors handles its own ATen calls."""
+    """Return whether a class of tensors handles its own ATen calls."""
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
@@ -557,5 +558,5 @@ def tensor(
 
 
 def unwrap(t: torch.Tensor) -> torch.Tensor:
-    """The inner tensor of a runtime tensor of level zero. Anything else stays as it is."""
+    """Return the inner tensor of a runtime tensor of level zero. Anything else stays as it is."""
     return SESSION.lowered(t)  # type: ignore[no-any-return]

@@ -64,7 +64,7 @@ def _sum_of_values(old: Any, g: Any) -> Any:
 
 
 def _own(t: torch.Tensor) -> bool:
-    """Whether ``t`` is a plain dense tensor with memory that no other tensor refers to."""
+    """Return whether ``t`` is a plain dense tensor with memory that no other tensor refers to."""
     if (
         type(t) is not torch.Tensor
         or t.layout is not torch.strided
@@ -86,8 +86,8 @@ _UNHELD = _references_to_base(torch.ones(1).view(1))
 
 
 def _alone(view: torch.Tensor) -> bool:
-    """Whether ``view`` shows all of its memory, and only ``view`` refers to its base. Example: a
-    weight's gradient, computed transposed."""
+    """Return whether ``view`` shows all of its memory, and only ``view`` refers to its base.
+    Example: a weight's gradient, computed transposed."""
     storage = storage_of(view)
     # three references to the memory: from the two tensors and from the storage object
     if (
@@ -99,8 +99,8 @@ def _alone(view: torch.Tensor) -> bool:
 
 
 def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a tensor of this shape and strides fills its memory: no two elements share a place,
-    and there are no gaps."""
+    """Return whether a tensor of this shape and strides fills its memory: no two elements share a
+    place, and there are no gaps."""
     expected = 1
     for size, step in sorted(zip(shape, strides, strict=True), key=lambda p: (p[1], p[0])):
         if size != 1 and step != expected:
@@ -194,8 +194,8 @@ def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
 
 
 def has_required_layout(g: Any, variable: Any) -> bool:
-    """Whether ``g`` may become the gradient of ``variable`` without a copy: it has torch's «default
-    gradient layout», or torch does not enforce that."""
+    """Return whether ``g`` may become the gradient of ``variable`` without a copy: it has torch's
+    «default gradient layout», or torch does not enforce that."""
     layout = g.layout
     # where elements share memory, an in-place op on the gradient would write each
     # place several times

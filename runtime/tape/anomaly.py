@@ -132,7 +132,7 @@ def refuse_nan(node: TapeNode, outs: Any) -> None:
 
 
 def _values(g: torch.Tensor) -> torch.Tensor:
-    """The stored elements of ``g``, of all batch elements."""
+    """Return the stored elements of ``g``, of all batch elements."""
     g = bottom(g)
     if type(g) is not torch.Tensor or g.is_meta:
         return torch.empty(0)  # an abstract value has no elements

@@ -71,8 +71,8 @@ def _conform_nested(
 
 
 def _misfit(g: torch.Tensor, expected: Any, node: TapeNode | None, index: int) -> RuntimeError:
-    """The error for a gradient that does not fit ``expected``: a shape, or the ``NestedMeta`` of
-    a nested tensor."""
+    """Return the error for a gradient that does not fit ``expected``: a shape, or the
+    ``NestedMeta`` of a nested tensor."""
     name = "GraphRoot" if node is None else node.name()
     got, wanted = (x if type(x) is NestedMeta else list(x) for x in (extent(g), expected))
     return RuntimeError(

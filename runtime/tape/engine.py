@@ -459,14 +459,14 @@ class GraphTask:
 
 
 def _differs(g: Any, dtype: Any, shape: Any) -> bool:
-    """Whether a cotangent has another dtype or shape. Modes over torch's functions do not
+    """Return whether a cotangent has another dtype or shape. Modes over torch's functions do not
     see the questions."""
     with unseen_by_handlers():
         return g.dtype is not dtype or g.shape != shape
 
 
 def _unpacks(node: OpNode) -> bool:
-    """Whether ``node`` calls an unpack hook, which is a program of the user's."""
+    """Return whether ``node`` calls an unpack hook, which is a program of the user's."""
     return any(
         type(t) is Packed for s in node.saved or () for t in (s if type(s) is list else (s,))
     )
@@ -551,7 +551,7 @@ def queue_callback(callback: Callable[[], Any]) -> None:
 
 
 def will_execute(node: Node) -> bool:
-    """Whether the running backward pass runs ``node`` at any time."""
+    """Return whether the running backward pass runs ``node`` at any time."""
     if not isinstance(node, Node):
         raise RuntimeError(
             f"_will_engine_execute_node expects an grad_fn, but got {type(node).__name__}"
@@ -572,8 +572,8 @@ def will_execute(node: Node) -> bool:
 
 
 def execution_order() -> list[Node]:
-    """The nodes of the running backward pass, in the order in which it runs them if no hook or node
-    starts another pass."""
+    """Return the nodes of the running backward pass, in the order in which it runs them if no hook
+    or node starts another pass."""
     task = RUNNING.task
     if task is None:
         raise RuntimeError(

@@ -121,7 +121,7 @@ class GradLevel(Tape):
     def _recorded(
         self, op: Op, args: Any, inner: list[Any], kwargs: dict[str, Any], outs: Any, node: Node
     ) -> Any:
-        """The results of the call as values with the history ``node``, which saves what its
+        """Return the results of the call as values with the history ``node``, which saves what its
         formulas need. Results that have no gradient by nature get no history."""
         results: Sequence[Any] = (outs,) if isinstance(outs, torch.Tensor) else outs
         if not isinstance(results, (tuple, list)):
@@ -156,8 +156,8 @@ class GradLevel(Tape):
         return rewrapped(outs, wrapped)
 
     def _wrap_plain(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> Any:
-        """The results as values without history. Integers of a transform stay unwrapped, because
-        they can never get a history."""
+        """Return the results as values without history. Integers of a transform stay unwrapped,
+        because they can never get a history."""
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
             return rewrapped(

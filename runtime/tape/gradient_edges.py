@@ -71,7 +71,7 @@ def register_multi_grad_hook(
 
 
 def _located(t: torch.Tensor) -> Callable[[], Node | None]:
-    """A function that returns the node of ``t``, None if it is gone. It refers to it weakly,
+    """Return a function that returns the node of ``t``, None if it is gone. It refers to it weakly,
     because the node holds the hook that calls it."""
     edge = get_gradient_edge(t)
     if type(edge.node) is not AccumulateGrad:

@@ -59,8 +59,8 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
 
 
 def _is_simple(t: Any, base: Any) -> bool:
-    """Whether ``t`` is a plain tensor without history, in a layout in which a tangent of its shape
-    has the same views. A tangent starts at offset 0, and so must the base of a view."""
+    """Return whether ``t`` is a plain tensor without history, in a layout in which a tangent of its
+    shape has the same views. A tangent starts at offset 0, and so must the base of a view."""
     if (
         type(t) is not torch.Tensor
         or t.layout is not torch.strided
@@ -75,15 +75,15 @@ def _is_simple(t: Any, base: Any) -> bool:
 
 
 def users(t: torch.Tensor) -> int:
-    """How many tensors share the storage of ``t``, itself included."""
+    """Return how many tensors share the storage of ``t``, itself included."""
     storage: Any = storage_of(t)
     # `storage`, made here, is a user itself
     return int(storage_use_count(storage._cdata)) - 1
 
 
 def _path(base: torch.Tensor, t: torch.Tensor) -> tuple[Any, ...]:
-    """The view ops that lead from ``base`` to its view ``t``, as the chain of a :class:`View`. A
-    view of another dtype shows a complex base as real or a real one as complex."""
+    """Return the view ops that lead from ``base`` to its view ``t``, as the chain of a
+    :class:`View`. A view of another dtype shows a complex base as real or a real one as complex."""
     shape, stride, start = t.shape, t.stride(), t.storage_offset()
     if t.dtype is base.dtype:
         return (_step(_as_strided, shape, stride, start),)

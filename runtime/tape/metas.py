@@ -68,6 +68,6 @@ def refuse_nested(args: Any, error: Exception) -> None:
 
 
 def _only_of_torch(tensors: list[torch.Tensor]) -> bool:
-    """Whether there are nested tensors, and none of them is a value."""
+    """Return whether there are nested tensors, and none of them is a value."""
     nested = [t for t in tensors if t.is_nested]
     return bool(nested) and all(type(t) not in VALUES for t in nested)

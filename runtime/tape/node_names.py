@@ -38,7 +38,7 @@ def _numbered() -> dict[str, str]:
 
 
 def op_name(node: TapeNode) -> str:
-    """The name of a node's op in torch's messages: the node's name without ``Backward0``."""
+    """Return the name of a node's op in torch's messages: the node's name without ``Backward0``."""
     return re.sub(r"Backward\d*$", "", node.name())
 
 

@@ -39,8 +39,8 @@ Edge = tuple["Node", int]
 
 
 def next_number() -> int:
-    """A number between those of the nodes made so far and those of later ones. So a trace knows
-    which call a node belongs to."""
+    """Return a number between those of the nodes made so far and those of later ones. So a trace
+    knows which call a node belongs to."""
     return next(_sequence)
 
 
@@ -97,8 +97,8 @@ class Node:
         return self.namespace + type(self).__name__
 
     def inputs(self) -> Sequence[int | None]:
-        """The inputs as users see them: for each differentiable argument of the op its edge number,
-        None if it needs no gradient."""
+        """Return the inputs as users see them: for each differentiable argument of the op its edge
+        number, None if it needs no gradient."""
         return range(len(self.edges))
 
     @property
@@ -143,7 +143,7 @@ class Node:
         return hooks.register(self.pre_hooks, hook)
 
     def hooks_of(self, index: int) -> Hooks:
-        """The hooks of output ``index``, a tensor."""
+        """Return the hooks of output ``index``, a tensor."""
         if self.tensor_hooks is None:
             self.tensor_hooks = {}
         return self.tensor_hooks.setdefault(index, OrderedDict())
@@ -185,7 +185,7 @@ class AccumulateGrad(Node):
             self.tensor_hooks = {0: variable._hooks}
 
     def unwatched(self) -> bool:
-        """Whether no hook sees the gradient, so that the engine may add it at any time."""
+        """Return whether no hook sees the gradient, so that the engine may add it at any time."""
         of_leaf = self.tensor_hooks[0] if self.tensor_hooks else None
         return not (of_leaf or self.pre_hooks or self.post_hooks or self.variable._post_accumulate)
 
@@ -242,7 +242,8 @@ class OpNode(Node):
         wanted: int,
         spans: dict[int, int] | None,
     ) -> Any:
-        """The node of a call of ``op`` with these arguments ``wanted``, see :meth:`Op.plan`."""
+        """Return the node of a call of ``op`` with these arguments ``wanted``, see
+        :meth:`Op.plan`."""
         plan = op.plans.get(wanted) or op.plan(wanted)
         if plan is NO_PLAN:
             return Undifferentiable(level, edges, metas, op, wanted)
@@ -331,8 +332,8 @@ class OpNode(Node):
         self.saved = saved
 
     def _history(self, at: int, k: int) -> Edge | None:
-        """The history of a saved tensor: operand ``at``, or the ``k``-th tensor if the operand or
-        the output is a list."""
+        """Return the history of a saved tensor: operand ``at``, or the ``k``-th tensor if the
+        operand or the output is a list."""
         if at < 0:
             op = self.plan.op
             return None if at + op.n_results in op.nondiff else (self, at + op.n_results + k)
@@ -436,7 +437,7 @@ class OpNode(Node):
         return found
 
     def saved_under(self, name: str, raw: bool) -> Any:
-        """The saved value with that name, as formulas get it. With ``raw``: the
+        """Return the saved value with that name, as formulas get it. With ``raw``: the
         :class:`SavedTensor` of a saved tensor."""
         if name not in self.plan.names:
             raise AttributeError(f"{type(self).__name__!r} object has saved no {name!r}")
@@ -492,7 +493,7 @@ _PREFIXES = ("_saved_", "_raw_saved_")
 
 
 def _saved_names(op: Op) -> set[str]:
-    """The names of all values that the formulas of an op may need."""
+    """Return the names of all values that the formulas of an op may need."""
     formulas = op.record.vjp.values() if op.record is not None and op.record.vjp is not None else ()
     return {p for formula in formulas for p in parameters(formula)} - {"g", "gs", "needs"}
 
@@ -503,9 +504,9 @@ def _shown(name: str) -> str:
 
 
 def _members(op: Op) -> dict[str, Any]:
-    """The members of an op's node class: properties such as ``_saved_self`` and
-    ``_raw_saved_self``. A ``__getattr__`` in their place would make every other attribute of a
-    node twice as slow."""
+    """Return the members of an op's node class: properties such as ``_saved_self`` and
+    ``_raw_saved_self``. A ``__getattr__`` in their place would make every other attribute of a node
+    twice as slow."""
     members: dict[str, Any] = {"__slots__": ()}
     for name in _saved_names(op):
         for prefix in _PREFIXES:
@@ -524,8 +525,8 @@ def inplace_class(op: Op, functional: Op) -> type[OpNode]:
 
 
 def node_class(op: Op) -> type[OpNode]:
-    """The node class of an op, with the name that torch prints: ``MulBackward0``
-    for ``aten.mul.Tensor``."""
+    """Return the node class of an op, with the name that torch prints: ``MulBackward0`` for
+    ``aten.mul.Tensor``."""
     if op.node_class is None:
         functional = op.functional or op
         name = node_name(functional.base_name, functional.func._overloadname)

@@ -69,12 +69,12 @@ def unfollowed() -> Iterator[None]:
 
 
 def current_stand_in() -> Any:
-    """What handles this thread's calls of the session, or None."""
+    """Return what handles this thread's calls of the session, or None."""
     return STAND_IN.session if STAND_INS else None
 
 
 def computes_tangents(number: int) -> bool:
-    """Whether forward mode is on for the level of that number."""
+    """Return whether forward mode is on for the level of that number."""
     return number >= FORWARD.off_below and is_forward_enabled()
 
 
@@ -93,20 +93,20 @@ def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
 
 
 def current_dual() -> Any:
-    """The dual level of ``forward_ad`` that this thread has entered, or None."""
+    """Return the dual level of ``forward_ad`` that this thread has entered, or None."""
     return FORWARD.dual if STAND_INS else None
 
 
 def current_graph_task_id() -> int:
-    """The number of the running backward pass, -1 if there is none."""
+    """Return the number of the running backward pass, -1 if there is none."""
     return -1 if RUNNING.task is None else RUNNING.task.id
 
 
 def current_node() -> Any:
-    """The node that the backward pass of this thread runs now, None without a pass."""
+    """Return the node that the backward pass of this thread runs now, None without a pass."""
     return None if RUNNING.task is None else RUNNING.task.node
 
 
 def current_graph_is_retained() -> bool:
-    """Whether the running backward pass retains the graph. True if there is no pass."""
+    """Return whether the running backward pass retains the graph. True if there is no pass."""
     return RUNNING.task is None or RUNNING.task.keep_graph

@@ -58,8 +58,8 @@ class _Hooks(Ambient):
         self.stack.append((pack, unpack))
 
     def innermost(self) -> tuple[Pack, Unpack] | None:
-        """The pair that applies: the last of ``stack``, else the last that ``torch.autograd.graph``
-        was given without the drop-in.
+        """Return the pair that applies: the last of ``stack``, else the last that
+        ``torch.autograd.graph`` was given without the drop-in.
 
         That of ``torch.utils.checkpoint`` counts what torch's own nodes save. Without it the
         values are the same. Functions that write to older tensors would write twice: a call
@@ -106,7 +106,7 @@ class Saved:
             raise
 
     def check(self, edge: History | None) -> torch.Tensor:
-        """The tensor. Raise if it was written to since it was saved. ``edge``: its history,
+        """Return the tensor. Raise if it was written to since it was saved. ``edge``: its history,
         for the message.
 
         The present version may be smaller than the expected one. A saved result of an in-place op
@@ -119,8 +119,8 @@ class Saved:
 
 
 def modified(t: torch.Tensor, version: int, edge: History | None = None) -> RuntimeError:
-    """The error for a tensor of history ``edge`` that was saved at ``version`` and
-    written to since."""
+    """Return the error for a tensor of history ``edge`` that was saved at ``version`` and written
+    to since."""
     source = (
         ""
         if edge is None or not edge[0].edges
@@ -179,8 +179,8 @@ def store(level: Level, t: torch.Tensor) -> Saved:
 
 
 def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tensor:
-    """The saved inner tensor. Raise if it was written to since, or if the unpack hook returns
-    anything but a tensor."""
+    """Return the saved inner tensor. Raise if it was written to since, or if the unpack hook
+    returns anything but a tensor."""
     if type(s) is Saved:
         return s.check(edge)
     assert type(s) is Packed
@@ -261,7 +261,7 @@ class SavedTensor:
         return s.unpack if type(s) is Packed else None
 
     def unpack(self) -> Any:
-        """The tensor as users of the backward pass see it."""
+        """Return the tensor as users of the backward pass see it."""
         self._require_kept(FREED)
         s = self._slots[self._index]
         if s is None:

@@ -76,8 +76,8 @@ class Tape(Level):
         return nullcontext()
 
     def noted_backward(self, node: Any, shown: list[Any], create_graph: bool) -> tuple[Any, ...]:
-        """What ``node``, of a custom Function, gives for the cotangents ``shown``, at a level that
-        notes it (``notes_backward``)."""
+        """Return what ``node``, of a custom Function, gives for the cotangents ``shown``, at a
+        level that notes it (``notes_backward``)."""
         raise NotImplementedError
 
     def retain_grad_of(self, v: Any) -> None:
@@ -93,7 +93,7 @@ class Tape(Level):
         )
 
     def input(self, outer: torch.Tensor) -> Any:
-        """An input of the transform: a value that requires grad, with an ``Input`` node."""
+        """Return an input of the transform: a value that requires grad, with an ``Input`` node."""
         node = Input(self, outer)
         v = self.wrap(outer, (node, 0))
         node.value = weakref.ref(v)
@@ -121,8 +121,8 @@ class Tape(Level):
         refuse_data_write()
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
-        """A copy of an inner tensor before a write, for a node whose formula needs the value from
-        before the write."""
+        """Return a copy of an inner tensor before a write, for a node whose formula needs the value
+        from before the write."""
         return inner.clone()
 
     def collect(

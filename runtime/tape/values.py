@@ -20,7 +20,7 @@ _grad_enabled = torch.is_grad_enabled
 
 
 def edge_of(v: Any) -> Edge | None:
-    """The edge to which the gradient of ``v`` goes, None if ``v`` does not require grad."""
+    """Return the edge to which the gradient of ``v`` goes, None if ``v`` does not require grad."""
     view = v._view
     if view is not None and view.generation != view.base._generation:
         view.refresh(v)
@@ -39,7 +39,7 @@ _making = threading.Lock()
 
 
 def accumulator_of(v: Any) -> AccumulateGrad:
-    """The ``AccumulateGrad`` node of a leaf, made when a graph first needs it. All threads
+    """Return the ``AccumulateGrad`` node of a leaf, made when a graph first needs it. All threads
     get the same one."""
     with _making:
         node = v._accumulator() if v._accumulator is not None else None
@@ -67,9 +67,9 @@ class GradValue(Value):
     _lifted_by: int  # see ``runtime.tape.lift``
 
     def _follows_base(self) -> bool:
-        """Whether this is a view without history that requires grad because its base does. It was
-        made without grad mode, or before the base required grad. As in torch it is a leaf, and its
-        gradient is discarded."""
+        """Return whether this is a view without history that requires grad because its base does.
+        It was made without grad mode, or before the base required grad. As in torch it is a leaf,
+        and its gradient is discarded."""
         view = self._view
         return (
             self._level.follows_bases

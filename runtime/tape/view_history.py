@@ -71,8 +71,9 @@ class View:
         self.creation = creation
 
     def path(self, v: Any) -> tuple[Any, ...]:
-        """The chain of ``v``. If the base has changed its geometry since, one ``as_strided`` step
-        to the memory that ``v`` shows, or to the geometry from which the chain leads to ``v``."""
+        """Return the chain of ``v``. If the base has changed its geometry since, one ``as_strided``
+        step to the memory that ``v`` shows, or to the geometry from which the chain leads to ``v``.
+        """
         base = self.base
         if self.reshaped == base._reshaped:
             return self.chain
@@ -91,8 +92,8 @@ class View:
         return path
 
     def replay(self, t: Any, v: Any) -> Any:
-        """The view of ``t``, a tensor of the base's shape, that ``v`` is of the base. Example: its
-        tangent, whose strides may differ."""
+        """Return the view of ``t``, a tensor of the base's shape, that ``v`` is of the base.
+        Example: its tangent, whose strides may differ."""
         base = self.base
         if self.reshaped != base._reshaped:
             self._lost()
@@ -174,13 +175,14 @@ def has_strides(t: Any) -> bool:
 
 
 def _offset_of(t: Any, funcs: Sequence[Any]) -> Any:
-    """The offset of ``t``, if it matters for a view by ``funcs``. ``as_strided`` counts places
-    from the start of the storage."""
+    """Return the offset of ``t``, if it matters for a view by ``funcs``. ``as_strided`` counts
+    places from the start of the storage."""
     return t.storage_offset() if _as_strided in funcs else None
 
 
 def _lazy(t: Any) -> tuple[bool, bool]:
-    """Whether ``t`` is conjugated and whether it is negated lazily. View ops differ for it then."""
+    """Return whether ``t`` is conjugated and whether it is negated lazily. View ops differ for it
+    then."""
     return t.dtype.is_complex and t.is_conj(), t.is_neg()
 
 
@@ -204,12 +206,12 @@ def _memory_like(t: Any, geometry: tuple[Any, Any, Any], dtype: torch.dtype | No
 
 
 def _strided_step(v: Any) -> tuple[Any, ...]:
-    """The memory that ``v`` shows, as a step of a chain."""
+    """Return the memory that ``v`` shows, as a step of a chain."""
     return (_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None)
 
 
 def _is_strided(t: Any) -> bool:
-    """Whether ``t`` is a plain strided tensor or a value, at any levels, that shows one's
+    """Return whether ``t`` is a plain strided tensor or a value, at any levels, that shows one's
     strides."""
     while type(t) in VALUES and t._level.shows_strides:
         t = t._inner
@@ -217,7 +219,8 @@ def _is_strided(t: Any) -> bool:
 
 
 def _comparable(v: Any, base: Any) -> bool:
-    """Whether sizes and strides alone determine which part of ``base`` the view ``v`` shows."""
+    """Return whether sizes and strides alone determine which part of ``base`` the view ``v``
+    shows."""
     a, b = v._inner, base._inner
     while type(a) in VALUES and type(b) in VALUES and a._level is b._level:
         if not a._level.shows_strides:
@@ -280,7 +283,7 @@ def refuse_stale_target(target: Any) -> None:
 
 
 def base_edge(v: Any) -> Any:
-    """The edge of the base of a view, None for a tensor that is no view."""
+    """Return the edge of the base of a view, None for a tensor that is no view."""
     return None if v._view is None else edge_of(v._view.base)
 
 
@@ -360,7 +363,7 @@ def refuse_rebase(v: Any, what: str) -> None:
 
 
 def aliases(a: Any, b: Any) -> bool:
-    """Whether two tensors share memory, at any levels."""
+    """Return whether two tensors share memory, at any levels."""
     # `bottom`, without its frame, because every recorded write comes here
     while isinstance(a, Value):
         a = a._inner

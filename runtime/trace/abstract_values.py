@@ -118,7 +118,7 @@ class AbstractValues:
         return value
 
     def snapshot(self, value: Any) -> Any:
-        """A copy of an abstract tensor whose sizes are about to change in place."""
+        """Return a copy of an abstract tensor whose sizes are about to change in place."""
         return self._tensor(value)
 
     def _tensor(self, t: torch.Tensor) -> Any:

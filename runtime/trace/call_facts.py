@@ -139,7 +139,7 @@ def _may_draw(op: Op) -> bool:
 def _drawn_between(
     x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """The numbers of ``aten.random.from``, by an op that draws the same."""
+    """Return the numbers of ``aten.random.from``, by an op that draws the same."""
     if high is None:
         raise RuntimeError(
             f"random_({low}, None) has no upper end, which a graph cannot say. Give it one.{here()}"
@@ -180,7 +180,7 @@ OTHERWISE: dict[Any, Callable[..., Any]] = {
 
 
 def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:
-    """Whether how many elements a call returns depends on the elements of an argument, which
+    """Return whether how many elements a call returns depends on the elements of an argument, which
     another run of the graph may change. An index depends on a mask alone."""
     # whose lengths are numbers
     if torch.Tag.dynamic_output_shape not in func.tags or func is aten._ctc_loss.default:
@@ -202,7 +202,7 @@ def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:
 
 
 def _made_of_sizes(t: Any) -> bool:
-    """Whether factories and functional ops made ``t`` of no tensor and no random number."""
+    """Return whether factories and functional ops made ``t`` of no tensor and no random number."""
     node, seen = getattr(t, "_node", None), set()
     waiting = [node]
     while waiting:
@@ -222,7 +222,7 @@ def _made_of_sizes(t: Any) -> bool:
 
 
 def _is_open(target: Any) -> bool:
-    """Whether a call may return another value at another run, or writes."""
+    """Return whether a call may return another value at another run, or writes."""
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", "") != "getitem"
     return (

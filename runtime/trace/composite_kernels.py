@@ -30,7 +30,7 @@ def symbolic(x: Any) -> bool:
 
 
 def same_size(m: Any, n: Any) -> bool:
-    """Whether two sizes are known to be equal, without a guard."""
+    """Return whether two sizes are known to be equal, without a guard."""
     return bool(statically_known_true(m == n))
 
 
@@ -90,8 +90,8 @@ def _take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 @_in_python(aten.linalg_multi_dot.default)
 def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """The product in the order that takes the fewest operations. Conditions on this order become
-    guards, and sizes stay symbols."""
+    """Return the product in the order that takes the fewest operations. Conditions on this order
+    become guards, and sizes stay symbols."""
     n = len(tensors)
     factors = _matrices(tensors)
     sizes = [factors[0].shape[0], *(x.shape[1] for x in factors)]
@@ -133,7 +133,7 @@ def _matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _cheapest(
     best: dict[tuple[int, int], tuple[Any, Any]], sizes: Sequence[Any], i: int, j: int
 ) -> tuple[Any, int]:
-    """The fewest operations of the product of the factors ``i`` to ``j``, and after which
+    """Return the fewest operations of the product of the factors ``i`` to ``j``, and after which
     factor it is cut."""
     found: tuple[Any, int] | None = None
     for cut in range(i, j):
@@ -240,8 +240,8 @@ def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
 
 
 def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
-    """The slope at one end, from the two or three values next to it. ``gaps``: their distances,
-    from the end inwards."""
+    """Return the slope at one end, from the two or three values next to it. ``gaps``: their
+    distances, from the end inwards."""
     at = [x.select(dim, n if front else -1 - n).unsqueeze(dim) for n in range(len(gaps) + 1)]
     sign = 1 if front else -1
     if len(gaps) == 1:

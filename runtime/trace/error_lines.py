@@ -68,8 +68,8 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
 
 
 def raised_by_user(error: BaseException) -> bool:
-    """Whether a function of the user's has raised ``error``, or one of C or of Python's own modules
-    that it has called, and no function of torch or of this package."""
+    """Return whether a function of the user's has raised ``error``, or one of C or of Python's own
+    modules that it has called, and no function of torch or of this package."""
     return is_of_user(_Trail(error.__traceback__).raised_for)
 
 
@@ -110,7 +110,8 @@ class _Trail:
             self.of_program = self.innermost
 
     def lines(self) -> list[tuple[str, Line]]:
-        """What to say of each line: of the one that failed, and of the program's that led to it."""
+        """Return what to say of each line: of the one that failed, and of the program's that led to
+        it."""
         if self.innermost is None:
             return []
         lines = [("It happened at", self.innermost)]
@@ -139,7 +140,7 @@ def _texts(error: Exception) -> list[str]:
 
 
 def _takes_more(error: Exception, raised_in: str) -> bool:
-    """Whether the message of ``error`` may become longer."""
+    """Return whether the message of ``error`` may become longer."""
     kind = type(error)
     if kind.__module__.partition(".")[0] not in _PACKAGES:
         return False
@@ -161,7 +162,7 @@ def _extended(error: Exception, addition: str) -> bool:
 
 
 def _message(error: Exception) -> str:
-    """What ``error`` says, in words where it says only a key or nothing."""
+    """Return what ``error`` says, in words where it says only a key or nothing."""
     text = str(error).rstrip()
     if isinstance(error, KeyError) or not text:
         return f"{type(error).__name__} {text}".rstrip() + " inside the capture"

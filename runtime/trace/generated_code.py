@@ -29,7 +29,7 @@ class _Loader:
         self.origins = origins
 
     def get_source(self, name: str) -> str:
-        """The text; ``name`` is that of the module, of which there is one."""
+        """Return the text; ``name`` is that of the module, of which there is one."""
         shown = [
             f"{line}  # {text_of(self.origins[i])}" if i in self.origins else line
             for i, line in enumerate(self._lines)
@@ -38,8 +38,8 @@ class _Loader:
 
 
 def origin(frame: FrameType, number: int) -> Line | None:
-    """The user's line that line ``number`` of a function comes from, which :func:`function` has
-    made and ``frame`` runs. None if it is not known."""
+    """Return the user's line that line ``number`` of a function comes from, which :func:`function`
+    has made and ``frame`` runs. None if it is not known."""
     loader = frame.f_globals.get("__loader__")
     return loader.origins.get(number - 1) if isinstance(loader, _Loader) else None
 
@@ -51,7 +51,7 @@ def function(
     names: dict[str, Any],
     origins: dict[int, Line] | None = None,
 ) -> Callable[..., Any]:
-    """The function ``name`` that the Python text ``lines`` defines. ``names``: its globals.
+    """Return the function ``name`` that the Python text ``lines`` defines. ``names``: its globals.
     ``origins``: for numbers of lines from 0, the user's line that they come from.
 
     ``file``: how the name of its file begins, in angle brackets. A number follows, so that no two

@@ -103,7 +103,7 @@ def run_trace(
 
 
 def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) -> Sequence[Any]:
-    """The results of the program. Its errors get the user's line."""
+    """Return the results of the program. Its errors get the user's line."""
     environment = None if level.abstraction is None else level.abstraction.shape_env
     try:
         with running(environment):
@@ -116,7 +116,7 @@ def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) ->
 
 
 def _advice(level: Trace, error: Exception) -> str:
-    """What to say of an error of a program whose sizes or numbers are symbols."""
+    """Return what to say of an error of a program whose sizes or numbers are symbols."""
     if isinstance(error, GuardOnDataDependentSymNode):
         return "The program asks for a condition on a value that is not known while it is traced."
     symbols = level.abstraction is not None and level.abstraction.symbols
@@ -135,7 +135,7 @@ def module_of(
     kind: type[fx.GraphModule] = GraphModule,
     kept: Collection[fx.Node] = (),
 ) -> fx.GraphModule:
-    """A graph with its constants as a module, of the class ``kind``. Unused calls without
+    """Return a graph with its constants as a module, of the class ``kind``. Unused calls without
     effect are left out, except those in ``kept``."""
     root = torch.nn.Module()
     for key, value in attributes.items():

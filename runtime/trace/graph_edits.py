@@ -75,7 +75,7 @@ def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
 
 
 def has_effect(n: fx.Node) -> bool:
-    """Whether an unused call stays: it writes, draws, or returns nothing, so that it was
+    """Return whether an unused call stays: it writes, draws, or returns nothing, so that it was
     made for an effect."""
     func = n.target
     if type(func) is not OpOverload:

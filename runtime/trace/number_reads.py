@@ -116,12 +116,12 @@ class TracedNumber:
 
     @staticmethod
     def read(node: fx.Node, value: float | None) -> torch.SymFloat:
-        """The number that ``node`` reads of a tensor."""
+        """Return the number that ``node`` reads of a tensor."""
         found: torch.SymFloat = TracedNumber(node, float, value, frozenset((node,)))._shown()
         return found
 
     def _shown(self) -> Any:
-        """The symbol that the program sees."""
+        """Return the symbol that the program sees."""
         found: Any = torch.SymFloat(self) if self.kind is float else torch.SymBool(self)
         if isinstance(self.node, fx.Node):
             self.node.meta["val"] = found
@@ -189,8 +189,8 @@ class TracedNumber:
         return TracedNumber(flag, bool, flag)
 
     def expect_true(self, *where: object) -> bool:
-        """A condition that torch sets for symbols alone, such as that the base of a power
-        is not negative."""
+        """Return a condition that torch sets for symbols alone, such as that the base of a power is
+        not negative."""
         return True
 
     def guard_float(self, *where: object) -> NoReturn:
@@ -262,14 +262,14 @@ for _name in _TO_INTEGERS:
 
 
 def number_of(a: Any) -> TracedNumber | None:
-    """What ``a`` stands for, if it is a number that a program has read of a tensor."""
+    """Return what ``a`` stands for, if it is a number that a program has read of a tensor."""
     node = a.node if isinstance(a, (torch.SymFloat, torch.SymBool)) else None
     return node if isinstance(node, TracedNumber) else None
 
 
 def with_values(args: Any) -> Any:
-    """The arguments of a call on the tensors of a trace, with a value for each number that the
-    program has read."""
+    """Return the arguments of a call on the tensors of a trace, with a value for each number that
+    the program has read."""
     if isinstance(args, dict):
         return dict(zip(args, with_values(list(args.values())), strict=True))
     if isinstance(args, (list, tuple)):

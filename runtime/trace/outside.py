@@ -115,7 +115,7 @@ def written_by(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[
 
 
 def address(t: torch.Tensor) -> int:
-    """A number for the storage of a strided tensor."""
+    """Return a number for the storage of a strided tensor."""
     return int(storage_of(bottom(t))._cdata)
 
 
@@ -133,7 +133,7 @@ def _parts(t: Any) -> Iterator[torch.Tensor]:
 
 
 def _storages(t: torch.Tensor) -> list[Any]:
-    """The storages of a plain tensor; of a sparse one those of its indices and values."""
+    """Return the storages of a plain tensor; of a sparse one those of its indices and values."""
     with without_dispatch_to_python():
         return [
             storage_of(part) for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))
@@ -155,15 +155,16 @@ _PARTS = {  # of each layout the methods that give the tensors that it consists 
 
 
 def held_by_session(t: Any) -> Any:
-    """The plain tensor that ``t`` holds, if ``t`` is of the eager session. It shows how ``t`` lies
-    in memory, and whether it is conjugated or negated lazily. Any other tensor stays as it is."""
+    """Return the plain tensor that ``t`` holds, if ``t`` is of the eager session. It shows how
+    ``t`` lies in memory, and whether it is conjugated or negated lazily. Any other tensor stays as
+    it is."""
     of_session = isinstance(t, Value) and not t._level.number and type(t._inner) is torch.Tensor
     return t._inner.detach() if of_session and t.layout is torch.strided and not t.is_nested else t
 
 
 def private_copy(t: torch.Tensor) -> torch.Tensor:
-    """A copy with the strides of ``t``, overlaps included, and lazily conjugated or
-    negated if ``t`` is.
+    """Return a copy with the strides of ``t``, overlaps included, and lazily conjugated or negated
+    if ``t`` is.
 
     Tracing must not change the caller's tensor, strides decide whether a reshape is a view, and ops
     such as ``real`` take other views of what is conjugated lazily.

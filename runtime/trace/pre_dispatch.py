@@ -190,7 +190,7 @@ class PreDispatchTrace(Trace):
 
 @cache
 def _is_composite(func: Any) -> bool:
-    """Whether the dispatcher decomposes ``func`` before a level sees it."""
+    """Return whether the dispatcher decomposes ``func`` before a level sees it."""
     return bool(has_kernel_for_key(func.name(), DispatchKey.CompositeImplicitAutograd))
 
 

@@ -73,7 +73,7 @@ _PRESERVED = (
 
 
 def _kind(file: str) -> int:
-    """What the functions of a file are."""
+    """Return what the functions of a file are."""
     if file.startswith(_LAYERS):
         kind = _LAYER
     elif computes_with_symbols(file) or is_of_python(file):
@@ -85,28 +85,30 @@ def _kind(file: str) -> int:
 
 
 def is_of_python(file: str) -> bool:
-    """Whether functions of this file are those of Python's own modules."""
+    """Return whether functions of this file are those of Python's own modules."""
     return file.startswith(_FROZEN) or (file.startswith(_STANDARD) and "-packages" not in file)
 
 
 def computes_with_symbols(file: str) -> bool:
-    """Whether functions of this file know the symbols of sizes: torch's, sympy's and ours."""
+    """Return whether functions of this file know the symbols of sizes: torch's, sympy's and
+    ours."""
     return file.startswith((_TORCH, _SYMPY, PACKAGE, *_GENERATED))
 
 
 def is_of_user(file: str) -> bool:
-    """Whether functions of this file are the user's: neither torch's, nor ours, nor Python's."""
+    """Return whether functions of this file are the user's: neither torch's, nor ours, nor
+    Python's."""
     kind = _kinds.get(file)
     return (_kind(file) if kind is None else kind) is _USER
 
 
 def is_installed(file: str) -> bool:
-    """Whether functions of this file are those of an installed package."""
+    """Return whether functions of this file are those of an installed package."""
     return file.startswith(_INSTALLED)
 
 
 def is_of_package(file: str) -> bool:
-    """Whether functions of this file are those of this package."""
+    """Return whether functions of this file are those of this package."""
     return file.startswith(PACKAGE)
 
 
@@ -121,8 +123,8 @@ CALL = _Call()
 
 
 def user_line() -> Line | None:
-    """The user's line that runs now, in a program that :func:`run` has started. Without a frame of
-    the user's the line of a layer of ``torch.nn``. None in a rule of a backward pass."""
+    """Return the user's line that runs now, in a program that :func:`run` has started. Without a
+    frame of the user's the line of a layer of ``torch.nn``. None in a rule of a backward pass."""
     layer: Line | None = None
     frame: FrameType | None = CALL.made_by or sys._getframe()
     while frame is not None and frame.f_code.co_filename == __file__:
@@ -154,14 +156,15 @@ def text_of(line: Line) -> str:
 
 
 def line_of(node: fx.Node) -> str | None:
-    """The user's line that made ``node``, as ``file:line: source``; None if it is not known."""
+    """Return the user's line that made ``node``, as ``file:line: source``; None if it is not
+    known."""
     line = origin_of(node)
     return None if line is None else text_of(line)
 
 
 def made_at(node: fx.Node) -> str:
-    """The line that made the value of ``node``, as the end of an error message: that of the nearest
-    call before, where a level has added ``node``. Empty for arguments."""
+    """Return the line that made the value of ``node``, as the end of an error message: that of the
+    nearest call before, where a level has added ``node``. Empty for arguments."""
     nearest = [node]
     while nearest:
         lines = [line for n in nearest if (line := origin_of(n)) is not None]
@@ -172,8 +175,8 @@ def made_at(node: fx.Node) -> str:
 
 
 def origin_of(node: fx.Node) -> Line | None:
-    """The user's line that made ``node``. For a call of a backward pass: the line of
-    the forward call.
+    """Return the user's line that made ``node``. For a call of a backward pass: the line of the
+    forward call.
 
     None if it is not known: for placeholders, constants, and graphs that another program made
     without stack traces."""
@@ -196,7 +199,8 @@ def refuse_default_dtype() -> NoReturn:
 
 
 def here() -> str:
-    """The user's line that runs now, as the end of an error message. Empty if there is none."""
+    """Return the user's line that runs now, as the end of an error message. Empty if there is
+    none."""
     line = user_line()
     if line is None and (tape_node := current_node()) is not None:
         return f" It happened in {tape_node.name()} of a backward pass."
@@ -260,7 +264,7 @@ class Provenance:
         node.meta.update(origin)
 
     def _forward(self, tape_node: Any) -> dict[str, Any]:
-        """The origin of the last call that was made before ``tape_node``: the call that it
+        """Return the origin of the last call that was made before ``tape_node``: the call that it
         differentiates. The end of a path, such as the sum of two gradients, has none of its own: it
         belongs to the call before it."""
         at = (

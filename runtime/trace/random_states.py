@@ -108,9 +108,9 @@ def seeded(seedings: Sequence[Seeding]) -> Iterator[None]:
 
 
 def _seed_of(generator: Any) -> int | None:
-    """The seed that ``generator`` was just given; None if it is in another state, or if
-    draws may be made elsewhere than on the CPU. ``torch.manual_seed`` seeds the default
-    generators of all devices."""
+    """Return the seed that ``generator`` was just given; None if it is in another state, or if
+    draws may be made elsewhere than on the CPU. ``torch.manual_seed`` seeds the default generators
+    of all devices."""
     seed: int = generator.initial_seed()
     elsewhere = generator.device.type != "cpu" or (
         _is_default(generator) and torch.accelerator.is_available()
@@ -126,7 +126,7 @@ def _is_default(generator: Any) -> bool:
 
 
 def _is_fresh(generator: Any) -> bool:
-    """Whether ``generator`` is in the state of its seed."""
+    """Return whether ``generator`` is in the state of its seed."""
     return torch.equal(
         torch.Generator(generator.device).manual_seed(generator.initial_seed()).get_state(),
         generator.get_state(),
@@ -134,7 +134,8 @@ def _is_fresh(generator: Any) -> bool:
 
 
 def _seed_in(state: torch.Tensor) -> int | None:
-    """The seed of the generator that has been in ``state``. None for a tensor that is no state."""
+    """Return the seed of the generator that has been in ``state``. None for a tensor that is no
+    state."""
     generator = torch.Generator()
     try:
         generator.set_state(state)
@@ -153,8 +154,8 @@ _OWN: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDicti
 
 
 def own_generator(seed: int) -> torch.Generator:
-    """A generator that a function of this package makes and draws from. A trace finds it, as it
-    finds those in variables of users. ``seed``: of 40 bits at most, as a graph can set."""
+    """Return a generator that a function of this package makes and draws from. A trace finds it, as
+    it finds those in variables of users. ``seed``: of 40 bits at most, as a graph can set."""
     made = _OwnGenerator()
     made.manual_seed(seed)
     _OWN[made._cdata] = made  # type: ignore[attr-defined]
@@ -162,7 +163,7 @@ def own_generator(seed: int) -> torch.Generator:
 
 
 def _in_variables(generator: Any) -> Any:
-    """The object that running functions have for ``generator``: a variable, or an element or
+    """Return the object that running functions have for ``generator``: a variable, or an element or
     attribute of one. None if there is none. Of this package's functions only those of
     :func:`own_generator` count.
 
@@ -193,7 +194,8 @@ def _in_variables(generator: Any) -> Any:
 
 
 def _watched(generator: Any) -> weakref.ref[Any]:
-    """A weak reference to the program's object for a generator. Torch 2.12 has none to its own."""
+    """Return a weak reference to the program's object for a generator. Torch 2.12 has none to its
+    own."""
     try:
         return weakref.ref(generator)
     except TypeError:
@@ -293,8 +295,8 @@ class RandomStates:
             raise RuntimeError(f"{_READ.format('seed')}{here()}")
 
     def _is_taken(self, seed: int, cdata: int | None = None) -> bool:
-        """Whether ``seed``, of the generator at this address, follows from that of a generator of
-        the trace: it is that of another one, a few more, or its last bits."""
+        """Return whether ``seed``, of the generator at this address, follows from that of a
+        generator of the trace: it is that of another one, a few more, or its last bits."""
         others = (secret for g, secret in self.secrets.items() if (g, secret) != (cdata, seed))
         return any((seed - secret) % (1 << 31) < 1 << 10 for secret in others)
 
@@ -354,7 +356,7 @@ class RandomStates:
                 generator.set_state(state)
 
     def _seeding(self, cdata: int) -> Seeding | None:
-        """What a call does with the state of the generator at this address, if it does
+        """Return what a call does with the state of the generator at this address, if it does
         anything beside draws."""
         generator, _ = self.states[cdata]
         first, where = self.first.get(cdata), self.where.get(cdata, "")

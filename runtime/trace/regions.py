@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 def running_levels() -> list[Level]:
-    """The levels whose modes run on this thread, outermost first."""
+    """Return the levels whose modes run on this thread, outermost first."""
     modes: list[Any] = current_dispatch_modes()
     if number_of_modes_before_dispatch():
         with suspended() as before_dispatch:
@@ -33,13 +33,13 @@ def running_levels() -> list[Level]:
 
 
 def running_traces() -> list[Trace]:
-    """The traces that run on this thread, outermost first."""
+    """Return the traces that run on this thread, outermost first."""
     return [level for level in running_levels() if isinstance(level, Trace)]
 
 
 def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> bool:
-    """Whether a trace sees a call: its mode is active, or one of its values is
-    within an argument."""
+    """Return whether a trace sees a call: its mode is active, or one of its values is within an
+    argument."""
     if running_traces():
         return True
     return any(
@@ -74,6 +74,6 @@ def region(mark: Callable[[fx.Node], Any]) -> Generator[list[fx.Node]]:
 
 
 def region_of(n: fx.Node) -> int | None:
-    """The number of the region in which the call was made."""
+    """Return the number of the region in which the call was made."""
     number: int | None = n.meta.get(_KEY)
     return number

@@ -69,19 +69,19 @@ def paused() -> Iterator[None]:
 
 
 def symbols_may_occur() -> bool:
-    """Whether a program runs whose sizes may be symbols."""
+    """Return whether a program runs whose sizes may be symbols."""
     return any(environment is not None for environment in _PROGRAMS.environments)
 
 
 def has_symbols(x: Any) -> bool:
-    """Whether ``x`` is a symbol, or a tuple or list that has one at any depth."""
+    """Return whether ``x`` is a symbol, or a tuple or list that has one at any depth."""
     if isinstance(x, (tuple, list)):
         return any(map(has_symbols, x))
     return type(x) in KINDS
 
 
 def _is_ours(symbol: Any) -> bool:
-    """Whether ``symbol`` is one of a program that runs."""
+    """Return whether ``symbol`` is one of a program that runs."""
     node = symbol.node
     if isinstance(node, TracedNumber):
         return bool(_PROGRAMS.environments)
@@ -90,7 +90,7 @@ def _is_ours(symbol: Any) -> bool:
 
 
 def _value(symbol: Any) -> Number:
-    """The number that ``symbol`` stands for. From now on the graph is for it alone."""
+    """Return the number that ``symbol`` stands for. From now on the graph is for it alone."""
     kind = KINDS[type(symbol)]
     found: Number = kind(symbol)
     return found
@@ -147,7 +147,7 @@ _OF_OBJECTS = frozenset(
 
 
 def _lacking(cls: type) -> list[str]:
-    """The special methods of numbers that ``cls`` lacks, or has as every object does."""
+    """Return the special methods of numbers that ``cls`` lacks, or has as every object does."""
     kind = KINDS[cls]
     special = (n for n in dir(kind) if n.startswith("__") and n not in _OF_OBJECTS)
     return [
@@ -223,8 +223,8 @@ def _reflected(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _is_foreign(x: Any) -> bool:
-    """Whether ``x`` is a number of another class: of an enumeration, of NumPy, a Decimal. Torch
-    compares by the class alone, so that a size of 8 would not equal ``IntEnum`` 8."""
+    """Return whether ``x`` is a number of another class: of an enumeration, of NumPy, a Decimal.
+    Torch compares by the class alone, so that a size of 8 would not equal ``IntEnum`` 8."""
     kind = type(x)
     if kind in _OWN or isinstance(x, torch.Tensor):
         return False

@@ -177,15 +177,15 @@ class _ByHint(ShapeEnv):
 
 
 def _real(expression: Any) -> bool:
-    """Whether a number in ``expression`` is no integer."""
+    """Return whether a number in ``expression`` is no integer."""
     return any(
         part.is_Float or (part.is_Symbol and not part.is_integer) for part in expression.atoms()
     )
 
 
 def unchecked(number: Any) -> bool:
-    """Whether ``number`` is a symbol of a graph whose calls check no conditions. A program that
-    went by its present value would be right for that alone, and no call would say so."""
+    """Return whether ``number`` is a symbol of a graph whose calls check no conditions. A program
+    that went by its present value would be right for that alone, and no call would say so."""
     return (
         isinstance(number, SYMBOLIC)
         and not getattr(number.node.shape_env, "checked", False)
@@ -195,8 +195,8 @@ def unchecked(number: Any) -> bool:
 
 
 def undecided(condition: Any) -> bool:
-    """Whether ``condition`` is :func:`unchecked`, and may hold or not, by what is known of its
-    symbols."""
+    """Return whether ``condition`` is :func:`unchecked`, and may hold or not, by what is known of
+    its symbols."""
     if not (isinstance(condition, torch.SymBool) and unchecked(condition)):
         return False
     return not (statically_known_true(condition) or statically_known_false(condition))
@@ -249,7 +249,7 @@ class Abstraction:
         self._proxies: Any = None
 
     def _tracer(self, node: fx.Node) -> Any:
-        """What makes the proxies of sizes: one for all, since proxies of two do not mix."""
+        """Return what makes the proxies of sizes: one for all, since proxies of two do not mix."""
         if self._proxies is None or self._proxies.graph is not node.graph:
             self._proxies = fx.proxy.GraphAppendingTracer(node.graph)
         return self._proxies
@@ -258,8 +258,9 @@ class Abstraction:
     def of(
         cls, inputs: Sequence[Any], *, dynamic: bool = False, fake: bool = False
     ) -> Abstraction | None:
-        """What a trace of ``inputs`` needs: the mode of fake tensors among them, one of its own if
-        it is to be ``dynamic`` or ``fake``, or None. Fake tensors of two modes are an error."""
+        """Return what a trace of ``inputs`` needs: the mode of fake tensors among them, one of its
+        own if it is to be ``dynamic`` or ``fake``, or None. Fake tensors of two modes are an error.
+        """
         modes = {id(t.fake_mode): t.fake_mode for t in inputs if isinstance(t, FakeTensor)}
         if len(modes) > 1:
             raise RuntimeError(
@@ -270,14 +271,15 @@ class Abstraction:
         return cls(dynamic=dynamic) if dynamic or fake else None
 
     def running(self) -> Any:
-        """The context in which calls on fake tensors run: the fake mode alone. Levels around the
-        trace have nothing to do with them."""
+        """Return the context in which calls on fake tensors run: the fake mode alone. Levels around
+        the trace have nothing to do with them."""
         alone = not number_of_dispatch_modes() and not number_of_modes_before_dispatch()
         return self.mode if alone else _without_modes_around(self.mode)
 
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
-        """A fake tensor for input ``t``. Every size of it is a symbol if the trace is dynamic and
-        the input is not ``fixed``. A fixed input is not among those that :meth:`holds` takes."""
+        """Return a fake tensor for input ``t``. Every size of it is a symbol if the trace is
+        dynamic and the input is not ``fixed``. A fixed input is not among those that :meth:`holds`
+        takes."""
         t = _plain_like(t)
         composed: bool = is_traceable_wrapper_subclass(t)
         if composed:
@@ -302,7 +304,8 @@ class Abstraction:
         return fake
 
     def unknown(self, n: float, node: fx.Node) -> Any:
-        """A symbol for the number that is the input of ``node``, an ``int`` or a ``float``."""
+        """Return a symbol for the number that is the input of ``node``, an ``int`` or a
+        ``float``."""
         source, env = ConstantSource(f"input_{len(self.inputs)}"), self.shape_env
         if type(n) is float:
             symbol = env.create_unspecified_symbol(n, source)
@@ -316,12 +319,13 @@ class Abstraction:
         return number
 
     def pinned(self, number: Any) -> bool:
-        """Whether the program has asked for the value of a number that was a symbol, so that the
-        graph is for this value alone."""
+        """Return whether the program has asked for the value of a number that was a symbol, so that
+        the graph is for this value alone."""
         return bool(number.node.expr.is_number)
 
     def constant(self, t: torch.Tensor, literal: bool = False) -> FakeTensor:
-        """A closed-over tensor, or a literal of the program's text. Its sizes are numbers."""
+        """Return a closed-over tensor, or a literal of the program's text. Its sizes are
+        numbers."""
         if isinstance(t, FakeTensor):
             if t.fake_mode is not self.mode:
                 raise RuntimeError(
@@ -386,11 +390,11 @@ class Abstraction:
                 place.proxy = None
 
     def knows(self, size: Any) -> bool:
-        """Whether a symbolic number is one of this trace, and not of an outer one."""
+        """Return whether a symbolic number is one of this trace, and not of an outer one."""
         return size.node.shape_env is self.shape_env
 
     def lower(self, size: Any) -> Any:
-        """A symbolic number as the node that computes it, or as a plain number if it is
+        """Return a symbolic number as the node that computes it, or as a plain number if it is
         constant."""
         expression = size.node.expr
         if expression.is_number or expression in (True, False):
@@ -434,8 +438,8 @@ class Abstraction:
         return self._guards
 
     def holds(self, *inputs: Any) -> bool:
-        """Whether the graph is right for tensors and numbers like ``inputs``: those whose sizes or
-        values are symbols."""
+        """Return whether the graph is right for tensors and numbers like ``inputs``: those whose
+        sizes or values are symbols."""
         if self._holds is None:
             self._holds = _compiled_guards(self.guards(), len(self.inputs))
         try:
@@ -510,7 +514,7 @@ def _plain_like(t: torch.Tensor) -> torch.Tensor:
 
 
 def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
-    """A function of ``n`` tensors from the source of their guards, which asks each tensor
+    """Return a function of ``n`` tensors from the source of their guards, which asks each tensor
     for its sizes once."""
     if not code:
         return lambda *tensors: True
@@ -535,12 +539,12 @@ _NUMBERS = {
 
 
 def _number_of(node: fx.Node, func: Any, dim: int | None) -> fx.Node:
-    """A size, a stride or the offset of the result of ``node``."""
+    """Return a size, a stride or the offset of the result of ``node``."""
     return node.graph.call_function(func, (node,) if dim is None else (node, dim))
 
 
 def _follow(node: fx.Node, path: Sequence[Any]) -> fx.Node:
-    """The node at ``path`` in the result of ``node``, a path of
+    """Return the node at ``path`` in the result of ``node``, a path of
     :func:`compute_unbacked_bindings`."""
     graph = node.graph
     method: str | None = None

@@ -27,8 +27,8 @@ _HERE = __name__.partition(".")[0] + "."
 
 
 def complaint() -> str | None:
-    """What is wrong if the Boolean that is read now is true. None if no such function
-    reads it itself."""
+    """Return what is wrong if the Boolean that is read now is true. None if no such function reads
+    it itself."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _passes_on(frame):
         frame = frame.f_back
@@ -36,8 +36,8 @@ def complaint() -> str | None:
 
 
 def _passes_on(frame: FrameType) -> bool:
-    """Whether a frame belongs to a level, or to torch's dispatch of a call. A rule that reads does
-    so on its own account."""
+    """Return whether a frame belongs to a level, or to torch's dispatch of a call. A rule that
+    reads does so on its own account."""
     name: str = frame.f_globals.get("__name__", "")
     ours = name.startswith(_HERE) and (
         name == op_of.__module__ or not name.startswith(_HERE + "rules.")

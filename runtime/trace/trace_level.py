@@ -145,7 +145,7 @@ class Trace(Level):
         self.default_dtype = _default_dtype()
 
     def wrap(self, inner: torch.Tensor, node: fx.Node | None = None, /) -> TracedValue:
-        """The tensor of ``node``; without one a constant of the program."""
+        """Return the tensor of ``node``; without one a constant of the program."""
         if node is None:
             return self.constant(inner)
         self.abstract.describe(node, inner)
@@ -174,7 +174,7 @@ class Trace(Level):
             return self.graph.placeholder(name)
 
     def input(self, t: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
-        """A placeholder of the shape and dtype of ``t``. ``fixed``: its sizes are constants,
+        """Return a placeholder of the shape and dtype of ``t``. ``fixed``: its sizes are constants,
         whatever those of other inputs are."""
         node = self.placeholder(name)
         if self.abstraction is None:
@@ -184,7 +184,7 @@ class Trace(Level):
         return self.wrap(fake, node)
 
     def unknown(self, n: float, name: str) -> Any:
-        """A placeholder for a number whose value is a symbol."""
+        """Return a placeholder for a number whose value is a symbol."""
         assert self.abstraction is not None
         node = self.placeholder(name)
         symbol = self.abstraction.unknown(n, node)
@@ -192,8 +192,8 @@ class Trace(Level):
         return symbol
 
     def late_input(self, like: TracedValue, name: str) -> TracedValue:
-        """A placeholder of the shape and dtype of ``like``, whose sizes introduce no
-        symbols of their own."""
+        """Return a placeholder of the shape and dtype of ``like``, whose sizes introduce no symbols
+        of their own."""
         node = self.placeholder(name)
         # else the transforms within would take the example for a value of theirs
         with without_modes(), self.mode_of_inner():
@@ -204,7 +204,7 @@ class Trace(Level):
         return self.abstraction.mode if self.abstraction is not None else _NOTHING
 
     def attribute(self, value: Any, prefix: str) -> fx.Node:
-        """A node that reads ``value`` from the module: what is no literal of Python is an
+        """Return a node that reads ``value`` from the module: what is no literal of Python is an
         attribute of it."""
         name = f"{prefix}{sum(key.startswith(prefix) for key in self.attributes)}"
         self.attributes[name] = value
@@ -214,8 +214,8 @@ class Trace(Level):
         return node
 
     def constant(self, t: torch.Tensor, literal: bool = False) -> TracedValue:
-        """A tensor that the program closes over, or a literal of its text. It is an attribute of
-        the graph module and no copy, so later changes of it are seen."""
+        """Return a tensor that the program closes over, or a literal of its text. It is an
+        attribute of the graph module and no copy, so later changes of it are seen."""
         known: TracedValue | None = self.constants.get(id(t))
         if known is None:
             refuse_made_of_values(t)
@@ -461,8 +461,8 @@ class Trace(Level):
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
     def _item(self, node: fx.Node, i: Any, abstract: Any) -> fx.Node:
-        """The node of result ``i`` of the call at ``node``, see :func:`rewrapped`; of its only
-        result, ``node`` itself."""
+        """Return the node of result ``i`` of the call at ``node``, see :func:`rewrapped`; of its
+        only result, ``node`` itself."""
         if i is None:
             return node
         if isinstance(i, tuple):
@@ -479,7 +479,8 @@ class Trace(Level):
     def _literal_of(
         self, func: Any, facts: CallFacts, args: Any, kwargs: Any, v: TracedValue
     ) -> torch.Tensor | None:
-        """The value of ``v`` if it is a number that follows from the text of the program alone."""
+        """Return the value of ``v`` if it is a number that follows from the text of the program
+        alone."""
         if facts.literal and args[0]._node.op == "get_attr":
             literal: torch.Tensor = self.attributes[str(args[0]._node.target)]
             return literal
@@ -531,8 +532,8 @@ class Trace(Level):
         )
 
     def _operands(self, args: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """The arguments of a call three times: of this level, as in the graph, and on the tensors
-        that it runs on."""
+        """Return the arguments of a call three times: of this level, as in the graph, and on the
+        tensors that it runs on."""
         own: list[Any] = []
         given: list[Any] = []
         inner: list[Any] = []
@@ -577,7 +578,7 @@ class Trace(Level):
         return self.other_constant(a)
 
     def other_constant(self, a: Any) -> Any:
-        """A constant that is neither a tensor nor a literal of Python: a generator, a script
+        """Return a constant that is neither a tensor nor a literal of Python: a generator, a script
         object, an outer size, ``1 + infj``."""
         known = self.constants.get(id(a))
         if known is None:
@@ -599,7 +600,8 @@ class Trace(Level):
         super().close()
 
     def lower_output(self, v: Any) -> Any:
-        """What a result of the program is in the graph: a node, or a Python value as it is."""
+        """Return what a result of the program is in the graph: a node, or a Python value as it
+        is."""
         return self._in_graph(self._own(v))
 
 

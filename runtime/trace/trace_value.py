@@ -51,7 +51,7 @@ class TracedValue(Value):
 
 
 def escape(how: str) -> RuntimeError:
-    """The error for a program that asks for elements, by ``how``."""
+    """Return the error for a program that asks for elements, by ``how``."""
     return RuntimeError(
         f"{how} asks for the elements of a tensor while the program is being traced. "
         "The graph would keep today's value for ever. Use tensor operations instead "

@@ -81,7 +81,7 @@ class Cache:
         return f"Cache({str(self._folder.path)!r})"
 
     def info(self) -> CacheInfo:
-        """What this process has found so far, and what the folder holds."""
+        """Return what this process has found so far, and what the folder holds."""
         entries, size = self._folder.size()
         with self._lock:
             return CacheInfo(self._hits, dict(self._misses), dict(self._bypasses), entries, size)
@@ -131,7 +131,7 @@ class Cache:
         return None
 
     def _why_new(self, name: str, parts: Mapping[str, str]) -> str:
-        """How the program differs from the one with the same graph that differs least."""
+        """Return how the program differs from the one with the same graph that differs least."""
         graph = name.partition("-")[0]
         known: list[list[str]] = []
         for other in self._folder.names():
@@ -168,7 +168,7 @@ class Cache:
 
 
 def _saved(joint: Joint, forward: fx.GraphModule) -> list[int] | None:
-    """The numbers of the nodes that ``forward`` saves."""
+    """Return the numbers of the nodes that ``forward`` saves."""
     numbers = {n.name: i for i, n in enumerate(joint.module.graph.nodes)}
     results: Any = forward.graph.output_node().args[0]
     found = [numbers.get(n.name) for n in results[joint.n_forward :]]
@@ -176,7 +176,7 @@ def _saved(joint: Joint, forward: fx.GraphModule) -> list[int] | None:
 
 
 def _cut(joint: Joint, numbers: Any) -> _Modules:
-    """The modules for an entry. ``Damaged`` if it is none for this graph."""
+    """Return the modules for an entry. ``Damaged`` if it is none for this graph."""
     if not isinstance(numbers, list) or len(set(map(repr, numbers))) < len(numbers):
         raise Damaged("it is no list of nodes")
     parts = Parts(joint.module, joint.n_forward)
@@ -205,8 +205,8 @@ def _of_folder(folder: str) -> Cache:
 
 
 def default_cache() -> Cache | None:
-    """The cache in the folder that the environment variable ``RUNTIME_AOT_CACHE`` names; None
-    if it names none."""
+    """Return the cache in the folder that the environment variable ``RUNTIME_AOT_CACHE`` names;
+    None if it names none."""
     folder = os.environ.get(VARIABLE)
     return _of_folder(folder) if folder else None
 

@@ -53,7 +53,7 @@ class NoKey(Exception):
 
 @functools.cache
 def versions() -> str:
-    """The versions of all that decides on a cut, and the digest of this package's source."""
+    """Return the versions of all that decides on a cut, and the digest of this package's source."""
     source = digest_of_source(Path(__file__).parents[2])
     python = f"{platform.python_version()} {platform.machine()}"
     return (
@@ -73,8 +73,8 @@ def digest_of_source(root: Path) -> str:
 def parts_of_key(
     partition: Partition, joint: Joint, options: Mapping[str, object], dynamic: bool
 ) -> dict[str, str]:
-    """The parts of the key by name, ``graph`` first. ``options``: the keywords of the call of
-    ``partition``. ``NoKey`` if there is none."""
+    """Return the parts of the key by name, ``graph`` first. ``options``: the keywords of the call
+    of ``partition``. ``NoKey`` if there is none."""
     name = _partition(partition, options)  # first, as it takes the least
     guards = joint.abstraction.guards() if joint.abstraction is not None else ""
     settings = surroundings(torch.is_grad_enabled(), is_autocast_enabled())
@@ -89,7 +89,8 @@ def parts_of_key(
 
 
 def file_name(parts: Mapping[str, str]) -> str:
-    """The name of the entry: the graph first, so that entries for the same graph are found."""
+    """Return the name of the entry: the graph first, so that entries for the same graph are
+    found."""
     return f"{parts['graph'][:40]}-{_digest(sorted(parts.items()))[:40]}"
 
 
@@ -98,7 +99,7 @@ def _digest(text: object) -> str:
 
 
 def _partition(partition: Partition, options: Mapping[str, object]) -> str:
-    """The partition with its options."""
+    """Return the partition with its options."""
     options = dict(options)
     while isinstance(partition, functools.partial):
         if partition.args:
@@ -165,7 +166,7 @@ def _target(n: fx.Node, module: fx.GraphModule) -> object:
 
 
 def _value(value: Any) -> object:
-    """A value of the trace: what is known of it without its elements."""
+    """Return a value of the trace: what is known of it without its elements."""
     if isinstance(value, torch.Tensor):
         shape = tuple(map(_size, value.shape))
         strides = tuple(map(_size, value.stride())) if value.layout is torch.strided else None
@@ -188,14 +189,14 @@ def _value(value: Any) -> object:
 
 
 def _size(size: Any) -> object:
-    """A number; of one that is a symbol the expression, and what it was in the trace."""
+    """Return a number; of one that is a symbol the expression, and what it was in the trace."""
     if not isinstance(size, SYMBOLIC):
         return repr(size)
     return str(size.node.expr), hint(size) if size.node.has_hint() else None
 
 
 def _literal(a: Any, numbers: Mapping[fx.Node, int]) -> object:
-    """An argument of a call, or an option."""
+    """Return an argument of a call, or an option."""
     if isinstance(a, fx.Node):
         return "node", numbers[a]
     if isinstance(a, (list, tuple)):
@@ -212,7 +213,7 @@ def _literal(a: Any, numbers: Mapping[fx.Node, int]) -> object:
 
 
 def _record(a: Any) -> object:
-    """A record of the boundary, and all in it."""
+    """Return a record of the boundary, and all in it."""
     if is_dataclass(a):
         return type(a).__name__, tuple((f.name, _record(getattr(a, f.name))) for f in fields(a))
     if isinstance(a, (list, tuple)):
@@ -231,5 +232,5 @@ def _record(a: Any) -> object:
 
 
 def differing(a: Mapping[str, str], b: Mapping[str, object], names: Sequence[str]) -> list[str]:
-    """The names of the parts that differ."""
+    """Return the names of the parts that differ."""
     return [name for name in names if a[name] != b.get(name)]

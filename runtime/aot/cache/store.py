@@ -36,8 +36,8 @@ class Folder:
         self.max_bytes = max_bytes
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """The entry, or None if there is none. ``Damaged`` for a file that is no entry, ``OSError``
-        for one that cannot be read."""
+        """Return the entry, or None if there is none. ``Damaged`` for a file that is no entry,
+        ``OSError`` for one that cannot be read."""
         path = self._file(name)
         try:
             with path.open("rb") as file:
@@ -72,7 +72,7 @@ class Folder:
         return [entry.name.removesuffix(_SUFFIX) for entry in self._files(_SUFFIX)]
 
     def size(self) -> tuple[int, int]:
-        """The number of entries, and their bytes."""
+        """Return the number of entries, and their bytes."""
         sizes = [known.st_size for known in map(_known, self._files(_SUFFIX)) if known is not None]
         return len(sizes), sum(sizes)
 
@@ -123,7 +123,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def _known(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """What the file system says of a file; None if another process has removed it."""
+    """Return what the file system says of a file; None if another process has removed it."""
     try:
         return entry.stat()
     except FileNotFoundError:

@@ -45,8 +45,8 @@ Flags = tuple[tuple[int, bool], ...]
 def flatten(
     args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[Sequence[object], pytree.TreeSpec | None]:
-    """The leaves of the arguments and their tree; None for the tree of plain positional arguments,
-    which is at hand at no cost."""
+    """Return the leaves of the arguments and their tree; None for the tree of plain positional
+    arguments, which is at hand at no cost."""
     if not kwargs and (
         _LEAVES.issuperset(map(type, args))
         or all(type(a) in VALUES or type(a) in _LEAVES for a in args)
@@ -179,7 +179,7 @@ def flags_of(given: Sequence[object]) -> Flags:
 
 
 def kind_of(x: object, wanted: bool, dynamic: bool) -> Kind:
-    """The kind of an argument. ``dynamic``: a tensor may have any size."""
+    """Return the kind of an argument. ``dynamic``: a tensor may have any size."""
     if not isinstance(x, _Tensor):
         return wanted, type(x), constant(x)
     if not dynamic:
@@ -203,7 +203,7 @@ def _fixed_kind(x: torch.Tensor, wanted: bool) -> Kind:
 
 
 def _composed_kind(x: torch.Tensor, wanted: bool, layout: Layout, dynamic: bool) -> Kind:
-    """The kind of a tensor that consists of others, which are plain."""
+    """Return the kind of a tensor that consists of others, which are plain."""
     return (
         wanted,
         x.dtype,
@@ -215,8 +215,8 @@ def _composed_kind(x: torch.Tensor, wanted: bool, layout: Layout, dynamic: bool)
 
 
 def _order(x: torch.Tensor) -> tuple[object, ...] | None:
-    """The order of the dimensions in memory, whether there are gaps or overlaps, and whether there
-    are overlaps. None for a contiguous tensor."""
+    """Return the order of the dimensions in memory, whether there are gaps or overlaps, and whether
+    there are overlaps. None for a contiguous tensor."""
     if x.layout is not _STRIDED or x.is_contiguous():
         return None
     order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.size(d)))

@@ -114,8 +114,8 @@ class Backward:
         return (*risky, *primals)
 
     def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
-        """The gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``, else zeros
-        stand for it; None: all are there."""
+        """Return the gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``,
+        else zeros stand for it; None: all are there."""
         run = (
             (self._run or self.compiled())
             if present is None
@@ -129,7 +129,7 @@ class Backward:
         return results
 
     def compiled(self) -> Boxed:
-        """The function of the backward graph, compiled now if it is not yet."""
+        """Return the function of the backward graph, compiled now if it is not yet."""
         with self._lock:
             if self._run is None:
                 module = self.module
@@ -147,8 +147,8 @@ class Backward:
         self._run = generated
 
     def partial(self, present: int) -> Boxed:
-        """The function of the part of the backward graph that the cotangents in
-        ``present`` lead to."""
+        """Return the function of the part of the backward graph that the cotangents in ``present``
+        lead to."""
         with self._lock:
             if present not in self._partial:
                 assert self.module is not None, "there are several cotangents"
@@ -190,7 +190,7 @@ class Backward:
         return made if layouts is None else backward_of_whole_tensors(made, layouts, self.n_saved)
 
     def differentiable(self, present: int | None) -> Callable[..., Any]:
-        """The pullback as a compiled function. ``present`` as for :meth:`run`."""
+        """Return the pullback as a compiled function. ``present`` as for :meth:`run`."""
         if self.pullback.refused:
             raise RuntimeError(
                 f"a compiled program has no second derivative here: {self.pullback.refused}. "
@@ -232,8 +232,8 @@ def _roots_of(tangents: Sequence[Layout | None]) -> list[int]:
 def _in_joint(
     joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int
 ) -> list[fx.Node | None]:
-    """The nodes of the joint graph that ``forward`` gives after its results. A partition keeps the
-    names of nodes; if one did not, None."""
+    """Return the nodes of the joint graph that ``forward`` gives after its results. A partition
+    keeps the names of nodes; if one did not, None."""
     by_name = {n.name: n for n in joint.graph.nodes}
     results: Any = forward.graph.output_node().args[0]
     found = []
@@ -390,8 +390,8 @@ class CompiledBackward(Node):
         ]
 
     def _checked(self, create_graph: bool) -> list[Any]:
-        """What was saved. Raise if it was freed, or if a part that is needed was written to since.
-        A backward that needs nothing of it can run again, as a node that saves nothing."""
+        """Return what was saved. Raise if it was freed, or if a part that is needed was written to
+        since. A backward that needs nothing of it can run again, as a node that saves nothing."""
         saved = self.saved
         if saved is None:
             if self.backward.n_saved or create_graph:

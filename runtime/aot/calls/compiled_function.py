@@ -105,8 +105,8 @@ def aot_function(
 
 
 def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[..., Any]:
-    """The function that makes and runs the programs of ``recipe``. ``programs``: what finds them,
-    in place of a new one."""
+    """Return the function that makes and runs the programs of ``recipe``. ``programs``: what finds
+    them, in place of a new one."""
     fn, modules = recipe.fn, recipe.modules
     programs = programs or Programs(recipe)
 
@@ -154,8 +154,8 @@ def _find(
     spec: pytree.TreeSpec | None,
     leaves: Sequence[object],
 ) -> tuple[CompiledProgram, Call] | None:
-    """The program for a call with these ``leaves``, and what it takes. None if one of them is a
-    value of a transform."""
+    """Return the program for a call with these ``leaves``, and what it takes. None if one of them
+    is a value of a transform."""
     while True:
         given = recipe.outside.marked(leaves)
         entered = enter(given, _grad_enabled() or not _inference(), recipe.dynamic)

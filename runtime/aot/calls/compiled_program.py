@@ -237,8 +237,8 @@ class CompiledProgram:
         return summarize(self.state, self.effects.names)
 
     def moved(self) -> list[tuple[str, Any, Any]]:
-        """What of Python's state is not as the program has found it: the name, what was there, what
-        is."""
+        """Return what of Python's state is not as the program has found it: the name, what was
+        there, what is."""
         return [
             *self.state.differences(),
             *((str(r), r.value, r.current()) for r in self.reads if not r.holds()),
@@ -271,7 +271,7 @@ class CompiledProgram:
         return with_bases(call, groups)
 
     def _holds_symbols(self, plain: Sequence[Any]) -> bool:
-        """Whether the graph is right for the sizes and numbers of ``plain``."""
+        """Return whether the graph is right for the sizes and numbers of ``plain``."""
         joint = self.joint
         if joint.abstraction is None:
             return True
@@ -281,7 +281,7 @@ class CompiledProgram:
         return joint.abstraction.holds(*asked)
 
     def _asked(self, plain: Sequence[Any]) -> list[int]:
-        """The arguments whose sizes or values are symbols of the graph."""
+        """Return the arguments whose sizes or values are symbols of the graph."""
         sizes = self.joint.abstraction is not None and self.joint.abstraction.dynamic
         return [
             i
@@ -290,8 +290,8 @@ class CompiledProgram:
         ]
 
     def way(self, given: Sequence[object], kinds: Sequence[Kind], tracked: bool) -> Take | None:
-        """The guard that finds this program for calls like the present one without
-        asking :meth:`takes`."""
+        """Return the guard that finds this program for calls like the present one without asking
+        :meth:`takes`."""
         classes = tuple(map(type, given))
         if classes not in self.ways:
             joint = self.joint
@@ -363,8 +363,8 @@ class CompiledProgram:
         return self._finished(call, results, reread)
 
     def _finished(self, call: Call, results: Sequence[Any], reread: Sequence[Any]) -> object:
-        """What the call returns, after all that it does beside the graph. ``results``: what the
-        graph has returned. ``reread``: arguments that the backward wants as they were."""
+        """Return what the call returns, after all that it does beside the graph. ``results``: what
+        the graph has returned. ``reread``: arguments that the backward wants as they were."""
         leaves, boundary = call.leaves, self.joint.boundary
         if boundary.ordinary:
             results = _ordinary(results, boundary.ordinary)
@@ -396,7 +396,7 @@ class CompiledProgram:
             leaves[i].register_hook(hook)
 
     def _versions(self, saved: Sequence[Any]) -> list[int]:
-        """The versions of the saved tensors that a write from outside can reach."""
+        """Return the versions of the saved tensors that a write from outside can reach."""
         try:
             return [saved[i]._version for i in self.exposed]
         except RuntimeError:
@@ -439,7 +439,7 @@ class CompiledProgram:
             )
 
     def _returned(self, leaves: Sequence[Any], made: list[Any]) -> list[Any]:
-        """The leaves of what the program returns. ``made``: what the graph has made."""
+        """Return the leaves of what the program returns. ``made``: what the graph has made."""
         boundary = self.joint.boundary
         if boundary.begun or boundary.placed:
             boundary.finish(leaves, made)

@@ -96,7 +96,8 @@ class _Source:
         self.require(f"{tensors}.check({', '.join([*self.compared, *rest])})")
 
     def unpacked(self, constants: Sequence[Any]) -> list[str]:
-        """The items of ``constants`` as an item of a list display; none if there are none."""
+        """Return the items of ``constants`` as an item of a list display; none if there are
+        none."""
         return [f"*{self.constant(constants)}"] if constants else []
 
     def without_compared(self, reads: Sequence[Read]) -> list[Read]:
@@ -141,7 +142,7 @@ def guard(
     alone: Apart = _ALONE,
     state: StateGuard | None = None,
 ) -> Take | None:
-    """The function for calls like the one with arguments ``given``, of the kinds ``kinds``.
+    """Return the function for calls like the one with arguments ``given``, of the kinds ``kinds``.
 
     ``outside``: the kinds of ``closed_over``. ``groups``: which of the arguments share memory, if
     that matters. ``sizes``: what must hold of symbols. ``alone``: asks whether the program comes to
@@ -195,7 +196,7 @@ def guard(
 
 
 def _identities(source: _Source, given: Sequence[Any]) -> list[str]:
-    """Which arguments are one object, or one that the program comes to by itself."""
+    """Return which arguments are one object, or one that the program comes to by itself."""
     repeats = [f"x{i} is x{x.index}" for i, x in enumerate(given) if type(x) is Repeat]
     outside = [(i, x) for i, x in enumerate(given) if type(x) is Outside]
     return [*repeats, *(f"{source.constant(x.stands_for)}(x{i})" for i, x in outside)]
@@ -219,7 +220,8 @@ def _require_sizes(
 
 
 def _item(names: Sequence[str], outside: Sequence[Any], i: int, source: _Source) -> str:
-    """The name of plain argument ``i``, of which those after the call's own are ``outside``."""
+    """Return the name of plain argument ``i``, of which those after the call's own are
+    ``outside``."""
     return names[i] if i < len(names) else source.constant(outside[i - len(names)])
 
 
@@ -277,7 +279,8 @@ def _argument(
 
 
 def _are_apart(groups: tuple[Group, ...], given: Sequence[Any], outside: Sequence[Any]) -> bool:
-    """Whether no two tensors share memory, and all are such that it shows by their storages."""
+    """Return whether no two tensors share memory, and all are such that it shows by their
+    storages."""
     tensors = [*(unwrap(x) for x in given if isinstance(x, torch.Tensor)), *outside]
     return not groups and all(map(has_plain_geometry, tensors))
 

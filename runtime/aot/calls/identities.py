@@ -39,7 +39,7 @@ class Repeat:
 
     @classmethod
     def of(cls, index: int) -> Repeat:
-        """The only one of this index, as guards ask for the object."""
+        """Return the only one of this index, as guards ask for the object."""
         return cls._known.setdefault(index, cls(index))
 
 
@@ -154,8 +154,8 @@ class Apart:
     def conditions(
         self, given: Sequence[object], names: Sequence[str], constant: Callable[[Any], str]
     ) -> list[str]:
-        """The question as Python source. ``names``: of the arguments ``given``. ``constant``: gives
-        an object a name."""
+        """Return the question as Python source. ``names``: of the arguments ``given``.
+        ``constant``: gives an object a name."""
         pairs = list(zip(names, given, strict=True))[self.leading :]
         asked = [f"id({name})" for name, x in pairs if isinstance(x, torch.Tensor)]
         if not asked or not self.known:

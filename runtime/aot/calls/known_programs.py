@@ -39,7 +39,7 @@ class Finder(Protocol):
     def find(
         self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
     ) -> tuple[CompiledProgram, Call]:
-        """The program for a call, made if there is none, and what it takes."""
+        """Return the program for a call, made if there is none, and what it takes."""
 
 
 class Programs:
@@ -61,7 +61,7 @@ class Programs:
     def find(
         self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
     ) -> tuple[CompiledProgram, Call]:
-        """The program for a call, made if there is none, and what it takes."""
+        """Return the program for a call, made if there is none, and what it takes."""
         tracked = not _inference()
         with self._lock:
             found = None
@@ -123,8 +123,8 @@ class Programs:
         tracked: bool,
         unknown: frozenset[int],
     ) -> tuple[CompiledProgram, Call] | None:
-        """A new program. None if there is none for any values of the numbers ``unknown``; then
-        fewer of them are inputs from now on."""
+        """Return a new program. None if there is none for any values of the numbers ``unknown``;
+        then fewer of them are inputs from now on."""
         key = (*around, *kinds)
         of_user = (*around[1:], *kinds[self.recipe.before.leading :])
         self._in_turn.check(of_user, self.recipe.name, self.recipe.entered.values())

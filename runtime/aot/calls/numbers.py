@@ -97,8 +97,8 @@ def refuse_pinned(joint: Joint, unknown: Collection[int]) -> None:
 
 
 def _is_number(kind: Kind) -> bool:
-    """Whether it is the kind of an ``int`` of 64 bits or of a finite ``float``. Arithmetic on
-    symbols is not right for others."""
+    """Return whether it is the kind of an ``int`` of 64 bits or of a finite ``float``. Arithmetic
+    on symbols is not right for others."""
     if kind[1] is float:
         return math.isfinite(float(str(kind[2])))
     return kind[1] is int and in_range(kind[2])

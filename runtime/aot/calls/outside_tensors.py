@@ -28,7 +28,7 @@ _inner, _req, _edge, _view = map(operator.attrgetter, ("_inner", "_req", "_edge"
 
 
 def has_plain_geometry(t: torch.Tensor) -> bool:
-    """Whether torch's guards in C++ know all that a graph depends on of ``t``."""
+    """Return whether torch's guards in C++ know all that a graph depends on of ``t``."""
     return t.layout is torch.strided and type(t) in PLAIN
 
 
@@ -56,8 +56,8 @@ class OutsideTensors:
     def of(
         cls, tensors: Sequence[torch.Tensor], kinds: Sequence[Kind], tracked: bool
     ) -> OutsideTensors | None:
-        """The questions about ``tensors``, of the kinds ``kinds``. None if only the general way can
-        tell."""
+        """Return the questions about ``tensors``, of the kinds ``kinds``. None if only the general
+        way can tell."""
         found = cls(tracked)
         for t, kind in zip(tensors, kinds, strict=True):
             add = found._add_value if type(t) in VALUES else found._add_plain

@@ -67,10 +67,10 @@ def capture(
     abstraction: Abstraction | None = None,
     unknown: frozenset[int] = frozenset(),
 ) -> CompiledProgram:
-    """The program of ``recipe`` for calls like this one. ``spec``: the tree of the arguments.
-    ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``: what makes the
-    abstract values of the trace. ``unknown``: the arguments that are numbers of any value.
-    :class:`Pinned` if the program asks for the value of one."""
+    """Return the program of ``recipe`` for calls like this one. ``spec``: the tree of the
+    arguments. ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``:
+    what makes the abstract values of the trace. ``unknown``: the arguments that are numbers of any
+    value. :class:`Pinned` if the program asks for the value of one."""
     args, kwargs = (call.leaves, {}) if spec is None else opened.unflatten(call.leaves, spec)
     recipe.before.captures(args, kwargs)
     # also those in a list, a dictionary or an object that is taken apart
@@ -163,8 +163,8 @@ class _Capture:
         )
 
     def _met(self, closed_over: Sequence[torch.Tensor]) -> Apart:
-        """What asks whether a program comes to arguments by itself. :class:`MetOutside` if this one
-        does. ``closed_over``: tensors of its graph."""
+        """Return what asks whether a program comes to arguments by itself. :class:`MetOutside` if
+        this one does. ``closed_over``: tensors of its graph."""
         known = {*map(id, closed_over), *self.state.graph.identities()}
         leading = self.recipe.before.leading
         refuse_outside(self.call.given[leading:], known)
@@ -173,7 +173,7 @@ class _Capture:
     # --- the trace --------------------------------------------------------------------------------
 
     def _traced(self) -> tuple[Joint, list[Group]]:
-        """The graph, and the arguments that were traced as views of common bases."""
+        """Return the graph, and the arguments that were traced as views of common bases."""
         try:
             return self._joint(), []
         except Exception as error:
@@ -183,8 +183,8 @@ class _Capture:
             return self._joint(groups), groups
 
     def _joined(self, error: Exception) -> list[Group]:
-        """The arguments that share memory. Raise ``error`` if there are none, or if they have no
-        common base."""
+        """Return the arguments that share memory. Raise ``error`` if there are none, or if they
+        have no common base."""
         call = self.call
         shared = sharing(call.plain)
         groups = [*shared, *overlapping(call.plain, shared)]
@@ -199,9 +199,9 @@ class _Capture:
     def _with_shared_memory(
         self, joint: Joint, groups: Sequence[Group], outside: Call
     ) -> tuple[Joint, tuple[Group, ...] | None]:
-        """The graph, traced once more if it writes to arguments that share memory, and which of
-        them share it if that matters. ``groups``: as which it was traced. ``outside``: the tensors
-        that it closes over."""
+        """Return the graph, traced once more if it writes to arguments that share memory, and which
+        of them share it if that matters. ``groups``: as which it was traced. ``outside``: the
+        tensors that it closes over."""
         call, n_arguments = self.call, len(self.call.plain)
         inputs = joint.boundary.inputs
         every = call.followed_by(outside)
@@ -260,7 +260,7 @@ class _Capture:
     # --- Python's state ---------------------------------------------------------------------------
 
     def _left(self) -> tuple[Beside, Effects]:
-        """What belongs to the program beside its graph, and what a call assigns to Python's
+        """Return what belongs to the program beside its graph, and what a call assigns to Python's
         objects."""
         self.state.returned()
         self.state.leave_assigned()
@@ -269,7 +269,7 @@ class _Capture:
         return beside, effects.told() if self.recipe.single else effects
 
     def _reads(self, joint: Joint, beside: Beside) -> list[Read]:
-        """The single questions that a call asks, beside those of the graph of objects."""
+        """Return the single questions that a call asks, beside those of the graph of objects."""
         compared = [t for t in self.call.leaves if isinstance(t, torch.Tensor)]
         # in inference mode a call does not ask which of them require grad
         compared += joint.closed_over if self.tracked else ()

@@ -107,8 +107,8 @@ class Recipe:
         return getattr(self.fn, "__qualname__", type(self.fn).__name__)
 
     def differentiated(self, pullback: fx.GraphModule) -> Callable[..., Any]:
-        """The pullback of one of the programs as a function, compiled in the same way. It is a
-        graph, which has nothing to do with Python's state."""
+        """Return the pullback of one of the programs as a function, compiled in the same way. It is
+        a graph, which has nothing to do with Python's state."""
         recipe = replace(
             self,
             fn=pullback,

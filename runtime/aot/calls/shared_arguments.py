@@ -155,7 +155,7 @@ def _targets_without(call: Call, members: set[int]) -> list[Target | None]:
 
 
 def _base_of(group: Group, call: Call) -> _Base | None:
-    """The base of ``group``, or None if this call has none, or has it at another place."""
+    """Return the base of ``group``, or None if this call has none, or has it at another place."""
     if group.differentiated:
         return _recorded_base(group, call)
     if group.histories:
@@ -175,7 +175,7 @@ def _base_of(group: Group, call: Call) -> _Base | None:
 
 
 def _recorded_base(group: Group, call: Call) -> _Base | None:
-    """The base of ``group`` through which gradients go to its members."""
+    """Return the base of ``group`` through which gradients go to its members."""
     base = _autograd_base(group, call)
     if base is None or place_of(base._inner) != group.base_place:
         return None
@@ -188,7 +188,7 @@ def _recorded_base(group: Group, call: Call) -> _Base | None:
 
 
 def _histories(group: Group, call: Call) -> tuple[int, ...]:
-    """A number for each member of ``group``. Views of one tensor have the same."""
+    """Return a number for each member of ``group``. Views of one tensor have the same."""
     bases: dict[int, int] = {}
     tensors = [call.leaves[i] for i in group.members]
     wholes = [t if not isinstance(t, Tensor) or t._view is None else t._view.base for t in tensors]
@@ -196,8 +196,8 @@ def _histories(group: Group, call: Call) -> tuple[int, ...]:
 
 
 def _may_part(group: Group, call: Call) -> bool:
-    """Whether a recorded write to one of several members without history gives it one that others
-    do not take part in: ``x.data``."""
+    """Return whether a recorded write to one of several members without history gives it one that
+    others do not take part in: ``x.data``."""
     several = (
         len(group.members) > 1
         and any(call.wanted)
@@ -207,8 +207,8 @@ def _may_part(group: Group, call: Call) -> bool:
 
 
 def _apart(group: Group, call: Call) -> bool:
-    """Whether each member of ``group`` that requires grad shares its history with no other tensor,
-    and shows each element once."""
+    """Return whether each member of ``group`` that requires grad shares its history with no other
+    tensor, and shows each element once."""
     histories = _histories(group, call)
     return all(
         group.alone(i, histories) and not shows_twice(call.plain[i])
@@ -218,14 +218,14 @@ def _apart(group: Group, call: Call) -> bool:
 
 
 def _autograd_base(group: Group, call: Call) -> Tensor | None:
-    """The common base of the members, if it requires grad."""
+    """Return the common base of the members, if it requires grad."""
     base = _common_base(group, call)
     return base if base is not None and edge_of(base) is not None else None
 
 
 def _common_base(group: Group, call: Call) -> Tensor | None:
-    """The tensor of which all members are views for autograd, or which they are, if writes to them
-    may be recorded."""
+    """Return the tensor of which all members are views for autograd, or which they are, if writes
+    to them may be recorded."""
     found: Tensor | None = None
     for i in group.members:
         t = call.leaves[i]

@@ -60,12 +60,12 @@ def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., Any]:
 
 
 def plain(x: Any) -> Any:
-    """What a tensor of the session holds; anything else as it is."""
+    """Return what a tensor of the session holds; anything else as it is."""
     return unwrap(x) if isinstance(x, torch.Tensor) else x
 
 
 def fake_mode_of(leaves: Sequence[object]) -> FakeTensorMode | None:
-    """The fake mode of the fake tensors among ``leaves``."""
+    """Return the fake mode of the fake tensors among ``leaves``."""
     parts = [part for x in leaves for part in flattened(plain(x))]
     modes = {id(x.fake_mode): x.fake_mode for x in parts if isinstance(x, FakeTensor)}
     if len(modes) > 1:
@@ -285,8 +285,8 @@ class OneProgram:
                 )
 
     def _not_taken(self, call: Call) -> str:
-        """Why the program is not right for ``call``, whose arguments are like their
-        examples one by one."""
+        """Return why the program is not right for ``call``, whose arguments are like their examples
+        one by one."""
         of_program = self.program.sharing
         if of_program is not None:
             before, now = (
@@ -319,7 +319,7 @@ class OneProgram:
 
 
 def _pairs(groups: Sequence[Group], n: int) -> set[tuple[int, int]]:
-    """The pairs among the first ``n`` tensors that share memory."""
+    """Return the pairs among the first ``n`` tensors that share memory."""
     return {
         pair
         for g in groups
@@ -335,8 +335,8 @@ def _of_fakes(leaves: Sequence[Any], recording: bool) -> Call:
 
 
 def _expected(x: Any) -> Any:
-    """What an argument must have in common with its example: of a tensor its dtype, device, those
-    sizes that are no symbols, and of what it consists."""
+    """Return what an argument must have in common with its example: of a tensor its dtype, device,
+    those sizes that are no symbols, and of what it consists."""
     if isinstance(x, torch.Tensor):
         layout = layout_of(x)
         return x.dtype, x.device, tuple(map(_expected_size, x.shape)), layout and layout.key
@@ -344,7 +344,7 @@ def _expected(x: Any) -> Any:
 
 
 def _expected_size(n: Any) -> int | None:
-    """The size, or what the program has fixed it to, or None."""
+    """Return the size, or what the program has fixed it to, or None."""
     size: int | None = n.node.maybe_as_int() if isinstance(n, SYMBOLIC) else n
     return size
 

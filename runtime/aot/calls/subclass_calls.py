@@ -63,7 +63,7 @@ def backward_of_whole_tensors(backward: Boxed, layouts: Layouts, n_saved: int) -
 
 
 def parts_of(t: torch.Tensor) -> list[Part]:
-    """What :func:`zeros_of` must know of a tensor that has the layout."""
+    """Return what :func:`zeros_of` must know of a tensor that has the layout."""
     return [(p.shape, p.dtype, p.device) for p in flattened(t)]
 
 

@@ -32,14 +32,14 @@ _UNDECLARED = frozenset(
 
 
 def may_alias(n: fx.Node) -> bool:
-    """Whether the result of a call may share memory with an argument."""
+    """Return whether the result of a call may share memory with an argument."""
     func: Any = n.target
     return may_return_argument(func) if type(func) is OpOverload else func is not LINEAR
 
 
 @cache
 def may_return_argument(func: OpOverload) -> bool:
-    """Whether a result of ``func`` may share memory with an argument."""
+    """Return whether a result of ``func`` may share memory with an argument."""
     return (
         func in _UNDECLARED
         or func._can_decompose()
@@ -49,7 +49,8 @@ def may_return_argument(func: OpOverload) -> bool:
 
 @cache
 def functional_pointwise(func: Any) -> bool:
-    """Whether ``func`` computes each element of a new tensor from those at the same place."""
+    """Return whether ``func`` computes each element of a new tensor from those at the same
+    place."""
     if (
         type(func) is not OpOverload
         or torch.Tag.pointwise not in func.tags
@@ -63,7 +64,7 @@ def functional_pointwise(func: Any) -> bool:
 
 
 def fresh(n: fx.Node) -> bool:
-    """Whether ``n`` is known to be a tensor in memory of its own, laid out without gaps or
+    """Return whether ``n`` is known to be a tensor in memory of its own, laid out without gaps or
     overlaps, and the only name of it."""
     if n.op != "call_function":
         return False
@@ -84,8 +85,8 @@ def _fresh(func: object) -> bool:
 
 
 def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
-    """Which of the tensors that ``forward`` gives after its ``n_results`` results the caller can
-    write to: those that may share memory with what it was given or with a result."""
+    """Return which of the tensors that ``forward`` gives after its ``n_results`` results the caller
+    can write to: those that may share memory with what it was given or with a result."""
     behind = _behind(forward)
     given = [n for n in forward.nodes if n.op in ("placeholder", "get_attr")]
     (returned,) = forward.output_node().args
@@ -102,8 +103,8 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
 
 
 def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tuple[int, ...]:
-    """Which of the values that ``forward`` gives after its ``n_results`` results may share memory
-    with the inputs of these numbers."""
+    """Return which of the values that ``forward`` gives after its ``n_results`` results may share
+    memory with the inputs of these numbers."""
     behind = _behind(forward)
     placeholders = [n for n in forward.nodes if n.op == "placeholder"]
     wanted = {placeholders[i] for i in inputs}
@@ -119,8 +120,8 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
 def saved_of_results(
     forward: fx.Graph, results: Sequence[Sequence[int]], n_results: int
 ) -> tuple[int, ...]:
-    """Which of ``results``, each the numbers of several results of ``forward``, may share memory
-    with what comes after all results."""
+    """Return which of ``results``, each the numbers of several results of ``forward``, may share
+    memory with what comes after all results."""
     behind = _behind(forward)
     (returned,) = forward.output_node().args
     given: Any = returned
@@ -181,7 +182,7 @@ class Group:
         return self.base_place is not None
 
     def first(self, i: int) -> int:
-        """The first member that is the same tensor as member ``i``."""
+        """Return the first member that is the same tensor as member ``i``."""
         return (
             self.members[0]
             if self.identical
@@ -191,8 +192,8 @@ class Group:
         )
 
     def alone(self, i: int, histories: Sequence[int]) -> bool:
-        """Whether no other tensor among the members is a view of the tensor that member ``i`` is a
-        view of. ``histories``: of the members, as for a group."""
+        """Return whether no other tensor among the members is a view of the tensor that member
+        ``i`` is a view of. ``histories``: of the members, as for a group."""
         own = histories[self.members.index(i)]
         return all(
             self.first(j) == self.first(i)
@@ -201,7 +202,7 @@ class Group:
         )
 
     def base(self, tensors: Sequence[Any]) -> Any:
-        """The vector of all elements that the members share."""
+        """Return the vector of all elements that the members share."""
         return tensors[self.members[0]].as_strided((self.length,), (1,), self.start)
 
     def place(self, i: int) -> Place:
@@ -216,12 +217,13 @@ def place_of(t: torch.Tensor) -> Place:
 
 
 def memory_of(t: torch.Tensor) -> int | None:
-    """What tells the memory of ``t`` from other memory. None for a tensor that is not strided."""
+    """Return what tells the memory of ``t`` from other memory. None for a tensor that is not
+    strided."""
     return storage_of(t)._cdata if t.layout is torch.strided else None
 
 
 def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
-    """The groups of tensors among ``tensors`` that share memory, plain ones."""
+    """Return the groups of tensors among ``tensors`` that share memory, plain ones."""
     by_storage: dict[int, list[int]] = {}
     for i, t in enumerate(tensors):
         if isinstance(t, torch.Tensor) and t.layout is torch.strided:
@@ -303,8 +305,8 @@ def _firsts(tensors: dict[int, torch.Tensor], members: Sequence[int]) -> tuple[i
 
 
 def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Group]:
-    """A group for each of ``tensors`` that shows an element of its memory several times and is in
-    no group of ``shared``."""
+    """Return a group for each of ``tensors`` that shows an element of its memory several times and
+    is in no group of ``shared``."""
     known = {i for group in shared for i in group.members}
     found = []
     for i, t in enumerate(tensors):
@@ -322,7 +324,7 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
 
 
 def _span(t: torch.Tensor) -> tuple[int, int]:
-    """The bytes of its storage that lie between the first and the last element of ``t``."""
+    """Return the bytes of its storage that lie between the first and the last element of ``t``."""
     first, last = (
         int(t.storage_offset()),
         sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)),

@@ -57,14 +57,14 @@ class ViewStep:
         return result if self.which is None else result[self.which]
 
     def sized(self, results: Sequence[Any]) -> ViewStep:
-        """The same view op, with the numbers that the graph has given among ``results``."""
+        """Return the same view op, with the numbers that the graph has given among ``results``."""
         return dataclasses.replace(
             self, rest=pytree.tree_map_only(Size, lambda size: results[size.number], self.rest)
         )
 
     def in_place(self) -> OpOverload | None:
-        """The op that gives its argument this geometry, such as ``t_`` for ``t``; None
-        if there is none."""
+        """Return the op that gives its argument this geometry, such as ``t_`` for ``t``; None if
+        there is none."""
         packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
         wanted = [str(a.type) for a in self.func._schema.arguments]
         for name in packet.overloads() if packet is not None else ():
@@ -139,8 +139,8 @@ class Input:
                 func(target, *step.rest, **step.kwargs)
 
     def keeps_geometry(self, x: Any) -> bool:
-        """Whether argument ``x`` has the same sizes and strides after all changes of its geometry:
-        ``unsqueeze_`` and ``squeeze_``, say."""
+        """Return whether argument ``x`` has the same sizes and strides after all changes of its
+        geometry: ``unsqueeze_`` and ``squeeze_``, say."""
         after = x
         for step in self.reshaped:
             after = step(after.detach())
@@ -191,8 +191,8 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
 
 
 def _copied_in_list(target: torch.Tensor) -> bool:
-    """Whether ``_foreach_copy_`` may write to ``target``. It refuses what is conjugated
-    or negated lazily."""
+    """Return whether ``_foreach_copy_`` may write to ``target``. It refuses what is conjugated or
+    negated lazily."""
     return (
         target.layout is torch.strided
         and 0 not in target.stride()
@@ -265,8 +265,8 @@ class Output:
     released: bool = False
 
     def of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
-        """The result, given the caller's arguments after all writes and the tensors of the graph
-        with their history."""
+        """Return the result, given the caller's arguments after all writes and the tensors of the
+        graph with their history."""
         t = self._of(arguments, results)
         if self.released and t.requires_grad:
             return t.detach()
@@ -275,7 +275,7 @@ class Output:
         return t.requires_grad_() if isinstance(t, Tensor) else wrap(t, requires_grad=True)
 
     def returned(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
-        """The result as the caller gets it. An argument is the caller's own object."""
+        """Return the result as the caller gets it. An argument is the caller's own object."""
         t = self.of(arguments, results)
         return plain_of(t) if self.made is Made.INPUT and not (self.steps or self.leaf) else t
 

@@ -62,13 +62,13 @@ def restored_on_error() -> Iterator[None]:
 
 
 def _default_device() -> torch.device | None:
-    """The default device, if a mode sets one."""
+    """Return the default device, if a mode sets one."""
     return torch.get_default_device() if number_of_function_modes() else None
 
 
 def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
-    """A key of the state in which a program is traced, given the grad mode and whether autocast is
-    on for any device.
+    """Return a key of the state in which a program is traced, given the grad mode and whether
+    autocast is on for any device.
 
     The default device is a mode over torch's functions, and so is looked up only
     where there are some.

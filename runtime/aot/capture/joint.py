@@ -68,7 +68,7 @@ class Joint:
         return len(self.boundary.inputs) if self.layouts is None else count(self.layouts.primals)
 
     def in_graph(self, primals: Sequence[int]) -> Sequence[int]:
-        """The numbers of the placeholders of these primals."""
+        """Return the numbers of the placeholders of these primals."""
         return primals if self.layouts is None else numbers(self.layouts.primals, primals)
 
     def whole_primals(self) -> Sequence[tuple[int, int]]:

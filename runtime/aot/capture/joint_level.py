@@ -105,7 +105,7 @@ class JointLevel(ProgramTape):
         return inner
 
     def _node_of(self, v: Any) -> fx.Node | None:
-        """The node of the present value of ``v``, None for a constant of the program."""
+        """Return the node of the present value of ``v``, None for a constant of the program."""
         if isinstance(v, Value) and v._level is self:
             v = v._inner
         if not isinstance(v, FunctionalValue):
@@ -115,7 +115,7 @@ class JointLevel(ProgramTape):
         return found
 
     def _since(self, last: fx.Node | None) -> list[fx.Node]:
-        """The calls of the graph after ``last``, in reverse order."""
+        """Return the calls of the graph after ``last``, in reverse order."""
         return list(takewhile(lambda n: n is not last, reversed(self.trace.graph.nodes)))
 
     def _last(self) -> fx.Node | None:
@@ -193,8 +193,8 @@ class JointLevel(ProgramTape):
                 self.unrecorded[id(step)] = step
 
     def _computed(self, func: Any, args: Any) -> Any:
-        """The result of a call that only computes, of values without a history and literals. None
-        for any other call.
+        """Return the result of a call that only computes, of values without a history and literals.
+        None for any other call.
 
         It goes to the trace at once, and does what the calls of the levels between would do, in
         half of their time."""
@@ -233,7 +233,7 @@ class JointLevel(ProgramTape):
         return innermost and self.outer_mode and not self.refuses_recording and is_pure(func)
 
     def _memories_with_histories(self, given: Any) -> list[Memory]:
-        """The memories of the arguments of a call that have a history, or are views of a
+        """Return the memories of the arguments of a call that have a history, or are views of a
         tensor that has one."""
         found: list[Any] = [
             a for a in pytree.tree_leaves(given) if isinstance(a, Value) and a._level is self

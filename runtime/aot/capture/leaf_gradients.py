@@ -124,7 +124,7 @@ class LeafGradients:
         return bool(self.used or self.spent or self.frozen)
 
     def is_spent(self, v: Any) -> bool:
-        """Whether the history of ``v`` has been freed by a backward pass."""
+        """Return whether the history of ``v`` has been freed by a backward pass."""
         edge = (
             edge_of(v) if isinstance(v, GradValue) and isinstance(v._level, ProgramTape) else None
         )
@@ -301,8 +301,8 @@ class LeafGradients:
     # leaves
 
     def _of(self, t: Any) -> KeptGradient | None:
-        """What is kept of leaf ``t``; None if it is none. One that does not require grad may have a
-        gradient from before."""
+        """Return what is kept of leaf ``t``; None if it is none. One that does not require grad may
+        have a gradient from before."""
         if id(t) in self._frozen:
             # it has a history
             return self._of_node(edge_of(self._frozen[id(t)][1])[0])  # type: ignore[index]
@@ -320,7 +320,7 @@ class LeafGradients:
         return kept
 
     def _leaf(self, node: Node) -> KeptGradient:
-        """What ``node`` stands for."""
+        """Return what ``node`` stands for."""
         for i, v in enumerate(self.arguments):
             if _end(v) is node:
                 return KeptGradient(i, v)
@@ -394,7 +394,7 @@ def _flagged(t: Any, flag: bool) -> Any:
 
 
 def hooked(leaf: Any) -> bool:
-    """Whether hooks are to be called with the gradient of ``leaf``."""
+    """Return whether hooks are to be called with the gradient of ``leaf``."""
     names = ("_backward_hooks", "_post_accumulate_grad_hooks", "_post_accumulate")
     return isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names)
 
@@ -406,8 +406,8 @@ def _mode() -> EnteringMode:
 
 
 def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
-    """The nodes that ``nodes`` lead to, in the same order at every capture of a program. A graph
-    that is another text each time is found in no cache on disk."""
+    """Return the nodes that ``nodes`` lead to, in the same order at every capture of a program. A
+    graph that is another text each time is found in no cache on disk."""
     found: dict[Node, None] = {}
     stack = list(nodes)
     while stack:
@@ -419,7 +419,7 @@ def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
 
 
 def _nodes(values: Any) -> list[Node]:
-    """The nodes that made the values with a history."""
+    """Return the nodes that made the values with a history."""
     edges = [edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)]
     return [edge[0] for edge in edges if edge is not None]
 
@@ -442,14 +442,14 @@ def _leading(nodes: Iterable[Node], ends: Iterable[Node]) -> set[Node]:
 
 
 def _end(v: Any) -> Node | None:
-    """The node at which the path of a leaf ends; None if ``v`` is none, or does not require
+    """Return the node at which the path of a leaf ends; None if ``v`` is none, or does not require
     grad."""
     edge = v._edge if isinstance(v, GradValue) and isinstance(v._level, ProgramTape) else None
     return edge[0] if edge is not None and isinstance(edge[0], (Argument, Input)) else None
 
 
 def _memory(v: Any) -> int:
-    """A number for the memory of ``v``, 0 if it is no value of a program."""
+    """Return a number for the memory of ``v``, 0 if it is no value of a program."""
     while isinstance(v, Value) and not isinstance(v, (FunctionalValue, TracedValue)):
         v = v._inner
     if isinstance(v, FunctionalValue):
@@ -468,8 +468,8 @@ def _as_gradient(g: Any, like: Any, others: set[int]) -> Any:
 
 
 def _zeroing() -> bool:
-    """Whether the frame that reads a gradient is torch's ``zero_grad``, which only asks whether
-    there is one before it assigns None."""
+    """Return whether the frame that reads a gradient is torch's ``zero_grad``, which only asks
+    whether there is one before it assigns None."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
@@ -518,16 +518,16 @@ def _listed(x: Any) -> Any:
 
 
 def _is_of_functorch(args: Any) -> bool:
-    """Whether the first argument of a call is a tensor of a transform of torch.func, or a list of
-    them. Torch keeps its gradients."""
+    """Return whether the first argument of a call is a tensor of a transform of torch.func, or a
+    list of them. Torch keeps its gradients."""
     first = args[0] if args else None
     several = first if isinstance(first, (list, tuple)) else (first,)
     return any(isinstance(t, torch.Tensor) and is_functorch_wrapped(t) for t in several)
 
 
 def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What a factory such as ``torch.zeros(…, requires_grad=True)`` gives. Torch would set its own
-    flag, on a value of the program."""
+    """Return what a factory such as ``torch.zeros(…, requires_grad=True)`` gives. Torch would set
+    its own flag, on a value of the program."""
     return _mode().value(func(*args, **{**kwargs, "requires_grad": False})).requires_grad_()
 
 

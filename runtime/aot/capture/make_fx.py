@@ -237,8 +237,8 @@ class _uncached_autocast:
 
 
 def _root(f: Any) -> torch.nn.Module | None:
-    """The module whose submodules a module stack names: ``f``, or the module that the function
-    ``f`` says it calls."""
+    """Return the module whose submodules a module stack names: ``f``, or the module that the
+    function ``f`` says it calls."""
     root = f if isinstance(f, torch.nn.Module) else getattr(f, "_orig_mod", None)
     return root if isinstance(root, torch.nn.Module) else None
 

@@ -87,13 +87,13 @@ _HOLD_MORE = (
 
 
 def is_object(x: Any) -> bool:
-    """Whether ``x`` is an object of a data class, which is taken apart."""
+    """Return whether ``x`` is an object of a data class, which is taken apart."""
     # of its class alone, as each leaf of each call is asked
     return hasattr(type(x), "__dataclass_fields__") and not isinstance(x, _HOLD_MORE)
 
 
 def contents(x: Any) -> dict[str, Any]:
-    """The attributes that an object has itself, found without code of its class."""
+    """Return the attributes that an object has itself, found without code of its class."""
     found = dict(attributes_of(x) or ())
     for slot in slots_of(type(x)):
         value = slot_value(slot, x)
@@ -129,14 +129,14 @@ def replaced(f: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """The leaves of ``tree`` and its structure. :func:`unflatten` makes objects of data classes
-    again."""
+    """Return the leaves of ``tree`` and its structure. :func:`unflatten` makes objects of data
+    classes again."""
     leaves, spec = pytree.tree_flatten(tree)
     return pytree.tree_flatten(opened(tree)) if any(map(is_object, leaves)) else (leaves, spec)
 
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
-    """The reverse of :func:`flatten`."""
+    """Return the reverse of :func:`flatten`."""
     return pytree.tree_unflatten(leaves, with_sizes(spec))
 
 
@@ -153,8 +153,8 @@ def with_sizes(spec: pytree.TreeSpec) -> pytree.TreeSpec:
 
 
 def beside_leaves(tree: Any) -> list[Any]:
-    """What one comes to from a tree but from its leaves: the classes of its parts, keys, what makes
-    the defaults of a dictionary."""
+    """Return what one comes to from a tree but from its leaves: the classes of its parts, keys,
+    what makes the defaults of a dictionary."""
     found: list[Any] = []
 
     def look_at(x: Any) -> bool:
@@ -178,7 +178,7 @@ def fix_keys(results: Any) -> None:
 
 
 def _fix_keys_of(x: Any) -> bool:
-    """Whether ``x`` is not to be taken apart: never."""
+    """Return whether ``x`` is not to be taken apart: never."""
     if isinstance(x, dict) and any(type(key) in KINDS for key in x):
         items = [(KINDS[type(k)](k) if type(k) in KINDS else k, v) for k, v in x.items()]
         x.clear()  # in place, since the program may return the dictionary twice

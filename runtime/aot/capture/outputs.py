@@ -46,7 +46,8 @@ class Computed:
                     shared.append(o)
 
     def memory_of(self, i: int) -> Output | None:
-        """How the tensor is made whose memory primal ``i`` was given by ``set_``, if it was."""
+        """Return how the tensor is made whose memory primal ``i`` was given by ``set_``, if it
+        was."""
         primals = self.primals
         found = primals.functional_value(primals.values[i])
         replaced = None if found is None else primals.functional.replaced.get(id(found))
@@ -130,9 +131,9 @@ class Computed:
         return Output(Made.RESULT, self._number(o))
 
     def _placed(self, o: Any, made: Made, number: int, whole: Any) -> Output:
-        """A result in the memory of ``whole``, which is argument or result ``number``, with a
-        history of its own. The ``detach()`` of an argument has one after a write, and a view that a
-        user's Function has made."""
+        """Return a result in the memory of ``whole``, which is argument or result ``number``, with
+        a history of its own. The ``detach()`` of an argument has one after a write, and a view that
+        a user's Function has made."""
         view = getattr(o, "_view", None)
         base = o if view is None or view.creation == "function" else view.base
         found, own = self.primals.functional_value(o), self.primals.functional_value(base)
@@ -147,7 +148,7 @@ class Computed:
         return self._viewed(Made.RESULT, self._number(base), self._steps(found, base), True)
 
     def _viewed(self, made: Made, number: int, steps: Sequence[ViewStep], recorded: bool) -> Output:
-        """A view. The graph gives the numbers of its steps that depend on sizes."""
+        """Return a view. The graph gives the numbers of its steps that depend on sizes."""
 
         def bound(step: ViewStep) -> ViewStep:
             return dataclasses.replace(
@@ -162,7 +163,7 @@ class Computed:
         return Output(made, number, found, recorded, sized=len(self.values) > known)
 
     def _steps(self, v: FunctionalValue, base: Any) -> tuple[ViewStep, ...]:
-        """The view ops that lead from ``base``, which has this memory, to ``v``."""
+        """Return the view ops that lead from ``base``, which has this memory, to ``v``."""
         found = self.primals.functional_value(base)
         assert found is not None
         replaced = self.primals.functional.replaced.get(id(found))
@@ -196,15 +197,15 @@ class Computed:
         return number
 
     def _is_view(self, o: Any, base: Any, steps: Sequence[ViewStep]) -> bool:
-        """Whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It may
-        come from a user's Function as well."""
+        """Return whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It
+        may come from a user's Function as well."""
         if self.primals.edge(o) is None:
             return True
         view = getattr(o, "_view", None)
         return view is not None and view.base is base and view.creation != "function"
 
     def _base(self, shared: Sequence[Any]) -> Any:
-        """The value whose views are all of ``shared``, if there is one."""
+        """Return the value whose views are all of ``shared``, if there is one."""
         for o in shared:
             view = getattr(o, "_view", None)
             base = o if view is None else view.base
@@ -228,7 +229,8 @@ def _constant(o: Any) -> Output:
 
 
 def repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """The numbers of tensors that stand in ``outs`` before, each with that of the first time."""
+    """Return the numbers of tensors that stand in ``outs`` before, each with that of the first
+    time."""
     first: dict[int, int] = {}
     found = [
         (i, first.setdefault(id(o), i)) for i, o in enumerate(outs) if isinstance(o, torch.Tensor)
@@ -237,15 +239,15 @@ def repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
 
 
 def released(outs: Sequence[FunctionalValue | None]) -> tuple[tuple[int, int], ...]:
-    """The numbers of tensors that a Function has returned in place of others in ``outs``, each with
-    the number of that one."""
+    """Return the numbers of tensors that a Function has returned in place of others in ``outs``,
+    each with the number of that one."""
     numbers = {id(o): i for i, o in enumerate(outs) if o is not None}
     found = [(i, numbers.get(id(o.released_from))) for i, o in enumerate(outs) if o is not None]
     return tuple((i, j) for i, j in found if j is not None)
 
 
 def leaf_of(spec: pytree.TreeSpec, number: int) -> int:
-    """The number of the first leaf of item ``number``."""
+    """Return the number of the first leaf of item ``number``."""
     if spec.is_leaf():
         return 0
     children = spec.children()

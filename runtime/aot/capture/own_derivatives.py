@@ -56,7 +56,7 @@ class Application:
     why: str = NOT_RUN
 
     def ends(self) -> list[fx.Node]:
-        """The nodes that the application is noted by."""
+        """Return the nodes that the application is noted by."""
         known = (n for n in (*self.inputs, *self.gradients) if n is not None)
         return [*known, *self.outputs.values(), *self.cotangents.values()]
 
@@ -74,7 +74,7 @@ def _apply(level: WholeTensorsLevel, cls: FunctionClass, args: tuple[Any, ...]) 
 
 
 def ends_of_used(applications: Sequence[Application], graph: fx.Graph) -> set[fx.Node]:
-    """The ends of the ``applications`` that a result of ``graph`` depends on."""
+    """Return the ends of the ``applications`` that a result of ``graph`` depends on."""
     if not applications:
         return set()
     found: set[fx.Node] = set()
@@ -116,14 +116,14 @@ class Part:
     nodes: tuple[fx.Node, ...]
 
     def reads(self) -> list[fx.Node]:
-        """What a pullback computes before it applies the part."""
+        """Return what a pullback computes before it applies the part."""
         inputs = [n for n in self.application.inputs if n is not None]
         return [*inputs, *self.application.outputs.values(), *self.rest]
 
 
 def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | str:
-    """The backward of ``application`` as a part of the graph, or why there is none. ``places``: the
-    number of each node."""
+    """Return the backward of ``application`` as a part of the graph, or why there is none.
+    ``places``: the number of each node."""
     if application.why:
         return application.refusal(application.why)
     last = max(application.outputs.values(), key=places.__getitem__)
@@ -147,7 +147,7 @@ def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | s
 
 
 def apply(own: OwnDerivative, *values: Any) -> tuple[Any, ...]:
-    """The outputs of a custom Function among ``values``, with its derivative."""
+    """Return the outputs of a custom Function among ``values``, with its derivative."""
     outputs: tuple[Any, ...] = _Own.apply(own, *values)
     return outputs
 
@@ -172,8 +172,8 @@ class OwnDerivative(torch.nn.Module):
     def of(
         cls, part: Part, copied: Callable[[fx.Graph, fx.Node, Any], fx.Node], root: fx.GraphModule
     ) -> OwnDerivative:
-        """The derivative that ``part`` computes. ``copied(graph, n, values)`` writes a call of the
-        joint graph to another graph. ``root``: the module of the joint graph."""
+        """Return the derivative that ``part`` computes. ``copied(graph, n, values)`` writes a call
+        of the joint graph to another graph. ``root``: the module of the joint graph."""
         application = part.application
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}

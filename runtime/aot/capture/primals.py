@@ -65,7 +65,7 @@ class Primals:
         self.versions: list[tuple[torch.Tensor, int]] = []
 
     def enter(self, t: Any, flag: bool, layout: Layout | None = None) -> Any:
-        """A further primal as the program sees it. ``flag``: whether its gradient is wanted.
+        """Return a further primal as the program sees it. ``flag``: whether its gradient is wanted.
         ``layout``: that of ``t``."""
         self.flags.append(flag)
         self.layouts.append(layout)
@@ -138,13 +138,13 @@ class Primals:
                 self.values[i] = self._with_room_for_history(view)
 
     def apart(self, v: FunctionalValue) -> int | None:
-        """The argument with a history of its own, among others of its memory, to
-        which ``v`` belongs."""
+        """Return the argument with a history of its own, among others of its memory, to which ``v``
+        belongs."""
         members = [i for group in self.groups if group.histories for i in group.members]
         return next((i for i in members if self.entered[i]._store is v._store), None)
 
     def from_outside(self, t: torch.Tensor) -> Any:
-        """What the program sees in place of ``t``, which it closes over."""
+        """Return what the program sees in place of ``t``, which it closes over."""
         refuse_opaque(unwrap(t))
         if composed(t) and any(
             isinstance(part, Value) and part._level.number for part in flattened(t)
@@ -160,8 +160,8 @@ class Primals:
             return self._further(plain, flag, fixed=True)
 
     def _made_inside(self, t: Any) -> Any:
-        """A value for ``t``, which the program has made of tensors that it computes. It has no
-        history, as a leaf in eager mode."""
+        """Return a value for ``t``, which the program has made of tensors that it computes. It has
+        no history, as a leaf in eager mode."""
         kind = type(t).__name__
         parts = [
             part if isinstance(part, Value) and part._level.number else self.from_outside(part)
@@ -200,8 +200,8 @@ class Primals:
                 )
 
     def _further(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> Any:
-        """A further primal, after those that there are. ``fixed``: its sizes are
-        constants of the graph."""
+        """Return a further primal, after those that there are. ``fixed``: its sizes are constants
+        of the graph."""
         first = count(self.layouts) + 1
         layout = layout_of(plain)
         traced = [
@@ -233,20 +233,20 @@ class Primals:
         return v if found is None else self.functional.read(found)
 
     def edge(self, v: Any) -> Any:
-        """The history of ``v``, None for a leaf that the program has made."""
+        """Return the history of ``v``, None for a leaf that the program has made."""
         edge = edge_of(v) if isinstance(v, Value) and v._level is self.tape else None
         return None if edge is None or isinstance(edge[0], Leaf) else edge
 
     def is_leaf(self, v: Any) -> bool:
-        """Whether the program has called ``requires_grad_()`` of ``v``."""
+        """Return whether the program has called ``requires_grad_()`` of ``v``."""
         own: Any = getattr(v, "_edge", None)  # `edge_of` raises for a view whose base was written
         return own is not None and own[0].level is self.tape and type(own[0]) is Leaf
 
     # what the program has done to a primal
 
     def record(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
-        """What the program has done to primal ``i``. ``add(value, history)``: makes the new value a
-        result of the graph, and gives the number of its cotangent."""
+        """Return what the program has done to primal ``i``. ``add(value, history)``: makes the new
+        value a result of the graph, and gives the number of its cotangent."""
         v = self.values[i]
         found = self.functional_value(v)
         if found is None or self._follows_another(i):
@@ -341,9 +341,9 @@ class Primals:
         return entered is None or node is not entered[0]
 
     def _hooks_of(self, i: int) -> tuple[Callable[[Any], Any], ...]:
-        """The hooks that the program has registered on primal ``i``. They leave the tape
-        of the trace: a call registers them on the caller's tensor, where the gradient is
-        known as a whole."""
+        """Return the hooks that the program has registered on primal ``i``. They leave the tape of
+        the trace: a call registers them on the caller's tensor, where the gradient is known as a
+        whole."""
         hooks, refused = registered(self.values[i]), False
         if self.edges[i] is not None:
             node, index = self.edges[i]
@@ -359,8 +359,8 @@ class Primals:
         return hooks
 
     def _record_of_replaced(self, i: int, found: FunctionalValue, replaced: Replaced) -> Input:
-        """What the program has done to primal ``i``, which it has given other memory by ``set_``.
-        :class:`.outputs.Computed` says which."""
+        """Return what the program has done to primal ``i``, which it has given other memory by
+        ``set_``. :class:`.outputs.Computed` says which."""
         what = (
             "the program gives an argument other memory by set_(), "
             "but the input has other mutations that we cannot carry out with that"
@@ -400,7 +400,7 @@ class Primals:
         return Input(self.flags[i], counted=replaced.count, written_at=replaced.set_at)
 
     def _changes_of_geometry(self, i: int) -> Chain:
-        """The view ops that the program has applied to primal ``i`` in place."""
+        """Return the view ops that the program has applied to primal ``i`` in place."""
         found = self.functional_value(self.values[i])
         group = self._group(i)
         # how many ops take a member from its base
@@ -408,11 +408,11 @@ class Primals:
         return () if found is None else found._chain[from_base:]
 
     def is_joined(self, i: int) -> bool:
-        """Whether argument ``i`` shares memory with another one."""
+        """Return whether argument ``i`` shares memory with another one."""
         return any(i in group.members for group in self.groups)
 
     def _group(self, i: int) -> Group | None:
-        """The group with a base of which argument ``i`` is a member."""
+        """Return the group with a base of which argument ``i`` is a member."""
         return next(
             (group for group in self.groups if i in group.members and not group.identical), None
         )
@@ -430,6 +430,6 @@ def _refuse_shared_history(i: int, group: Group, memory: Memory) -> None:
 
 
 def _length(size: Sequence[int], stride: Sequence[int]) -> int:
-    """How many elements of memory lie between the first and the last one of a
-    tensor, both included."""
+    """Return how many elements of memory lie between the first and the last one of a tensor, both
+    included."""
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))

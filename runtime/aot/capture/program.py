@@ -73,8 +73,9 @@ class Reach:
         return cls(nodes, outputs)
 
     def asking(self) -> dict[str, set[frozenset[int]]]:
-        """The nodes that ask which of their cotangents are there, by name: those of several outputs
-        with hooks, and custom Functions that take None. For each the numbers of its outputs."""
+        """Return the nodes that ask which of their cotangents are there, by name: those of several
+        outputs with hooks, and custom Functions that take None. For each the numbers of its
+        outputs."""
         found: dict[str, set[frozenset[int]]] = {}
         arrived: dict[Node, set[int]] = {}
         for (node, _), bits in self.outputs.items():
@@ -157,7 +158,7 @@ class Program:
         self.tape = self.primals.tape
 
     def results(self, traced: Sequence[Any]) -> list[Any]:
-        """The results of the graph, as traced values."""
+        """Return the results of the graph, as traced values."""
         primals, functional = self.primals, self.functional
         for t, flag, layout in zip(
             rebuilt(self.given, traced), self.differentiate, self.given, strict=True
@@ -226,7 +227,8 @@ class Program:
     # results
 
     def _results_of(self, outs: list[Any]) -> tuple[list[Any], list[Any]]:
-        """The results of the forward pass, and for each that has a history (edge, cotangent)."""
+        """Return the results of the forward pass, and for each that has a history (edge,
+        cotangent)."""
         primals = self.primals
         results: list[Any] = []
         roots: list[Any] = []
@@ -265,7 +267,8 @@ class Program:
         return results, roots
 
     def _tangent(self, like: Any) -> Any:
-        """A value for the cotangent of ``like``: a placeholder, or what consists of several."""
+        """Return a value for the cotangent of ``like``: a placeholder, or what consists of
+        several."""
         if composed(like) and not like.is_contiguous():  # a call makes a cotangent contiguous
             like = like.contiguous()
         layout = layout_of(like, self.trace.abstraction is not None)
@@ -322,7 +325,7 @@ class Program:
     def _written_since(
         self, before: Sequence[tuple[int, int]], returned: Sequence[FunctionalValue]
     ) -> tuple[int, ...]:
-        """The primals that the backward pass writes to."""
+        """Return the primals that the backward pass writes to."""
         entered = self.primals.entered
         after = self._writes(returned)
         n = len(entered)
@@ -344,8 +347,8 @@ class Program:
         return changed
 
     def _why_once(self, outs: Sequence[Any]) -> str:
-        """Why the program can be differentiated only once, or nothing. The calls of the graph are
-        told how they are differentiated."""
+        """Return why the program can be differentiated only once, or nothing. The calls of the
+        graph are told how they are differentiated."""
         for n, derivative in self.tape.derivatives.items():
             n.meta[DERIVATIVE] = derivative
         unseen = self.tape.unseen | {
@@ -369,7 +372,7 @@ class Program:
         return why
 
     def _behind(self, values: Iterable[Any]) -> set[Any]:
-        """The nodes of the histories of ``values``. A leaf has none."""
+        """Return the nodes of the histories of ``values``. A leaf has none."""
         seen: set[Any] = set()
         stack = [edge[0] for edge in map(self.primals.edge, values) if edge is not None]
         while stack:

@@ -59,7 +59,7 @@ class Pullback:
     def module(
         self, joint: fx.GraphModule, inputs: Sequence[fx.Node], gradients: Sequence[Any]
     ) -> fx.GraphModule:
-        """The graph that computes ``gradients`` from ``inputs``."""
+        """Return the graph that computes ``gradients`` from ``inputs``."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         rules: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
 
 
 def _attributes(joint: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
-    """What ``graph`` reads of the module of the joint graph."""
+    """Return what ``graph`` reads of the module of the joint graph."""
     names = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
     return {name: getattr(joint, name) for name in names if hasattr(joint, name)}
 
@@ -171,7 +171,7 @@ class _Search:
         return ""
 
     def _without_cotangents(self) -> str:
-        """Why an output of a custom Function has no derivative, or nothing."""
+        """Return why an output of a custom Function has no derivative, or nothing."""
         for application in self.parts:
             for i, n in application.outputs.items():
                 if n in self.found and i not in application.cotangents and self._used(n):
@@ -181,7 +181,7 @@ class _Search:
         return ""
 
     def _used(self, n: fx.Node) -> bool:
-        """Whether a call of the pullback takes ``n``."""
+        """Return whether a call of the pullback takes ``n``."""
         return any(u in self.found for u in n.users)
 
     def _draw(self, n: fx.Node) -> str:
@@ -232,8 +232,8 @@ def pullback_of(
 
 
 def _read(n: fx.Node) -> Sequence[fx.Node]:
-    """The values that decide ``n``. In training a batch norm reads its running statistics only to
-    give their new values."""
+    """Return the values that decide ``n``. In training a batch norm reads its running statistics
+    only to give their new values."""
     source = n.args[0] if n.target is operator.getitem else n
     if not isinstance(source, fx.Node) or source.target is not _BATCH_NORM or not source.args[5]:
         return n.all_input_nodes
@@ -244,7 +244,7 @@ def _read(n: fx.Node) -> Sequence[fx.Node]:
 
 
 def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
-    """The values that may have a derivative with respect to a primal."""
+    """Return the values that may have a derivative with respect to a primal."""
     found: set[fx.Node] = set()
     for n in graph.nodes:
         value = n.meta.get("val")
@@ -263,8 +263,8 @@ def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
 
 
 def _changed_unseen(graph: fx.Graph) -> dict[fx.Node, str]:
-    """The values whose histories do not say how they were computed, each with the reason: what is
-    read of a tensor after a write that autograd does not see."""
+    """Return the values whose histories do not say how they were computed, each with the reason:
+    what is read of a tensor after a write that autograd does not see."""
     found: dict[fx.Node, str] = {}
     for n in graph.nodes:
         value = n.meta.get("val")
@@ -284,9 +284,9 @@ def _draws(n: fx.Node) -> bool:
 
 
 def _without_derivative(n: fx.Node) -> bool:
-    """Whether the elements of the arguments have no gradient by a call: a factory, a comparison, a
-    draw that shapes alone decide. Or whether ``n`` is a result of a call that has none, such as the
-    noise of a ``rrelu``."""
+    """Return whether the elements of the arguments have no gradient by a call: a factory, a
+    comparison, a draw that shapes alone decide. Or whether ``n`` is a result of a call that has
+    none, such as the noise of a ``rrelu``."""
     source: Any = n.args[0] if n.target is operator.getitem else n
     record = op_of(source.target).record if isinstance(source.target, OpOverload) else None
     if record is None:

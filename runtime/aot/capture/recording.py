@@ -134,7 +134,7 @@ class Recording:
         return self._entered(t, constant)
 
     def _entered(self, t: Any, v: Any) -> Any:
-        """The value of the tape for ``t``, for which ``v`` stands at the trace."""
+        """Return the value of the tape for ``t``, for which ``v`` stands at the trace."""
         if v.dtype not in DIFFERENTIABLE:
             return v
         if not t.requires_grad:

@@ -36,7 +36,7 @@ _set_class = object.__dict__["__class__"].__set__
 
 
 def _whole(v: Any) -> Any:
-    """The tensor that consists of traced values, for which ``v`` stands."""
+    """Return the tensor that consists of traced values, for which ``v`` stands."""
     while type(v) in VALUES:
         v = v._inner
     return v
@@ -129,7 +129,7 @@ class _Flagged:
 
 
 def registered(v: Any) -> tuple[hooks.Hook, ...]:
-    """The hooks that the program has registered on ``v``, an argument without part in a
+    """Return the hooks that the program has registered on ``v``, an argument without part in a
     history of the program."""
     return tuple(v._registered.values()) if isinstance(v, _Flagged) else ()
 

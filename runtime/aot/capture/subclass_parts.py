@@ -34,7 +34,7 @@ _NO_HANDLERS: tuple[Any, ...] = (
 
 
 def composed(t: object) -> bool:
-    """Whether ``t`` is a tensor that consists of others, and no value of a level."""
+    """Return whether ``t`` is a tensor that consists of others, and no value of a level."""
     kind = type(t)
     return (
         kind not in _PLAIN
@@ -177,7 +177,7 @@ class Layout:
         )
 
     def rebuilt(self, tensors: Iterator[Any]) -> Any:
-        """The tensor that consists of the next of ``tensors``."""
+        """Return the tensor that consists of the next of ``tensors``."""
         parts = [next(tensors) if part is None else part.rebuilt(tensors) for part in self.parts]
         size = torch.Size([n if isinstance(n, int) else parts[n[0]].shape[n[1]] for n in self.size])
         stride: Any = self.stride
@@ -197,9 +197,9 @@ class Layout:
 
 
 def layout_of(t: Any, sized: bool = False) -> Layout | None:
-    """The layout of ``t``; None if it does not consist of other tensors. ``sized``: another tensor
-    of this layout may have other sizes. A size is then that of a part if there is one with this
-    number, and else a number."""
+    """Return the layout of ``t``; None if it does not consist of other tensors. ``sized``: another
+    tensor of this layout may have other sizes. A size is then that of a part if there is one with
+    this number, and else a number."""
     if not composed(t):
         return None
     if t.is_nested:
@@ -278,8 +278,8 @@ def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int 
 
 
 def _same_number(a: Any, b: Any) -> bool:
-    """Whether two sizes are the same for all arguments: numbers, or expressions of
-    the same symbols."""
+    """Return whether two sizes are the same for all arguments: numbers, or expressions of the same
+    symbols."""
     if isinstance(a, int) or isinstance(b, int):
         return isinstance(a, int) and isinstance(b, int) and a == b
     return bool(a.node.expr == b.node.expr)
@@ -325,13 +325,13 @@ class Layouts:
 
 
 def count(layouts: Sequence[Layout | None]) -> int:
-    """How many plain tensors (or other values) the graph has for values of these layouts."""
+    """Return how many plain tensors (or other values) the graph has for values of these layouts."""
     return sum(1 if layout is None else layout.n for layout in layouts)
 
 
 def numbers(layouts: Sequence[Layout | None], wanted: Sequence[int]) -> list[int]:
-    """The numbers in a graph of the plain tensors of values ``wanted``, given the
-    layouts of all values."""
+    """Return the numbers in a graph of the plain tensors of values ``wanted``, given the layouts of
+    all values."""
     starts = [0]
     for layout in layouts:
         starts.append(starts[-1] + count((layout,)))
@@ -339,14 +339,14 @@ def numbers(layouts: Sequence[Layout | None], wanted: Sequence[int]) -> list[int
 
 
 def rebuilt(layouts: Sequence[Layout | None], tensors: Sequence[Any]) -> list[Any]:
-    """The values of these layouts that ``tensors`` are the parts of."""
+    """Return the values of these layouts that ``tensors`` are the parts of."""
     left = iter(tensors)
     return [next(left) if layout is None else layout.rebuilt(left) for layout in layouts]
 
 
 def names_of_parts(layout: Layout | None) -> list[str]:
-    """What to write after the name of a value for each of its parts: ``.a``, ``.a.b``; nothing
-    for a plain tensor."""
+    """Return what to write after the name of a value for each of its parts: ``.a``, ``.a.b``;
+    nothing for a plain tensor."""
     if layout is None:
         return [""]
     return [

@@ -23,14 +23,14 @@ def is_marked(n: fx.Node) -> bool:
 
 
 def marked(graph: fx.Graph) -> list[fx.Node]:
-    """The placeholders that are marked as tangents."""
+    """Return the placeholders that are marked as tangents."""
     return [n for n in graph.nodes if n.op == "placeholder" and is_marked(n)]
 
 
 def primals_and_tangents(
     module: fx.GraphModule, joint_inputs: Any = None
 ) -> tuple[list[fx.Node], list[fx.Node]]:
-    """The placeholders of a joint graph in two lists.
+    """Return the placeholders of a joint graph in two lists.
 
     A graph of ours carries marks. A graph from elsewhere is a function of ``(primals, tangents)``:
     ``joint_inputs`` or the signature of the module says how many there are of each, or its tangents

@@ -119,7 +119,8 @@ class _Agenda:
         heapq.heappush(free, (self._lifetimes.free_after(n), number, n))
 
     def take(self) -> list[fx.Node]:
-        """The farthest calls of one key, and the nearer ones that cost no memory beside them."""
+        """Return the farthest calls of one key, and the nearer ones that cost no memory beside
+        them."""
         farthest: list[fx.Node] = []
         while not farthest:
             distance, _, key = heapq.heappop(self._farthest)
@@ -145,8 +146,8 @@ class _Lifetimes:
         self._last_uses: dict[fx.Node, list[tuple[int, fx.Node]]] = {}
 
     def free_after(self, n: fx.Node) -> int:
-        """The place behind which ``n`` needs no more memory than at its own: its arguments are
-        there, and it frees one that is as large as its result."""
+        """Return the place behind which ``n`` needs no more memory than at its own: its arguments
+        are there, and it frees one that is as large as its result."""
         size = n.meta["val"].nbytes
         arguments = n.all_input_nodes
         freed = [a for a in arguments if fresh(a) and static(a) and a.meta["val"].nbytes >= size]
@@ -156,7 +157,7 @@ class _Lifetimes:
         return max(ends, *(self._place.get(a, -1) for a in arguments))
 
     def _last_use_beside(self, n: fx.Node, a: fx.Node) -> int:
-        """The place of the last use of ``a`` by another call than ``n``."""
+        """Return the place of the last use of ``a`` by another call than ``n``."""
         if a not in self._last_uses:  # two: a tensor may have thousands of uses, and each asks
             self._last_uses[a] = heapq.nlargest(2, ((self._end(u), u) for u in a.users))
         return next((end for end, u in self._last_uses[a] if u is not n), -1)
@@ -166,7 +167,7 @@ class _Lifetimes:
 
 
 def _key(n: fx.Node) -> Hashable | None:
-    """What the calls of a batch have in common; None for a call that is in none."""
+    """Return what the calls of a batch have in common; None for a call that is in none."""
     func: Any = n.target
     if type(func) is not OpOverload or not _has_forms(func) or not on_cpu(n):
         return None
@@ -190,8 +191,8 @@ def _key(n: fx.Node) -> Hashable | None:
 
 
 def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
-    """How a batch with the call ``n`` takes each argument. ``once``: its second operand is one
-    tensor for all calls."""
+    """Return how a batch with the call ``n`` takes each argument. ``once``: its second operand is
+    one tensor for all calls."""
     func: Any = n.target
     ways = []
     for i, kind in enumerate(_kinds(func)):
@@ -222,7 +223,8 @@ def _constant(a: Any) -> Hashable:
 
 
 def _within(group: Sequence[fx.Node]) -> list[fx.Node]:
-    """The calls of ``group`` with the smallest results, which all may live at the same time."""
+    """Return the calls of ``group`` with the smallest results, which all may live at the same
+    time."""
     found, total = [], 0
     for n in sorted(group, key=lambda n: n.meta["val"].numel()):
         total += n.meta["val"].nbytes
@@ -255,8 +257,8 @@ def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
 
 
 def _common(n: fx.Node) -> tuple[Hashable, ...]:
-    """The tensor without dimensions that is the second operand, if there is one: calls with the
-    same one take it once."""
+    """Return the tensor without dimensions that is the second operand, if there is one: calls with
+    the same one take it once."""
     second: Any = n.args[1] if len(n.args) > 1 else None
     if static(second) and second.meta["val"].dim() == 0 and n.meta["val"].dim():
         return (second,)
@@ -264,7 +266,8 @@ def _common(n: fx.Node) -> tuple[Hashable, ...]:
 
 
 def _conflict(group: Sequence[fx.Node], known: dict[fx.Node, frozenset[fx.Node]]) -> bool:
-    """Whether a call writes to what another one reads or writes. ``known``: see :func:`_memory`."""
+    """Return whether a call writes to what another one reads or writes. ``known``: see
+    :func:`_memory`."""
     reads = [
         frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes)) for n in group
     ]
@@ -278,7 +281,7 @@ def _conflict(group: Sequence[fx.Node], known: dict[fx.Node, frozenset[fx.Node]]
 
 
 def _memory(n: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[fx.Node]:
-    """The values of whose memory ``n`` may be. ``known``: those of other nodes.
+    """Return the values of whose memory ``n`` may be. ``known``: those of other nodes.
 
     A loop, because a program may write to one tensor thousands of times in a row.
     """
@@ -297,7 +300,8 @@ def _memory(n: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[f
 
 
 def _may_show(n: fx.Node) -> Sequence[fx.Node]:
-    """The arguments whose memory the result of ``n`` may show. Empty: it has memory of its own."""
+    """Return the arguments whose memory the result of ``n`` may show. Empty: it has memory of its
+    own."""
     if n.op != "call_function" or not may_alias(n):
         return ()
     func: Any = n.target
@@ -361,7 +365,7 @@ def _common_form(first: fx.Node) -> Form | None:
 
 @cache
 def _has_forms(func: OpOverload) -> bool:
-    """Whether there is a ``_foreach`` op that makes several calls of ``func``."""
+    """Return whether there is a ``_foreach`` op that makes several calls of ``func``."""
     several = hasattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
     return (
         several
@@ -372,8 +376,8 @@ def _has_forms(func: OpOverload) -> bool:
 
 @cache
 def form(func: Any, ways: tuple[str, ...]) -> Form | None:
-    """The form of the pointwise op ``func`` that takes its arguments in these ways. None if there
-    is none. Of a sum there may be one without ``alpha``, which then is one."""
+    """Return the form of the pointwise op ``func`` that takes its arguments in these ways. None if
+    there is none. Of a sum there may be one without ``alpha``, which then is one."""
     if type(func) is not OpOverload or not _has_forms(func) or ways[:1] != (LIST,):
         return None
     packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
@@ -387,7 +391,7 @@ def form(func: Any, ways: tuple[str, ...]) -> Form | None:
 
 
 def _is_in_place(func: OpOverload) -> bool:
-    """Whether ``func`` is the in-place form of a pointwise op."""
+    """Return whether ``func`` is the in-place form of a pointwise op."""
     name = func._schema.name.split("::")[1]
     packet = getattr(aten, name[:-1], None) if name.endswith("_") else None
     return packet is not None and in_place(getattr(packet, func._overloadname, None)) is func

@@ -33,7 +33,7 @@ def make_boxed_func(f: Callable[..., Any]) -> Boxed:
 
 
 def make_boxed_compiler(compiler: Compiler) -> Compiler:
-    """A compiler whose results are called boxed."""
+    """Return a compiler whose results are called boxed."""
 
     def compile_boxed(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         return make_boxed_func(compiler(module, inputs))
@@ -42,7 +42,7 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
 
 
 def as_boxed(f: Callable[..., Any]) -> Boxed:
-    """What a compiler returned, as a boxed function."""
+    """Return what a compiler returned, as a boxed function."""
     if not callable(f):
         raise TypeError(
             f"a compiler returned {f!r}. It takes a GraphModule and example inputs, "
@@ -52,8 +52,8 @@ def as_boxed(f: Callable[..., Any]) -> Boxed:
 
 
 def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
-    """The compiler that runs the graph as it is, one call after the other. The code for it is
-    generated at the second call, or at once if the graph may write to arguments of the caller,
+    """Return the compiler that runs the graph as it is, one call after the other. The code for it
+    is generated at the second call, or at once if the graph may write to arguments of the caller,
     which a :class:`.placing.Destination` says."""
     if not replayable(module):
         return make_boxed_func(complete(module).forward)
@@ -61,5 +61,6 @@ def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
 
 
 def examples(module: fx.GraphModule) -> list[Any]:
-    """The values that the inputs of ``module`` had in the trace, as a compiler takes them."""
+    """Return the values that the inputs of ``module`` had in the trace, as a compiler takes
+    them."""
     return [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]

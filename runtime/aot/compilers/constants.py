@@ -133,7 +133,7 @@ def _is_float_arithmetic(n: fx.Node) -> bool:
 
 
 def _number(a: Any) -> float | None:
-    """The number that all elements of ``a`` are, if they are one."""
+    """Return the number that all elements of ``a`` are, if they are one."""
     if isinstance(a, torch.Tensor):
         if a.dtype not in _WIDE or not a.numel():
             return None

@@ -27,8 +27,8 @@ _MODEL = "model"
 
 
 def get_aot_compilation_context() -> tuple[list[str], str, int]:
-    """The graph that is being compiled on this thread, the name of the model, and the
-    number of the graph.
+    """Return the graph that is being compiled on this thread, the name of the model, and the number
+    of the graph.
 
     >>> get_aot_compilation_context()[0]
     []
@@ -37,8 +37,8 @@ def get_aot_compilation_context() -> tuple[list[str], str, int]:
 
 
 def get_aot_graph_name() -> str:
-    """A name for the graph that is being compiled, another one for each: ``model__0_forward_0``,
-    ``model__0_backward_1``, …"""
+    """Return a name for the graph that is being compiled, another one for each:
+    ``model__0_forward_0``, ``model__0_backward_1``, …"""
     return f"{_MODEL}__{'_'.join(_NOW.names)}_{_NOW.compiled}"
 
 
@@ -46,15 +46,15 @@ get_graph_being_compiled = get_aot_graph_name
 
 
 def next_number() -> int:
-    """The number of the next program."""
+    """Return the number of the next program."""
     return next(_programs)
 
 
 def named_compilers(
     forward: Compiler, backward: Compiler, inference: Compiler
 ) -> tuple[Compiler, Compiler, Compiler]:
-    """The compilers of one program. While one runs, the functions above say which
-    graph it compiles."""
+    """Return the compilers of one program. While one runs, the functions above say which graph it
+    compiles."""
     number = next_number()
 
     def named(compiler: Compiler, kind: str) -> Compiler:

@@ -50,8 +50,8 @@ _REASONS = {
 def inductor(
     module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOLATED, limit: float = 600.0
 ) -> Boxed:
-    """The compiler that makes kernels of a graph by ``torch._inductor``. On the CPU it needs a C++
-    compiler, and takes seconds.
+    """Return the compiler that makes kernels of a graph by ``torch._inductor``. On the CPU it needs
+    a C++ compiler, and takes seconds.
 
     A function on the CPU, a module, and a jitted function for which Inductor has a minute:
 
@@ -101,7 +101,7 @@ def inductor(
 def _compiled(
     module: fx.GraphModule, inputs: list[Any], given: Sequence[int], limit: float | None
 ) -> tuple[Callable[[list[Any]], Any], dict[int, int]]:
-    """The code, and to which arguments it writes, see
+    """Return the code, and to which arguments it writes, see
     :func:`.inductor_graphs.write_at_the_end`. ``limit``: seconds for a trial in another process, or
     None."""
     if not isinstance(module.graph.output_node().args[0], (list, tuple)):
@@ -135,8 +135,8 @@ def _compiled(
 
 
 def _with_known_sizes(x: Any) -> Any:
-    """A symbol or an abstract tensor, whose sizes are plain numbers where the guards leave one
-    value: as another process has them."""
+    """Return a symbol or an abstract tensor, whose sizes are plain numbers where the guards leave
+    one value: as another process has them."""
     if not isinstance(x, torch.Tensor) or not any(
         isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride(), x.storage_offset())
     ):

@@ -34,7 +34,8 @@ _LIBRARY = torch.library.Library("runtime", "FRAGMENT")
 
 
 def _schema(func: Any, *more: str) -> str:
-    """The parameters and results of an op, with ``more`` parameters, as a library reads them."""
+    """Return the parameters and results of an op, with ``more`` parameters, as a library reads
+    them."""
     types = [
         (str(a.type).replace("List[int]", "int[]").replace("Optional[Tensor]", "Tensor?"), a.name)
         for a in func._schema.arguments
@@ -145,7 +146,7 @@ def _is_number(n: Any) -> bool:
 
 
 def numbers_of(module: fx.GraphModule) -> list[int]:
-    """Which results of ``module`` are numbers that it has read of tensors."""
+    """Return which results of ``module`` are numbers that it has read of tensors."""
     results: Any = module.graph.output_node().args[0]
     return [i for i, r in enumerate(results) if _is_number(r)]
 
@@ -216,5 +217,5 @@ def write_at_the_end(graph: fx.Graph, wanted: Sequence[Destination]) -> dict[int
 
 
 def _is_lazy(n: fx.Node) -> bool:
-    """Whether the elements are those of the memory conjugated or negated."""
+    """Return whether the elements are those of the memory conjugated or negated."""
     return bool(n.meta["val"].is_conj() or n.meta["val"].is_neg())

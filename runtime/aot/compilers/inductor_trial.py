@@ -98,7 +98,7 @@ class _Process:
         return answer
 
     def _end(self) -> str:
-        """How the process has ended."""
+        """Return how the process has ended."""
         try:
             code = self._process.wait(GRACE)
         except subprocess.TimeoutExpired:

@@ -55,8 +55,8 @@ def _pays(n: fx.Node, pieces: Sequence[Any]) -> bool:
 
 
 def _are_near(n: fx.Node, pieces: Sequence[fx.Node]) -> bool:
-    """Whether what is computed between two pieces is no larger than ``n``. For so long the rest
-    of ``n`` is memory that is not used yet, and a copy of all pieces is what it saves: so the
+    """Return whether what is computed between two pieces is no larger than ``n``. For so long the
+    rest of ``n`` is memory that is not used yet, and a copy of all pieces is what it saves: so the
     peak does not rise."""
     size, node = 0, pieces[0].next
     while node is not n:
@@ -81,8 +81,8 @@ def _bytes_of(n: fx.Node) -> int:
 
 
 def _fits(piece: Any, whole: fx.Node) -> bool:
-    """Whether ``piece`` is computed for this concatenation alone, and a copy of it
-    has the same bits."""
+    """Return whether ``piece`` is computed for this concatenation alone, and a copy of it has the
+    same bits."""
     if not static(piece) or piece.op != "call_function" or len(piece.users) > 1:
         return False
     mine, its = piece.meta["val"], whole.meta["val"]
@@ -200,7 +200,7 @@ def _images(x: Any) -> bool:
 
 
 def pays(x: torch.Tensor, window: Sequence[int], stride: Sequence[int] = ()) -> bool:
-    """Whether it takes less time to transpose images ``x`` than that saves."""
+    """Return whether it takes less time to transpose images ``x`` than that saves."""
     if x.shape[1] < _CHANNELS or min(x.shape[2:]) == 1 or not x.is_contiguous():
         return False
     elements = x.numel()

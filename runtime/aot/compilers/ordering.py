@@ -20,12 +20,13 @@ NUMBERS_OF_PYTHON = (int, float, torch.SymInt, torch.SymFloat)
 
 
 def movable(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes between the placeholders and the output."""
+    """Return the nodes between the placeholders and the output."""
     return [n for n in graph.nodes if n.op not in ("placeholder", "output")]
 
 
 def successors(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """The calls that must come after each: its users, and for a draw or an effect the next one."""
+    """Return the calls that must come after each: its users, and for a draw or an effect the next
+    one."""
     known = set(nodes)
     after = {n: [u for u in n.users if u in known] for n in nodes}
     ordered = [n for n in nodes if n.op == "call_function" and _ordered(n)]

@@ -22,8 +22,8 @@ _KNOWN = "static"
 
 @cache
 def in_place(func: Any) -> Callable[..., Any] | None:
-    """The op that writes the result of the pointwise op ``func`` over its first argument: ``add_``
-    for ``add``. None if there is none."""
+    """Return the op that writes the result of the pointwise op ``func`` over its first argument:
+    ``add_`` for ``add``. None if there is none."""
     if not _deterministic(func) and func not in SETS:
         return None
     found = getattr(
@@ -39,8 +39,8 @@ def in_place(func: Any) -> Callable[..., Any] | None:
 
 @cache
 def with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
-    """The overload that writes the result of the pointwise op ``func`` to a given tensor, and the
-    name of that argument."""
+    """Return the overload that writes the result of the pointwise op ``func`` to a given tensor,
+    and the name of that argument."""
     if not _deterministic(func):
         return None
     given = _parameters(func._schema.arguments)
@@ -68,8 +68,8 @@ def calls_of(graph: fx.Graph) -> list[fx.Node]:
 
 
 def static(n: Any) -> bool:
-    """Whether ``n`` is a strided tensor whose sizes, strides and offset are known, none
-    of them a symbol."""
+    """Return whether ``n`` is a strided tensor whose sizes, strides and offset are known, none of
+    them a symbol."""
     if not isinstance(n, fx.Node):
         return False
     value = n.meta.get("val")
@@ -87,7 +87,7 @@ def _plain(value: torch.Tensor) -> bool:
 
 
 def on_cpu(n: fx.Node) -> bool:
-    """Whether ``n`` is such a tensor on the CPU."""
+    """Return whether ``n`` is such a tensor on the CPU."""
     # `is_cpu` of an abstract tensor is a call of an op
     return static(n) and n.meta["val"].device.type == "cpu"
 
@@ -98,5 +98,5 @@ def kind(n: Any) -> Any:
 
 
 def same_layout(a: fx.Node, b: fx.Node) -> bool:
-    """Whether two static tensors have the same sizes, dtype, device and strides."""
+    """Return whether two static tensors have the same sizes, dtype, device and strides."""
     return bool(kind(a) == kind(b) and a.meta["val"].stride() == b.meta["val"].stride())

@@ -42,8 +42,8 @@ _EXACT = 1 << 24  # integers up to here are numbers of float32
 def rewritten(
     graph: fx.Graph, destinations: Sequence[Destination] = ()
 ) -> tuple[fx.Graph, Mapping[int, int]]:
-    """A copy of ``graph`` with every rewrite of this module, and what
-    :func:`.placing.place` says of it.
+    """Return a copy of ``graph`` with every rewrite of this module, and what :func:`.placing.place`
+    says of it.
 
     A graph that writes to a value of its own, as for a write through ``unfold``, gets those alone
     that look at single calls. For the others a value is the same at any time.

@@ -40,9 +40,9 @@ class Destination:
 
 
 def destinations(joint: Joint) -> tuple[Destination, ...]:
-    """The written inputs of a program without a backward that may be written while its graph
-    runs: plain tensors which share memory with no other argument, keep their geometry and
-    count the write."""
+    """Return the written inputs of a program without a backward that may be written while its graph
+    runs: plain tensors which share memory with no other argument, keep their geometry and count the
+    write."""
     if joint.layouts is not None:
         return ()
     shared = {i for group in joint.groups for i in group.members}
@@ -114,8 +114,8 @@ def _placeable(target: fx.Node) -> bool:
 def _calls_into(
     target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[fx.Node, int]
 ) -> list[fx.Node]:
-    """The calls that may write to ``target``, the last one first: ``new``, what it is computed from
-    if nothing else needs that, and so on."""
+    """Return the calls that may write to ``target``, the last one first: ``new``, what it is
+    computed from if nothing else needs that, and so on."""
     given = shown(target)
     reads = [order[u] for n in given for u in n.users]  # by the output too, which is the last node
     last_read = max(reads, default=-1)
@@ -148,8 +148,8 @@ def _is_spent(
 
 
 def _takes(n: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
-    """Whether the call ``n`` may have ``target`` as its result. It may read ``target`` itself, as
-    each element is read before it is written, and no view of it."""
+    """Return whether the call ``n`` may have ``target`` as its result. It may read ``target``
+    itself, as each element is read before it is written, and no view of it."""
     if (
         n.op != "call_function"
         or not static(n)

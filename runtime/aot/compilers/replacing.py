@@ -35,18 +35,18 @@ def shown(n: fx.Node) -> list[fx.Node]:
 
 
 def is_result(n: fx.Node) -> bool:
-    """Whether a result of the graph is ``n``."""
+    """Return whether a result of the graph is ``n``."""
     return n.graph.output_node() in n.users
 
 
 def returned(n: fx.Node) -> bool:
-    """Whether a result of the graph is ``n``, or may share memory with it. For one value:
+    """Return whether a result of the graph is ``n``, or may share memory with it. For one value:
     :class:`Returned` answers for all values of a graph in one walk."""
     return any(map(is_result, shown(n)))
 
 
 def results_in(n: fx.Node) -> list[fx.Node]:
-    """The results of the graph that may share memory with ``n``, one by one."""
+    """Return the results of the graph that may share memory with ``n``, one by one."""
     views = set(shown(n))
     results: Any = n.graph.output_node().args[0]
     return [r for r in results if r in views] if isinstance(results, (list, tuple)) else list(views)
@@ -178,7 +178,7 @@ def _pure(n: fx.Node) -> bool:
 
 
 def _key(a: Any) -> Hashable:
-    """What tells an argument from others. A node has a name of its own."""
+    """Return what tells an argument from others. A node has a name of its own."""
     if isinstance(a, (list, tuple)):
         return tuple(map(_key, a))
     return (id(a), torch.Tensor) if isinstance(a, torch.Tensor) else (type(a), repr(a))

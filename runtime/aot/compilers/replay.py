@@ -32,7 +32,7 @@ _READ = torch.ops.aten._local_scalar_dense.default
 
 
 def replayable(module: fx.GraphModule) -> bool:
-    """Whether :func:`as_python` can run ``module``: its graph has calls of functions and
+    """Return whether :func:`as_python` can run ``module``: its graph has calls of functions and
     attributes alone."""
     graph = module.graph
     return type(graph._codegen) is fx.graph.CodeGen and not any(
@@ -41,7 +41,7 @@ def replayable(module: fx.GraphModule) -> bool:
 
 
 def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """The boxed function that runs ``module``'s graph, below torch's autograd.
+    """Return the boxed function that runs ``module``'s graph, below torch's autograd.
 
     ``placed``, an attribute of the function: the numbers of the arguments that it writes new values
     to, and by how much their versions are behind then. See :mod:`.placing`. ``writes``: for each of
@@ -155,13 +155,13 @@ def _written(n: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[int]:
 
 
 def _named(n: fx.Node) -> str:
-    """How the name of the function begins that makes the call ``n``."""
+    """Return how the name of the function begins that makes the call ``n``."""
     func: Any = n.target
     return f"{func._schema.name.split('::')[1]}_" if isinstance(func, OpOverload) else "call_"
 
 
 def _items(n: fx.Node) -> dict[int, fx.Node]:
-    """The nodes that are the items of ``n``, by number, if nothing else uses ``n``."""
+    """Return the nodes that are the items of ``n``, by number, if nothing else uses ``n``."""
     items: dict[int, fx.Node] = {}
     for user in n.users:
         i: Any = user.args[1] if user.target is operator.getitem else None
@@ -205,7 +205,7 @@ class _Source:
 
 
 def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """What runs the call ``n`` with the least on the way, and with which arguments: torch's
+    """Return what runs the call ``n`` with the least on the way, and with which arguments: torch's
     Python binding, which reads a number sooner than a list of one, the overload's kernel, or the
     target as it is."""
     func = n.target
@@ -233,8 +233,8 @@ _SHORTEST: dict[Hashable, tuple[Callable[..., Any], bool]] = {}
 def _binding(
     func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], value: Any
 ) -> tuple[Callable[..., Any], bool]:
-    """What makes the call with the least on the way, and whether it takes a number
-    for a list of one."""
+    """Return what makes the call with the least on the way, and whether it takes a number for a
+    list of one."""
     name = func._schema.name.split("::")[1]
     for namespace in _NAMESPACES:
         found: Any = getattr(namespace, name, None)
@@ -253,7 +253,7 @@ def _shortened(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _pattern(a: Any) -> Any:
-    """What a binding knows arguments by: their types. A tensor without dimensions may be
+    """Return what a binding knows arguments by: their types. A tensor without dimensions may be
     taken for a number."""
     if isinstance(a, torch.Tensor):
         return (torch.Tensor, a.dtype, a.requires_grad) if a.dim() == 0 else torch.Tensor

@@ -50,7 +50,7 @@ class Staged:
         return run_graph(module, args)
 
     def _generated(self) -> Run:
-        """The generated function. One thread makes it, and others wait."""
+        """Return the generated function. One thread makes it, and others wait."""
         with self._lock:
             if self._module is not None:
                 with without_autocast(), without_collection():
@@ -63,8 +63,8 @@ class Staged:
 
 
 def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
-    """The results of ``module``'s graph, node by node. ``args`` is emptied, and each value freed
-    after its last use."""
+    """Return the results of ``module``'s graph, node by node. ``args`` is emptied, and each value
+    freed after its last use."""
     nodes = module.graph.nodes
     last_use: dict[fx.Node, fx.Node] = {}
     for n in nodes:

@@ -50,7 +50,7 @@ def sums(graph: fx.Graph) -> None:
 
 
 def _is_sum(n: fx.Node) -> bool:
-    """Whether ``n`` adds the rows of a small matrix that nothing else uses."""
+    """Return whether ``n`` adds the rows of a small matrix that nothing else uses."""
     if (
         n.op != "call_function"
         or n.target is not aten.sum.dim_IntList
@@ -78,13 +78,13 @@ def _is_sum(n: fx.Node) -> bool:
 
 
 def _matrix(n: fx.Node) -> Any:
-    """The abstract value of what the call ``n`` adds up."""
+    """Return the abstract value of what the call ``n`` adds up."""
     source: Any = n.args[0]
     return source.meta["val"]
 
 
 def _parts(group: Sequence[fx.Node]) -> list[list[fx.Node]]:
-    """The sums that follow one another, as many as a stack may have."""
+    """Return the sums that follow one another, as many as a stack may have."""
     each = max(_FEWEST, _BYTES // max(1, _matrix(group[0]).nbytes))
     return [list(group[i : i + each]) for i in range(0, len(group), each)]
 

@@ -40,8 +40,8 @@ _OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")
 
 
 def request(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> tuple[bytes, bytes]:
-    """The messages that ask for a trial. They have facts about tensors, and of
-    constants the elements."""
+    """Return the messages that ask for a trial. They have facts about tensors, and of constants the
+    elements."""
     from torch.fx._graph_pickler import Options
 
     names = {
@@ -57,7 +57,7 @@ def request(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> tuple
 
 
 def cause(error: BaseException) -> str:
-    """The error that Inductor's own one wraps, in a line."""
+    """Return the error that Inductor's own one wraps, in a line."""
     inner = getattr(error, "inner_exception", None)
     found = inner if isinstance(inner, BaseException) else error
     return f"{type(found).__name__}: {str(found).strip().partition(chr(10))[0].rstrip('.')}"
@@ -143,7 +143,7 @@ def _tried(head: dict[str, Any], content: bytes, compiled: Callable[[], None]) -
 
 
 def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[Any], Any]:
-    """The graph of a request, its inputs, and the context of its options."""
+    """Return the graph of a request, its inputs, and the context of its options."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx._graph_pickler import GraphPickler
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -165,7 +165,7 @@ def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[An
 
 
 def _with_code(module: fx.GraphModule) -> fx.GraphModule:
-    """A module that was read, whose class has no code yet."""
+    """Return a module that was read, whose class has no code yet."""
     for name, child in module.named_children():
         if isinstance(child, fx.GraphModule):
             setattr(module, name, _with_code(child))
@@ -194,7 +194,7 @@ def _number(n: Any) -> Any:
 
 
 def _state() -> dict[str, Any]:
-    """What of torch's state generated code depends on."""
+    """Return what of torch's state generated code depends on."""
     return {
         "threads": torch.get_num_threads(),
         "deterministic": (

@@ -39,8 +39,8 @@ def shorter_views(graph: fx.Graph) -> None:
 
 
 def _source(n: fx.Node) -> fx.Node | None:
-    """What ``n`` is a view of, if that is known: the memory, dtype and lazy bits are
-    those of the result."""
+    """Return what ``n`` is a view of, if that is known: the memory, dtype and lazy bits are those
+    of the result."""
     if n.op != "call_function" or not static(n):
         return None
     # an item of a call with several results shows what the call takes
@@ -114,7 +114,7 @@ def _leave_for(n: fx.Node, same: fx.Node) -> None:
 
 
 def _viewable(root: fx.Node, geometry: Geometry) -> bool:
-    """Whether ``root.view(sizes)`` has this geometry."""
+    """Return whether ``root.view(sizes)`` has this geometry."""
     value = root.meta["val"]
     try:
         found = torch.empty_strided(
@@ -178,7 +178,7 @@ def _geometry_of(value: torch.Tensor) -> Geometry:
 
 
 def _whole(view: fx.Node, root: fx.Node) -> bool:
-    """Whether ``view`` shows all elements of ``root`` in their order, both without gaps."""
+    """Return whether ``view`` shows all elements of ``root`` in their order, both without gaps."""
     a, b = view.meta["val"], root.meta["val"]
     return bool(
         a.is_contiguous()
@@ -190,7 +190,7 @@ def _whole(view: fx.Node, root: fx.Node) -> bool:
 
 
 def _canonical(value: torch.Tensor) -> bool:
-    """Whether the strides are those of a new tensor, also of dimensions of size one."""
+    """Return whether the strides are those of a new tensor, also of dimensions of size one."""
     expected, strides = 1, []
     for size in reversed(value.shape):
         strides.append(expected)
@@ -213,8 +213,8 @@ def _is_like(n: fx.Node, sizes: tuple[int, ...], dtype: torch.dtype) -> bool:
 def _reshaped(
     a: fx.Node, shape: tuple[int, ...], sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
 ) -> fx.Node | None:
-    """What stands for the operand ``a`` of a call if its result has ``sizes`` instead of ``shape``;
-    None if there is nothing at hand."""
+    """Return what stands for the operand ``a`` of a call if its result has ``sizes`` instead of
+    ``shape``; None if there is nothing at hand."""
     if not static(a):
         return None
     value = a.meta["val"]

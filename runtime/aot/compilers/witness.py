@@ -58,8 +58,8 @@ class Witness(TorchDispatchMode):
     def watch(
         self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> list[Any]:
-        """The calls that ``call(*args, **kwargs)`` makes; none if it does not take
-        these arguments."""
+        """Return the calls that ``call(*args, **kwargs)`` makes; none if it does not take these
+        arguments."""
         try:
             with self, below_autograd():
                 call(*args, **kwargs)
@@ -74,7 +74,8 @@ class Witness(TorchDispatchMode):
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> bool:
-        """Whether ``call(*args, **kwargs)`` is one call of ``func`` with just these arguments."""
+        """Return whether ``call(*args, **kwargs)`` is one call of ``func`` with just these
+        arguments."""
         calls = self.watch(call, args, kwargs)
         return len(calls) == 1 and calls[0][0] is func and _same(list(calls[0][1:]), [args, kwargs])
 

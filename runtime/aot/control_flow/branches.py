@@ -65,7 +65,7 @@ class Branch:
     constants: tuple[Any, ...] = ()
 
     def returned(self, tensors: Sequence[Any]) -> Any:
-        """What the function returns, of the tensors among it."""
+        """Return what the function returns, of the tensors among it."""
         assert self.spec is not None
         rest = iter(tensors)
         return pytree.tree_unflatten(
@@ -73,7 +73,7 @@ class Branch:
         )
 
     def results(self) -> list[fx.Node]:
-        """The nodes of the tensors that the graph returns."""
+        """Return the nodes of the tensors that the graph returns."""
         found: Any = self.module.graph.output_node().args[0]
         return list(found) if isinstance(found, (list, tuple)) else [found]
 
@@ -89,7 +89,7 @@ class ControlFlow(Function):
 
 
 def draws(branch: Branch) -> bool:
-    """Whether ``branch`` draws random numbers."""
+    """Return whether ``branch`` draws random numbers."""
     return _draw_in(branch) is not None
 
 
@@ -132,8 +132,8 @@ def refuse_draws(what: str, *branches: Branch) -> None:
 
 
 def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of a call whose branches may draw. Where each element of a batch draws for
-    itself, one of them becomes a batch: else the level of the batch would not see the call."""
+    """Return the arguments of a call whose branches may draw. Where each element of a batch draws
+    for itself, one of them becomes a batch: else the level of the batch would not see the call."""
     levels: list[Any] = [
         mode.level for mode in current_dispatch_modes() if isinstance(mode, DrawPerElement)
     ]
@@ -355,7 +355,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
 
 
 def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -> list[Any]:
-    """The results. One that shares memory with an argument or an earlier result is copied or
+    """Return the results. One that shares memory with an argument or an earlier result is copied or
     refused. ``call``: its line."""
     seen = {id(v._store.memory) for v in given}
     found = []
@@ -383,7 +383,7 @@ def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -
 
 
 def _fake_mode(tensors: Sequence[Any]) -> FakeTensorMode | None:
-    """The mode of fake tensors under the values, if there are any."""
+    """Return the mode of fake tensors under the values, if there are any."""
     for t in map(bottom, tensors):
         if isinstance(t, FakeTensor):
             return t.fake_mode
@@ -391,8 +391,8 @@ def _fake_mode(tensors: Sequence[Any]) -> FakeTensorMode | None:
 
 
 def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = False) -> torch.Tensor:
-    """A plain tensor of the shape of ``t`` as its own level sees it. No branch may depend
-    on its elements."""
+    """Return a plain tensor of the shape of ``t`` as its own level sees it. No branch may depend on
+    its elements."""
     plain = bottom(t)
     if plain.layout is not torch.strided:
         detached: torch.Tensor = plain.detach()

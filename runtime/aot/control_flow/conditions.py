@@ -130,7 +130,7 @@ def _make_alike(a: Branch, b: Branch) -> None:
 
 
 def _described(branch: Branch) -> str:
-    """The results of a branch in words, with their lines."""
+    """Return the results of a branch in words, with their lines."""
     tensors = []
     for n in branch.results():
         value = n.meta["val"]
@@ -290,8 +290,8 @@ class _Cond(ControlFlow):
 def _of(
     branch: Branch, values: Sequence[Any], moving: Sequence[int], floating: Sequence[int]
 ) -> Callable[..., Any]:
-    """The results ``floating`` of ``branch`` as a function of its arguments ``moving``, the others
-    being ``values``."""
+    """Return the results ``floating`` of ``branch`` as a function of its arguments ``moving``, the
+    others being ``values``."""
 
     def f(*some: torch.Tensor) -> Tensors:
         outs = run(branch, replaced(values, moving, some))

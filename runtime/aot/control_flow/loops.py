@@ -115,7 +115,8 @@ def _no_boolean(found: Any, where: str) -> RuntimeError:
 def _next(
     body_fn: Callable[..., Any], carry: tuple[Any, ...], spec: pytree.TreeSpec
 ) -> tuple[Any, ...]:
-    """The carry after one step. Raise if it has another structure or other shapes or dtypes."""
+    """Return the carry after one step. Raise if it has another structure or other shapes or
+    dtypes."""
     found = body_fn(*carry)
     new = tuple(found) if isinstance(found, (tuple, list)) else (found,)
     leaves, new_spec = pytree.tree_flatten(new)
@@ -199,14 +200,16 @@ def _captured(
 
 
 def entered(t: torch.Tensor) -> torch.Tensor:
-    """A value of the carry as the graph takes it: contiguous, and in a trace one of its own."""
+    """Return a value of the carry as the graph takes it: contiguous, and in a trace one of its
+    own."""
     if running_traces() and not any(isinstance(level, Trace) for level in levels_of(t)):
         return t.clone(memory_format=torch.contiguous_format)
     return t.contiguous() if t.layout is torch.strided else t
 
 
 def _number_alone(condition: Branch) -> Branch:
-    """The condition as torch's operator takes it: a graph that returns a tensor and no tuple."""
+    """Return the condition as torch's operator takes it: a graph that returns a tensor and no
+    tuple."""
     output = condition.module.graph.output_node()
     output.args = (condition.results()[0],)
     condition.module.recompile()
@@ -405,7 +408,7 @@ class _While(ControlFlow):
 
 
 def _as_tuple(condition: Branch) -> Branch:
-    """The condition as a branch with one result in a tuple."""
+    """Return the condition as a branch with one result in a tuple."""
     graph = fx.Graph()
     graph.output((graph.graph_copy(condition.module.graph, {}),))
     return Branch(GraphModule(condition.module, graph))
@@ -414,8 +417,8 @@ def _as_tuple(condition: Branch) -> Branch:
 def _varying(
     condition: Branch, body: Branch, n: int, dims: Sequence[int | None], all_vary: bool
 ) -> tuple[list[bool], bool]:
-    """Which values of the carry differ within a batch at some step, and whether the condition does.
-    If it does, all of them differ."""
+    """Return which values of the carry differ within a batch at some step, and whether the
+    condition does. If it does, all of them differ."""
     varying = [d is not None or all_vary for d in dims]
     needs = [_needed(body, r) for r in body.results()]
     while True:
@@ -428,7 +431,7 @@ def _varying(
 
 
 def _needed(branch: Branch, result: fx.Node) -> set[int]:
-    """The numbers of the arguments that ``result`` may depend on."""
+    """Return the numbers of the arguments that ``result`` may depend on."""
     placeholders = [n for n in branch.module.graph.nodes if n.op == "placeholder"]
     seen: set[fx.Node] = set()
     stack = [result]

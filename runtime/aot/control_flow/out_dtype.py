@@ -39,7 +39,7 @@ def _of_values(op: Any, dtype: torch.dtype, *args: Any) -> Any:
 
 
 def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[Any]) -> Any:
-    """The same by other ops."""
+    """Return the same by other ops."""
     numbers = [a for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor)]
     wide = elementwise_dtypes(
         *numbers,
@@ -56,7 +56,7 @@ def _tensors_at(args: Sequence[Any]) -> list[int]:
 def _of(
     op: Any, dtype: torch.dtype, args: Sequence[Any], moving: Sequence[int]
 ) -> Callable[..., Any]:
-    """The result as a function of the arguments ``moving``."""
+    """Return the result as a function of the arguments ``moving``."""
     return lambda *some: _in_parts(op, dtype, replaced(args, moving, some))
 
 

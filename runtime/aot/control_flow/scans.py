@@ -85,8 +85,8 @@ def associative_scan(
     reverse: bool = False,
     combine_mode: str = "pointwise",
 ) -> Any:
-    """The partial results ``x0``, ``combine_fn(x0, x1)``, ``combine_fn(combine_fn(x0, x1), x2)``, …
-    along ``dim``. As torch's ``associative_scan``.
+    """Return the partial results ``x0``, ``combine_fn(x0, x1)``, ``combine_fn(combine_fn(x0, x1),
+    x2)``, … along ``dim``. As torch's ``associative_scan``.
 
     >>> associative_scan(torch.add, torch.tensor([1, 2, 3, 4]), 0)
     tensor([ 1,  3,  6, 10])

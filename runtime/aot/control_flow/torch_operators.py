@@ -50,7 +50,8 @@ _ENTERED: dict[Any, Callable[..., Any]] = {}
 
 
 def _key_of_batches() -> Any:
-    """The set of the key by which torch refuses draws under vmap. It has no name in Python."""
+    """Return the set of the key by which torch refuses draws under vmap. It has no name in
+    Python."""
     before = included_keys()
     enter_vmap_mode()
     try:
@@ -131,9 +132,9 @@ _compile_and_call: Any = higher_order_utils._hop_compile_and_call
 
 
 def _call_operator(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
-    """What ``torch.cond`` and its like do with ``fn``, which calls their operator. Torch compiles
-    it, and its compiler does not know values of ours or a running capture. Then the operator is
-    called, which knows them."""
+    """Return what ``torch.cond`` and its like do with ``fn``, which calls their operator. Torch
+    compiles it, and its compiler does not know values of ours or a running capture. Then the
+    operator is called, which knows them."""
     of_ours = running_traces() or any(
         isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
     )
@@ -159,7 +160,7 @@ def run(branch: Branch, args: Sequence[Any]) -> Any:
 
 
 def unreadable(t: Any) -> bool:
-    """Whether the element of ``t`` is traced or differs within a batch."""
+    """Return whether the element of ``t`` is traced or differs within a batch."""
     return any(isinstance(level, Trace) or level.hidden for level in levels_of(t))
 
 
@@ -169,8 +170,8 @@ def through_levels(
     record: Callable[[Trace], Tensors],
     compute: Callable[[], Tensors],
 ) -> Tensors:
-    """The results of an operator on ``tensors``: at a functionalize level ``again`` on what they
-    hold, in a trace what ``record`` writes down, else what ``compute`` gives."""
+    """Return the results of an operator on ``tensors``: at a functionalize level ``again`` on what
+    they hold, in a trace what ``record`` writes down, else what ``compute`` gives."""
     level = innermost(tensors, None)
     if isinstance(level, FunctionalLevel):
         # else the level would see the calls that bring its values up to date

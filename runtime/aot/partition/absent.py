@@ -358,7 +358,7 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _alike(a: fx.Node, b: fx.Node) -> bool:
-    """Whether two values have the same sizes and dtype, as far as is known without a
+    """Return whether two values have the same sizes and dtype, as far as is known without a
     condition on sizes."""
     x, y = a.meta.get("val"), b.meta.get("val")
     if (
@@ -372,7 +372,8 @@ def _alike(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _same_strides(a: fx.Node, b: fx.Node) -> bool:
-    """Whether two values have the same strides, as far as is known without a condition on sizes."""
+    """Return whether two values have the same strides, as far as is known without a condition on
+    sizes."""
     x, y = a.meta.get("val"), b.meta.get("val")
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor) or x.dim() != y.dim():
         return True
@@ -385,7 +386,7 @@ def _same_strides(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _takes_no_elements(n: fx.Node) -> bool:
-    """Whether the elements of the operands do not decide a result with derivatives: a factory such
-    as ``ones_like``, a comparison."""
+    """Return whether the elements of the operands do not decide a result with derivatives: a
+    factory such as ``ones_like``, a comparison."""
     record = op_of(n.target).record if isinstance(n.target, OpOverload) else None
     return record is not None and record.nondiff is True

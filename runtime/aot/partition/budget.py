@@ -38,14 +38,15 @@ class Choice:
 
 
 def within(budget: float, network: Network, anything: bool) -> tuple[fx.Node, ...]:
-    """The values to save. ``anything``: any pure call may be computed again, at its price."""
+    """Return the values to save. ``anything``: any pure call may be computed again, at its
+    price."""
     chain = choices(network, anything)
     least, most = chain[-1].peak, chain[0].peak
     return next(c for c in chain if c.peak <= least + budget * (most - least)).saved
 
 
 def choices(network: Network, anything: bool = True) -> list[Choice]:
-    """The chain, from the one that computes no expensive op again to the one with the least
+    """Return the chain, from the one that computes no expensive op again to the one with the least
     peak."""
     memory = Memory(network.parts)
 
@@ -64,7 +65,7 @@ def choices(network: Network, anything: bool = True) -> list[Choice]:
 
 
 def _chain(start: Choice, found: list[Choice]) -> list[Choice]:
-    """The longest chain from ``start`` to the choice of least peak."""
+    """Return the longest chain from ``start`` to the choice of least peak."""
     found = [c for c in found if c.peak < start.peak and c.bytes <= start.bytes]
     if not found:
         return [start]
@@ -131,8 +132,8 @@ def _scaled(network: Network, factor: float, n: fx.Node) -> int:
 
 
 def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
-    """The values at the borders of ``number`` segments of the forward with about the same number of
-    bytes each. Of the places around a border the one that the fewest bytes cross."""
+    """Return the values at the borders of ``number`` segments of the forward with about the same
+    number of bytes each. Of the places around a border the one that the fewest bytes cross."""
     order = [n for n in network.parts.forward if n.op == "call_function" and not is_size(n)]
     if len(order) < 2 * number:
         return set()

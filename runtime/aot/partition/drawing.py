@@ -46,8 +46,8 @@ def drawn(
     names: Mapping[fx.Node, str],
     title: str,
 ) -> str:
-    """The SVG. ``again``: the names of calls that run again. ``names``: those of primals. Sizes,
-    which are numbers, are left out."""
+    """Return the SVG. ``again``: the names of calls that run again. ``names``: those of primals.
+    Sizes, which are numbers, are left out."""
     return _Drawing(parts, saved, again, backward, names).svg(title)
 
 
@@ -89,7 +89,7 @@ class _Side:
         )
 
     def at(self, name: str, depth: int) -> tuple[float, float]:
-        """The middle of a box."""
+        """Return the middle of a box."""
         return self.left + self.plan.x[name], self.level(self.plan.layer[name], depth)
 
     def level(self, layer: int, depth: int) -> float:
@@ -229,8 +229,8 @@ class _Drawing:
         return 20 + _CHARACTER * max(len(line) for line in _pill_text(v))
 
     def _pills(self, depth: int) -> dict[str, float]:
-        """The heights of the saved values: near that of the box that made each,
-        without overlaps."""
+        """Return the heights of the saved values: near that of the box that made each, without
+        overlaps."""
         wish = {v.name: self.forward.at(self.sources[v.name], depth)[1] for v in self.saved}
         order = sorted(wish, key=wish.__getitem__)
         room = HEIGHT + 6

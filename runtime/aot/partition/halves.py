@@ -70,7 +70,7 @@ class Parts:
         return [n for n in self.nodes if n not in self.after_tangents and n.op != "output"]
 
     def leaves_region(self, n: fx.Node) -> bool:
-        """Whether ``n`` is made in a checkpoint region and used by the forward outside of
+        """Return whether ``n`` is made in a checkpoint region and used by the forward outside of
         it, or returned."""
         region = region_of(call_of(n))
         if region is None or n not in self.forward_set:
@@ -86,9 +86,9 @@ class Parts:
         return set(self.forward)
 
     def saved(self, chosen: Iterable[fx.Node]) -> list[fx.Node]:
-        """What the forward hands over if ``chosen`` is saved: tensors, then numbers. Of a call with
-        several results, the items that only the backward asks for; and values of the forward that
-        are gradients themselves."""
+        """Return what the forward hands over if ``chosen`` is saved: tensors, then numbers. Of a
+        call with several results, the items that only the backward asks for; and values of the
+        forward that are gradients themselves."""
         every: dict[fx.Node, None] = {}
         for n in chosen:
             several = isinstance(n.meta.get("val"), (list, tuple))
@@ -101,14 +101,14 @@ class Parts:
         return [*(n for n in every if not is_size(n)), *(n for n in every if is_size(n))]
 
     def forward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
-        """The calls of the forward if it hands over ``saved``."""
+        """Return the calls of the forward if it hands over ``saved``."""
         outputs = [n for n in (*self.results, *saved) if isinstance(n, fx.Node)]
         needed = _closure([*outputs, *self.effects], lambda n: n.all_input_nodes)
         return [n for n in self.nodes if n in needed and n.op != "placeholder"]
 
     def backward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
-        """The calls of the backward from ``saved`` and the tangents. Each value that is computed
-        again comes right before its first use, so that it does not wait in memory."""
+        """Return the calls of the backward from ``saved`` and the tangents. Each value that is
+        computed again comes right before its first use, so that it does not wait in memory."""
         given = {*saved, *self.tangents}
         order: dict[fx.Node, None] = {}
         needed = _closure(
@@ -141,7 +141,7 @@ class Parts:
                 order[n] = None
 
     def cut(self, chosen: Iterable[fx.Node]) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """The modules of the forward and of the backward."""
+        """Return the modules of the forward and of the backward."""
         saved = self.saved(chosen)
         forward = self._extract(
             self.primals, self.forward_order(saved), [*self.results, *saved], "Forward"
@@ -201,8 +201,8 @@ def _complete(n: fx.Node) -> None:
 
 
 def _described(n: fx.Node) -> dict[str, Any]:
-    """The facts of a node, ``tensor_meta`` among them, which graph passes and compilers
-    of torch ask for."""
+    """Return the facts of a node, ``tensor_meta`` among them, which graph passes and compilers of
+    torch ask for."""
     meta = dict(n.meta)
     value = meta.get("val")
     if (

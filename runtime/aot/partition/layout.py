@@ -90,8 +90,8 @@ def _places(
     below: Mapping[Key, list[Key]],
     widths: Mapping[str, float],
 ) -> dict[Key, float]:
-    """The middle of each box and bend. Down and up in turns, each row is put in the order of its
-    neighbours' places, and near to them."""
+    """Return the middle of each box and bend. Down and up in turns, each row is put in the order of
+    its neighbours' places, and near to them."""
     x: dict[Key, float] = {}
     for row in rows:
         at = 0.0

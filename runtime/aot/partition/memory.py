@@ -67,14 +67,15 @@ class Memory:
         return found
 
     def saved(self, saved: Iterable[fx.Node]) -> int:
-        """The bytes of ``saved``, every memory counted once. Arguments count if they are saved."""
+        """Return the bytes of ``saved``, every memory counted once. Arguments count if they are
+        saved."""
         homes = dict.fromkeys(home for n in saved for home in self.homes[n])
         return sum(
             self.size[h] if h.op != "placeholder" else n_bytes(h.meta.get("val")) for h in homes
         )
 
     def peak(self, saved: Sequence[fx.Node]) -> int:
-        """The most bytes at any time of forward and backward, results included."""
+        """Return the most bytes at any time of forward and backward, results included."""
         results = [n for n in self.parts.results if isinstance(n, fx.Node)]
         forward = self._run(self.parts.forward_order(saved), (), [*results, *saved])
         gradients = [n for n in self.parts.gradients if isinstance(n, fx.Node)]
@@ -93,7 +94,7 @@ class Memory:
         outputs: Iterable[fx.Node],
         kept: Iterable[fx.Node] = (),
     ) -> int:
-        """The peak of one graph. Each value is freed after its last use."""
+        """Return the peak of one graph. Each value is freed after its last use."""
         last = self._last_uses(order, outputs)
         alive = {home for n in (*given, *kept) for home in self.homes[n] if home in last}
         freed: dict[int, list[fx.Node]] = {}
@@ -125,7 +126,7 @@ class Memory:
 
 
 def _aliased(n: fx.Node) -> list[fx.Node]:
-    """The arguments in whose memory the result of a call lies, by the schema of its op."""
+    """Return the arguments in whose memory the result of a call lies, by the schema of its op."""
     func = n.target
     if not isinstance(func, OpOverload):
         return []

@@ -73,7 +73,7 @@ AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 def _views_of_inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The views of arguments, and views of these. ``nodes``: in program order."""
+    """Return the views of arguments, and views of these. ``nodes``: in program order."""
     found: set[fx.Node] = set()
     for n in nodes:
         source = n.args[0] if is_view(n) else None
@@ -113,8 +113,8 @@ class Network:
         return edges
 
     def _bytes(self, n: fx.Node) -> int:
-        """What it costs to save ``n``. A call with several results is saved by its items, and no
-        value inside of a region is saved."""
+        """Return what it costs to save ``n``. A call with several results is saved by its items,
+        and no value inside of a region is saved."""
         value = n.meta.get("val")
         if not n.users:  # an argument that is no tensor, a call for its effect
             return 0
@@ -133,8 +133,8 @@ class Network:
         return max(1, n_bytes(value)) + behind
 
     def inside(self, n: fx.Node) -> bool:
-        """Whether ``n`` is computed again in any case, since it is inside of a
-        checkpoint region."""
+        """Return whether ``n`` is computed again in any case, since it is inside of a checkpoint
+        region."""
         return (
             policy_of(n) is CheckpointPolicy.MUST_RECOMPUTE
             and again(n).pure
@@ -144,9 +144,9 @@ class Network:
     def cut(
         self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()
     ) -> list[fx.Node]:
-        """What to save. ``price``: what it costs to compute a call again that is not allowed
-        for nothing; None: such calls are not. ``fixed``: further values that the forward
-        alone may compute."""
+        """Return what to save. ``price``: what it costs to compute a call again that is not allowed
+        for nothing; None: such calls are not. ``fixed``: further values that the forward alone may
+        compute."""
         edges = list(self.edges)
         for n, i in self.vertex.items():
             if self.fixed[n] or n in fixed or (price is None and not self.allowed[n]):
@@ -163,7 +163,7 @@ class Network:
         ]
 
     def work(self, n: fx.Node) -> int:
-        """The cost of a call in bytes moved; of an item that of its call."""
+        """Return the cost of a call in bytes moved; of an item that of its call."""
         n = call_of(n)
         known = self.works.get(n)
         if known is None:
@@ -171,11 +171,11 @@ class Network:
         return known
 
     def price_of(self, n: fx.Node) -> int:
-        """What it costs at the least price to compute a call again."""
+        """Return what it costs at the least price to compute a call again."""
         return max(1, self.work(n))
 
     def recomputed(self, saved: Collection[fx.Node]) -> list[fx.Node]:
-        """The calls of the forward that the backward runs again if ``saved`` is saved."""
+        """Return the calls of the forward that the backward runs again if ``saved`` is saved."""
         return [
             n
             for n in self.parts.backward_order(self.parts.saved(saved))
@@ -184,7 +184,7 @@ class Network:
 
 
 def kept_in_forward(n: fx.Node, parts: Parts) -> bool:
-    """Whether the forward alone may compute ``n``."""
+    """Return whether the forward alone may compute ``n``."""
     return not again(n).pure or policy_of(n) is CheckpointPolicy.MUST_SAVE or parts.leaves_region(n)
 
 

@@ -103,7 +103,7 @@ def min_cut_rematerialization_partition(
 
 
 def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
-    """Whether a call is of one of ``ops``. ``ValueError`` if that op must not run again."""
+    """Return whether a call is of one of ``ops``. ``ValueError`` if that op must not run again."""
 
     def allowed(n: fx.Node) -> bool:
         func = call_of(n).target
@@ -162,15 +162,15 @@ def _start_of_round_trip(n: fx.Node) -> fx.Node | None:
 
 
 def _plain(n: fx.Node) -> bool:
-    """Whether the derivative of ``n`` is that of its op: one under ``no_grad`` has none."""
+    """Return whether the derivative of ``n`` is that of its op: one under ``no_grad`` has none."""
     derivative: str = n.meta.get(DERIVATIVE, OF_THE_OP)
     return derivative == OF_THE_OP
 
 
 def _swapped(n: fx.Node) -> tuple[int, int] | None:
-    """The dimensions that a transposition swaps; None for any other call. Of the views in a graph
-    of derivatives these two alone come in pairs, so they are named here instead of asking records
-    for views that undo each other."""
+    """Return the dimensions that a transposition swaps; None for any other call. Of the views in a
+    graph of derivatives these two alone come in pairs, so they are named here instead of asking
+    records for views that undo each other."""
     value = n.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None

@@ -51,8 +51,8 @@ class Again(Enum):
 
 
 def again(n: fx.Node) -> Again:
-    """What records say of running ``n`` again. An item of a call with several
-    results is as its call."""
+    """Return what records say of running ``n`` again. An item of a call with several results is as
+    its call."""
     n = call_of(n)
     if n.op == "placeholder":
         return Again.INPUT
@@ -90,13 +90,13 @@ def _again_by_record(func: OpOverload) -> Again:
 
 
 def recomputable(n: fx.Node) -> bool:
-    """Whether a call may be run again in the backward: without effect, not random, and cheap as far
-    as its record knows."""
+    """Return whether a call may be run again in the backward: without effect, not random, and cheap
+    as far as its record knows."""
     return again(n) in (Again.LOW, Again.SIZE)
 
 
 def policy_of(n: fx.Node) -> CheckpointPolicy | None:
-    """What the checkpoint region wishes in which ``n`` was traced."""
+    """Return what the checkpoint region wishes in which ``n`` was traced."""
     # by name: a graph from elsewhere has torch's own enum
     wish = getattr(call_of(n).meta.get("recompute"), "name", "")
     return CheckpointPolicy.__members__.get(wish)
@@ -116,22 +116,22 @@ def is_item(n: fx.Node) -> bool:
 
 
 def is_size(n: fx.Node) -> bool:
-    """A number computed from sizes."""
+    """Return a number computed from sizes."""
     value = n.meta.get("val")
     return value is not None and not isinstance(value, (torch.Tensor, list, tuple))
 
 
 def hint(size: Any) -> int:
-    """A size as it was in the trace. One that depends on values was not known there: it counts
-    as :data:`UNKNOWN_SIZE`."""
+    """Return a size as it was in the trace. One that depends on values was not known there: it
+    counts as :data:`UNKNOWN_SIZE`."""
     if isinstance(size, int):
         return size
     return UNKNOWN_SIZE if size.node.hint is None else int(size.node.hint)
 
 
 def n_bytes(value: Any) -> int:
-    """The bytes of a tensor's elements; of a list of tensors, all of theirs. A
-    number takes eight."""
+    """Return the bytes of a tensor's elements; of a list of tensors, all of theirs. A number takes
+    eight."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
             return max(1, value.element_size() * hint(value.numel()))
@@ -150,14 +150,14 @@ def is_view(n: fx.Node) -> bool:
 
 
 def viewed(n: fx.Node) -> fx.Node:
-    """What ``n`` is a view of, or ``n``."""
+    """Return what ``n`` is a view of, or ``n``."""
     while is_view(n) and isinstance(n.args[0], fx.Node):
         n = n.args[0]
     return n
 
 
 def work(n: fx.Node) -> int:
-    """The cost of a call in bytes moved: those of its arguments and results, and what its
+    """Return the cost of a call in bytes moved: those of its arguments and results, and what its
     floating-point operations take."""
     if is_view(n) or is_size(n) or n.op != "call_function":
         return 0
@@ -168,7 +168,8 @@ def work(n: fx.Node) -> int:
 
 
 def flops(n: fx.Node) -> int:
-    """The floating-point operations of a call, by the formula of its record if there is one."""
+    """Return the floating-point operations of a call, by the formula of its record if there is
+    one."""
     func = n.target
     if not isinstance(func, OpOverload):
         return 0

@@ -71,7 +71,7 @@ class ClosedOver(EnteringMode):
         return entered if type(args) is list else tuple(entered)
 
     def _written(self) -> list[torch.Tensor]:
-        """The tensors from outside that the program has written to."""
+        """Return the tensors from outside that the program has written to."""
         return [t for t in self.found if _is_written(self._values[id(t)])]
 
     def overtakes(self, address: int) -> bool:
@@ -127,8 +127,8 @@ def _is_written(v: Any) -> bool:
 
 
 def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
-    """The modules that ``f`` calls as far as they are at hand: ``f`` itself, what it is a method of
-    or closes over, with their children."""
+    """Return the modules that ``f`` calls as far as they are at hand: ``f`` itself, what it is a
+    method of or closes over, with their children."""
     found: dict[int, torch.nn.Module] = {}
     for x in at_hand(f, 3):
         if isinstance(x, torch.nn.Module):
@@ -137,7 +137,7 @@ def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
 
 
 def generators_of(f: Any) -> list[Any]:
-    """The random generators that ``f`` closes over, as far as they are at hand."""
+    """Return the random generators that ``f`` closes over, as far as they are at hand."""
     found: dict[int, Any] = {}
     for x in at_hand(f, 3):
         names = (
@@ -163,14 +163,14 @@ def attributes_of(x: Any) -> Mapping[str, Any] | None:
 
 
 def holds_values(f: Any) -> bool:
-    """Whether ``f``, a function or an object, holds values of a trace or of another level, or sizes
-    that are symbols, as far as they are at hand."""
+    """Return whether ``f``, a function or an object, holds values of a trace or of another level,
+    or sizes that are symbols, as far as they are at hand."""
     return any(x is not f for x in _values_in(f))
 
 
 def computed_at(f: Any) -> str:
-    """The user's line that has computed the first value that ``f`` holds or is, as the end of an
-    error message. Empty if it is not known."""
+    """Return the user's line that has computed the first value that ``f`` holds or is, as the end
+    of an error message. Empty if it is not known."""
     for x in _values_in(f):
         lines = map(line_of, _nodes_of(x))
         if (line := next(filter(None, lines), None)) is not None:
@@ -179,7 +179,7 @@ def computed_at(f: Any) -> str:
 
 
 def _nodes_of(x: Any) -> list[fx.Node]:
-    """The nodes of the graph that give ``x``, a value or a number that is read of one."""
+    """Return the nodes of the graph that give ``x``, a value or a number that is read of one."""
     if isinstance(x, SYMBOLIC):
         known = number_of(x)
         return [] if known is None else [m for n in known.sources for m in n.all_input_nodes]

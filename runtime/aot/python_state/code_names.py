@@ -79,8 +79,8 @@ _known: dict[int, tuple[CodeType, CodeNames]] = {}
 
 
 def names_of(code: CodeType) -> CodeNames:
-    """The names in ``code``. Code objects are told apart by identity, since to hash one takes as
-    long as to hash all that it holds."""
+    """Return the names in ``code``. Code objects are told apart by identity, since to hash one
+    takes as long as to hash all that it holds."""
     found = _known.get(id(code))
     if found is None:
         found = _known[id(code)] = (code, CodeNames(code))
@@ -88,7 +88,7 @@ def names_of(code: CodeType) -> CodeNames:
 
 
 def first_code(root: Any) -> tuple[CodeType | None, dict[str, Any]]:
-    """The code that a call of ``root`` runs first, if that is the user's."""
+    """Return the code that a call of ``root`` runs first, if that is the user's."""
     f = root
     if isinstance(f, torch.nn.Module):
         f = f.forward

@@ -58,7 +58,7 @@ class Holdings(ObjectGraph):
         self._owners = {id(node.owner) for node in self.nodes}
 
     def has(self, x: Any) -> bool:
-        """Whether ``x`` is declared or held by what is."""
+        """Return whether ``x`` is declared or held by what is."""
         return id(x) in self._owners or super().has(x)
 
     def _learn_code(self, code: CodeType, names: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ def refuse_undeclared(
 def _numbers_outside(
     graph: ObjectGraph, held: Holdings, carried: frozenset[tuple[int, Any]]
 ) -> list[str]:
-    """The names of the places in ``carried`` whose owners ``held`` does not have."""
+    """Return the names of the places in ``carried`` whose owners ``held`` does not have."""
     owners = {id(node.owner): node for node in graph.nodes if not held.has(node.owner)}
     return [Change(owners[i], label, None, None).what for i, label in carried if i in owners]
 
@@ -120,7 +120,7 @@ def _outermost(nodes: Sequence[Node], graph: ObjectGraph) -> list[Node]:
 
 
 def _described(graph: ObjectGraph, node: Node) -> str:
-    """The variable that has the object of ``node``, or how one comes to it."""
+    """Return the variable that has the object of ``node``, or how one comes to it."""
     kind = type(node.owner).__name__
     for place in graph.nodes:
         if isinstance(place, Globals):
@@ -133,7 +133,7 @@ def _described(graph: ObjectGraph, node: Node) -> str:
 
 
 def _is_constant(node: Node) -> bool:
-    """Whether the object is code or a constant, as far as its kind says."""
+    """Return whether the object is code or a constant, as far as its kind says."""
     if not isinstance(node, Attributes):
         return isinstance(node, _OF_CODE)
     kind = type(node.owner)
@@ -144,7 +144,7 @@ def _is_constant(node: Node) -> bool:
 
 
 def _keeps_results(node: Node) -> bool:
-    """Whether it is a cache of a function, or is refused for a reason of its own."""
+    """Return whether it is a cache of a function, or is refused for a reason of its own."""
     return isinstance(node, Parts) or not node.watched
 
 

@@ -128,7 +128,7 @@ _IMPURE: dict[str, frozenset[str]] = {
 
 
 def is_clock(name: str) -> bool:
-    """Whether a function, named as in :class:`Seen`, says what time it is."""
+    """Return whether a function, named as in :class:`Seen`, says what time it is."""
     return name.partition(".")[0] in CLOCKS
 
 
@@ -233,8 +233,8 @@ class _Watcher:
 
 
 def _is_followed(frame: FrameType) -> bool:
-    """Whether the code of a function is the program's. Code that is generated has no file, as that
-    of data classes, so its module tells."""
+    """Return whether the code of a function is the program's. Code that is generated has no file,
+    as that of data classes, so its module tells."""
     if not is_followed(frame.f_code.co_filename):
         return False
     name = frame.f_globals.get("__name__")
@@ -244,7 +244,7 @@ def _is_followed(frame: FrameType) -> bool:
 
 
 def _asks(function: Any, owner: Any) -> str | None:
-    """The name of a function of C that asks for what no object of Python's has. None for any
+    """Return the name of a function of C that asks for what no object of Python's has. None for any
     other."""
     if owner is sys.stdout or owner is sys.stderr:
         return None

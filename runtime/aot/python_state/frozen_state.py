@@ -68,8 +68,8 @@ class FrozenState:
 
 
 def _is_of_generated_code(change: Change, before: Collection[int]) -> bool:
-    """Whether a change is in a namespace of no module that the run has made, as torch makes one for
-    the code of a graph. ``before``: what was there, by identity."""
+    """Return whether a change is in a namespace of no module that the run has made, as torch makes
+    one for the code of a graph. ``before``: what was there, by identity."""
     owner = change.node.owner
     namespace = isinstance(change.node, Globals) and "__name__" not in owner
     return namespace and id(owner) not in before

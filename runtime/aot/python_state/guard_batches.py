@@ -98,7 +98,7 @@ class Versions:
         return True
 
     def _present(self) -> Iterable[dict[Any, Any]]:
-        """The dictionaries that a call finds."""
+        """Return the dictionaries that a call finds."""
         return self._dictionaries
 
 
@@ -112,7 +112,8 @@ class OwnVersions(Versions):
 
     @staticmethod
     def has(x: Any) -> bool:
-        """Whether Python's own look-up finds the dictionary of ``x``, and no code of the user's."""
+        """Return whether Python's own look-up finds the dictionary of ``x``, and no code of the
+        user's."""
         kind = type(x)
         found = [vars(c)["__dict__"] for c in kind.__mro__ if "__dict__" in vars(c)]
         by_python = all(type(d) is GetSetDescriptorType for d in found)

@@ -27,7 +27,7 @@ _OF_SOURCES: tuple[type, ...] = (zip, map, filter)
 
 
 def position_of(x: Any) -> tuple[Any, ...]:
-    """How far an iterator is, as far as it says. A generator is as far as it has run.
+    """Return how far an iterator is, as far as it says. A generator is as far as it has run.
 
     Example: two calls for ``iter([1, 2])`` give the same, and another tuple after ``next``."""
     if isinstance(x, types.GeneratorType):
@@ -39,7 +39,7 @@ def position_of(x: Any) -> tuple[Any, ...]:
 
 
 def _reduced(x: Any) -> list[Any]:
-    """The arguments that would make an equal iterator, and its state, if it has one."""
+    """Return the arguments that would make an equal iterator, and its state, if it has one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         reduced: tuple[Any, ...] = x.__reduce__()
@@ -47,8 +47,8 @@ def _reduced(x: Any) -> list[Any]:
 
 
 def _mark_of(argument: Any) -> Any:
-    """What an argument of an iterator says of its position. Some iterators give a new list of the
-    items that are left, so that only its length counts."""
+    """Return what an argument of an iterator says of its position. Some iterators give a new list
+    of the items that are left, so that only its length counts."""
     if isinstance(argument, Iterator):
         return position_of(argument)
     if isinstance(argument, SIMPLE):
@@ -57,7 +57,8 @@ def _mark_of(argument: Any) -> Any:
 
 
 def _mark_of_state(state: Any) -> Any:
-    """What the state of an iterator says of its position: ``chain`` has the iterators in it."""
+    """Return what the state of an iterator says of its position: ``chain`` has the iterators in
+    it."""
     if isinstance(state, tuple):
         return tuple(map(_mark_of_state, state))
     if isinstance(state, Iterator):

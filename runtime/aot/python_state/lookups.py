@@ -59,7 +59,7 @@ _KINDS = frozenset(
 
 
 def is_lookup(x: Any) -> bool:
-    """Whether ``x`` looks up names that are in no code."""
+    """Return whether ``x`` looks up names that are in no code."""
     kind = type(x)
     if kind not in _KINDS:
         return False

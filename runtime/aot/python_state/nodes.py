@@ -55,7 +55,7 @@ class Node:
         self.had: Any = self.look()
 
     def look(self) -> Any:
-        """The values that the object has now, as a tuple or another copy."""
+        """Return the values that the object has now, as a tuple or another copy."""
         raise NotImplementedError
 
     def put(self, values: Any) -> None:
@@ -67,7 +67,7 @@ class Node:
         self.put(change.now)
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        """The objects that one comes to from here, each with its name."""
+        """Return the objects that one comes to from here, each with its name."""
         return ((x, self.name) for x in self.had)
 
     def singles(self) -> Iterable[Any]:
@@ -77,7 +77,7 @@ class Node:
         return ()
 
     def holds(self) -> bool:
-        """Whether a call finds what the program has found."""
+        """Return whether a call finds what the program has found."""
         return same(self.look(), self.had)
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
@@ -86,7 +86,7 @@ class Node:
         return [] if same(now, self.had) else [(None, self.had, now)]
 
     def changes(self) -> list[Change]:
-        """What differs from before, also where no call asks for it."""
+        """Return what differs from before, also where no call asks for it."""
         now = self.look()
         return [] if same(now, self.had) else [Change(self, None, self.had, now)]
 
@@ -127,7 +127,7 @@ class OneByOne(Node):
     __slots__ = ()
 
     def at(self, label: Label) -> Any:
-        """The value at ``label``, or ``MISSING``."""
+        """Return the value at ``label``, or ``MISSING``."""
         raise NotImplementedError
 
     def assign(self, label: Label, value: Any) -> None:
@@ -141,11 +141,11 @@ class OneByOne(Node):
             self.assign(change.label, change.now)
 
     def order(self) -> list[Label]:
-        """The labels in the order in which a program finds them, if it can tell."""
+        """Return the labels in the order in which a program finds them, if it can tell."""
         return []
 
     def first_order(self) -> Iterable[Label]:
-        """The labels that :meth:`order` gave before the program."""
+        """Return the labels that :meth:`order` gave before the program."""
         return ()
 
     def move_last(self, labels: Iterable[Label]) -> None:
@@ -180,7 +180,7 @@ class Named(OneByOne):
         return list(new.values())
 
     def before(self, name: str) -> Any:
-        """What was there when the object was reached."""
+        """Return what was there when the object was reached."""
         return self.names.get(name, MISSING)
 
     def at(self, label: Label) -> Any:
@@ -401,7 +401,7 @@ class Attributes(Named):
         return super().holds() and (self.own.keys() <= self.copy.keys() or not self._appeared())
 
     def _has_another(self) -> bool:
-        """Whether somebody has assigned to the ``__dict__`` of the object."""
+        """Return whether somebody has assigned to the ``__dict__`` of the object."""
         return self._now is not self.own
 
     def _appeared(self) -> list[str]:

@@ -453,7 +453,7 @@ class ObjectGraph:
         return all(node.holds() for node in self.nodes if node.watched)
 
     def changes(self) -> list[Change]:
-        """What differs from before the program."""
+        """Return what differs from before the program."""
         return [change for node in self.nodes for change in node.changes()]
 
     def restore(self) -> None:
@@ -476,7 +476,8 @@ class ObjectGraph:
         self.tensors.clear()
 
     def knows_all(self, change: Change) -> bool:
-        """Whether a call can make this change again, by assignment of what it has assigned."""
+        """Return whether a call can make this change again, by assignment of what it has
+        assigned."""
         now = change.now
         if change.label is not None or isinstance(now, tuple):
             return self.knows(now)
@@ -485,7 +486,7 @@ class ObjectGraph:
         return not isinstance(now, (list, frozenset)) or all(map(self.knows, now))
 
     def has(self, x: Any) -> bool:
-        """Whether the graph has come to this object."""
+        """Return whether the graph has come to this object."""
         return id(x) in self._reached
 
     def identities(self) -> set[int]:
@@ -495,7 +496,8 @@ class ObjectGraph:
         return {*named, *(self.tensors.keys() & set(self.weak))}
 
     def knows(self, x: Any) -> bool:
-        """Whether ``x`` is a constant, or an object that was there before the program ran."""
+        """Return whether ``x`` is a constant, or an object that was there before the program
+        ran."""
         kind = type(x)
         if kind is tuple or kind is frozenset:
             return all(map(self.knows, x))
@@ -511,7 +513,7 @@ Visit = Callable[[ObjectGraph, Any, str], None]
 
 
 def _visit_of(x: Any) -> Visit:
-    """How objects of the class of ``x`` are added."""
+    """Return how objects of the class of ``x`` are added."""
     kind = type(x)
     for kinds, visit in _VISITS:
         if issubclass(kind, kinds):  # `isinstance` may ask the object for its class
@@ -530,7 +532,8 @@ def _class_names(c: type, counts: Callable[[Any, str], bool]) -> ClassNames:
 
 
 def _path(owner: str, name: str) -> str:
-    """How one comes to an attribute. The dictionaries of a module's parts are a detail of torch."""
+    """Return how one comes to an attribute. The dictionaries of a module's parts are a detail of
+    torch."""
     return owner if name in ("_parameters", "_buffers", "_modules") else f"{owner}.{name}"
 
 
@@ -539,8 +542,8 @@ BUDGET = 1_000
 
 
 def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph:
-    """What can be known before the program runs: of all code that it may come to, the nearest
-    first."""
+    """Return what can be known before the program runs: of all code that it may come to, the
+    nearest first."""
     return ObjectGraph(roots, ignore, budget=BUDGET)
 
 

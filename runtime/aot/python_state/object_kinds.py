@@ -63,7 +63,7 @@ def _position(x: Any, name: str) -> Node:
 
 
 def registered(c: type) -> tuple[int, ...]:
-    """The classes that an abstract base class takes for its own."""
+    """Return the classes that an abstract base class takes for its own."""
     registry: Any = importlib.import_module("_abc")._get_dump(c)[0]
     return tuple(sorted(id(reference()) for reference in registry))
 
@@ -80,8 +80,8 @@ _MANY_RESULTS = 256
 
 
 def _results_of(cache: Any) -> tuple[Any, ...]:
-    """What a cache of a function holds. Of a large one only how many results there are, and how
-    often one was computed."""
+    """Return what a cache of a function holds. Of a large one only how many results there are, and
+    how often one was computed."""
     info = cache.cache_info()
     if not info.currsize:
         return ()
@@ -148,7 +148,7 @@ generators), and what a program only tells something to."""
 
 
 def row_of(x: Any) -> Row | None:
-    """The row for an object; None if it has none."""
+    """Return the row for an object; None if it has none."""
     if issubclass(type(x), Iterator) and type(x).__module__ in ("builtins", "itertools"):
         return Row((type(x),), _position)
     return next((row for row in ROWS if issubclass(type(x), row.kinds)), None)

@@ -72,7 +72,7 @@ class ProgramCode:
         return new
 
     def take_fresh(self) -> list[str]:
-        """The names that no object has been asked for yet."""
+        """Return the names that no object has been asked for yet."""
         new, self.fresh = self.fresh, []
         return new
 
@@ -89,7 +89,7 @@ class ProgramCode:
         return None
 
     def counts(self, x: Any, name: str) -> bool:
-        """Whether the program may ask ``x`` for ``name``."""
+        """Return whether the program may ask ``x`` for ``name``."""
         if name in self.names or name in self.words:
             return not (name in _OF_OPTIMIZERS and issubclass(type(x), torch.optim.Optimizer))
         if issubclass(type(x), NAMED_ALONE):
@@ -108,31 +108,31 @@ class ProgramCode:
         return self._sees_all(type(x))
 
     def counts_in_modules(self, name: str) -> bool:
-        """Whether the program may ask a module for ``name``. Not for any where code computes names:
-        a module leads to what it imports, and so to all modules."""
+        """Return whether the program may ask a module for ``name``. Not for any where code computes
+        names: a module leads to what it imports, and so to all modules."""
         return name in self.names or name in self.words or name == "__getattr__"
 
     def _sees_all(self, kind: type) -> bool:
-        """Whether code that is not looked through may read any attribute of an object of this
-        class: that of a class that it inherits from."""
+        """Return whether code that is not looked through may read any attribute of an object of
+        this class: that of a class that it inherits from."""
         return self.computed or any(
             not is_of_user(c) for c in kind.__mro__ if c not in _WITHOUT_STATE
         )
 
 
 def computes(names: Iterable[str]) -> bool:
-    """Whether one of ``names`` is of what looks attributes up whose names are in no code."""
+    """Return whether one of ``names`` is of what looks attributes up whose names are in no code."""
     return not COMPUTED.isdisjoint(names)
 
 
 def is_of_user(c: type) -> bool:
-    """Whether a class is followed. ``c.__module__`` might run the code of its metaclass."""
+    """Return whether a class is followed. ``c.__module__`` might run the code of its metaclass."""
     module = module_of(c)
     return type(module) is str and is_followed_module(module)
 
 
 def is_of_ours(c: type) -> bool:
-    """Whether a class is this package's."""
+    """Return whether a class is this package's."""
     return str(module_of(c)).partition(".")[0] == _OURS
 
 

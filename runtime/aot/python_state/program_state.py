@@ -47,13 +47,13 @@ _MANY = 10_000  # objects that are looked at for a value of the trace
 
 
 def _is_place(change: Change) -> bool:
-    """Whether what was changed can be assigned by itself. A variable has one value."""
+    """Return whether what was changed can be assigned by itself. A variable has one value."""
     single = change.label is not None or isinstance(change.node.had, tuple)
     return single and isinstance(change.node, OneByOne)
 
 
 def is_tree(x: Any) -> bool:
-    """Whether ``x`` is no container of Python's that holds itself."""
+    """Return whether ``x`` is no container of Python's that holds itself."""
     around: set[int] = set()
     done: set[int] = set()
     pending = [(x, False)]
@@ -83,7 +83,7 @@ def _containers_in(value: Any) -> Iterator[Any]:
 
 
 def _is_value(x: Any) -> bool:
-    """Whether ``x`` is a value of a trace, or a number that is a symbol there."""
+    """Return whether ``x`` is a value of a trace, or a number that is a symbol there."""
     kind = type(x)
     return kind in SYMBOLIC or (issubclass(kind, Value) and x._level.number > 0)
 
@@ -97,7 +97,7 @@ class Order(NamedTuple):
 
 
 def _new_order(node: OneByOne, known: Iterable[Any]) -> Order:
-    """The labels of ``node`` that are not ``known``."""
+    """Return the labels of ``node`` that are not ``known``."""
     before = set(map(id, known))  # no look-up: a key of the user's has a hash of its own
     return Order(node, [x for x in node.order() if id(x) not in before and type(x) not in SYMBOLIC])
 
@@ -128,7 +128,7 @@ class Held:
 
 
 def shortly(names: Sequence[str]) -> str:
-    """The first few of ``names``, and how many more there are."""
+    """Return the first few of ``names``, and how many more there are."""
     more = [f"{len(names) - 4} more"] if len(names) > 4 else []
     return ", ".join([*names[:4], *more])
 
@@ -258,14 +258,14 @@ class ProgramState:
 
     @as_door
     def changes(self) -> list[Change]:
-        """What the program has changed."""
+        """Return what the program has changed."""
         return self.graph.changes()
 
     @as_door
     def results(self, changes: Sequence[Change] | None = None) -> list[Change]:
-        """The changes whose values a graph has to return: each assigns what holds a value of the
-        trace. ``RuntimeError`` for a container that has got one and cannot be assigned to by the
-        place. ``changes``: all that the program has changed, if that is known."""
+        """Return the changes whose values a graph has to return: each assigns what holds a value of
+        the trace. ``RuntimeError`` for a container that has got one and cannot be assigned to by
+        the place. ``changes``: all that the program has changed, if that is known."""
         found = []
         for change in self.changes() if changes is None else changes:
             if change.label == "__dict__" and isinstance(change.node, Attributes):
@@ -300,13 +300,13 @@ class ProgramState:
         return happened_at(line or self.graph.code.first_line)
 
     def made_anew(self, changes: Sequence[Change], found: Callable[[Any], bool]) -> list[Change]:
-        """The changes that assign a container of Python's own that the program has made, with
-        constants inside, or one of the call's, which it has ``found``."""
+        """Return the changes that assign a container of Python's own that the program has made,
+        with constants inside, or one of the call's, which it has ``found``."""
         places = [c for c in changes if _is_place(c) and is_tree(c.now)]
         return [c for c in places if found(c.now) or self._is_new(c.now, found)]
 
     def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
-        """The orders of what ``changes`` put where nothing was, by identity of the owner."""
+        """Return the orders of what ``changes`` put where nothing was, by identity of the owner."""
         nodes = [c.node for c in changes if c.before is MISSING and isinstance(c.node, OneByOne)]
         return {id(n.owner): _new_order(n, n.first_order()) for n in nodes}
 
@@ -374,7 +374,8 @@ class ProgramState:
                 )
 
     def _may_change(self, x: Any) -> bool:
-        """Whether an object that the program has made has values that somebody may replace."""
+        """Return whether an object that the program has made has values that somebody may
+        replace."""
         kind = type(x)
         if issubclass(kind, (*PLAIN, type, ModuleType)) or is_of_ours(kind) or self.graph.knows(x):
             return False
@@ -403,15 +404,15 @@ class ProgramState:
                     )
 
     def _holds_value(self, x: Any) -> bool:
-        """Whether ``x`` is a value of a trace, or a number that is a symbol there, or holds one in
-        what the program has made."""
+        """Return whether ``x`` is a value of a trace, or a number that is a symbol there, or holds
+        one in what the program has made."""
         return bool(self._values_in(x))
 
     def _values_in(self, x: Any) -> list[Any]:
         return self._found_in(x, _is_value)
 
     def _found_in(self, x: Any, wanted: Callable[[Any], bool]) -> list[Any]:
-        """What is ``wanted`` of ``x`` and of what that holds."""
+        """Return what is ``wanted`` of ``x`` and of what that holds."""
         seen: dict[int, Any] = {}
         found, pending = [], [x]
         while pending and len(seen) < _MANY:
@@ -427,8 +428,8 @@ class ProgramState:
         return found
 
     def _inside(self, x: Any) -> Iterable[Any]:
-        """What an object holds that the program has made. What was there before has nodes of its
-        own."""
+        """Return what an object holds that the program has made. What was there before has nodes of
+        its own."""
         kind = type(x)
         if issubclass(kind, (dict, list, tuple, set, frozenset, deque)):
             own = attributes_of(x) or {}
@@ -487,14 +488,14 @@ class ProgramState:
             )
 
     def _is_read(self, change: Change) -> bool:
-        """Whether the program may read what it assigns, and not only assign it."""
+        """Return whether the program may read what it assigns, and not only assign it."""
         code = self.graph.code
         if not isinstance(change.node, Named):
             return True
         return code.computed or change.label in code.loaded or change.label in code.words
 
     def effects(self, carried: frozenset[tuple[int, Any]], left: Sequence[str] = ()) -> Effects:
-        """What each call does again. ``carried``: keys of places that it assigns in another
+        """Return what each call does again. ``carried``: keys of places that it assigns in another
         way. ``left``: names of further ones. ``RuntimeError`` for what no call can do again."""
         self._warn_of_clocks()
         if self._declared is not None:
@@ -552,7 +553,8 @@ class ProgramState:
         )
 
     def moved(self) -> list[tuple[Node, Any, Any, Any]]:
-        """What is not as the program has found it: the node, the label, what was there, what is."""
+        """Return what is not as the program has found it: the node, the label, what was there, what
+        is."""
         return [
             (node, *difference)
             for node in self.graph.nodes
@@ -563,9 +565,9 @@ class ProgramState:
     def settle(
         self, carried: frozenset[tuple[int, Any]], effects: Effects, undo: bool
     ) -> StateGuard:
-        """What a call asks. ``carried``: keys of places whose values are arguments of the graph.
-        ``undo``: whether the first call may fail, as its numbers may be on the other side of a
-        branch. It makes the ``effects`` like any other one, so that the capture leaves none."""
+        """Return what a call asks. ``carried``: keys of places whose values are arguments of the
+        graph. ``undo``: whether the first call may fail, as its numbers may be on the other side of
+        a branch. It makes the ``effects`` like any other one, so that the capture leaves none."""
         by_owner: dict[int, set[Any]] = {}
         for owner, label in carried:
             by_owner.setdefault(owner, set()).add(label)

@@ -45,7 +45,7 @@ class Read:
     value: Any
 
     def current(self) -> Any:
-        """What is there now."""
+        """Return what is there now."""
         return look_up(self.owner, self.name)
 
     def holds(self) -> bool:
@@ -101,7 +101,8 @@ class Facts(NamedTuple):
 
 
 def facts(t: torch.Tensor) -> Facts:
-    """What ``t`` says of itself. ``RuntimeError`` for a tensor of a lazy module without sizes."""
+    """Return what ``t`` says of itself. ``RuntimeError`` for a tensor of a lazy module without
+    sizes."""
     if is_lazy(t):
         raise RuntimeError(
             "a parameter or buffer of a lazy module, such as nn.LazyLinear, has no sizes yet. "
@@ -123,7 +124,7 @@ OF_MEMORY: dict[str, Callable[[Any], Any]] = {
 
 
 def has_place(t: torch.Tensor) -> bool:
-    """Whether it can be asked where ``t`` is, and how often it was written to."""
+    """Return whether it can be asked where ``t`` is, and how often it was written to."""
     plain = type(unwrap(t)) in (torch.Tensor, torch.nn.Parameter)
     return t.layout is torch.strided and plain and not t.is_inference()
 
@@ -136,8 +137,8 @@ _OF_TENSORS: dict[Any, Callable[[Any], Any]] = {FACTS: facts, ELEMENTS: _element
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are the same for a graph, as :func:`.values.same` says. Of lists and
-    dictionaries the items are compared."""
+    """Return whether two values are the same for a graph, as :func:`.values.same` says. Of lists
+    and dictionaries the items are compared."""
     if type(a) is type(b) and isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     if type(a) is type(b) and isinstance(a, dict):
@@ -146,7 +147,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def look_up(owner: Any, name: Any) -> Any:
-    """What ``owner`` has under ``name``, or ``MISSING``."""
+    """Return what ``owner`` has under ``name``, or ``MISSING``."""
     if isinstance(owner, torch.Tensor):
         return _OF_TENSORS[name](owner) if name in _OF_TENSORS else OF_MEMORY[name](owner)
     if isinstance(owner, Mapping):

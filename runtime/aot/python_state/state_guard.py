@@ -100,7 +100,8 @@ class StateGuard:
         ]
 
     def arguments(self) -> list[Place]:
-        """The places whose values are arguments of the program, so that no call compares them."""
+        """Return the places whose values are arguments of the program, so that no call compares
+        them."""
         named = [node for node in self.nodes if node.free and isinstance(node, OneByOne)]
         return [Place(node, label) for node in named for label in node.free]
 
@@ -212,5 +213,5 @@ _OF_PYTHON = frozenset((dict, defaultdict, OrderedDict, list, deque, set))
 
 
 def _asks_nothing(node: Node) -> bool:
-    """Whether no call needs to ask: no code has a name for a global there."""
+    """Return whether no call needs to ask: no code has a name for a global there."""
     return isinstance(node, Globals) and node.asks_nothing

@@ -31,7 +31,7 @@ _modules: dict[str, bool] = {}  # of `is_followed_module`, by name
 
 
 def is_followed(file: str) -> bool:
-    """Whether the functions of a file are looked through for the state that they ask for."""
+    """Return whether the functions of a file are looked through for the state that they ask for."""
     found = _files.get(file)
     if found is None:
         found = _files[file] = is_of_user(file) and not file.startswith(_FOLDERS)
@@ -39,7 +39,8 @@ def is_followed(file: str) -> bool:
 
 
 def is_followed_module(name: str) -> bool:
-    """Whether the objects of a module's classes, and its globals, are state of the program."""
+    """Return whether the objects of a module's classes, and its globals, are state of the
+    program."""
     found = _modules.get(name)
     if found is None:
         found = _modules[name] = _is_followed_module(name)

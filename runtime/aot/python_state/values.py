@@ -43,7 +43,8 @@ _EQUAL = frozenset((*SIMPLE, decimal.Decimal, *_scalars_of(np.generic)))
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are the same for a graph: one object, or equal constants of one class."""
+    """Return whether two values are the same for a graph: one object, or equal constants of one
+    class."""
     if a is b:
         return True
     kind = type(a)
@@ -63,18 +64,19 @@ def same(a: Any, b: Any) -> bool:
 
 
 def shown(label: Any) -> str:
-    """A name or key in a message. To show an object of the user's would run the user's code."""
+    """Return a name or key in a message. To show an object of the user's would run the user's
+    code."""
     return f"{label!r:.40}" if type(label) in SIMPLE else f"a {type(label).__name__}"
 
 
 def marks_of(items: Iterable[Any]) -> frozenset[Any]:
-    """What tells the items of a set apart, without their own ``__eq__``: ``1``, ``1.0`` and
+    """Return what tells the items of a set apart, without their own ``__eq__``: ``1``, ``1.0`` and
     ``True`` are different."""
     return frozenset((type(x), repr(x) if type(x) in SIMPLE else id(x)) for x in items)
 
 
 def attributes_of(x: Any) -> dict[str, Any] | None:
-    """The dictionary of an object, or None. No ``__getattr__`` of the user's is called."""
+    """Return the dictionary of an object, or None. No ``__getattr__`` of the user's is called."""
     try:
         # a ``threading.local`` has one for each thread
         of_thread = issubclass(type(x), threading.local)
@@ -85,7 +87,7 @@ def attributes_of(x: Any) -> dict[str, Any] | None:
 
 
 def slots_of(kind: type) -> tuple[MemberDescriptorType, ...]:
-    """The descriptors of the ``__slots__`` of a class and of those that it inherits from."""
+    """Return the descriptors of the ``__slots__`` of a class and of those that it inherits from."""
     found = _SLOTS.get(kind)
     if found is None:
         found = _SLOTS[kind] = _find_slots(kind)
@@ -107,7 +109,7 @@ def _find_slots(kind: type) -> tuple[MemberDescriptorType, ...]:
 
 
 def look_into(cell: CellType) -> Any:
-    """What a variable of a function around has, or ``MISSING``."""
+    """Return what a variable of a function around has, or ``MISSING``."""
     try:
         return cell.cell_contents
     except ValueError:

@@ -26,8 +26,8 @@ def exact(rule: BatchRule) -> BatchRule:
 
 
 def expand(t: Any, batched: Any, size: int) -> Any:
-    """The physical tensor of an argument. An unbatched one is expanded to the batch without a
-    copy."""
+    """Return the physical tensor of an argument. An unbatched one is expanded to the batch without
+    a copy."""
     return t if batched or t is None else t.unsqueeze(0).expand(size, *t.shape)
 
 
@@ -73,7 +73,7 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 
 def _as_vectors(args: Any, batched: Any) -> list[Any]:
-    """The arguments, with each unbatched 0-d tensor as a vector.
+    """Return the arguments, with each unbatched 0-d tensor as a vector.
 
     Two 0-d tensors promote each other. A batch of 0-d tensors is physically a vector, which a 0-d
     tensor would not promote."""
@@ -113,7 +113,7 @@ def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
 
 
 def shift(dim: int, rank: int) -> int:
-    """The physical dimension for a logical one. ``rank`` is the logical rank."""
+    """Return the physical dimension for a logical one. ``rank`` is the logical rank."""
     if rank == 0:
         rank = 1
     if not -rank <= dim < rank:

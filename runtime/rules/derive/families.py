@@ -12,7 +12,7 @@ from . import batch_rules
 
 
 def conj(x: Any) -> Any:
-    """The conjugate of a tensor or number. A real one is returned as it is."""
+    """Return the conjugate of a tensor or number. A real one is returned as it is."""
     if isinstance(x, torch.Tensor):
         return x.conj() if x.is_complex() else x
     return x.conjugate() if isinstance(x, complex) else x
@@ -37,7 +37,7 @@ def scaled(t: Any, partial: Any) -> Any:
 
 
 def conj_of(partial: Any) -> Any:
-    """The conjugate of a partial derivative, which may be a pair, as in :func:`scaled`."""
+    """Return the conjugate of a partial derivative, which may be a pair, as in :func:`scaled`."""
     return (partial[0], conj(partial[1])) if isinstance(partial, tuple) else conj(partial)
 
 

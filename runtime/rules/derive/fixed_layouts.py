@@ -12,7 +12,7 @@ from .batch_rules import BatchRule, expand, shift
 
 
 def filled(func: Any, args: Any) -> list[Any]:
-    """The positional arguments of a call, with the schema's defaults for those that the
+    """Return the positional arguments of a call, with the schema's defaults for those that the
     dispatcher left out."""
     rest = func._schema.arguments[len(args) :]
     return [*args, *(a.default_value for a in rest if not a.kwarg_only)]

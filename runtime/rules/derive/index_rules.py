@@ -130,7 +130,7 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
 
 
 def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
-    """The indices, with each batched one reshaped to the batch dimension followed by
+    """Return the indices, with each batched one reshaped to the batch dimension followed by
     ``rank`` others."""
     return [
         t.reshape(size, *[1] * (rank - t.dim() + 1), *t.shape[1:]) if b else t
@@ -140,8 +140,8 @@ def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> lis
 
 
 def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool]:
-    """The indexed dimensions, the position of the selected dimensions in the result, and whether
-    the indexed dimensions lie apart.
+    """Return the indexed dimensions, the position of the selected dimensions in the result, and
+    whether the indexed dimensions lie apart.
 
     Adjacent indexed dimensions are replaced in place by the selected ones. Otherwise the selected
     ones come first. A batched 0-d index counts as a number: ``x[i, :, [0, 1]]`` is
@@ -242,8 +242,8 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
 
 
 def _indexed_by_batched_numbers(args: Any) -> bool:
-    """Whether an index is a batched 0-d tensor. One element alone would select by it (``x[i]``), so
-    the op has another shape there."""
+    """Return whether an index is a batched 0-d tensor. One element alone would select by it
+    (``x[i]``), so the op has another shape there."""
     return any(i is not None and is_batched_number(i) for i in args[1])
 
 

@@ -22,8 +22,8 @@ def leading(*cores: int) -> BatchRule:
 
 
 def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[torch.Tensor]:
-    """The first ``len(cores)`` arguments, reshaped so that the batch stands before all leading
-    dimensions and they broadcast."""
+    """Return the first ``len(cores)`` arguments, reshaped so that the batch stands before all
+    leading dimensions and they broadcast."""
     extra = [a.dim() - (b is True) - core for a, b, core in zip(args, batched, cores, strict=False)]
     widest = max(extra)
     return [
@@ -52,16 +52,16 @@ def trailing_or_empty(func: Any, size: int, batched: Any, args: Any, kwargs: Any
 
 
 def is_vector_rhs(matrix_shape: Sequence[int], rhs_shape: Sequence[int]) -> bool:
-    """Whether ``linalg.solve`` and ``lstsq`` treat a right-hand side of this shape as vectors: one
-    vector, or one per matrix."""
+    """Return whether ``linalg.solve`` and ``lstsq`` treat a right-hand side of this shape as
+    vectors: one vector, or one per matrix."""
     return len(rhs_shape) == 1 or tuple(rhs_shape) == tuple(matrix_shape[:-1])
 
 
 def one_rhs_per_matrix(
     size: int, batched: Any, args: Any
 ) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """The physical matrix, the physical right-hand side as a matrix, and whether it was a vector.
-    Both have the batch and broadcast.
+    """Return the physical matrix, the physical right-hand side as a matrix, and whether it was a
+    vector. Both have the batch and broadcast.
 
     The right-hand side becomes a matrix because its physical shape alone does not tell
     vectors from matrices.
@@ -84,13 +84,13 @@ def uncolumned(t: torch.Tensor, vector: bool) -> torch.Tensor:
 
 
 def triangle(t: torch.Tensor, upper: bool, unit: bool = False) -> torch.Tensor:
-    """The triangle of a matrix that a triangular op reads, with zeros elsewhere. ``unit``:
+    """Return the triangle of a matrix that a triangular op reads, with zeros elsewhere. ``unit``:
     without the diagonal."""
     return t.triu(int(unit)) if upper else t.tril(-int(unit))
 
 
 def eye_like(t: torch.Tensor, n: int, m: int | None = None) -> torch.Tensor:
-    """An identity matrix with the dtype and device of ``t``, without leading dimensions."""
+    """Return an identity matrix with the dtype and device of ``t``, without leading dimensions."""
     return torch.eye(n, n if m is None else m, dtype=t.dtype, device=t.device)
 
 
@@ -113,7 +113,7 @@ def hermitian_part(t: torch.Tensor) -> torch.Tensor:
 
 
 def added(*terms: torch.Tensor | None) -> torch.Tensor | None:
-    """The sum of the terms that are not None. None if all are."""
+    """Return the sum of the terms that are not None. None if all are."""
     total = None
     for t in terms:
         if t is not None:
@@ -124,7 +124,7 @@ def added(*terms: torch.Tensor | None) -> torch.Tensor | None:
 def solve_triangular(
     a: torch.Tensor, b: torch.Tensor, upper: bool, left: bool = True, unit: bool = False
 ) -> torch.Tensor:
-    """The solution of a triangular system. The right-hand sides are matrices."""
+    """Return the solution of a triangular system. The right-hand sides are matrices."""
     solution: torch.Tensor = torch.linalg.solve_triangular(
         a, b, upper=upper, left=left, unitriangular=unit
     )

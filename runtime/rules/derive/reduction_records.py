@@ -17,7 +17,7 @@ Dims = int | Sequence[int] | None
 
 
 def dims_of(dim: Dims, rank: int) -> list[int]:
-    """The reduced dimensions as non-negative numbers. ``None`` and ``[]`` mean all; a 0-d
+    """Return the reduced dimensions as non-negative numbers. ``None`` and ``[]`` mean all; a 0-d
     tensor has none."""
     if rank == 0:
         return []
@@ -28,7 +28,8 @@ def dims_of(dim: Dims, rank: int) -> list[int]:
 
 
 def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> torch.Tensor:
-    """A result (or its cotangent) with each reduced dimension as a dimension of length one."""
+    """Return a result (or its cotangent) with each reduced dimension as a dimension of length
+    one."""
     if not keepdim:
         for d in dims_of(dim, rank):
             t = t.unsqueeze(d)
@@ -36,7 +37,7 @@ def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> to
 
 
 def count_of(shape: Sequence[int], dim: Dims) -> int:
-    """The number of elements that are reduced to each element of the result."""
+    """Return the number of elements that are reduced to each element of the result."""
     n = 1
     for d in dims_of(dim, len(shape)):
         n *= shape[d]
@@ -44,7 +45,7 @@ def count_of(shape: Sequence[int], dim: Dims) -> int:
 
 
 def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
-    """The sum over ``dim``. A 0-d tensor is returned as it is."""
+    """Return the sum over ``dim``. A 0-d tensor is returned as it is."""
     dims = dims_of(dim, t.dim())
     return t.sum(dims, keepdim=keepdim) if dims else t
 
@@ -143,7 +144,7 @@ def selecting(
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
-    """A physical batch with the shape (batch, elements)."""
+    """Return a physical batch with the shape (batch, elements)."""
     return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
 
 

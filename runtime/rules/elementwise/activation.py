@@ -197,8 +197,8 @@ def _elu_decomposed(
     is_result: bool,
     self_or_result: torch.Tensor,
 ) -> torch.Tensor:
-    """The backward of elu for the form with ``self``. The form with the result belongs to ``elu_``,
-    which has the record of ``elu``."""
+    """Return the backward of elu for the form with ``self``. The form with the result belongs to
+    ``elu_``, which has the record of ``elu``."""
     assert not is_result
     # not clamp: the second derivative of the kernel is zero at zero
     negative = torch.where(self_or_result >= 0, 0, self_or_result)

@@ -101,7 +101,7 @@ def running_product_vjp(g: Tensor, x: Tensor, dim: int) -> Tensor:
 
 
 def running_product_jvp(t: Tensor, x: Tensor, dim: int) -> Tensor:
-    """The tangent of the running product y, from ``y[k] = x[k]·y[k-1]``."""
+    """Return the tangent of the running product y, from ``y[k] = x[k]·y[k-1]``."""
     return recurrence(x, times(t, exclusive_product(x, dim)), dim, product=True)
 
 

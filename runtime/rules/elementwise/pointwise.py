@@ -155,8 +155,8 @@ pointwise("rad2deg", self=lambda: 180 / math.pi)
 
 
 def _in_session(t: Any) -> bool:
-    """Whether ``t`` is a tensor of the eager session. There the third derivative of a square is
-    zeros, and a product ``2 * t`` has none."""
+    """Return whether ``t`` is a tensor of the eager session. There the third derivative of a square
+    is zeros, and a product ``2 * t`` has none."""
     return isinstance(t, Value) and not t._level.number
 
 

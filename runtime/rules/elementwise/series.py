@@ -30,7 +30,7 @@ J1_OVER_X = [(-1) ** k * term for k, term in enumerate(I1_OVER_X)]  # the same o
 
 
 def _erfcx_terms() -> list[float]:
-    """The coefficients of ``erfcx(x)·x·√π`` in 1/x² (DLMF 7.12.1): 1 - 1/2x² + 3/4x⁴ - …"""
+    """Return the coefficients of ``erfcx(x)·x·√π`` in 1/x² (DLMF 7.12.1): 1 - 1/2x² + 3/4x⁴ - …"""
     terms = [1.0]
     for k in range(1, 12):
         terms.append(-terms[-1] * (2 * k - 1) / 2)
@@ -43,7 +43,7 @@ ERFCX_SLOPE_FAR = [c * (2 * k + 1) for k, c in enumerate(ERFCX_FAR)]
 
 
 def _bessel_terms(order: int) -> list[float]:
-    """The coefficients of ``I(x)·exp(-x)·sqrt(2πx)`` in 1/x (DLMF 10.40.1). For order 0: 1 +
+    """Return the coefficients of ``I(x)·exp(-x)·sqrt(2πx)`` in 1/x (DLMF 10.40.1). For order 0: 1 +
     1/8x + 9/128x² + …"""
     terms = [1.0]
     for k in range(1, 14):

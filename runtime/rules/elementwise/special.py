@@ -52,14 +52,14 @@ pointwise("i0", self=lambda self: special.i1(self))
 def _near_part(
     self: torch.Tensor, result: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A mask of large x, at which the terms of a closed form cancel, and x and the result with
-    zeros at these places."""
+    """Return a mask of large x, at which the terms of a closed form cancel, and x and the result
+    with zeros at these places."""
     far = self.abs() > 60
     return far, torch.where(far, 0.0, self), torch.where(far, 0.0, result)
 
 
 def _far_slope(x: torch.Tensor, far: torch.Tensor, coefficients: list[float]) -> torch.Tensor:
-    """The derivative of a scaled Bessel function, from its asymptotic series in 1/|x|. Its
+    """Return the derivative of a scaled Bessel function, from its asymptotic series in 1/|x|. Its
     coefficients overflow in half precision."""
     inverse = (
         torch.where(far, x.abs(), 1.0).to(torch.promote_types(x.dtype, torch.float32)).reciprocal()

@@ -26,8 +26,8 @@ def _factor(query: Tensor, scale: float | None) -> float:
 
 
 def _wide(*tensors: Any) -> list[Any]:
-    """The tensors in single precision if they have half precision. The kernels, too, round only
-    their results to half precision."""
+    """Return the tensors in single precision if they have half precision. The kernels, too, round
+    only their results to half precision."""
     return [
         t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t
         for t in tensors
@@ -35,7 +35,8 @@ def _wide(*tensors: Any) -> list[Any]:
 
 
 def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
-    """The heads of keys and values (B, H, …), repeated so that there is one per head of the query.
+    """Return the heads of keys and values (B, H, …), repeated so that there is one per head of the
+    query.
 
     With n query heads per shared head, query head h reads shared head h // n.
     """
@@ -48,7 +49,7 @@ def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
 
 
 def _sum_over_query_heads(g: Tensor, like: Tensor) -> Tensor:
-    """The transpose of :func:`_repeat_for_query_heads`."""
+    """Return the transpose of :func:`_repeat_for_query_heads`."""
     return g if g.shape[-3] == like.shape[-3] else g.unflatten(-3, (like.shape[-3], -1)).sum(-3)
 
 
@@ -89,8 +90,8 @@ def _backward_written_out(
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Any, logsumexp: Any,
     dropout_p: float, is_causal: bool, *, attn_mask: Any = None, scale: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The backward in plain ops. It recomputes ``out`` and ``logsumexp`` from the other arguments,
-    so that derivatives go through them."""
+    """Return the backward in plain ops. It recomputes ``out`` and ``logsumexp`` from the other
+    arguments, so that derivatives go through them."""
     dtype = query.dtype
     grad_out, query, shared_key, shared_value, attn_mask = _wide(
         grad_out, query, key, value, attn_mask

@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 
 
 def _channels(t: Any, rank: int) -> Any:
-    """A per-channel vector (C), reshaped to broadcast with (N, C, …)."""
+    """Return a per-channel vector (C), reshaped to broadcast with (N, C, …)."""
     return None if t is None else t.reshape(1, -1, *(1,) * (rank - 2))
 
 

@@ -22,20 +22,20 @@ aten = torch.ops.aten
 
 
 def _with_channels(bias: torch.Tensor, rank: int) -> torch.Tensor:
-    """A bias, reshaped to broadcast with an output of ``rank`` dimensions, whose channels are
-    dimension 1. Leading dimensions stay."""
+    """Return a bias, reshaped to broadcast with an output of ``rank`` dimensions, whose channels
+    are dimension 1. Leading dimensions stay."""
     return bias.reshape(*bias.shape[:-1], 1, bias.shape[-1], *[1] * (rank - 2))
 
 
 def _spread(bias: torch.Tensor, shape: Any) -> torch.Tensor:
-    """What a bias adds to an output of that shape."""
+    """Return what a bias adds to an output of that shape."""
     if shape[1] == 0:  # ATen's result for an input without channels, whatever the bias is
         return bias.new_zeros(shape)
     return _with_channels(bias, len(shape)).expand(shape)
 
 
 def _gathered(g: torch.Tensor, dims: list[int], sizes: Any) -> torch.Tensor:
-    """The gradient by a bias of these sizes: ``g``, summed over ``dims``."""
+    """Return the gradient by a bias of these sizes: ``g``, summed over ``dims``."""
     made = g.sum(dims)
     # as above: there is a bias, and no channel to which it was added
     return made if made.shape[-1] == sizes[0] else g.new_zeros((*made.shape[:-1], *sizes))
@@ -124,7 +124,8 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: bool) -> Any:
-    """Each element of the result (of the input, if transposed) meets the weights of one channel."""
+    """Return each element of the result (of the input, if transposed) meets the weights of one
+    channel."""
     return 2 * math.prod(input_shape if transposed else result_shape) * math.prod(weight_shape[1:])
 
 
@@ -286,7 +287,7 @@ def _flags_dropped(
 
 
 def _conv_tbc(self: Any, weight: Any, bias: Any, pad: int = 0) -> torch.Tensor:
-    """A convolution of (time, batch, channels) with a weight of shape (width, in, out)."""
+    """Return a convolution of (time, batch, channels) with a weight of shape (width, in, out)."""
     return torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(
         2, 0, 1
     )

@@ -21,7 +21,7 @@ _ARGUMENTS = (
 
 
 def _contracted(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """The sum over time and classes of (T, N, C) or (T, C)."""
+    """Return the sum over time and classes of (T, N, C) or (T, C)."""
     return (t * local).sum((0, 2) if t.dim() == 3 else (0, 1))
 
 
@@ -83,8 +83,8 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
 
 
 def _abstract(log_probs: torch.Tensor, target_lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The losses (batch) and the logarithms of alpha (batch, time, labels with a
-    blank around each)."""
+    """Return the losses (batch) and the logarithms of alpha (batch, time, labels with a blank
+    around each)."""
     time, batch, _ = log_probs.shape
     return log_probs.new_empty(batch), log_probs.new_empty(
         (batch, time, 2 * max(target_lengths, default=0) + 1)

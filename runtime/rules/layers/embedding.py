@@ -28,8 +28,8 @@ def _table_rows(indices: Tensor, rows: int, size: int, padding_idx: int = -1) ->
 
 
 def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
-    """The starts of the bags in one list of the indices of all elements. Each element has ``n``
-    indices and the offsets (B, bags).
+    """Return the starts of the bags in one list of the indices of all elements. Each element has
+    ``n`` indices and the offsets (B, bags).
 
     The kernel refuses a list whose first bag does not start at 0. So if the offsets of any element
     do not start at 0, the list does not either. CUDA's kernel starts the first bag at 0 instead,
@@ -86,7 +86,7 @@ def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any)
 def _picked(
     g: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Any:
-    """The transpose of ``embedding_dense_backward``."""
+    """Return the transpose of ``embedding_dense_backward``."""
     out = aten.embedding(g, indices)
     if scale_grad_by_freq:
         flat = indices.reshape(-1)
@@ -139,7 +139,7 @@ linear(
 
 
 def _bag_of(indices: Tensor, offsets: Tensor, bags: int) -> Tensor:
-    """The bag of each index. The last bag extends to the end, also if ``offsets`` ends with
+    """Return the bag of each index. The last bag extends to the end, also if ``offsets`` ends with
     the total length. The first one starts at 0, also if CUDA's kernel was given another offset."""
     at = torch.arange(indices.shape[0], device=indices.device, dtype=offsets.dtype)
     return (torch.searchsorted(offsets, at, right=True) - 1).clamp(0, bags - 1)
@@ -286,7 +286,8 @@ def _bag_rows(
     g: Tensor, weight_shape: Any, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool,
     mode: int, per_sample_weights: Tensor | None, padding_idx: int,
 ) -> Rows | None:  # fmt: skip
-    """The cotangent of each bag at its indices. ``indices``: (B, T). ``offsets``: (B, bags)."""
+    """Return the cotangent of each bag at its indices. ``indices``: (B, T). ``offsets``: (B,
+    bags)."""
     if scale_grad_by_freq or mode == MAX:
         return None
     places = torch.arange(indices.shape[1], device=indices.device)

@@ -24,8 +24,8 @@ _broadcast_tensors: Any = torch.broadcast_tensors
 
 
 def scaled(g: torch.Tensor, reduction: int, n: int) -> torch.Tensor:
-    """The cotangent of each element's loss for the cotangent ``g`` of the reduced loss
-    of ``n`` elements."""
+    """Return the cotangent of each element's loss for the cotangent ``g`` of the reduced loss of
+    ``n`` elements."""
     return g / max(n, 1) if reduction == MEAN else g
 
 
@@ -34,7 +34,7 @@ def reduced(each: torch.Tensor, reduction: int) -> torch.Tensor:
 
 
 def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
-    """The reduced loss of each element of a physical batch."""
+    """Return the reduced loss of each element of a physical batch."""
     if reduction == NONE or each.dim() == 1:
         return each
     return each.flatten(1).mean(1) if reduction == MEAN else each.flatten(1).sum(1)
@@ -126,20 +126,21 @@ def _minus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _slope(self: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
-    """The derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign beyond."""
+    """Return the derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign
+    beyond."""
     z = _minus(self, target)
     # z.sign() would turn NaN into 0
     return torch.where(z.abs() >= beta, z.sign(), z / beta) if beta else z.sign()
 
 
 def _bce(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """The derivative by ``self``. The denominator is at least 1e-12, as in ATen."""
+    """Return the derivative by ``self``. The denominator is at least 1e-12, as in ATen."""
     p = (self - target) / ((1 - self) * self).clamp_min(1e-12)
     return p if weight is None else p * weight
 
 
 def _bce_target(self: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-    """The derivative by ``target``. Logarithms are at least -100, as in ATen."""
+    """Return the derivative by ``target``. Logarithms are at least -100, as in ATen."""
     p = (1 - self).log().clamp_min(-100) - self.log().clamp_min(-100)
     return p if weight is None else p * weight
 
@@ -206,7 +207,7 @@ elementwise_loss(
 def _class_weights(
     target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The class weight of each target. Zero for ignored targets."""
+    """Return the class weight of each target. Zero for ignored targets."""
     kept = target != ignore_index
     if weight is None:
         return kept.to(dtype)
@@ -222,8 +223,8 @@ def _class_weights(
 def _folded(
     size: int, batched: Any, self: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """The log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded, and the
-    physical shape of the targets."""
+    """Return the log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded,
+    and the physical shape of the targets."""
     x = batch.expand(self, batched[0], size)
     t = batch.expand(target, batched[1], size)
     shape = list(t.shape)
@@ -376,7 +377,7 @@ def _linear_cross_entropy(
     dtype: torch.dtype,
     **options: Any,
 ) -> torch.Tensor:
-    """The loss, computed in ``dtype``, the dtype in which the kernels add up the chunks."""
+    """Return the loss, computed in ``dtype``, the dtype in which the kernels add up the chunks."""
     bias = None if linear_bias is None else linear_bias.to(dtype)
     logits = torch.nn.functional.linear(input.to(dtype), linear_weight.to(dtype), bias)
     weight = None if weight is None else weight.to(dtype)

@@ -38,8 +38,8 @@ def projected(t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
 def projected_vjp(
     a: Tensor, t: Tensor, by_a: Tensor, by_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]
 ) -> Tensor:
-    """The gradient of ``sum(a·P(t))`` by x. ``by_a`` and ``by_t`` are P(a) and P(t);
-    see :func:`projected`."""
+    """Return the gradient of ``sum(a·P(t))`` by x. ``by_a`` and ``by_t`` are P(a) and P(t); see
+    :func:`projected`."""
     au, tu = mean_over(a * unit, dims), mean_over(t * unit, dims)
     spread = mean_over(a * t, dims) - mean_over(a, dims) * mean_over(t, dims) - au * tu
     return -rstd * (rstd * spread * unit + by_a * tu + by_t * au)
@@ -48,7 +48,8 @@ def projected_vjp(
 def projected_jvp(
     t: Tensor, by_t: Tensor, by_x: Tensor, x_t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]
 ) -> Tensor:
-    """The change of P(t) if x changes by ``x_t``. ``by_t`` and ``by_x`` are P(t) and P(x_t)."""
+    """Return the change of P(t) if x changes by ``x_t``. ``by_t`` and ``by_x`` are P(t) and
+    P(x_t)."""
     return -rstd * (
         mean_over(unit * x_t, dims) * by_t
         + mean_over(t * unit, dims) * by_x
@@ -57,8 +58,8 @@ def projected_jvp(
 
 
 def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int) -> Any:
-    """The gradient of the input through the returned mean and reciprocal standard deviation, both
-    shaped to broadcast."""
+    """Return the gradient of the input through the returned mean and reciprocal standard deviation,
+    both shaped to broadcast."""
     total: Any = None
     if g_mean is not None:
         total = g_mean / n
@@ -73,7 +74,7 @@ def added(a: Any, b: Any) -> Any:
 
 
 def scaled(out_t: Any, unit: Tensor, weight: Any, weight_t: Any, bias_t: Any) -> Any:
-    """The tangent of ``x̂·weight + bias``, from the tangent of x̂."""
+    """Return the tangent of ``x̂·weight + bias``, from the tangent of x̂."""
     if out_t is not None and weight is not None:
         out_t = out_t * weight
     return added(added(out_t, None if weight_t is None else unit * weight_t), bias_t)
@@ -84,7 +85,7 @@ def scaled(out_t: Any, unit: Tensor, weight: Any, weight_t: Any, bias_t: Any) ->
 
 
 def _layer_dims(shape: Any, normalized_shape: Any) -> tuple[list[int], list[int]]:
-    """The leading and the normalized dimensions."""
+    """Return the leading and the normalized dimensions."""
     at = len(shape) - len(normalized_shape)
     return list(range(at)), list(range(at, len(shape)))
 
@@ -191,8 +192,8 @@ def _layer_backward_jvp(
     normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Any, output_mask: Any, mean_t: Any,
     rstd_t: Any, bias_t: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """The tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so their
-    own tangents are ignored.
+    """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
+    their own tangents are ignored.
 
     ``bias`` is an argument only for its shape, so its tangent is ignored too.
     """
@@ -290,7 +291,7 @@ def _grouped(t: Tensor, N: int, C: int, HxW: int, group: int) -> Tensor:
 
 
 def _per_channel(t: Any, group: int) -> Any:
-    """A weight or bias (C), reshaped to broadcast with grouped values."""
+    """Return a weight or bias (C), reshaped to broadcast with grouped values."""
     return None if t is None else t.reshape(1, group, -1, 1)
 
 
@@ -432,8 +433,8 @@ def _group_backward_jvp(
     rstd: Tensor, weight: Any, N: int, C: int, HxW: int, group: int, output_mask: Any, mean_t: Any,
     rstd_t: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """The tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so their
-    own tangents are ignored."""
+    """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
+    their own tangents are ignored."""
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
     g, g_t = s.view(grad_out), None if grad_out_t is None else s.view(grad_out_t)
     x_t = None if input_t is None else s.view(input_t)

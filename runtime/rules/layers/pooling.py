@@ -53,8 +53,8 @@ _average("_adaptive_avg_pool3d", 5)
 
 
 def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tensor:
-    """The elements of ``t`` at ``indices``, which index its last ``spatial`` dimensions
-    as if flattened."""
+    """Return the elements of ``t`` at ``indices``, which index its last ``spatial`` dimensions as
+    if flattened."""
     return t.flatten(-spatial).gather(-1, indices.flatten(-spatial)).reshape(indices.shape)
 
 

@@ -27,21 +27,21 @@ def _activated(z: torch.Tensor) -> Gates:
 
 
 def _slopes(gates: Gates) -> list[torch.Tensor]:
-    """The derivatives of the activations, computed from their results."""
+    """Return the derivatives of the activations, computed from their results."""
     i, f, g, o = gates
     return [i * (1 - i), f * (1 - f), 1 - g * g, o * (1 - o)]
 
 
 def _biases(b_x: Any, b_h: Any, has_biases: bool) -> tuple[Any, Any]:
-    """The biases, or zeros: ATen passes the weights in their place if there are none."""
+    """Return the biases, or zeros: ATen passes the weights in their place if there are none."""
     return (b_x, b_h) if has_biases else (b_x.new_zeros(b_x.shape[0]), b_h.new_zeros(b_h.shape[0]))
 
 
 def _run(
     x: Any, w_x: Any, w_h: Any, b_x: Any, b_h: Any, h: Any, c: Any, reverse: bool
 ) -> tuple[list[Gates], list[Any], list[Any]]:
-    """The gates at each time, and the hidden and cell states in the order of running. The initial
-    state comes first."""
+    """Return the gates at each time, and the hidden and cell states in the order of running. The
+    initial state comes first."""
     z = torch.nn.functional.linear(x, w_x, b_x + b_h)
     gates: list[Any] = [None] * x.shape[0]
     hidden, cell = [h], [c]
@@ -53,7 +53,7 @@ def _run(
 
 
 def _ordered(states: list[Any], reverse: bool) -> torch.Tensor:
-    """The states, given in the order of running, stacked in the order of time."""
+    """Return the states, given in the order of running, stacked in the order of time."""
     return torch.stack(states[::-1] if reverse else states)
 
 
@@ -135,8 +135,8 @@ def _layer_jvp(
     reverse: Any, has_biases: Any, input_t: Any, weight0_t: Any, weight1_t: Any, weight2_t: Any,
     weight3_t: Any, hx__t: Any, cx__t: Any,
 ) -> Any:  # fmt: skip
-    """The tangents of the results. The tangents of the states are carried along the loop; an absent
-    tangent is zero."""
+    """Return the tangents of the results. The tangents of the states are carried along the loop; an
+    absent tangent is zero."""
 
     def total(*terms: Any) -> Any:
         present = [t for t in terms if t is not None]

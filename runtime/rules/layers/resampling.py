@@ -50,8 +50,8 @@ def _upsample(name: str, spatial: int) -> None:
 def _takes_another_way(
     name: str, old: Sequence[int], new: Sequence[int], scales: Sequence[float | None]
 ) -> bool:
-    """Whether the kernel of the gradient looks at the sizes alone, where that of the result takes a
-    scale that does not fit them.
+    """Return whether the kernel of the gradient looks at the sizes alone, where that of the result
+    takes a scale that does not fit them.
 
     3 elements by a scale of 1.3 are 3 elements. They are no copy of the old ones, but their
     gradient is that of a copy."""
@@ -66,8 +66,8 @@ def _takes_another_way(
 def _by_matrices(
     forward: Any, g: torch.Tensor, old: Sequence[int], new: Sequence[int], rest: Sequence[Any]
 ) -> torch.Tensor:
-    """The transpose by a matrix for each dimension: what ``forward`` makes of
-    images of one element."""
+    """Return the transpose by a matrix for each dimension: what ``forward`` makes of images of one
+    element."""
     spatial = len(old)
     options, scales = rest[: len(rest) - spatial], rest[len(rest) - spatial :]
     for d in range(spatial):
@@ -156,8 +156,8 @@ def _sampled_3d(
 
 
 def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
-    """The position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros (0),
-    border (1) or reflection (2)."""
+    """Return the position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros
+    (0), border (1) or reflection (2)."""
     x = (x + 1) / 2 * (n - 1) if align_corners else ((x + 1) * n - 1) / 2
     if padding_mode == 2:
         low, span = (0.0, n - 1.0) if align_corners else (-0.5, float(n))

@@ -152,7 +152,8 @@ class Unrolled:
         )
 
     def _in_time(self, steps: Sequence[Any]) -> Tensor:
-        """What each step gives, in the order of running, as (S, T, …) in the order of time."""
+        """Return what each step gives, in the order of running, as (S, T, …) in the order of
+        time."""
         return torch.stack([self._padded(s) for s in steps][:: -1 if self.reverse else 1], 1)
 
     def _padded(self, t: Tensor) -> Tensor:
@@ -281,8 +282,8 @@ def _first(t: Tensor, rows: int) -> Tensor:
 
 
 def _resized(state: Tensor, more: Tensor, left: list[Tensor], rows: int) -> Tensor:
-    """The first ``rows`` rows. Rows that it lacks come from ``more``. Those that are too many
-    go into ``left``."""
+    """Return the first ``rows`` rows. Rows that it lacks come from ``more``. Those that are too
+    many go into ``left``."""
     known = state.shape[0]
     if rows < known:
         left.append(state[rows:])
@@ -291,5 +292,5 @@ def _resized(state: Tensor, more: Tensor, left: list[Tensor], rows: int) -> Tens
 
 
 def _whole(state: Tensor, left: list[Tensor]) -> Tensor:
-    """All rows of a state: the present ones, and those that have been left."""
+    """Return all rows of a state: the present ones, and those that have been left."""
     return torch.cat([state, *left[::-1]]) if left else state

@@ -79,7 +79,8 @@ def _lu_parts(l: torch.Tensor, u: torch.Tensor) -> tuple[int, torch.Tensor, torc
 
 
 def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa: E741
-    """The cotangent of ``L U``, from those of L (below its diagonal) and U (on and above)."""
+    """Return the cotangent of ``L U``, from those of L (below its diagonal) and U (on and
+    above)."""
     if gl is None and gu is None:
         return None
     k, l1, u1 = _lu_parts(l, u)
@@ -104,7 +105,7 @@ def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa:
 
 
 def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: E741
-    """The tangents of L and U, from the tangent of their product."""
+    """Return the tangents of L and U, from the tangent of their product."""
     k, l1, u1 = _lu_parts(l, u)
     wide, tall = u.shape[-1] > k, l.shape[-2] > k
     half = solve_triangular(l1, t[..., :k, :], upper=False, unit=True)
@@ -133,7 +134,7 @@ def _split(lu: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _packed(
     below: torch.Tensor | None, above: torch.Tensor | None, shape: Any
 ) -> torch.Tensor | None:
-    """The packed form of ``lu_factor``: the part for L and the part for U in one matrix."""
+    """Return the packed form of ``lu_factor``: the part for L and the part for U in one matrix."""
     m, n = shape[-2:]
     if below is not None:
         below = torch.nn.functional.pad(below.tril(-1), (0, n - min(m, n)))
@@ -256,7 +257,7 @@ def _to_upper(t: torch.Tensor) -> torch.Tensor:
 
 
 def _from_upper(t: torch.Tensor) -> torch.Tensor:
-    """The adjoint of ``_to_upper``."""
+    """Return the adjoint of ``_to_upper``."""
     above, on = t.triu(1), diagonal(t)
     return above + above.mH + matrix_of(on.real if t.is_complex() else on)
 

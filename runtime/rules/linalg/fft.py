@@ -20,8 +20,8 @@ def _c2c_back(g: torch.Tensor, dim: Any, normalization: int, forward: bool) -> A
 def _r2c_back(
     g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, onesided: bool
 ) -> Any:
-    """The transpose of a real-to-complex transform. The half that a one-sided result leaves out has
-    a cotangent of zero.
+    """Return the transpose of a real-to-complex transform. The half that a one-sided result leaves
+    out has a cotangent of zero.
 
     The engine takes the real part.
     """
@@ -36,8 +36,8 @@ def _r2c_back(
 def _c2r_back(
     g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, last_dim_size: int
 ) -> Any:
-    """The transpose of a complex-to-real transform. Inner frequencies count twice, because each
-    also stands for its mirror image.
+    """Return the transpose of a complex-to-real transform. Inner frequencies count twice, because
+    each also stands for its mirror image.
 
     The first frequency counts once, and so does the last one if ``last_dim_size`` is even.
     """

@@ -23,12 +23,12 @@ def scaled(t: torch.Tensor, factor: Any) -> torch.Tensor:
 
 
 def scaled_back(g: torch.Tensor, factor: Any) -> torch.Tensor:
-    """The gradient of ``t·factor`` by ``t``."""
+    """Return the gradient of ``t·factor`` by ``t``."""
     return g if factor == 1 else g * conj(factor)
 
 
 def adjoint(t: torch.Tensor) -> torch.Tensor:
-    """The conjugate transpose of each matrix."""
+    """Return the conjugate transpose of each matrix."""
     if t.is_complex():
         return t.mH
     # as torch's formulas: a class of weights knows the op of its layer, which is `t`
@@ -38,7 +38,7 @@ def adjoint(t: torch.Tensor) -> torch.Tensor:
 def product(
     x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True
 ) -> torch.Tensor:
-    """The product of two matrices, or of batches of matrices. A batch is dimension 0.
+    """Return the product of two matrices, or of batches of matrices. A batch is dimension 0.
 
     If only one factor is batched, its batch becomes more rows or columns of one large product. Two
     batches are many small products."""
@@ -84,7 +84,7 @@ def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tensor:
-    """The gradient by the right factor, in the memory format of that factor.
+    """Return the gradient by the right factor, in the memory format of that factor.
 
     The right factor is often the transpose of a weight. Then the weight's gradient needs no copy.
     """
@@ -169,8 +169,8 @@ multilinear(
 
 
 def _in_one_dtype(args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """The operands of ``addr``, which alone takes several dtypes, in that of the result. The kernel
-    gives numbers no less weight."""
+    """Return the operands of ``addr``, which alone takes several dtypes, in that of the result. The
+    kernel gives numbers no less weight."""
     x, left, right = args
     if x.dtype is left.dtype is right.dtype:
         return args
@@ -315,8 +315,8 @@ def _trilinear(
     sumdim: Any,
     unroll_dim: int = 1,
 ) -> torch.Tensor:
-    """The sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of size
-    one at its ``expand``."""
+    """Return the sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of
+    size one at its ``expand``."""
     rank = i1.dim() + len(expand1)
     letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
     parts = [

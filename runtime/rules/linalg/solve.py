@@ -97,8 +97,8 @@ def _jvp(
     B_t: Any,
     result: Tensor,
 ) -> Any:
-    """The tangent of X. A tangent of ``LU`` is ignored, because ``LU`` depends on ``A``
-    and moves with it."""
+    """Return the tangent of X. A tangent of ``LU`` is ignored, because ``LU`` depends on ``A`` and
+    moves with it."""
     change = None
     if A_t is not None:
         a_t = A_t.mH if adjoint else A_t
@@ -114,8 +114,8 @@ def join_columns(B: Tensor, left: bool) -> Tensor:
 
 
 def split_columns(X: Tensor, size: int, many: int, left: bool) -> Tensor:
-    """The inverse of :func:`join_columns`, contiguous. ``many``: the number of columns (rows if not
-    ``left``) per element."""
+    """Return the inverse of :func:`join_columns`, contiguous. ``many``: the number of columns (rows
+    if not ``left``) per element."""
     apart: Tensor = (
         X.unflatten(-1, (many, size)).movedim(-1, 0)
         if left
@@ -331,7 +331,7 @@ def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any)
 
 
 def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
-    """The gradient by the factor, from the gradient by A = L·Lᴴ (or Uᴴ·U)."""
+    """Return the gradient by the factor, from the gradient by A = L·Lᴴ (or Uᴴ·U)."""
     both, factor = by_a + by_a.mH, triangle(factor, upper)
     return triangle(factor @ both if upper else both @ factor, upper)
 

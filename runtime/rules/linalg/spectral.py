@@ -127,8 +127,8 @@ def _gaps(s: torch.Tensor) -> torch.Tensor:
 def _svd_vjp(
     gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool
 ) -> Any:
-    """The gradient of A. With ``full_matrices`` the columns beyond the thin ones are arbitrary
-    and are ignored."""
+    """Return the gradient of A. With ``full_matrices`` the columns beyond the thin ones are
+    arbitrary and are ignored."""
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
     s = result1
     u, v = _thin(result0, s, result2)

@@ -74,8 +74,8 @@ def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
 def _ends(
     x: torch.Tensor, given: Sequence[float] | None, margin: float
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The first and last bin edge for each dimension of (points, dimensions), as given or else the
-    extrema. Equal ones get a margin."""
+    """Return the first and last bin edge for each dimension of (points, dimensions), as given or
+    else the extrema. Equal ones get a margin."""
     if given is not None:
         low, high = torch.tensor(given, dtype=x.dtype, device=x.device).reshape(-1, 2).unbind(1)
     elif x.shape[0]:
@@ -98,7 +98,8 @@ def _tally(
     inside: torch.Tensor,
     weight: torch.Tensor,
 ) -> torch.Tensor:
-    """The sum of weights per bin. ``places``: the bin numbers of the points in each dimension."""
+    """Return the sum of weights per bin. ``places``: the bin numbers of the points in each
+    dimension."""
     flat, total = torch.zeros_like(places[0]), 1
     for place, n in zip(places, lengths, strict=True):
         flat = flat * n + place.clamp(0, n - 1)
@@ -113,7 +114,7 @@ def _tally(
 def _histogram(
     x: torch.Tensor, edges: Sequence[torch.Tensor], weight: torch.Tensor | None, density: bool
 ) -> torch.Tensor:
-    """The histogram of points (points, dimensions) in the bins between edges. The last bin
+    """Return the histogram of points (points, dimensions) in the bins between edges. The last bin
     includes its upper edge."""
     places, inside = [], torch.ones_like(x[:, 0], dtype=torch.bool)
     for value, edge in zip(x.unbind(1), edges, strict=True):
@@ -222,7 +223,7 @@ for _name, _decomposition in (
 def _ramp(
     start: Any, end: Any, steps: int, dtype: torch.dtype | None, device: Any
 ) -> tuple[torch.Tensor, torch.dtype]:
-    """The numbers in order, in double precision for an integer dtype, and the dtype of the
+    """Return the numbers in order, in double precision for an integer dtype, and the dtype of the
     result."""
     if dtype is None:
         dtype = torch.get_default_dtype()

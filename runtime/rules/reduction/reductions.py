@@ -168,8 +168,8 @@ def _over_root(a: Any, root: torch.Tensor) -> Any:
 
 
 def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> Any:
-    """The conjugate of the gradient of a p-norm. Zero where the norm is not differentiable. Ties of
-    the maximum share it."""
+    """Return the conjugate of the gradient of a p-norm. Zero where the norm is not differentiable.
+    Ties of the maximum share it."""
     p = float(ord)
     if p == 0:
         return torch.zeros_like(self)
@@ -245,8 +245,8 @@ def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
 def _renorm_scale(
     self: torch.Tensor, p: Any, dim: int, maxnorm: Any
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """The scale of each slice along ``dim`` that limits its norm to ``maxnorm``, its derivative,
-    and the dimensions of a slice.
+    """Return the scale of each slice along ``dim`` that limits its norm to ``maxnorm``, its
+    derivative, and the dimensions of a slice.
 
     The derivative is by each element, conjugated. ATen, too, adds 1e-7 to the norm.
     """
@@ -291,8 +291,8 @@ register(
 def _cdist_backward(
     grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor
 ) -> Any:
-    """The backward in plain ops. It recomputes the distances from the rows, so that derivatives
-    go through them."""
+    """Return the backward in plain ops. It recomputes the distances from the rows, so that
+    derivatives go through them."""
     apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     distance = aten.linalg_vector_norm(apart, p, [-1], True)
     return (grad.unsqueeze(-1) * _norm_partial(apart, distance, p, [-1])).sum(-2)
@@ -366,7 +366,7 @@ register("_pdist_backward", decomposition=_pdist_backward, cost="high", family="
 
 
 def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
-    """The conjugate of the gradient of the variance."""
+    """Return the conjugate of the gradient of the variance."""
     n = count_of(self.shape, dim)
     c = 1 if correction is None else correction
     dims = dims_of(dim, self.dim())
@@ -404,8 +404,8 @@ def _with_mean_abstract(spread: Any) -> Any:
 
 
 def _with_mean_vjp(partial: Any) -> Any:
-    """The vjp of (spread, mean). ``partial`` is the conjugate of the spread's gradient. Either
-    cotangent may be None."""
+    """Return the vjp of (spread, mean). ``partial`` is the conjugate of the spread's gradient.
+    Either cotangent may be None."""
 
     def back(
         gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor
@@ -493,8 +493,8 @@ nondifferentiable(
 
 
 def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its last
-    dimension is that of the reduction."""
+    """Return the kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its
+    last dimension is that of the reduction."""
     tensors = [
         batch.expand(a, b, size) if isinstance(a, torch.Tensor) else a
         for a, b in zip(args, batched, strict=True)

@@ -26,7 +26,7 @@ selecting("topk", along_default(2), keepdim=False, cost="high")
 
 
 def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The kernel takes rows with the leading dimensions of the values, or a single row that
+    """Return the kernel takes rows with the leading dimensions of the values, or a single row that
     all values search."""
     rows, values = args
     sorter = kwargs.get("sorter")

@@ -54,7 +54,7 @@ class Grams:
 
 
 def _place(t: Tensor) -> Hashable:
-    """The same for two views of the same elements of memory, while they live."""
+    """Return the same for two views of the same elements of memory, while they live."""
     if type(t) is not torch.Tensor or t.is_conj() or t.is_neg():
         return id(t)
     return t.data_ptr(), t.shape, t.stride(), t.dtype
@@ -75,7 +75,7 @@ class Term:
     """How the norms are computed: ``direct`` from dense gradients, ``ghost`` from factors."""
 
     def dense(self) -> Tensor:
-        """The gradients, of shape (B, *shape)."""
+        """Return the gradients, of shape (B, *shape)."""
         raise NotImplementedError
 
     def write(self, out: Tensor) -> None:
@@ -83,55 +83,57 @@ class Term:
         out.copy_(self.dense())
 
     def part(self, start: int, stop: int) -> Term:
-        """The gradients of these samples."""
+        """Return the gradients of these samples."""
         raise NotImplementedError
 
     def scaled(self, scale: Scale) -> Term:
-        """The gradients times a number for each sample. ``scale`` multiplies a tensor that has the
-        batch in front by it."""
+        """Return the gradients times a number for each sample. ``scale`` multiplies a tensor that
+        has the batch in front by it."""
         raise NotImplementedError
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The sum of ``weights[b]`` times gradient ``b``, of the parameter's shape.
+        """Return the sum of ``weights[b]`` times gradient ``b``, of the parameter's shape.
         ``weights``: (B,)."""
         raise NotImplementedError
 
     def squared_norms(self, grams: Grams) -> Tensor:
-        """The squared 2-norm of each gradient, of shape (B,). ``grams``: what computes products
-        of :meth:`vectors`."""
+        """Return the squared 2-norm of each gradient, of shape (B,). ``grams``: what computes
+        products of :meth:`vectors`."""
         return _squares(flat(self.dense()))
 
     def vectors(self) -> Sequence[Tensor]:
-        """The factors of which :meth:`squared_norms` asks for the Gram matrices."""
+        """Return the factors of which :meth:`squared_norms` asks for the Gram matrices."""
         return ()
 
     def dot(self, v: Tensor) -> Tensor:
-        """The product of each gradient with ``v``, of the parameter's shape. Shape (B,)."""
+        """Return the product of each gradient with ``v``, of the parameter's shape. Shape (B,)."""
         return real((wide(flat(self.dense())).conj() * v.reshape(-1)).sum(1))
 
     def products(self, other: Term) -> Tensor:
-        """The product of each gradient with that of the same sample in ``other``, of shape (B,)."""
+        """Return the product of each gradient with that of the same sample in ``other``, of shape
+        (B,)."""
         return real((wide(flat(self.dense())).conj() * flat(other.dense())).sum(1))
 
     def gram(self, other: Term) -> Tensor:
-        """The product of each gradient with each in ``other``, of shape (B, B of ``other``)."""
+        """Return the product of each gradient with each in ``other``, of shape (B, B of
+        ``other``)."""
         return real(wide(flat(self.dense())).conj() @ wide(flat(other.dense())).mT)
 
     def gram_by_factors(self, other: Term) -> bool:
-        """Whether :meth:`gram` takes no dense gradients."""
+        """Return whether :meth:`gram` takes no dense gradients."""
         return False
 
     def held(self) -> Sequence[Tensor]:
-        """The tensors that the gradients are computed of. They must stay as they are."""
+        """Return the tensors that the gradients are computed of. They must stay as they are."""
         raise NotImplementedError
 
     def needs_dense(self) -> bool:
-        """Whether the norms take the dense gradients."""
+        """Return whether the norms take the dense gradients."""
         return self.way == "direct"
 
     def smaller(self) -> Term:
-        """The dense gradients, if they are needed for the norms and take no more memory than what
-        they are computed of. Else this term."""
+        """Return the dense gradients, if they are needed for the norms and take no more memory than
+        what they are computed of. Else this term."""
         return (
             Dense(self.dense())
             if self.needs_dense() and self.dense_bytes <= sum(t.nbytes for t in self.held())
@@ -180,7 +182,7 @@ class Outer(Term):
             super().write(out)
 
     def _takes(self, out: Tensor) -> bool:
-        """Whether a kernel may write to a tensor such as ``out``: nothing is recorded or
+        """Return whether a kernel may write to a tensor such as ``out``: nothing is recorded or
         converted on the way."""
         tensors = (out, self.left, self.right)
         return are_plain(*tensors) and not any(
@@ -239,7 +241,7 @@ class Outer(Term):
         return super().gram(other)
 
     def _by_pairs(self, other: Outer) -> Tensor:
-        """The products from those of the vectors, T × T of them for each sample."""
+        """Return the products from those of the vectors, T × T of them for each sample."""
         left = wide(self.left).conj() @ wide(other.left).mT
         return real((left * (wide(self.right).conj() @ wide(other.right).mT)).sum((1, 2)))
 
@@ -314,12 +316,12 @@ class Windows(Term):
         return self._of(*_with_one_scaled(scale, self.g, self.x))
 
     def _of(self, g: Tensor, x: Tensor) -> Windows:
-        """The gradients by another cotangent and input, in the same geometry."""
+        """Return the gradients by another cotangent and input, in the same geometry."""
         return Windows(g, x, self.shape, self.stride, self.padding, self.dilation, self.groups)
 
     def _factors(self) -> tuple[Tensor, Tensor]:
-        """The cotangent and the windows, of shapes (B, groups, places, O / groups) and (B, groups,
-        places, C / groups * kernel)."""
+        """Return the cotangent and the windows, of shapes (B, groups, places, O / groups) and (B,
+        groups, places, C / groups * kernel)."""
         rank = len(self.shape) - 2
         windows = torch.nn.functional.pad(
             self.x, [p for n in reversed(self.padding) for p in (n, n)]
@@ -366,7 +368,7 @@ class Windows(Term):
         )
 
     def _backward(self, g: Tensor, x: Tensor, times: int) -> Tensor:
-        """The gradient of the weight of a convolution with so many ``times`` the groups."""
+        """Return the gradient of the weight of a convolution with so many ``times`` the groups."""
         shape = (times * self.shape[0], *self.shape[1:])
         like = g.new_empty(1).expand(shape)  # of the weight its shape alone matters
         geometry = (
@@ -483,8 +485,8 @@ def joined(terms: Sequence[Term]) -> list[Term]:
 
 
 def are_plain(*tensors: Tensor) -> bool:
-    """Whether what is computed of ``tensors`` may be written to plain memory: none is a value, or
-    wrapped by a transform of torch's own."""
+    """Return whether what is computed of ``tensors`` may be written to plain memory: none is a
+    value, or wrapped by a transform of torch's own."""
     return all(type(t) is Tensor and not is_functorch_wrapped(t) for t in tensors)
 
 
@@ -510,35 +512,36 @@ def _with_one_scaled(scale: Scale, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor
 
 
 def real(t: Tensor) -> Tensor:
-    """The real part of ``t``."""
+    """Return the real part of ``t``."""
     return t.real if t.is_complex() else t
 
 
 def _squares(t: Tensor) -> Tensor:
-    """The sum of the squares of each row."""
+    """Return the sum of the squares of each row."""
     t = wide(t)
     return real((t.conj() * t).sum(1))
 
 
 def by_left(g: Tensor, right: Tensor, alpha: Any = 1) -> Outer:
-    """The gradients of ``left`` in ``alpha * left @ right``, all with the batch in front."""
+    """Return the gradients of ``left`` in ``alpha * left @ right``, all with the batch in front."""
     return Outer(_scaled(g, alpha).mT, right.mH)
 
 
 def by_right(g: Tensor, left: Tensor, alpha: Any = 1) -> Outer:
-    """The gradients of ``right`` in ``alpha * left @ right``, all with the batch in front."""
+    """Return the gradients of ``right`` in ``alpha * left @ right``, all with the batch in
+    front."""
     return Outer(left.conj(), _scaled(g, alpha))
 
 
 def of_bias(g: Tensor) -> Dense:
-    """The gradients of a bias by the cotangent (B, T, m) of a layer. Those of one vector for each
-    sample are the cotangent itself."""
+    """Return the gradients of a bias by the cotangent (B, T, m) of a layer. Those of one vector for
+    each sample are the cotangent itself."""
     return Dense(g.sum(1) if g.shape[1] != 1 else g[:, 0])
 
 
 def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
-    """The gradients of what was broadcast from ``shape`` to the shape of ``g``
-    without its batch."""
+    """Return the gradients of what was broadcast from ``shape`` to the shape of ``g`` without its
+    batch."""
     extra = g.dim() - 1 - len(shape)
     if extra:
         g = g.sum(list(range(1, 1 + extra)))

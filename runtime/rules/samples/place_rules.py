@@ -125,7 +125,7 @@ def _distances(call: Placed) -> Place:
 
 
 def _dot(call: Placed) -> Pooled:
-    """The sum of products."""
+    """Return the sum of products."""
     _by_leading(call, {})
     return Pooled()
 
@@ -182,7 +182,7 @@ def _pooled(place: Place, size: int, mean: bool) -> Pooled:
 
 
 def _by_counts(counts: Tensor) -> Pooled:
-    """A mean over elements of which sample b has ``counts[b]``. The mean of a sample without
+    """Return a mean over elements of which sample b has ``counts[b]``. The mean of a sample without
     elements has no gradient."""
     return Pooled(torch.where(counts > 0, counts.sum() / counts, 0.0))
 
@@ -296,8 +296,8 @@ def _margin_loss(call: Placed) -> Any:
 
 
 def _trilinear(call: Placed) -> Place:
-    """The product of three tensors, each with more dimensions of size 1, summed over
-    some dimensions."""
+    """Return the product of three tensors, each with more dimensions of size 1, summed over some
+    dimensions."""
     rank = call.args["i1"].dim() + len(call.args["expand1"])
     summed = [d % rank for d in call.args["sumdim"]]
     kept = {

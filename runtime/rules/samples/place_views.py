@@ -254,8 +254,8 @@ def _index_select(call: Placed) -> Place:
 
 
 def _picked(own: Place, dim: int, owners: Tensor, call: Placed, of_index: Place | None) -> Place:
-    """The place of what was picked by indices along the samples. ``owners``: the sample
-    of each element."""
+    """Return the place of what was picked by indices along the samples. ``owners``: the sample of
+    each element."""
     if of_index is None:
         return picked(own, dim, owners, call.size)
     if not torch.equal(owners, of_index.owners(call.size, owners.device)):
@@ -336,8 +336,8 @@ def _along_index(call: Placed) -> Place:
 
 
 def _taken_over(call: Placed, index: Tensor, dim: int) -> Place:
-    """The place in ``self``, of no sample so far, after rows of ``source`` were written to it. Rows
-    that get nothing are the same for all samples; they count as those of the first."""
+    """Return the place in ``self``, of no sample so far, after rows of ``source`` were written to
+    it. Rows that get nothing are the same for all samples; they count as those of the first."""
     regular = _filled(call, dim, index, call.owners("source"))
     if regular is not None:
         return regular
@@ -468,8 +468,8 @@ def _index_put(call: Placed) -> Place:
 
 
 def _same_elements(call: Placed, indices: _Indices, values: Place, target: Place) -> bool:
-    """Whether the values, which are broadcast, meet elements of their own samples. ``target``: the
-    place in what the indices pick."""
+    """Return whether the values, which are broadcast, meet elements of their own samples.
+    ``target``: the place in what the indices pick."""
     t, x, n = call.args["values"], call.args["self"], target.length(call.size)
     lead = x.dim() - len(indices.by_dim) + indices.rank - t.dim()
     if lead < 0 or (target.dim >= lead and t.shape[target.dim - lead] not in (1, n)):
@@ -481,8 +481,8 @@ def _same_elements(call: Placed, indices: _Indices, values: Place, target: Place
 
 
 def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | None:
-    """The place in ``self``, of no sample so far, after rows of the samples ``owners`` were written
-    to it. Example: ``o[w] = x[w]``."""
+    """Return the place in ``self``, of no sample so far, after rows of the samples ``owners`` were
+    written to it. Example: ``o[w] = x[w]``."""
     n = call.args["self"].shape[dim]
     for inner in [k for k in range(1, n // call.size + 1) if n % (k * call.size) == 0]:
         place = Place(dim, n // (call.size * inner), inner)

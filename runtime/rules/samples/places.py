@@ -39,11 +39,11 @@ class Place:
     inner: int = 1
 
     def moved(self, dim: int) -> Place:
-        """The same along another dimension."""
+        """Return the same along another dimension."""
         return replace(self, dim=dim)
 
     def length(self, size: int) -> int:
-        """The number of elements along the dimension."""
+        """Return the number of elements along the dimension."""
         return self.outer * size * self.inner
 
     def owners(self, size: int, device: Any) -> Tensor:
@@ -74,7 +74,7 @@ class Place:
         return self.split(g, size)
 
     def merged(self, t: Tensor) -> Tensor:
-        """The inverse of :meth:`split`."""
+        """Return the inverse of :meth:`split`."""
         parts: Tensor = t.unflatten(self.dim + 1, (self.outer, self.inner)).movedim(0, self.dim + 1)
         return parts.flatten(self.dim, self.dim + 2)
 
@@ -171,8 +171,8 @@ ALONE = Alone(0)
 
 
 def listed(dim: int, owners: Tensor, size: int, packed: bool = False) -> Place:
-    """The place in which element ``i`` belongs to sample ``owners[i]``. ``packed``:
-    see :class:`_Rows`."""
+    """Return the place in which element ``i`` belongs to sample ``owners[i]``. ``packed``: see
+    :class:`_Rows`."""
     n = owners.numel()
     if n and n % size == 0 and not packed:
         first = int((owners != 0).to(torch.int8).argmax()) if size > 1 else n
@@ -185,14 +185,14 @@ def listed(dim: int, owners: Tensor, size: int, packed: bool = False) -> Place:
 
 
 def is_packed(place: Place | None) -> bool:
-    """Whether elements are time steps of a packed sequence."""
+    """Return whether elements are time steps of a packed sequence."""
     return isinstance(place, Listed) and place.rows.packed
 
 
 def picked(place: Place, dim: int, owners: Tensor, size: int) -> Place:
-    """The place of elements that were picked from those of ``place`` by their position. ``Mixed``
-    if some samples are picked and others are not: what happens to a sample would depend on where it
-    lies in the batch."""
+    """Return the place of elements that were picked from those of ``place`` by their position.
+    ``Mixed`` if some samples are picked and others are not: what happens to a sample would depend
+    on where it lies in the batch."""
     if not is_packed(place):
         counts = torch.bincount(owners, minlength=size)
         if not bool((counts == counts[:1]).all()):
@@ -243,7 +243,8 @@ class Placed:
         return self.places[name].owners(self.size, self.args[name].device)  # type: ignore[no-any-return]
 
     def dims(self, name: str, rank: int) -> list[int]:
-        """The dimensions that an argument names, as non-negative numbers. None and ``[]``: all."""
+        """Return the dimensions that an argument names, as non-negative numbers. None and ``[]``:
+        all."""
         given = self.args.get(name)
         if given is None or (isinstance(given, (list, tuple)) and not given):
             return list(range(rank))
@@ -257,8 +258,8 @@ class Placed:
 
 
 def place_of(owners: Tensor, size: int) -> Place | None:
-    """The place in a tensor whose elements belong to the samples ``owners``, of the same shape.
-    None if there is none."""
+    """Return the place in a tensor whose elements belong to the samples ``owners``, of the same
+    shape. None if there is none."""
     for dim, n in enumerate(owners.shape):
         by_dim = owners.movedim(dim, 0).reshape(n, -1) if owners.numel() else owners.new_zeros(n, 1)
         if bool((by_dim == by_dim[:, :1]).all()) and (owners.numel() or not n):
@@ -267,7 +268,7 @@ def place_of(owners: Tensor, size: int) -> Place | None:
 
 
 def one_place(found: Sequence[Place]) -> Place:
-    """The place on which all agree. ``Mixed`` if they do not."""
+    """Return the place on which all agree. ``Mixed`` if they do not."""
     first, *others = found
     for other in others:
         if other != first:
@@ -280,7 +281,7 @@ def one_place(found: Sequence[Place]) -> Place:
 
 
 def reshaped(place: Place, old: Sequence[int], new: Sequence[int], size: int) -> Place:
-    """The place in a tensor of shape ``new`` that has the elements of one of shape ``old``
+    """Return the place in a tensor of shape ``new`` that has the elements of one of shape ``old``
     in the same order."""
     if isinstance(place, Listed):
         return _reshaped_list(place, old, new, size)
@@ -323,7 +324,7 @@ def owners(place: Place, shape: Sequence[int], size: int, device: Any) -> Tensor
 
 
 def _candidates(shape: Sequence[int], size: int) -> list[Place]:
-    """All places in a tensor of this shape."""
+    """Return all places in a tensor of this shape."""
     each = [(dim, n // size) for dim, n in enumerate(shape) if n and n % size == 0]
     return [
         Place(dim, k // inner, inner)
@@ -334,7 +335,8 @@ def _candidates(shape: Sequence[int], size: int) -> list[Place]:
 
 
 def _owners_in_view(v: Any, of_base: Place, size: int) -> torch.Tensor:
-    """Which sample owns each element of the view ``v`` of a base with samples in ``of_base``."""
+    """Return which sample owns each element of the view ``v`` of a base with samples in
+    ``of_base``."""
     view = v._view
     in_base = owners(of_base, view.base.shape, size, v.device)
     owned: torch.Tensor = view.replay(view.laid_out(in_base), v)
@@ -342,19 +344,20 @@ def _owners_in_view(v: Any, of_base: Place, size: int) -> torch.Tensor:
 
 
 def place_in_view(v: Any, of_base: Place, size: int) -> Place | None:
-    """The place in the view ``v`` of a tensor. None if it shows elements of several
-    samples in no order."""
+    """Return the place in the view ``v`` of a tensor. None if it shows elements of several samples
+    in no order."""
     return place_of(_owners_in_view(v, of_base, size), size)
 
 
 def fits(v: Any, place: Place, of_base: Place, size: int) -> bool:
-    """Whether the view ``v`` with samples in ``place`` is a part of a base with
-    samples in ``of_base``."""
+    """Return whether the view ``v`` with samples in ``place`` is a part of a base with samples in
+    ``of_base``."""
     return torch.equal(_owners_in_view(v, of_base, size), owners(place, v.shape, size, v.device))
 
 
 def place_in_base(v: Any, place: Place, size: int) -> Place | None:
-    """The place in the base of the view ``v`` that fits that in ``v``. None if there is none."""
+    """Return the place in the base of the view ``v`` that fits that in ``v``. None if there is
+    none."""
     mine = owners(place, v.shape, size, v.device)
     for candidate in _candidates(v._view.base.shape, size):
         if torch.equal(_owners_in_view(v, candidate, size), mine):

@@ -97,12 +97,12 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 
 def _selected_rows(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> Rows | None:
-    """The gradients of a table, in factors."""
+    """Return the gradients of a table, in factors."""
     return Rows(index, g, self_shape[0]) if len(self_shape) == 2 and dim in (0, -2) else None
 
 
 def _indexed_rows(g: torch.Tensor, self_shape: Any, indices: Any) -> Rows | None:
-    """The gradients of a table that is indexed by one tensor of row numbers."""
+    """Return the gradients of a table that is indexed by one tensor of row numbers."""
     if (
         len(self_shape) != 2
         or len(indices) != 1
@@ -292,7 +292,7 @@ class _Places:
 def _reduced_back(
     at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str, include_self: bool
 ) -> tuple[Any, Any]:
-    """The gradients of (self, src)."""
+    """Return the gradients of (self, src)."""
     if reduce == "sum":
         grad_self, grad_src = g, at.read(g)
     elif reduce == "mean":
@@ -332,8 +332,8 @@ def _product_of_others(src: Any, dim: int, index: Any) -> Any:
 
 
 def _products_before(src: Any, dim: int, index: Any) -> Any:
-    """The products of the earlier sources with the same index. Equal indices are adjacent. A scan
-    in a logarithmic number of steps."""
+    """Return the products of the earlier sources with the same index. Equal indices are adjacent. A
+    scan in a logarithmic number of steps."""
     n, step = src.shape[dim], 1
     product = _after(index, torch.ones_like(src), src, dim, 1)
     while step < n - 1:

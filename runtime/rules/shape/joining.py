@@ -18,8 +18,8 @@ from ..record import overload, register
 
 
 def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """A memory format describes the logical tensor. The physical one has one dimension more, so it
-    preserves its strides instead."""
+    """Return a memory format describes the logical tensor. The physical one has one dimension more,
+    so it preserves its strides instead."""
     if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
         kwargs = {**kwargs, "memory_format": torch.preserve_format}
     return func(*args, **kwargs)
@@ -116,8 +116,8 @@ def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 
 def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """The index of the repeated element at each place of the result, found by bisection. The number
-    of places must be known."""
+    """Return the index of the repeated element at each place of the result, found by bisection. The
+    number of places must be known."""
     total = kwargs.get("output_size")
     if total is None:
         raise BatchingError(

@@ -16,8 +16,8 @@ _pack = torch.ops.aten._pack_padded_sequence.default
 
 
 def _rows(sizes: Any, lengths: torch.Tensor, batch_first: bool) -> Any:
-    """The steps that exist, as row numbers of the first two dimensions flattened, in the order of
-    packing; and how many each time has."""
+    """Return the steps that exist, as row numbers of the first two dimensions flattened, in the
+    order of packing; and how many each time has."""
     steps = torch.arange(sizes[0] * sizes[1]).view(*sizes[:2], 1)
     rows, of_times = _pack(steps, lengths, batch_first)
     return rows.view(-1), of_times
@@ -37,8 +37,8 @@ def _packed(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> An
 def padded(
     data: torch.Tensor, sizes: Sequence[int], length: int, value: float = 0.0
 ) -> torch.Tensor:
-    """A packed sequence, (total, …), as (N, ``length``, …), with ``value`` after the end of a
-    sequence. ``sizes``: how many sequences have each time."""
+    """Return a packed sequence, (total, …), as (N, ``length``, …), with ``value`` after the end of
+    a sequence. ``sizes``: how many sequences have each time."""
     n = sizes[0]
     if min(sizes) == n and len(sizes) == length:
         return data.reshape(length, n, *data.shape[1:]).transpose(0, 1)
@@ -56,7 +56,7 @@ def padded(
 
 
 def packed_again(out: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """The inverse of :func:`padded`."""
+    """Return the inverse of :func:`padded`."""
     if min(sizes) == sizes[0]:
         return out.transpose(0, 1).flatten(0, 1)
     at = [i * len(sizes) + t for t, k in enumerate(sizes) for i in range(k)]
@@ -66,8 +66,8 @@ def packed_again(out: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 def _unpack(
     g: torch.Tensor, input_shape: Any, lengths: torch.Tensor, batch_first: bool
 ) -> torch.Tensor:
-    """The gradient of the padded input. Each packed row goes back to its step and sequence, which
-    are found by packing the step numbers."""
+    """Return the gradient of the padded input. Each packed row goes back to its step and sequence,
+    which are found by packing the step numbers."""
     rows, _ = _rows(input_shape, lengths, batch_first)
     padded = g.new_zeros(input_shape).flatten(0, 1)
     return padded.index_add(0, rows.to(g.device), g).view(input_shape)

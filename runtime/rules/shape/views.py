@@ -257,7 +257,7 @@ linear(
 def _joined(
     gs: list[Any], like: Any, shapes: Any, join: Callable[[list[torch.Tensor]], torch.Tensor]
 ) -> torch.Tensor:
-    """One tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
+    """Return one tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
     known = next(g for g in gs if g is not None)
     return join(
         [
@@ -332,7 +332,7 @@ linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 
 
 def _positions(size: Any, stride: Any, offset: int, like: torch.Tensor) -> torch.Tensor:
-    """The position in storage of each element of a strided tensor, flat."""
+    """Return the position in storage of each element of a strided tensor, flat."""
     at = torch.full([1] * len(size), offset, dtype=torch.long, device=like.device)
     for d, (n, s) in enumerate(zip(size, stride, strict=True)):
         at = at + (torch.arange(n, device=like.device) * s).reshape([n, *[1] * (len(size) - 1 - d)])
@@ -344,7 +344,8 @@ def _extent(size: Any, stride: Any) -> int:
 
 
 def without_overlap(size: Any, stride: Any) -> bool:
-    """Whether every element certainly has its own place in memory. False if this is not known."""
+    """Return whether every element certainly has its own place in memory. False if this is not
+    known."""
     reach = 0
     for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n != 1):
         if step <= reach:
@@ -416,8 +417,8 @@ def _as_strided_scatter(
 def _as_strided_tangent(
     self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None
 ) -> Any:
-    """The tangent of the view. The arguments describe the memory of the primal, so other tangents
-    are first copied to such memory."""
+    """Return the tangent of the view. The arguments describe the memory of the primal, so other
+    tangents are first copied to such memory."""
     shape, own_stride, own_offset = self_geometry
     if self_t.stride() == own_stride and self_t.storage_offset() == own_offset:
         return self_t.as_strided(size, stride, storage_offset)

@@ -18,7 +18,7 @@ def _sum_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
 
 
 def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor:
-    """The cotangent of a sum, expanded over the dimensions that were summed."""
+    """Return the cotangent of a sum, expanded over the dimensions that were summed."""
     rank = len(shape)
     if not keepdim and rank:
         for d in sorted(
@@ -86,7 +86,7 @@ def _zeros_as_other(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
 
 
 def _same_memory(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
-    """Whether both have as much memory. If one alone is batched, torch makes a copy."""
+    """Return whether both have as much memory. If one alone is batched, torch makes a copy."""
     return bool(all(batched[:2]) and func(*args, **kwargs))
 
 
@@ -206,7 +206,8 @@ register("native_dropout", decomposition=_dropout_and_mask, draws="values", fami
 
 
 def _zero_derivatives(*names: str) -> dict[str, Any]:
-    """The gradient of a draw by the parameters of its distribution: zero, as torch documents."""
+    """Return the gradient of a draw by the parameters of its distribution: zero, as torch
+    documents."""
     return {
         "vjp": {a: asking("g")(lambda g: torch.zeros_like(g)) for a in names},
         "jvp": {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in names},

@@ -41,7 +41,7 @@ Gradients = Sequence[Tensor | None]
 
 
 def values(n: Tensor) -> Tensor:
-    """The components of ``n``, joined to one vector."""
+    """Return the components of ``n``, joined to one vector."""
     buffer: Tensor = n.contiguous().values()
     if len(buffer) > n.numel():  # a leading part of a larger buffer counts as contiguous
         buffer = torch.cat([part.reshape(-1) for part in n.unbind()])
@@ -49,12 +49,12 @@ def values(n: Tensor) -> Tensor:
 
 
 def nest(parts: Iterable[Tensor]) -> Tensor:
-    """A nested tensor of these components."""
+    """Return a nested tensor of these components."""
     return nested_from_list(list(parts))
 
 
 def _within(dim: int) -> int:
-    """The dimension of the components for the dimension ``dim`` of a nested tensor."""
+    """Return the dimension of the components for the dimension ``dim`` of a nested tensor."""
     return dim - 1 if dim > 0 else dim
 
 
@@ -78,8 +78,8 @@ def _transposed_padding(g: Tensor, padded_shape: Any, fuse_transform_0213: bool)
 def _from_buffer(
     g: Tensor, self_geometry: Any, nested_size: Tensor, nested_strides: Tensor, offsets: Tensor
 ) -> Tensor:
-    """The gradient of the buffer: at each place the cotangent of the component
-    elements that show it."""
+    """Return the gradient of the buffer: at each place the cotangent of the component elements that
+    show it."""
     (n,), (stride,), first = self_geometry
     if first or (stride != 1 and n > 1):
         raise RuntimeError(
@@ -199,7 +199,7 @@ def _narrowed(g: Tensor, self_nested: NestedMeta, start: int, length: int) -> Te
 
 
 def _joined(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Tensor:
-    """The gradient of pieces along a dimension that all components share."""
+    """Return the gradient of pieces along a dimension that all components share."""
     shapes = [meta.parts() for meta in result_nested]
     some = next(g for g in gs if g is not None)
     pieces = [
@@ -298,7 +298,7 @@ register("embedding", into=NESTED, vjp={"weight": _rows_of_table}, family="neste
 
 
 def _by_parts(formula: Formula, target: str) -> Formula:
-    """The formula applied to each component. ``dim`` is converted to a dimension of the
+    """Return the formula applied to each component. ``dim`` is converted to a dimension of the
     component."""
     asks = parameters(formula)
 
@@ -343,7 +343,7 @@ def _normalized(
     result2: Tensor,
     needs: Any,
 ) -> tuple[Any, ...]:
-    """The gradients by the dense formula, for the rows of all components at once."""
+    """Return the gradients by the dense formula, for the rows of all components at once."""
     row, mean = (-1, *normalized_shape), (-1, *(1 for _ in normalized_shape))
     g, *of_statistics = gs
     gradients = (

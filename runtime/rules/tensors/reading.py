@@ -22,8 +22,8 @@ CONTROL_FLOW = (
 
 
 def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> Any:
-    """The number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0 and -0.0
-    differ, and NaN differs from NaN."""
+    """Return the number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0
+    and -0.0 differ, and NaN differs from NaN."""
     numbers = batch.reshape(size)
     parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
     if (

@@ -25,18 +25,18 @@ def _dense(t: torch.Tensor) -> torch.Tensor:
 
 
 def _specified(pattern: torch.Tensor) -> torch.Tensor:
-    """A dense mask of the specified elements of a sparse tensor."""
+    """Return a dense mask of the specified elements of a sparse tensor."""
     pattern = pattern.detach()
     return _dense(_dense(pattern).new_ones(pattern.shape).sparse_mask(pattern)) != 0
 
 
 def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
-    """A dense cotangent, with zeros at elements that the sparse tensor does not specify."""
+    """Return a dense cotangent, with zeros at elements that the sparse tensor does not specify."""
     return torch.where(_specified(pattern), g, 0)
 
 
 def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-    """The dense gradient ``g`` in the layout of a sparse leaf.
+    """Return the dense gradient ``g`` in the layout of a sparse leaf.
 
     It specifies the elements that the leaf specifies. If any other element is not zero, it
     specifies all nonzero elements instead. For layouts other than COO and CSR it stays dense, since
@@ -60,7 +60,7 @@ def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None
 
 
 def _elements(g: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """The elements of a dense tensor at the indices of a sparse one."""
+    """Return the elements of a dense tensor at the indices of a sparse one."""
     g = _dense(g)
     return g[tuple(indices.unbind(0))] if len(indices) else g.expand(indices.shape[1], *g.shape)
 
@@ -90,8 +90,8 @@ nondifferentiable("_values _indices", batch=None)
 
 
 def _to_sparse_back(g: torch.Tensor, self_meta: Meta, self_blocksize: Any) -> torch.Tensor:
-    """The cotangent in the layout of the converted tensor. Only a caller passes a
-    sparse cotangent."""
+    """Return the cotangent in the layout of the converted tensor. Only a caller passes a sparse
+    cotangent."""
     if g.layout in (self_meta.layout, torch.strided):
         return g
     if self_meta.layout is torch.strided:
@@ -139,7 +139,7 @@ linear(
 
 
 def _softmax_back(g: torch.Tensor, result: torch.Tensor, dim: int) -> torch.Tensor:
-    """The formula for dense tensors. Unspecified elements have a probability of zero."""
+    """Return the formula for dense tensors. Unspecified elements have a probability of zero."""
     p = result.to_dense()
     gp = _dense(g) * p
     return gp - p * gp.sum(dim, keepdim=True)
