@@ -289,10 +289,17 @@ class _CapturedProgram:
 
 
 def place_of(change: Change) -> tuple[int, Any]:
-    """Return a key of the place of a change. A label may be a tensor, or a symbol without a
-    hash."""
-    label = change.label
-    return id(change.node.owner), label if isinstance(label, SIMPLE) else id(label)
+    """Return a key of the place of a change."""
+    return id(change.node.owner), _key_of(change.label)
+
+
+def _key_of(label: Any) -> Any:
+    """Return what stands for a label, which may be a tensor, or a symbol without a hash."""
+    if isinstance(label, SIMPLE):
+        return label
+    if isinstance(label, tuple):  # a shape, of which each run makes one of its own
+        return tuple(map(_key_of, label))
+    return id(label)
 
 
 class _Moment:

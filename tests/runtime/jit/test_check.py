@@ -238,3 +238,17 @@ def test_other_values_are_refused(check: Any) -> None:
         jit(lambda x: x, check=check)
     with pytest.raises(ValueError, match="donate="):
         jit(lambda x: x, check=1, donate="x")
+
+
+def test_a_new_shape_as_a_key_is_the_same_in_both_runs() -> None:
+    counts: dict[tuple[int, ...], int] = {}
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        shape = tuple(x.shape)
+        counts[shape] = counts.get(shape, 0) + 1
+        return x * 2
+
+    step = jit(f, check=1)
+    for n in (2, 3, 2):
+        step(torch.ones(n))
+    assert counts == {(2,): 2, (3,): 1}
