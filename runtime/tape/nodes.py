@@ -349,7 +349,7 @@ class OpNode(Node):
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> list[Any]:
         plan, g = self.plan, grads[0]
-        values = self._saved_values(create_graph)
+        values = self._values_for_formula(create_graph)
         values += (plan.needs, grads, g)  # formulas read these at the indices -3, -2 and -1
         out: list[Any] = [None] * len(self.edges)
         batch = plan.elementwise and type(g) in VALUES
@@ -375,7 +375,7 @@ class OpNode(Node):
                     self._place(out, t, r)
         return out
 
-    def _saved_values(self, create_graph: bool) -> list[Any]:
+    def _values_for_formula(self, create_graph: bool) -> list[Any]:
         """Return what each slot holds. With ``create_graph`` tensors are values of the level with
         their history."""
         if self.saved is None:
