@@ -9,12 +9,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gen.run.results import CellResult, Results
+from gen.run.results import OUTCOMES, CellResult, Results
 
-__all__ = ["FAILURES", "KINDS", "Change", "Changes", "Key", "by_key", "changes", "fails"]
+__all__ = [
+    "DETAILS",
+    "FAILURES",
+    "KINDS",
+    "Change",
+    "Changes",
+    "Key",
+    "by_key",
+    "changes",
+    "fails",
+    "lacks",
+    "once",
+    "twice",
+]
 
 FAILURES = ("vacuous", "xpassed", "failed", "error", "timed out", "crashed")
 KINDS = {
@@ -24,9 +37,14 @@ KINDS = {
     "outcomes": "have another outcome, and do not fail",
     "refusals": "are refused in another way, or no more, or since now",
     "values": "have other values, within the tolerance of the reference",
+    "samples": "have another number of samples",
+    "entries": "meet other known entries",
 }
 """What can have happened to a cell, the most important first."""
+DETAILS = ("failing", "values", "samples", "entries")
+"""What else a cell says of itself, beside its outcome, why, and what refused it."""
 Key = tuple[str, str]
+Lacking = tuple[str, str, Sequence[CellResult]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +60,11 @@ class Change:
 class Changes:
     """``headers``: of both runs. ``common``: how many cells both have. ``new_ops`` and
     ``vanished_ops``: ops of one run alone, with the numbers of their cells. ``new_cells`` and
-    ``vanished_cells``: cells of one run alone, of ops that both have."""
+    ``vanished_cells``: cells of one run alone, of ops that both have. ``new_failing`` and
+    ``vanished_failing``: the cells of one run alone that fail, of any op.
+
+    ``without_result`` has ``(run, why, cells)`` for a run that has no result of some cells because
+    it was cut, say: these cells are neither new nor vanished."""
 
     headers: tuple[Mapping[str, Any], Mapping[str, Any]]
     common: int
@@ -51,6 +73,9 @@ class Changes:
     vanished_ops: Mapping[str, int]
     new_cells: Sequence[CellResult]
     vanished_cells: Sequence[CellResult]
+    new_failing: Sequence[CellResult]
+    vanished_failing: Sequence[CellResult]
+    without_result: Sequence[Lacking]
 
     def of(self, kind: str) -> list[Change]:
         return [change for change in self.cells if change.kind == kind]
@@ -61,12 +86,26 @@ class Changes:
         return {kind: found for kind in KINDS if (found := self.of(kind))}
 
     @property
+    def alone(self) -> bool:
+        """Whether a run has cells that the other one has not."""
+        found = (self.new_ops, self.new_cells, self.vanished_ops, self.vanished_cells)
+        return any(map(len, found)) or bool(self.without_result)
+
+    @property
+    def worse(self) -> bool:
+        """Whether a cell fails that did not, or that was not there."""
+        return bool(self.of("broken") or self.new_failing)
+
+    @property
     def settings(self) -> list[tuple[str, str, str]]:
         """(name, before, now) of what the headers say otherwise, but for dates."""
         old, new = self.headers
-        names = [name for name in {**old, **new} if name not in ("date", "began", "event", "rules")]
+        names = [name for name in {**old, **new} if name not in _NO_SETTINGS]
         pairs = [(name, str(old.get(name, "")), str(new.get(name, ""))) for name in names]
         return [(name, before, now) for name, before, now in pairs if before != now]
+
+
+_NO_SETTINGS = ("date", "began", "event", "rules", "parts")
 
 
 def fails(cell: CellResult) -> bool:
@@ -74,27 +113,81 @@ def fails(cell: CellResult) -> bool:
 
 
 def by_key(run: Results) -> dict[Key, CellResult]:
-    return {(cell.check, cell.id): cell for cell in run.cells}
+    """Return the cells by what they are. Of a cell that stands twice the worse outcome counts, as
+    it happened."""
+    found: dict[Key, CellResult] = {}
+    for cell in run.cells:
+        key = (cell.check, cell.id)
+        before = found.get(key)
+        if before is None or _badness(cell) >= _badness(before):
+            found[key] = cell
+    return found
 
 
-def changes(old: Results, new: Results, before: Mapping[Key, CellResult] | None = None) -> Changes:
+def _badness(cell: CellResult) -> int:
+    return OUTCOMES.index(cell.outcome)
+
+
+def once(run: Results) -> Results:
+    """Return the run with each cell once."""
+    return replace(run, cells=tuple(by_key(run).values()))
+
+
+def twice(run: Results) -> list[str]:
+    """Return the cells that stand in a run more than once."""
+    counts = Counter(cell.node for cell in run.cells)
+    return [node for node, count in counts.items() if count > 1]
+
+
+def lacks(run: Results, other: Results) -> str:
+    """Why a run may have no result of a cell that it is of; empty if it has all. What narrows
+    `other` too is no reason."""
+    if run.cut:
+        return "was cut"
+    shard = str(run.header.get("shard", "1/1"))
+    given = shard.split(", ")
+    if len(given) < int(given[0].partition("/")[2] or 1) and shard != other.header.get("shard"):
+        return f"has shard {shard} alone"
+    narrowed = str(run.header.get("narrowed", "no"))
+    if narrowed not in ("no", str(other.header.get("narrowed", "no"))):
+        return f"was narrowed by {narrowed}"
+    return ""
+
+
+def changes(
+    old: Results,
+    new: Results,
+    before: Mapping[Key, CellResult] | None = None,
+    *,
+    whole_before: bool = False,
+) -> Changes:
     """What ``new`` changed since ``old``. ``before``: what each cell was the last time, if that is
-    of several runs."""
+    of several runs, and ``whole_before`` whether one of them has all cells."""
     known = by_key(old) if before is None else before
     now = by_key(new)
     both = known.keys() & now.keys()
     pairs = ((_kind(known[key], now[key]), known[key], now[key]) for key in sorted(both))
-    added = [now[key] for key in now.keys() - both]
-    gone = [known[key] for key in known.keys() - both]
+    added = _sorted(now[key] for key in now.keys() - both)
+    gone = _sorted(known[key] for key in known.keys() - both)
+    reasons = ("" if whole_before else lacks(old, new), lacks(new, old))
+    lacking = [
+        (name, why, cells)
+        for name, why, cells in zip("AB", reasons, (added, gone), strict=True)
+        if why and cells
+    ]
+    new_cells, vanished = ([] if reasons[0] else added, [] if reasons[1] else gone)
     ops, old_ops = _ops(now.values()), _ops(known.values())
     return Changes(
         headers=(old.header, new.header),
         common=len(both),
         cells=[Change(kind, was, is_now) for kind, was, is_now in pairs if kind],
-        new_ops={op: ops[op] for op in sorted(ops.keys() - old_ops.keys())},
-        vanished_ops={op: old_ops[op] for op in sorted(old_ops.keys() - ops.keys())},
-        new_cells=_sorted(cell for cell in added if cell.op in old_ops),
-        vanished_cells=_sorted(cell for cell in gone if cell.op in ops),
+        new_ops=dict(sorted(_ops(cell for cell in new_cells if cell.op not in old_ops).items())),
+        vanished_ops=dict(sorted(_ops(cell for cell in vanished if cell.op not in ops).items())),
+        new_cells=[cell for cell in new_cells if cell.op in old_ops],
+        vanished_cells=[cell for cell in vanished if cell.op in ops],
+        new_failing=list(filter(fails, added)),
+        vanished_failing=list(filter(fails, vanished)),
+        without_result=lacking,
     )
 
 
@@ -102,16 +195,27 @@ def _kind(before: CellResult, now: CellResult) -> str:
     """What happened to a cell; empty if nothing did."""
     if fails(before) != fails(now):
         return "broken" if fails(now) else "fixed"
-    if fails(now):
-        same = (before.outcome, before.why) == (now.outcome, now.why)
-        return "" if same else "failures"
+    if fails(now) and _failure(before, now) != _failure(now, before):
+        return "failures"
     if before.outcome != now.outcome:
         return "outcomes"
     if before.refusal != now.refusal or _refused(before) != _refused(now):
         return "refusals"
-    # an older file has no digests
-    differs = before.values and now.values and before.values != now.values
-    return "values" if differs else ""
+    if _values(before, now) != _values(now, before):
+        return "values"
+    if before.samples != now.samples:
+        return "samples"
+    return "entries" if sorted(before.entries) != sorted(now.entries) else ""
+
+
+def _failure(cell: CellResult, other: CellResult) -> tuple[Any, ...]:
+    """How a cell fails."""
+    return (cell.outcome, cell.why, cell.refusal, cell.failing, _values(cell, other))
+
+
+def _values(cell: CellResult, other: CellResult) -> str | None:
+    """The digest of a cell's values, if both have one: an older file has none."""
+    return None if other.values is None else cell.values
 
 
 def _refused(cell: CellResult) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-from gen.report.changes import FAILURES, KINDS, Changes
+from gen.report.changes import DETAILS, FAILURES, KINDS, Changes
 from gen.report.runs import History, title
 from gen.run.results import OUTCOMES, CellResult, Results
 
@@ -82,6 +83,7 @@ def changes_as_json(past: History) -> str:
     return _json(
         {
             "runs": [_settings(header) for header in found.headers],
+            "notes": list(past.notes),
             "steps": [
                 {
                     "began": step.began,
@@ -97,6 +99,12 @@ def changes_as_json(past: History) -> str:
             "vanished_ops": dict(found.vanished_ops),
             "new_cells": [cell.node for cell in found.new_cells],
             "vanished_cells": [cell.node for cell in found.vanished_cells],
+            "new_failing": [_failing(cell) for cell in found.new_failing],
+            "vanished_failing": [_failing(cell) for cell in found.vanished_failing],
+            "without_result": [
+                {"run": run, "why": why, "nodes": [cell.node for cell in cells]}
+                for run, why, cells in found.without_result
+            ],
             "slower": [
                 {"node": cell.node, "seconds": cell.seconds, "usual": usual}
                 for cell, usual in past.slower
@@ -114,8 +122,8 @@ def _changes(found: Changes) -> dict[str, Any]:
             {
                 "node": change.now.node,
                 "op": change.now.op,
-                "before": _said(change.before),
-                "now": _said(change.now),
+                "before": _said(change.before, change.now),
+                "now": _said(change.now, change.before),
             }
             for change in found.of(kind)
         ]
@@ -123,9 +131,17 @@ def _changes(found: Changes) -> dict[str, Any]:
     }
 
 
-def _said(cell: CellResult) -> dict[str, str]:
+def _said(cell: CellResult, other: CellResult) -> dict[str, Any]:
+    """What a run says of a cell, and what else is not as in the other run."""
     said = {"outcome": cell.outcome, "why": cell.why, "refusal": cell.refusal}
-    return {name: text for name, text in said.items() if text}
+    more = {name: getattr(cell, name) for name in DETAILS}
+    return {name: text for name, text in said.items() if text} | {
+        name: value for name, value in more.items() if value != getattr(other, name)
+    }
+
+
+def _failing(cell: CellResult) -> dict[str, Any]:
+    return {"node": cell.node, "op": cell.op, "outcome": cell.outcome, "why": cell.why}
 
 
 def _settings(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,7 +149,16 @@ def _settings(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(data: Mapping[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(_plain(data), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+def _plain(data: Any) -> Any:
+    """Return data with null for numbers that JSON does not have."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: _plain(value) for key, value in data.items()}
+    return [_plain(value) for value in data] if isinstance(data, list | tuple) else data
 
 
 def _run(run: Results) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gen.run.results import OF_A_RUN, Results, ResultsError, read, trait
 
-__all__ = ["in_folder", "joined", "newest", "recorded"]
+__all__ = ["files_in", "in_folder", "joined", "newest", "newest_whole", "recorded"]
 
 
 def recorded() -> list[Path]:
@@ -31,10 +31,36 @@ def newest() -> Path:
     return found[-1]
 
 
+def newest_whole(apart: Sequence[Path]) -> Path:
+    """Return the results file of the newest run that came to its end and is no shard, which is not
+    one of `apart`."""
+    others = {path.resolve() for path in apart}
+    for path in reversed(recorded()):
+        if path.resolve() not in others and _is_whole(path):
+            return path
+    raise ResultsError(
+        "no other whole run in .cache/matrix to compare with; run `pytest generated_tests` first, "
+        "or name a second run"
+    )
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        result = read(path)
+    except ResultsError:
+        return False
+    return not (result.cut or _is_sharded(result))
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the results files of a folder."""
+    return sorted(folder.glob("*.jsonl"))
+
+
 def in_folder(folder: Path) -> list[Results]:
     """Every results file of a folder, oldest first: by the time in its header, else by the
     file's."""
-    found = sorted(folder.glob("*.jsonl"))
+    found = files_in(folder)
     if not found:
         raise ResultsError(f"{folder}: it has no results file (*.jsonl)")
     results = [(path, read(path)) for path in found]
@@ -47,27 +73,52 @@ def _began(result: Results) -> str:
 
 
 def joined(results: Sequence[Results]) -> list[Results]:
-    """Join shards of one run: those whose headers agree in what :data:`OF_A_RUN` names. Every
-    other file is a run."""
-    found: dict[tuple[Any, ...], Results] = {}
-    for number, result in enumerate(results):
+    """Join shards of one run: those whose headers agree in what :data:`OF_A_RUN` names and in the
+    number of shards. A shard that a run has already begins another run. Every other file is a
+    run."""
+    groups: list[list[Results]] = []
+    for result in results:
+        group = next((found for found in groups if _is_one_of(result, found)), None)
+        if group is None:
+            groups.append([result])
+        else:
+            group.append(result)
+    return [_whole(group) for group in groups]
+
+
+def _is_one_of(result: Results, group: Sequence[Results]) -> bool:
+    """Whether a shard is one that a run lacks. :class:`ResultsError` if it is one that it has."""
+    if not (_is_sharded(result) and _run_of(result) == _run_of(group[0])):
+        return False
+    same = [other for other in group if other.header["shard"] == result.header["shard"]]
+    if any(_began(other) == _began(result) for other in same):
         header = result.header
-        sharded = header.get("shard", "1/1") != "1/1"
-        key = (
-            ("shards", *(trait(header, name) for name in OF_A_RUN)) if sharded else ("file", number)
-        )
-        before = found.get(key)
-        if before is None:
-            found[key] = result
-            continue
-        if header["shard"] in before.header["shard"].split(", "):
-            which = f"shard {header['shard']} of {header['target']} on {header['device']}"
-            raise ResultsError(f"{which} stands in two files; give each shard once")
-        end = {
-            "complete": bool(before.end.get("complete") and result.end.get("complete")),
-            "wall_seconds": before.end.get("wall_seconds", 0) + result.end.get("wall_seconds", 0),
-            "never_happened": [],
-        }
-        header = {**before.header, "shard": f"{before.header['shard']}, {header['shard']}"}
-        found[key] = Results(header, before.cells + result.cells, end)
-    return list(found.values())
+        which = f"shard {header['shard']} of {header['target']} on {header['device']}"
+        raise ResultsError(f"{which} stands in two files; give each shard once")
+    return not same
+
+
+def _is_sharded(result: Results) -> bool:
+    return bool(result.header.get("shard", "1/1") != "1/1")
+
+
+def _run_of(result: Results) -> tuple[Any, ...]:
+    total = str(result.header.get("shard", "1/1")).partition("/")[2]
+    return (total, *(trait(result.header, name) for name in OF_A_RUN))
+
+
+def _whole(group: Sequence[Results]) -> Results:
+    """Return the run of shards."""
+    if len(group) == 1:
+        return group[0]
+    ordered = sorted(group, key=lambda shard: int(shard.header["shard"].partition("/")[0]))
+    parts = {shard.header["shard"]: _began(shard) for shard in ordered}
+    header = {**ordered[0].header, "shard": ", ".join(parts), "parts": parts}
+    if began := min(filter(None, parts.values()), default=""):
+        header["began"] = began
+    end = {
+        "complete": all(shard.end.get("complete") for shard in ordered),
+        "wall_seconds": sum(shard.end.get("wall_seconds", 0) for shard in ordered),
+        "never_happened": [],
+    }
+    return Results(header, tuple(cell for shard in ordered for cell in shard.cells), end)

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from gen.report.changes import FAILURES, Changes, Key, by_key, changes, fails
+from gen.report.changes import (
+    FAILURES,
+    Changes,
+    Key,
+    by_key,
+    changes,
+    fails,
+    lacks,
+    once,
+    twice,
+)
 from gen.run.results import OUTCOMES, CellResult, Results
 
 __all__ = ["Differences", "History", "history", "side_by_side", "title"]
 
 LISTED = 400
 _SLOWER = 2.0  # times the median of the earlier runs
+_NAMED = 5
 _NOTICEABLE = 0.05  # seconds: below, times are noise
 
 
@@ -77,7 +88,8 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """Runs, oldest first, and what the last one changed.
+    """Runs, oldest first, and what the last one changed. `notes` say what a run lacks, and what
+    stands in it twice.
 
     `slower` has (cell, usual seconds). `flaky` has (cell, outcomes), of cells that failed, did not,
     and failed again, or the reverse."""
@@ -87,10 +99,17 @@ class History:
     changes: Changes
     slower: Sequence[tuple[CellResult, float]]
     flaky: Sequence[tuple[CellResult, Sequence[str]]]
+    notes: Sequence[str] = ()
 
 
 def history(runs: Sequence[Results]) -> History:
     """What the last of `runs` changed. There are two or more, oldest first."""
+    notes = [
+        note
+        for run, name in zip(runs, _called(len(runs)), strict=True)
+        for note in _notes(run, name)
+    ]
+    runs = [once(run) for run in runs]
     tables = [by_key(run) for run in runs]
     last = tables[-1]
     before: dict[Key, list[CellResult]] = {}
@@ -110,10 +129,41 @@ def history(runs: Sequence[Results]) -> History:
     return History(
         title(runs[-1]),
         [_step(run) for run in runs],
-        changes(runs[-2], runs[-1], {key: line[-1] for key, line in before.items()}),
+        changes(
+            runs[-2],
+            runs[-1],
+            {key: line[-1] for key, line in before.items()},
+            whole_before=any(not lacks(run, runs[-1]) for run in runs[:-1]),
+        ),
         sorted(slower, key=lambda pair: pair[1] - pair[0].seconds)[:LISTED],
         flaky[:LISTED],
+        notes,
     )
+
+
+def _called(count: int) -> list[str]:
+    """What the runs are called: the last ones A and B, and others by their number."""
+    return [*(f"run {number}" for number in range(1, count - 1)), "A", "B"]
+
+
+def _notes(run: Results, name: str) -> Iterator[str]:
+    """What is to be known of a run before its cells are compared."""
+    if run.cut:
+        yield f"{name} was cut: it did not come to its end, and has no result of some cells"
+    shard = str(run.header.get("shard", "1/1"))
+    given = shard.split(", ")
+    count = int(given[0].partition("/")[2] or 1)
+    if len(given) < count:
+        yield f"{name} has {len(given)} of {count} shards: {shard}"
+    began = run.header.get("parts", {})
+    if len(set(began.values())) > 1:
+        when = ", ".join(f"{part} at {at or 'no time'}" for part, at in began.items())
+        yield f"{name} is joined of shards that began at different times: {when}"
+    if several := twice(run):
+        yield (
+            f"{len(several)} cells stand in {name} more than once, and the worst outcome counts: "
+            f"{', '.join(several[:_NAMED])}{', …' * (len(several) > _NAMED)}"
+        )
 
 
 def _changes(line: Sequence[CellResult]) -> int:

@@ -81,7 +81,7 @@ class Recorder:
         facts = self._pending.pop(node)
         self.entries.update(facts.pop("ledger", {}))
         cell = CellResult(
-            **facts | {"entries": tuple(facts["entries"])},
+            **{"values": "", **facts, "entries": tuple(facts["entries"])},
             seconds=round(self._seconds[node], 5),
             node=node,
         )

@@ -66,8 +66,9 @@ class CellResult:
 
     `loops` counts the runs of each op that the target's vmap ran one element at a time. `failing`
     is the first sample that failed. `rules` are the rules of the target that ran, if they were
-    noted (``--rules``). `values` is a digest of all that the target gave, `refusal` the first error
-    that it gave in place of values where it may.
+    noted (``--rules``). `values` is a digest of all that the target gave: empty if it gave nothing,
+    None in an older file, which has no digests. `refusal` is the first error that the target gave
+    in place of values where it may.
     """
 
     id: str
@@ -85,7 +86,7 @@ class CellResult:
     loops: Mapping[str, int] = field(default_factory=dict)
     failing: int | None = None
     rules: tuple[str, ...] = ()
-    values: str = ""
+    values: str | None = None
     refusal: str = ""
 
 
@@ -99,6 +100,11 @@ class Results:
 
     def counts(self) -> Counter[str]:
         return Counter(cell.outcome for cell in self.cells)
+
+    @property
+    def cut(self) -> bool:
+        """Whether the run did not come to its end, so that cells may lack a result."""
+        return not self.end.get("complete")
 
 
 def trait(header: Mapping[str, Any], key: str) -> object:
@@ -239,10 +245,10 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
 
 
 _NAMES = frozenset(f.name for f in fields(CellResult))
-_TEXTS = (*("id", "family", "op", "dtype", "check", "outcome", "why", "node", "values", "refusal"),)
+_TEXTS = (*("id", "family", "op", "dtype", "check", "outcome", "why", "node", "refusal"),)
 _KINDS: dict[str, type | UnionType] = {
     **dict.fromkeys(_TEXTS, str), "seconds": int | float, "samples": int, "axes": dict,
-    "loops": dict,
+    "loops": dict, "values": str | None,
 }  # fmt: skip
 
 

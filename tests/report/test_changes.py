@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ CHANGES: dict[str, tuple[CellResult, CellResult]] = {
     "outcomes": (cell(), cell("lacking", "torch has no such op")),
     "refusals": (cell(refusal="RuntimeError: overlap"), cell(refusal="ValueError: overlap")),
     "values": (cell(values="0a"), cell(values="0b")),
+    "samples": (cell(values="0a"), cell(values="0a", samples=2)),
+    "entries": (cell("xfailed", entries=("a",)), cell("xfailed", entries=("b",))),
 }
 
 
@@ -40,6 +43,21 @@ def test_each_kind_of_change_is_told_from_the_others(kind: str) -> None:
 )
 def test_a_cell_that_is_as_before_is_not_named(before: CellResult, now: CellResult) -> None:
     assert not changes(results(before), results(now)).cells
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "now"),
+    [
+        ("failures", cell("failed", "w", values="0a"), cell("failed", "w", values="0b")),
+        ("failures", cell("failed", "w", failing=1), cell("failed", "w", failing=2)),
+        ("failures", cell("failed", "w", refusal="E: a"), cell("failed", "w", refusal="E: b")),
+        ("samples", cell("failed", "w"), cell("failed", "w", samples=2)),
+        ("values", cell(values="aa"), cell(values="")),
+        ("values", cell(values=""), cell(values="aa")),
+    ],
+)
+def test_a_change_below_the_outcome_is_one(kind: str, before: CellResult, now: CellResult) -> None:
+    assert list(changes(results(before), results(now)).by_kind) == [kind]
 
 
 def test_an_answer_in_place_of_a_refusal_is_another_refusal() -> None:
@@ -67,7 +85,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for number, (kind, pair) in enumerate(CHANGES.items()):
         for place, one in enumerate(pair):
-            made = cell(one.outcome, one.why, op=f"torch.{kind}", values=one.values)
+            made = replace(cell(one.outcome, one.why, op=f"torch.{kind}"), values=one.values)
             _append(tmp_path / f"{place}.jsonl", made, first=number == 0)
     return tmp_path
 

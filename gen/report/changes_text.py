@@ -1,0 +1,132 @@
+"""What several runs changed, as lines of text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gen.report.changes import DETAILS, KINDS, Change, Changes, fails
+from gen.report.runs import History
+from gen.run.results import CellResult
+
+__all__ = ["LISTED", "changes_as_text"]
+
+LISTED = 40
+_CALLED = {"failing": "failing sample", "entries": "known entries"}
+
+
+def changes_as_text(past: History, listed: int = LISTED) -> str:
+    """The changes of each kind, at most ``listed`` of one."""
+    return "\n".join(_lines(past, listed)) + "\n"
+
+
+def _lines(past: History, listed: int) -> Iterator[str]:
+    found = past.changes
+    for name, header, step in zip("AB", found.headers, past.steps[-2:], strict=True):
+        yield f"{name}: {_described(header)}; {step.cells} cells, {step.failing} failing"
+    for note in past.notes:
+        yield f"   {note}"
+    for setting, before, now in found.settings:
+        yield f"   {setting}: {before or 'not written'} -> {now or 'not written'}"
+    yield f"{found.common} cells of both, {len(found.cells)} changed"
+    for kind, changes in found.by_kind.items():
+        yield f"\n{len(changes)} {KINDS[kind]}:"
+        shown = _by_op(changes) if kind == "values" else map(_change, changes)
+        yield from _at_most(list(shown), listed)
+    yield from _alone(found, listed)
+    yield from _of_several(past, listed)
+
+
+def _described(header: Mapping[str, Any]) -> str:
+    return (
+        f"target {header['target']} on {header['device']}, tier {header['tier']}, torch "
+        f"{header.get('torch', 'unknown')}, {header.get('began', header.get('date', 'no date'))}"
+    )
+
+
+def _change(change: Change) -> str:
+    before, now = change.before, change.now
+    if change.kind == "refusals":
+        return f"{now.node}: {_refusal(before)} -> {_refusal(now)}"
+    if change.kind in ("samples", "entries"):
+        return f"{now.node}: {_details(before, now, [change.kind])}"
+    why = f": {now.why or before.why}" if now.why or before.why else ""
+    line = f"{now.node}: {before.outcome} -> {now.outcome}{why}"
+    details = _details(before, now, DETAILS) if fails(before) and fails(now) else ""
+    return f"{line} ({details})" if details else line
+
+
+def _details(before: CellResult, now: CellResult, names: Sequence[str]) -> str:
+    """What else is not as before."""
+    pairs = {name: (getattr(before, name), getattr(now, name)) for name in names}
+    said = [
+        f"{_CALLED.get(name, name)} {_value(was)} -> {_value(is_now)}"
+        for name, (was, is_now) in pairs.items()
+        if was != is_now
+    ]
+    if before.refusal != now.refusal and len(names) > 1:
+        said.append(f"refusal {_refusal(before)} -> {_refusal(now)}")
+    return ", ".join(said)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return "none" if value in (None, "") else str(value)
+
+
+def _refusal(cell: CellResult) -> str:
+    return repr(cell.refusal or cell.why) if cell.refusal or cell.why else "an answer"
+
+
+def _by_op(changes: Sequence[Change]) -> list[str]:
+    counts = Counter(change.now.op for change in changes)
+    lost = Counter(change.now.op for change in changes if not change.now.values)
+    return [
+        f"{op}: {count} cells" + (f", {lost[op]} without values now" if lost[op] else "")
+        for op, count in counts.most_common()
+    ]
+
+
+def _alone(found: Changes, listed: int) -> Iterator[str]:
+    """What one of the runs alone has."""
+    for title, cells in (
+        ("new cells fail", found.new_failing),
+        ("cells that failed vanished", found.vanished_failing),
+    ):
+        if cells:
+            yield f"\n{len(cells)} {title}:"
+            yield from _at_most(list(map(_outcome, cells)), listed)
+    for what, ops in (("new", found.new_ops), ("vanished", found.vanished_ops)):
+        if ops:
+            yield f"\n{len(ops)} {what} ops:"
+            yield from _at_most([f"{op}: {count} cells" for op, count in ops.items()], listed)
+    for what, cells in (("new", found.new_cells), ("vanished", found.vanished_cells)):
+        if cells:
+            yield f"\n{len(cells)} {what} cells of ops that both have:"
+            yield from _at_most([f"{cell.node}: {cell.outcome}" for cell in cells], listed)
+    for run, why, cells in found.without_result:
+        yield f"\n{len(cells)} cells without a result in {run}, which {why}:"
+        yield from _at_most([f"{cell.node}: {cell.outcome}" for cell in cells], listed)
+
+
+def _outcome(cell: CellResult) -> str:
+    return f"{cell.node}: {cell.outcome}{f': {cell.why}' if cell.why else ''}"
+
+
+def _of_several(past: History, listed: int) -> Iterator[str]:
+    if past.slower:
+        yield f"\n{len(past.slower)} slower by 2x:"
+        lines = [f"{c.node}: {usual:.2f} -> {c.seconds:.2f} s" for c, usual in past.slower]
+        yield from _at_most(lines, listed)
+    if past.flaky:
+        yield f"\n{len(past.flaky)} flaky:"
+        yield from _at_most([f"{c.node}: {', '.join(line)}" for c, line in past.flaky], listed)
+
+
+def _at_most(lines: Sequence[str], listed: int) -> Iterator[str]:
+    for line in lines[:listed]:
+        yield f"  {line}"
+    if len(lines) > listed:
+        yield f"  … and {len(lines) - listed} more; --all lists them"
