@@ -15,8 +15,8 @@ from gen.checks.pipelines import Program
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference.exact import Evaluated, Exact, Function, Polynomial, Symbol, save
 from gen.reference.limits import SIGNED, at_edge
-from gen.reference.special_numbers import POINTWISE
-from gen.reference.standard import Standard, is_known, numbers
+from gen.reference.special_numbers import Near
+from gen.reference.standard import Standard, is_exact, is_known, is_signed, numbers
 from gen.samples import points
 from gen.samples.samples import Sample
 
@@ -180,8 +180,8 @@ def compare_with_standard(
     are counted as unknown.
 
     A result is compared as its dtype has it: an infinity or a NaN must be one, and a number may be
-    off by what a kernel rounds. The sign of a zero counts for values of ops whose rule is `signed`,
-    and not for slopes.
+    off by what a kernel rounds. For values, not for slopes, the sign of a zero counts if the op's
+    rule is `signed`, and nothing may be off if it is `exact`.
     """
     if not is_known(sample.op.name):
         raise Unsuitable(f"no table has {sample.op.name}")
@@ -190,8 +190,9 @@ def compare_with_standard(
     expected = program.over(Standard(sample))(*inputs)  # type: ignore[arg-type]
     if len(expected) != len(actual):
         raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(expected)}")
-    rule = POINTWISE.get(sample.op.name)
-    signed = rule is not None and rule.signed and len(program.inputs) == len(sample.inputs)
+    values = len(program.inputs) == len(sample.inputs)
+    signed = values and is_signed(sample.op.name)
+    exact = values and is_exact(sample.op.name)
     for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
         where = f"{label}: output {place} of {len(actual)}"
         if tuple(a.shape) != e.shape:
@@ -201,7 +202,7 @@ def compare_with_standard(
         tally.entries += len(known)
         tally.unknown += len(pairs) - len(known)
         tally.nonzero += sum(pairs[k][0] != 0 or pairs[k][1] != 0 for k in known)
-        wrong = [k for k in known if not _is_same(*pairs[k], a.dtype, signed)]
+        wrong = [k for k in known if not _is_same(*pairs[k], a.dtype, signed, exact)]
         if wrong:
             raise Mismatch(f"{where}: {_first_of(wrong, pairs, program.inputs, a)}")
 
@@ -211,7 +212,7 @@ def _is_said(e: Any, dtype: torch.dtype) -> bool:
     return e is not None and (e == e or dtype.is_floating_point)
 
 
-def _is_same(a: Any, e: Any, dtype: torch.dtype, signed: bool) -> bool:
+def _is_same(a: Any, e: Any, dtype: torch.dtype, signed: bool, exact: bool) -> bool:
     """Whether a result is the expected number, as its dtype has it."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return bool(a == (bool(e) if dtype is torch.bool else e))
@@ -220,7 +221,7 @@ def _is_same(a: Any, e: Any, dtype: torch.dtype, signed: bool) -> bool:
         return math.isnan(rounded) and math.isnan(a)
     if a == rounded:
         return not signed or a != 0 or math.copysign(1, a) == math.copysign(1, rounded)
-    if math.isinf(rounded):
+    if math.isinf(rounded) or (exact and not isinstance(e, Near)):
         return False
     allowed = RTOL[dtype] * abs(rounded) + ULPS * torch.finfo(dtype).eps
     return math.isfinite(a) and abs(a - rounded) <= allowed

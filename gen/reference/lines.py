@@ -26,13 +26,15 @@ Slope = list[float | None]
 
 @dataclass(frozen=True)
 class Line:
-    """What is known of an op on a row. `scan`: it has a result for each number.
+    """What is known of an op on a row. `scan`: it has a result for each number. `exact`: nothing is
+    rounded.
 
     `slopes` gives a list for each result that is differentiable, in order."""
 
     value: Callable[..., Any]
     slopes: Callable[..., Any] | None = None
     scan: bool = False
+    exact: bool = False
 
 
 # --- sums, averages and products ------------------------------------------------------------------
@@ -168,7 +170,7 @@ def _placed(median: Callable[[Row], Any]) -> Line:
             raise IndexError("no index")
         return median(xs), _only(median(xs), xs)
 
-    return Line(value, lambda xs: [_at(value(xs)[1], xs)])
+    return Line(value, lambda xs: [_at(value(xs)[1], xs)], exact=True)
 
 
 def _running(choose: Callable[..., Any]) -> Line:
@@ -181,6 +183,7 @@ def _running(choose: Callable[..., Any]) -> Line:
         lambda xs: ([xs[k] for k in places(xs)], places(xs)),
         lambda xs: [[_at(k, xs) for k in places(xs)]],
         scan=True,
+        exact=True,
     )
 
 
@@ -280,8 +283,8 @@ def _sign(x: float) -> float:
 
 # --- the table ------------------------------------------------------------------------------------
 
-_even_median = Line(_median, lambda xs: [_even(_median(xs), xs)])
-_even_nanmedian = Line(_nanmedian, lambda xs: [_even(_nanmedian(xs), xs)])
+_even_median = Line(_median, lambda xs: [_even(_median(xs), xs)], exact=True)
+_even_nanmedian = Line(_nanmedian, lambda xs: [_even(_nanmedian(xs), xs)], exact=True)
 _variance, _deviation = (
     Line(_var, lambda xs, **kept: [_var_slopes(xs, **kept)]),
     Line(_std, lambda xs, **kept: [_std_slopes(xs, **kept)]),
@@ -299,7 +302,9 @@ def _with_mean(line: Line) -> Line:
 
 def _extreme_line(choose: Callable[..., Any], *, nan: bool) -> Line:
     return Line(
-        lambda xs: _extreme(choose, xs), lambda xs: [_even(_extreme(choose, xs), xs, nan=nan)]
+        lambda xs: _extreme(choose, xs),
+        lambda xs: [_even(_extreme(choose, xs), xs, nan=nan)],
+        exact=True,
     )
 
 
@@ -307,6 +312,7 @@ def _indexed(choose: Callable[..., Any]) -> Line:
     return Line(
         lambda xs: (_extreme(choose, xs), _first(choose, xs)),
         lambda xs: [_at(_first(choose, xs), xs)],
+        exact=True,
     )
 
 
@@ -339,7 +345,9 @@ LINES: dict[str, Line] = {
     "torch.max.reduction_with_dim": _indexed(max),
     "torch.min.reduction_with_dim": _indexed(min),
     "torch.aminmax": Line(
-        _both_extremes, lambda xs: [_even(found, xs, nan=False) for found in _both_extremes(xs)]
+        _both_extremes,
+        lambda xs: [_even(found, xs, nan=False) for found in _both_extremes(xs)],
+        exact=True,
     ),
     "torch.argmax": Line(lambda xs: _first(max, xs)),
     "torch.argmin": Line(lambda xs: _first(min, xs)),

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy
 
-__all__ = ["NARROW", "POINTWISE", "Pointwise"]
+__all__ = ["NARROW", "POINTWISE", "Near", "Pointwise"]
 
 INF, NAN = math.inf, math.nan
 Slopes = tuple[float | None, ...]
@@ -27,11 +27,19 @@ Slopes = tuple[float | None, ...]
 
 @dataclass(frozen=True)
 class Pointwise:
-    """What is known of an op. `signed`: a zero that it returns has the sign that `value` gives."""
+    """What is known of an op.
+
+    `signed`: a zero that it returns has the sign that `value` gives. `exact`: nothing is rounded,
+    so that a result is a number of `value`, or one that `value` says is :class:`Near` it."""
 
     value: Callable[..., Any]
     slopes: Callable[..., Slopes] | None = None
     signed: bool = False
+    exact: bool = False
+
+
+class Near(float):
+    """A result of an exact op that is rounded all the same."""
 
 
 # --- IEEE 754 and C -------------------------------------------------------------------------------
@@ -157,8 +165,10 @@ def _sign(x: float) -> Any:
 
 
 def _ldexp(x: float, y: float) -> Any:
-    """Return ``x·2**y``, as the documentation has it: y may be no whole number."""
-    return x * _power(2.0, float(y))
+    """Return ``x·2**y``, as the documentation has it: y may be no whole number, and the power is
+    rounded then."""
+    found = x * _power(2.0, float(y))
+    return Near(found) if math.isfinite(y) and y != int(y) else found
 
 
 def _frexp(x: float) -> tuple[float, int | None]:
@@ -458,8 +468,23 @@ def _hardsigmoid(x: float) -> Any:
     return _clamp(x / 6 + 0.5, 0.0, 1.0)
 
 
-def _hardswish(x: float) -> float | None:
-    return None if x == -INF else x * _hardsigmoid(x)
+def _hardswish(x: float) -> float:
+    """Return 0 for x up to -3, as the documentation has it: for minus infinity too."""
+    return 0.0 if x <= -3 else x * _hardsigmoid(x)
+
+
+def _lerp(x: float, y: float, weight: float) -> float | None:
+    """Return ``x + weight·(y - x)``. By infinities nothing is said, as there are two ways to write
+    it."""
+    if x != x or y != y or weight != weight:
+        return NAN
+    return None if _some_edge(x, y, weight) else x + weight * (y - x)
+
+
+def _frac(x: float) -> float:
+    """Return what is left without the whole number: NaN of infinities, by the documented formula
+    ``x - floor(|x|)·sgn x``."""
+    return math.fmod(x, 1.0) if math.isfinite(x) else NAN
 
 
 def _softplus(x: float, beta: float = 1.0, threshold: float = 20.0) -> float:
@@ -522,37 +547,40 @@ _ROUNDED: dict[str, Callable[[float], Any]] = {
     "round": round,
 }
 _divided = Pointwise(_rounded_quotient, _quotient_slopes, signed=True)
-_swapped_power = Pointwise(_swap(_power), _swap_slopes(_power_slopes))
+_swapped_power = Pointwise(_swap(_power), _swap_slopes(_power_slopes), signed=True)
 
 POINTWISE: dict[str, Pointwise] = {
-    **{f"torch.{name}": Pointwise(f) for name, f in {**_COMPARISONS, **_LOGICAL, **_WHOLE}.items()},
+    **{
+        f"torch.{name}": Pointwise(f, exact=True)
+        for name, f in {**_COMPARISONS, **_LOGICAL, **_WHOLE}.items()
+    },
     **{
         f"torch.{name}": Pointwise(
             (_nan_last if nan_last else _nan_first)(choose),
             _choice(larger, tie, nan_last=nan_last),
+            exact=True,
         )
         for name, (choose, larger, nan_last, tie) in _CHOICES.items()
     },
     **{
-        f"torch.{name}": Pointwise(_where_finite(f), _fixed(0.0), signed=True)
+        f"torch.{name}": Pointwise(_where_finite(f), _fixed(0.0), signed=True, exact=True)
         for name, f in _ROUNDED.items()
     },
     "torch.round.decimals_0": Pointwise(
-        lambda x, decimals: _where_finite(round)(x), _fixed(0.0), signed=True
+        lambda x, decimals: _where_finite(round)(x), _fixed(0.0), signed=True, exact=True
     ),
     # --- of one number
     "torch.abs": Pointwise(
         lambda x: x if isinstance(x, bool) else abs(x),
         lambda x: _step(x, low=-1.0),
         signed=True,
+        exact=True,
     ),
-    "torch.neg": Pointwise(operator.neg, _fixed(-1.0), signed=True),
-    "torch.positive": Pointwise(lambda x: x, _fixed(1.0), signed=True),
-    "torch.sign": Pointwise(_sign, _fixed(0.0)),
-    "torch.sgn": Pointwise(_sign, _fixed(0.0)),
-    "torch.frac": Pointwise(
-        lambda x: math.fmod(x, 1.0) if math.isfinite(x) else None if x == x else x, _fixed(1.0)
-    ),
+    "torch.neg": Pointwise(operator.neg, _fixed(-1.0), signed=True, exact=True),
+    "torch.positive": Pointwise(lambda x: x, _fixed(1.0), signed=True, exact=True),
+    "torch.sign": Pointwise(_sign, _fixed(0.0), exact=True),
+    "torch.sgn": Pointwise(_sign, _fixed(0.0), exact=True),
+    "torch.frac": Pointwise(_frac, _fixed(1.0), exact=True),
     "torch.square": Pointwise(lambda x: x * x, lambda x: (2 * x,)),
     "torch.sqrt": Pointwise(_sqrt, _above_zero(lambda x: _divide(0.5, math.sqrt(x))), signed=True),
     "torch.rsqrt": Pointwise(
@@ -567,12 +595,14 @@ POINTWISE: dict[str, Pointwise] = {
     "torch.log2": Pointwise(lambda x: _log(x, math.log2), _log_slope(math.log(2))),
     "torch.log10": Pointwise(lambda x: _log(x, math.log10), _log_slope(math.log(10))),
     "torch.log1p": Pointwise(_log1p, lambda x: _log_slope(1.0)(1 + x), signed=True),
-    "torch.frexp": Pointwise(_frexp),
-    "torch.nan_to_num": Pointwise(_nan_to_num, lambda x, *a, **k: _only_inside(x), signed=True),
+    "torch.frexp": Pointwise(_frexp, signed=True, exact=True),
+    "torch.nan_to_num": Pointwise(
+        _nan_to_num, lambda x, *a, **k: _only_inside(x), signed=True, exact=True
+    ),
     "torch.angle": Pointwise(
         lambda x: x if x != x else math.pi if x < 0 else 0.0, lambda x: (None if x != x else 0.0,)
     ),
-    "torch.asin": Pointwise(_inside(-1, 1, math.asin), _arc_slope(1.0)),
+    "torch.asin": Pointwise(_inside(-1, 1, math.asin), _arc_slope(1.0), signed=True),
     "torch.acos": Pointwise(_inside(-1, 1, math.acos), _arc_slope(-1.0)),
     "torch.acosh": Pointwise(
         _inside(1, INF, math.acosh),
@@ -581,6 +611,7 @@ POINTWISE: dict[str, Pointwise] = {
     "torch.atanh": Pointwise(
         _inside(-1, 1, lambda x: math.copysign(INF, x) if abs(x) == 1 else math.atanh(x)),
         lambda x: (None if abs(x) > 1 or x != x else _divide(1.0, 1 - x * x),),
+        signed=True,
     ),
     "torch.sinc": Pointwise(
         lambda x: None if math.isinf(x) else _sinc(x),
@@ -593,11 +624,11 @@ POINTWISE: dict[str, Pointwise] = {
     ),
     # --- activations
     "torch.nn.functional.softplus": Pointwise(_softplus, _softplus_slope),
-    "torch.nn.functional.relu": Pointwise(lambda x: _clamp(x, 0.0), _step),
+    "torch.nn.functional.relu": Pointwise(lambda x: _clamp(x, 0.0), _step, exact=True),
     "torch.nn.functional.relu6": Pointwise(
-        _relu6, _kinks((0.0, 0.0), (6.0, 0.0), between=lambda x: float(0 < x < 6))
+        _relu6, _kinks((0.0, 0.0), (6.0, 0.0), between=lambda x: float(0 < x < 6)), exact=True
     ),
-    "torch.nn.functional.hardtanh": Pointwise(_hardtanh, _hardtanh_slope),
+    "torch.nn.functional.hardtanh": Pointwise(_hardtanh, _hardtanh_slope, exact=True),
     "torch.nn.functional.hardsigmoid": Pointwise(
         _hardsigmoid, _kinks((-3.0, 0.0), (3.0, 0.0), between=lambda x: (abs(x) < 3) / 6)
     ),
@@ -622,13 +653,15 @@ POINTWISE: dict[str, Pointwise] = {
         lambda x: (None if x != x else SELU[1] * (1.0 if x > 0 else SELU[0] * math.exp(x)),),
     ),
     "torch.nn.functional.hardshrink": Pointwise(
-        lambda x, lambd=0.5: _shrink(x, lambd, 0.0), _shrink_slope
+        lambda x, lambd=0.5: _shrink(x, lambd, 0.0), _shrink_slope, exact=True
     ),
     "torch.nn.functional.softshrink": Pointwise(
         lambda x, lambd=0.5: _shrink(x, lambd, lambd), _shrink_slope
     ),
     "torch.nn.functional.threshold": Pointwise(
-        _threshold, lambda x, threshold, value: (None if x != x else float(x > threshold),)
+        _threshold,
+        lambda x, threshold, value: (None if x != x else float(x > threshold),),
+        exact=True,
     ),
     # --- arithmetic
     "torch.add": Pointwise(
@@ -646,25 +679,22 @@ POINTWISE: dict[str, Pointwise] = {
     "torch.Tensor.__rmul__": Pointwise(operator.mul, lambda x, y: (y, x), signed=True),
     "torch.true_divide": _divided,
     "torch.div.no_rounding_mode": _divided,
-    "torch.div.floor_rounding": Pointwise(_rounded_quotient, _quotient_slopes),
-    "torch.div.trunc_rounding": Pointwise(_rounded_quotient, _quotient_slopes),
+    "torch.div.floor_rounding": Pointwise(_rounded_quotient, _quotient_slopes, signed=True),
+    "torch.div.trunc_rounding": Pointwise(_rounded_quotient, _quotient_slopes, signed=True),
     "torch.Tensor.__rdiv__": Pointwise(_swap(_divide), _swap_slopes(_quotient_slopes), signed=True),
-    "torch.floor_divide": Pointwise(_floor_divide),
-    "torch.fmod": Pointwise(_fmod, _modulo_slopes(_trunc_divide), signed=True),
-    "torch.remainder": Pointwise(_remainder, _modulo_slopes(_floor_divide)),
+    "torch.floor_divide": Pointwise(_floor_divide, signed=True),
+    "torch.fmod": Pointwise(_fmod, _modulo_slopes(_trunc_divide), signed=True, exact=True),
+    "torch.remainder": Pointwise(_remainder, _modulo_slopes(_floor_divide), signed=True),
     "torch.Tensor.__rmod__": Pointwise(
-        _swap(_remainder), _swap_slopes(_modulo_slopes(_floor_divide))
+        _swap(_remainder), _swap_slopes(_modulo_slopes(_floor_divide)), signed=True
     ),
     "torch.addcmul": Pointwise(lambda a, x, y, value=1: a + value * x * y),
     "torch.addcdiv": Pointwise(lambda a, x, y, value=1: a + value * _divide(x, y)),
-    "torch.lerp": Pointwise(
-        lambda x, y, weight: None if _some_edge(x, y, weight) else x + weight * (y - x),
-        _lerp_slopes,
-    ),
+    "torch.lerp": Pointwise(_lerp, _lerp_slopes),
     # --- powers, angles and logarithms
-    "torch.pow": Pointwise(_power, _power_slopes),
+    "torch.pow": Pointwise(_power, _power_slopes, signed=True),
     "torch.Tensor.__rpow__": _swapped_power,
-    "torch.float_power": Pointwise(_float_power, _power_slopes),
+    "torch.float_power": Pointwise(_float_power, _power_slopes, signed=True),
     "torch.hypot": Pointwise(lambda x, y: math.hypot(x, y), _hypot_slopes),
     "torch.atan2": Pointwise(math.atan2, _angle_slopes, signed=True),
     "torch.xlogy": Pointwise(
@@ -680,16 +710,17 @@ POINTWISE: dict[str, Pointwise] = {
         lambda x, y: _logaddexp(x, y, 2.0), lambda x, y: _logaddexp_slopes(x, y, 2.0)
     ),
     # --- signs, steps and bits
-    "torch.copysign": Pointwise(math.copysign, _copysign_slopes, signed=True),
-    "torch.heaviside": Pointwise(_heaviside),
-    "torch.nextafter": Pointwise(_nextafter, signed=True),
-    "torch.ldexp": Pointwise(_ldexp, signed=True),
+    "torch.copysign": Pointwise(math.copysign, _copysign_slopes, signed=True, exact=True),
+    "torch.heaviside": Pointwise(_heaviside, exact=True),
+    "torch.nextafter": Pointwise(_nextafter, signed=True, exact=True),
+    "torch.ldexp": Pointwise(_ldexp, signed=True, exact=True),
     # --- choices
-    "torch.clamp": Pointwise(_clamp, _clamp_slopes),
+    "torch.clamp": Pointwise(_clamp, _clamp_slopes, exact=True),
     "torch.where": Pointwise(
         lambda x, condition, y: x if condition else y,  # in the order of its samples
         lambda x, condition, y: (float(condition), 0.0, float(not condition)),
         signed=True,
+        exact=True,
     ),
 }
 NARROW = frozenset(("torch.nextafter", "torch.nan_to_num"))

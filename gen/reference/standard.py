@@ -22,7 +22,7 @@ import torch
 from gen.reference.lines import LINES, PLACED, Line
 from gen.reference.special_numbers import NARROW, POINTWISE, Pointwise
 
-__all__ = ["REFUSALS", "Standard", "is_known", "numbers"]
+__all__ = ["REFUSALS", "Standard", "is_exact", "is_known", "is_signed", "numbers"]
 
 Array = Any
 """A ``numpy.ndarray`` of Python's numbers and of None."""
@@ -62,6 +62,16 @@ class Called(Protocol):
 def is_known(name: str) -> bool:
     """Whether a table has the op."""
     return name in POINTWISE or name in LINES
+
+
+def is_exact(name: str) -> bool:
+    """Whether the op of a table rounds nothing."""
+    return (POINTWISE[name] if name in POINTWISE else LINES[name]).exact
+
+
+def is_signed(name: str) -> bool:
+    """Whether a table has the signs of the zeros of an op."""
+    return name in POINTWISE and POINTWISE[name].signed
 
 
 def numbers(x: torch.Tensor) -> Array:

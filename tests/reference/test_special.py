@@ -15,7 +15,7 @@ from gen.reference.definitions import DEFINITIONS
 from gen.reference.exact import partial
 from gen.reference.lines import LINES, PLACED
 from gen.reference.scalars import SCALARS, Undefined
-from gen.reference.special_numbers import POINTWISE
+from gen.reference.special_numbers import NARROW, POINTWISE, Near
 
 INF, NAN = math.inf, math.nan
 ORDINARY = (0.3, -0.7, 1.7, 2.3)
@@ -98,10 +98,63 @@ def same(found: Any, right: Any) -> bool:
         ("nn.functional.relu", (NAN,), NAN),
         ("nn.functional.softshrink", (0.5,), 0.0),
         ("nn.functional.hardswish", (INF,), INF),
+        ("nn.functional.hardswish", (-INF,), 0.0),
+        ("frac", (INF,), NAN),
+        ("lerp", (NAN, 1.0, 0.5), NAN),
+        ("lerp", (1.0, INF, NAN), NAN),
+        ("remainder", (0.0, -2.5), -0.0),
+        ("remainder", (-0.0, 2.5), 0.0),
+        ("div.floor_rounding", (0.0, -2.0, "floor"), -0.0),
+        ("div.trunc_rounding", (-1.0, 3.0, "trunc"), -0.0),
+        ("pow", (-0.0, 3.0), -0.0),
     ],
 )
 def test_values_are_those_of_standards(op: str, point: tuple[Any, ...], value: Any) -> None:
     assert same(POINTWISE[f"torch.{op}"].value(*point), value)
+
+
+SIGNED = (
+    "pow", "float_power", "Tensor.__rpow__", "asin", "atanh", "floor_divide", "div.floor_rounding",
+    "div.trunc_rounding", "frexp", "remainder", "Tensor.__rmod__", "fmod", "atan2", "copysign",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("op", SIGNED)
+def test_zeros_whose_sign_a_standard_fixes_are_signed(op: str) -> None:
+    assert POINTWISE[f"torch.{op}"].signed
+
+
+def test_a_power_that_is_no_whole_number_is_rounded_in_an_exact_op() -> None:
+    ldexp = POINTWISE["torch.ldexp"]
+    assert ldexp.exact
+    assert isinstance(ldexp.value(3.0, 0.5), Near)
+    assert not isinstance(ldexp.value(3.0, 2.0), Near)
+
+
+@pytest.mark.parametrize("op", sorted(op for op, rule in POINTWISE.items() if rule.exact))
+def test_what_an_exact_op_gives_of_narrow_numbers_is_narrow(op: str) -> None:
+    """So that a result is compared bit for bit, whatever a kernel computes in."""
+    narrow = [float(numpy.float32(x)) for x in (0.3, -0.7, 1.7, -2.3, 1e-30, 3e38)]
+    given = BESIDES.get(op, ())
+    dtype = {"dtype": numpy.float32} if op in NARROW else {}
+    checked = 0
+    for count in (1, 2, 3):
+        for point in product(narrow, repeat=count):
+            try:
+                found = POINTWISE[op].value(*point, *given, **dtype)
+            except TypeError:  # another number of arguments, or ones that are whole
+                break
+            except ArithmeticError:
+                continue
+            for y in found if isinstance(found, tuple) else (found,):
+                if type(y) is float and math.isfinite(y) and given == ():
+                    assert y == 0 or float(numpy.float32(y)) == y or abs(y) > 3e38 or abs(y) < 1e-37
+                checked += 1
+    assert checked or op in WHOLE
+
+
+WHOLE = {f"torch.{name}" for name in ("gcd", "lcm", "bitwise_and", "bitwise_or", "bitwise_xor",
+         "bitwise_not", "Tensor.__rand__", "Tensor.__ror__", "Tensor.__rxor__")}  # fmt: skip
 
 
 @pytest.mark.parametrize(

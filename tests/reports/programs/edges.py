@@ -336,3 +336,25 @@ def gradient_of_fmin_beside_nan():
     x = torch.tensor(2.0, requires_grad=True)
     y = torch.tensor(math.nan, requires_grad=True)
     return torch.stack(grad(torch.fmin(x, y), (x, y))), torch.tensor([1.0, 0.0])
+
+
+@report("F109.1", kernel=True)
+def hardswish_of_minus_infinity():
+    """hardswish of minus infinity is NaN.
+
+    It is 0 for x up to -3 by its documentation. The kernel multiplies x by 0 there.
+    """
+    x = torch.tensor([-math.inf, -4.0])
+    return torch.nn.functional.hardswish(x), torch.zeros(2)
+
+
+@report("F109.2", kernel=True)
+def sign_of_a_remainder_of_zero():
+    """A remainder of 0 has the sign of the dividend.
+
+    It is Python's modulus by its documentation, which has the sign of the divisor.
+    """
+    x, y = [0.0, -0.0, 2.0, -2.0], [-2.5, 2.5, -2.0, 2.0]
+    found = torch.remainder(torch.tensor(x), torch.tensor(y))
+    python = torch.tensor([a % b for a, b in zip(x, y, strict=True)])
+    return torch.copysign(torch.ones(4), found), torch.copysign(torch.ones(4), python)
