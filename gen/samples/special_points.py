@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
+from itertools import combinations, product
+from typing import TypeVar
 
 import torch
 
@@ -22,6 +23,7 @@ __all__ = ["chosen", "fillings"]
 
 Tensor = torch.Tensor
 Inputs = tuple[Tensor, ...]
+T = TypeVar("T")
 NAN, INF = math.nan, math.inf
 
 _FEW: list[float] = [NAN, INF, -INF, 0.0, -0.0, 1.0, -2.5]
@@ -48,7 +50,8 @@ _PATTERNS: dict[str, list[float]] = {
 """Numbers that repeat in a tensor. Their counts have no factor in common with its sizes."""
 _SIZES = (4, 3, 2, 2)
 _MOST = 24  # calls with other arguments
-_LARGEST = 500  # entries of a vector
+_LARGEST = 500  # entries of a vector, or as many as have every pair
+_GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples, without their whole numbers, spread evenly
 
 
 def chosen(samples: Sequence[Sample]) -> list[Sample]:
@@ -58,9 +61,8 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
         if is_known(sample.op.name) and sample.error is None and _is_suitable(sample):
             ranks = () if sample.op.name in POINTWISE else sample.inputs[0].ndim
             first.setdefault((len(sample.inputs), ranks, *sample.signature[1:]), sample)
-    found = list(first.values())
-    step = max(1, -(-len(found) // _MOST))
-    return found[::step]
+    found = list(enumerate(first.values()))
+    return [kept for _, kept in sorted(_evenly(found)[:_MOST], key=lambda pair: pair[0])]
 
 
 def _is_suitable(sample: Sample) -> bool:
@@ -94,14 +96,43 @@ def _is_defined(sample: Sample, inputs: Inputs) -> bool:
 def _vectors(sample: Sample) -> Inputs:
     """Return vectors of one length, one for each input, with the combinations that the definition
     takes."""
-    rows = list(product(*(_choices(x, sample) for x in sample.inputs)))
-    rows = [row for row in rows[:: -(-len(rows) // _LARGEST)] if _is_defined(sample, _ones(row))]
+    choices = [_choices(x, sample) for x in sample.inputs]
+    places = [
+        at
+        for at in product(*(range(len(some)) for some in choices))
+        if _is_defined(sample, _ones(_row(choices, at)))
+    ]
+    rows = [_row(choices, at) for at in _spread(places)]
     if not rows:
         return ()
     return tuple(
         torch.tensor(column, dtype=x.dtype, device=x.device)
         for column, x in zip(zip(*rows, strict=True), sample.inputs, strict=True)
     )
+
+
+def _row(choices: Sequence[Sequence[float]], places: Sequence[int]) -> tuple[float, ...]:
+    return tuple(some[k] for some, k in zip(choices, places, strict=True))
+
+
+def _spread(places: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return as many combinations as a vector takes, in their order: so that each pair of choices
+    of two inputs occurs that can, and others evenly."""
+    if len(places) <= _LARGEST:
+        return list(places)
+    met: set[tuple[tuple[int, int], ...]] = set()
+    needed, others = list[tuple[int, ...]](), list[tuple[int, ...]]()
+    for at in _evenly(places):
+        pairs = set(combinations(enumerate(at), 2))
+        (others if pairs <= met else needed).append(at)
+        met |= pairs
+    return sorted(needed + others[: max(0, _LARGEST - len(needed))])
+
+
+def _evenly(some: Sequence[T]) -> list[T]:
+    """Return all of `some`, each beginning of them spread over the whole. A fixed step would keep
+    step with an argument that alternates."""
+    return [x for _, x in sorted(enumerate(some), key=lambda pair: pair[0] * _GOLDEN % 1)]
 
 
 def _ones(row: Sequence[float]) -> Inputs:

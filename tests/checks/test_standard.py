@@ -2,6 +2,7 @@
 in the tables, and no cell asks torch for what is right."""
 
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,104 @@ def test_a_wrong_target_is_noticed(op: str, pipeline: str, change: Any) -> None:
         case(op, target=Changed(change, pipeline), axes=SPECIAL).assert_same(
             pipeline, against="standard"
         )
+
+
+def _one_ulp(x: torch.Tensor) -> torch.Tensor:
+    return torch.nextafter(x, x * 2) if x.is_floating_point() else x
+
+
+EXACT = sorted(
+    {name for name, rule in POINTWISE.items() if rule.exact}
+    | {name for name, line in LINES.items() if line.exact}
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "op",
+    ["nextafter", "floor", "abs", "maximum", "clamp", "where", "fmod", "frexp", "ldexp", "amax",
+     "nan_to_num", "median", "cummax", "copysign", "frac"],
+)  # fmt: skip
+def test_an_exact_op_that_is_an_ulp_off_is_noticed(op: str, dtype: str) -> None:
+    assert f"torch.{op}" in EXACT
+    with pytest.raises(Mismatch, match="by the tables"):
+        case(f"torch.{op}", dtype, target=Changed(_one_ulp), axes=SPECIAL).assert_same(
+            "forward", against="standard"
+        )
+
+
+def test_a_product_is_no_neighbour() -> None:
+    class Product(TorchTarget):
+        def forward(self, f: Any) -> Any:
+            return lambda x, y: (x * 1.0,)
+
+    with pytest.raises(Mismatch, match="by the tables"):
+        case("torch.nextafter", target=Product(), axes=SPECIAL).assert_same(
+            "forward", against="standard"
+        )
+
+
+def test_what_rounds_may_be_an_ulp_off() -> None:
+    case("torch.logaddexp", target=Changed(_one_ulp), axes=SPECIAL).assert_same(
+        "forward", against="standard"
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "change"),
+    [
+        ("torch.lerp", torch.nan_to_num),
+        ("torch.frac", lambda x: torch.where(x.isnan(), 0.0, x)),
+        ("torch.pow", torch.abs),
+        ("torch.asin", lambda x: x + 0.0),
+        ("torch.frexp", lambda x: x + 0),
+        ("torch.floor_divide", lambda x: x + 0.0),
+        ("torch.div.trunc_rounding", lambda x: x + 0.0),
+    ],
+)
+def test_a_nan_that_is_gone_and_a_zero_of_the_other_sign_are_noticed(op: str, change: Any) -> None:
+    with pytest.raises(Mismatch, match="by the tables"):
+        case(op, target=Changed(change), axes=SPECIAL).assert_same("forward", against="standard")
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "counts"),
+    [
+        ("addcmul", torch.float32, [7, 7, 7]),
+        ("addcmul", torch.int64, [8, 8, 8]),
+        ("addcdiv", torch.float32, [7, 7, 7]),
+        ("clamp", torch.int64, [8, 8, 8]),
+        ("lerp", torch.float64, [7, 7, 7]),
+        ("where", torch.int64, [8, 2, 8]),
+    ],
+)
+def test_every_pair_of_choices_of_two_inputs_is_among_the_points(
+    op: str, dtype: torch.dtype, counts: list[int]
+) -> None:
+    ones = torch.ones(2, dtype=dtype)
+    middle = ones.bool() if op == "where" else ones
+    ((_, columns),) = special_points.fillings(sample(f"torch.{op}", ones, middle, ones))
+    written = [list(map(repr, column.tolist())) for column in columns]
+    assert [len(set(column)) for column in written] == counts
+    for one, other in combinations(written, 2):
+        assert len(set(zip(one, other, strict=True))) == len(set(one)) * len(set(other))
+
+
+def test_calls_that_are_left_out_do_not_alternate() -> None:
+    """Every second one would have the same `keepdim`."""
+    samples = [
+        from_call(make_op("torch.amax", {}), k, (torch.ones(2, 2, 2, 2),), given)
+        for k, given in enumerate(
+            {"dim": dims, "keepdim": kept}
+            for count in (1, 2, 3)
+            for dims in combinations((0, 1, 2, 3, -1, -2, -3), count)
+            for kept in (True, False)
+            if len({d % 4 for d in dims}) == count
+        )
+    ]
+    found = special_points.chosen(samples)
+    assert len(found) == 24 < len(samples)
+    assert {sample.rebuild(sample.inputs)[1]["keepdim"] for sample in found} == {True, False}
 
 
 def test_a_wrong_table_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
