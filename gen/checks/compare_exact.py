@@ -209,7 +209,11 @@ def compare_with_standard(
 
 def _is_said(e: Any, dtype: torch.dtype) -> bool:
     """Whether something is said of an entry, in a dtype that has it."""
-    return e is not None and (e == e or dtype.is_floating_point)
+    if e is None or dtype.is_floating_point:
+        return e is not None
+    if e != e or dtype.is_complex or dtype is torch.bool:
+        return bool(e == e)
+    return bool(torch.iinfo(dtype).min <= e <= torch.iinfo(dtype).max)
 
 
 def _is_same(a: Any, e: Any, dtype: torch.dtype, signed: bool, exact: bool) -> bool:

@@ -91,9 +91,24 @@ def _rounded_quotient(x: float, y: float, rounding_mode: str | None = None) -> A
     return _floor_divide(x, y) if rounding_mode == "floor" else _trunc_divide(x, y)
 
 
+def _size(x: int) -> int:
+    """Return the size of an integer, if 64 bits have it. C defines nothing by others."""
+    if abs(x) >= 1 << 63:
+        raise OverflowError("the size of the least integer")
+    return abs(x)
+
+
+def _gcd(x: int, y: int) -> int:
+    return math.gcd(_size(x), _size(y))
+
+
+def _lcm(x: int, y: int) -> int:
+    return _size(x) * _size(y) // _gcd(x, y) if x and y else 0
+
+
 def _fmod(x: float, y: float) -> Any:
     if isinstance(x, int) and isinstance(y, int):
-        return int(math.copysign(abs(x) % abs(y), x))
+        return (_size(x) % abs(y)) * (-1 if x < 0 else 1)
     if math.isnan(x) or math.isnan(y) or math.isinf(x) or y == 0:
         return NAN
     return math.fmod(x, y)
@@ -198,7 +213,8 @@ def _logit(x: float, eps: float | None = None) -> float | None:
 
 
 def _nextafter(x: float, y: float, dtype: Any) -> float:
-    return float(numpy.nextafter(dtype(x), dtype(y)))
+    with numpy.errstate(over="ignore", under="ignore"):
+        return float(numpy.nextafter(dtype(x), dtype(y)))
 
 
 # --- order and comparisons ------------------------------------------------------------------------
@@ -525,7 +541,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "Tensor.__rand__": operator.and_, "Tensor.__ror__": operator.or_,
     "Tensor.__rxor__": operator.xor,
     "bitwise_not": lambda x: not x if isinstance(x, bool) else ~x,
-    "gcd": math.gcd, "lcm": lambda x, y: abs(x * y) // math.gcd(x, y) if x and y else 0,
+    "gcd": _gcd, "lcm": _lcm,
 }  # fmt: skip
 _EVEN, _BY_VERSION = (0.5, 0.5), (None, None)
 _CHOICES: dict[str, tuple[Callable[..., Any], bool, bool, Slopes]] = {

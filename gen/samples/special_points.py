@@ -1,5 +1,6 @@
 """Special points: ties, kinks, zeros of either sign, infinities, NaN and rows without numbers, for
-ops in the tables of :mod:`gen.reference.standard`.
+ops in the tables of :mod:`gen.reference.standard`. Ops that round nothing also get the limits of
+the dtype and its subnormal numbers.
 
 An elementwise op gets vectors with every combination of chosen numbers, and the numbers among its
 other arguments beside them. A reduction gets tensors in which a short pattern repeats, so that each
@@ -16,7 +17,7 @@ from typing import TypeVar
 import torch
 
 from gen.reference.special_numbers import POINTWISE
-from gen.reference.standard import REFUSALS, Standard, is_known, numbers
+from gen.reference.standard import REFUSALS, Standard, is_exact, is_known, numbers
 from gen.samples.samples import Sample
 
 __all__ = ["chosen", "fillings"]
@@ -149,13 +150,24 @@ def _is_usual(number: float) -> bool:
 def _choices(x: Tensor, sample: Sample) -> Sequence[float]:
     if x.dtype is torch.bool:
         return [False, True]
+    limits = _limits(x.dtype) if is_exact(sample.op.name) else []
     if not x.is_floating_point():
-        return _WHOLE
+        return [*_WHOLE, *limits]
     count = len(sample.inputs)
     usual = _SINGLE if count == 1 else _PAIRED if count == 2 else _FEW
     given = [float(n) for n in sample.numbers if type(n) in (int, float) and _is_usual(n)]
     rounded = torch.tensor(given, dtype=x.dtype).tolist()
-    return [*usual, *(n for n in rounded if n not in usual)]
+    return [*usual, *limits, *(n for n in rounded if n not in usual)]
+
+
+def _limits(dtype: torch.dtype) -> list[float]:
+    """Return the ends of a dtype, and its least numbers: with all of their bits and with fewer.
+    Only ops that round nothing have tables for these, as others overflow on the way."""
+    if not dtype.is_floating_point:
+        return [torch.iinfo(dtype).min, torch.iinfo(dtype).max]
+    info = torch.finfo(dtype)
+    least = info.smallest_normal * info.eps
+    return [info.max, -info.max, info.smallest_normal, least, -least]
 
 
 # --- reductions -----------------------------------------------------------------------------------
@@ -168,6 +180,8 @@ def _tensors(sample: Sample) -> list[tuple[str, Inputs]]:
         label: _repeated([n for n in pattern if _has(x.dtype, n)], shape, x)
         for label, pattern in _PATTERNS.items()
     }
+    if is_exact(sample.op.name) and x.dtype is not torch.bool:
+        found["limits"] = _repeated([*_limits(x.dtype), 0], shape, x)
     made: list[tuple[str, Inputs]] = [
         (label, (filled,)) for label, filled in found.items() if filled is not None
     ]
@@ -186,4 +200,6 @@ def _repeated(pattern: Sequence[float], shape: Sequence[int], x: Tensor) -> Tens
         return None
     count = math.prod(shape)
     flat = (list(pattern) * count)[:count]
-    return torch.tensor(flat, dtype=torch.float64).to(x.dtype).to(x.device).reshape(shape)
+    whole = not x.dtype.is_floating_point
+    made = torch.tensor(list(map(int, flat)) if whole else flat, dtype=x.dtype)
+    return made.to(x.device).reshape(shape)

@@ -151,9 +151,9 @@ def test_a_nan_that_is_gone_and_a_zero_of_the_other_sign_are_noticed(op: str, ch
         ("addcmul", torch.float32, [7, 7, 7]),
         ("addcmul", torch.int64, [8, 8, 8]),
         ("addcdiv", torch.float32, [7, 7, 7]),
-        ("clamp", torch.int64, [8, 8, 8]),
+        ("clamp", torch.int64, [10, 10, 10]),
         ("lerp", torch.float64, [7, 7, 7]),
-        ("where", torch.int64, [8, 2, 8]),
+        ("where", torch.int64, [10, 2, 10]),
     ],
 )
 def test_every_pair_of_choices_of_two_inputs_is_among_the_points(
@@ -166,6 +166,34 @@ def test_every_pair_of_choices_of_two_inputs_is_among_the_points(
     assert [len(set(column)) for column in written] == counts
     for one, other in combinations(written, 2):
         assert len(set(zip(one, other, strict=True))) == len(set(one)) * len(set(other))
+
+
+def test_ops_that_round_nothing_have_the_limits_of_the_dtype() -> None:
+    ((_, (x, _)),) = special_points.fillings(sample("torch.maximum", torch.ones(2), torch.ones(2)))
+    info = torch.finfo(torch.float32)
+    limits = {info.max, -info.max, info.smallest_normal, 2.0**-149, -(2.0**-149)}
+    assert limits <= set(x.tolist())
+    ((_, (x, _)),) = special_points.fillings(sample("torch.add", torch.ones(2), torch.ones(2)))
+    assert not limits & set(x.tolist())
+    whole = torch.ones(2, dtype=torch.int64)
+    ((_, (x, _)),) = special_points.fillings(sample("torch.maximum", whole, whole))
+    assert {2**63 - 1, -(2**63)} <= set(x.tolist())
+    for op, least in (("torch.fmod", False), ("torch.gcd", False), ("torch.bitwise_and", True)):
+        ((_, (x, _)),) = special_points.fillings(sample(op, whole, whole))
+        assert (-(2**63) in x.tolist()) == least
+    rows = dict(special_points.fillings(sample("torch.amax", torch.ones(3))))
+    assert limits <= set(rows["limits"][0].tolist())
+
+
+def test_a_flush_of_subnormal_numbers_is_noticed() -> None:
+    def flushed(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x.abs() < torch.finfo(x.dtype).smallest_normal, 0.0, x)
+
+    for op in ("torch.neg", "torch.minimum", "torch.amin"):
+        with pytest.raises(Mismatch, match="by the tables"):
+            case(op, "float32", target=Changed(flushed), axes=SPECIAL).assert_same(
+                "forward", against="standard"
+            )
 
 
 def test_calls_that_are_left_out_do_not_alternate() -> None:

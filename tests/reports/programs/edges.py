@@ -358,3 +358,14 @@ def sign_of_a_remainder_of_zero():
     found = torch.remainder(torch.tensor(x), torch.tensor(y))
     python = torch.tensor([a % b for a, b in zip(x, y, strict=True)])
     return torch.copysign(torch.ones(4), found), torch.copysign(torch.ones(4), python)
+
+
+@report("F110.1", kernel=True)
+def fmod_of_a_subnormal_number():
+    """fmod by a subnormal number is NaN, and so is that of the largest number by a small one.
+
+    C's fmod is exact, and its result is smaller than the divisor. The kernel has another algorithm
+    for vectors, and the right result for a single number."""
+    x, y = [1.0, -2.5, torch.finfo(torch.float32).max], [2.0**-149, 2.0**-149, 0.5]
+    found = torch.fmod(torch.tensor(x * 8), torch.tensor(y * 8))[:3]
+    return found, torch.tensor([math.fmod(a, b) for a, b in zip(x, y, strict=True)])
