@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any
 
@@ -40,18 +41,20 @@ class Jitted:
         self._captures: dict[Any, Captures] = {}  # by the static arguments
         self._runs: dict[Any, Callable[..., Any]] = {}
         self._lock = threading.Lock()
+        # of captures and of calls that may assign to Python's state, those in eager mode included
+        self._one_by_one = threading.RLock()
         names = _parameters(f)
         options.refuse_others(f, self.__name__, names)
         self._static_names = options.static_names(names)
         self._names = names
         if not self._static_names:
-            self._captures[None], self._run = _captures(f, options)
+            self._captures[None], self._run = _captures(f, options, self._one_by_one)
         else:
             self._run = self._with_static
         if options.donate:
             self._run = donating(self._run, names, options.donate)
         if options.on_break == "eager":
-            self._run = _or_eager(f, self._run)
+            self._run = _or_eager(f, self._run, self._one_by_one)
         if options.check is not None:
             self._run = checking(f, self._run, options.check, self.__name__, options.ignore)
 
@@ -68,7 +71,7 @@ class Jitted:
     def _eager(self, raised: BaseException | None, args: Any, kwargs: Any) -> Any:
         """The call in eager mode, as its program raises an error of its own: objects are afterwards
         as the program has left them when it raised."""
-        with naming_line():
+        with naming_line(), self._one_by_one:
             result = self.__wrapped__(*args, **kwargs)
         warnings.warn(
             f"{self.__name__} raises {raised!r} when it is captured, and not in eager mode, in "
@@ -121,7 +124,8 @@ class Jitted:
             with self._lock:
                 if key not in self._runs:
                     f = _partial(self.__wrapped__, self._names, static)
-                    self._captures[key], self._runs[key] = _captures(f, self.options)
+                    found = _captures(f, self.options, self._one_by_one)
+                    self._captures[key], self._runs[key] = found
                 run = self._runs[key]
         rest = [
             x for i, x in enumerate(args) if i >= len(self._names) or self._names[i] not in named
@@ -143,10 +147,12 @@ class JittedModule(torch.nn.Module):
         return self.jitted(*args, **kwargs)
 
 
-def _captures(f: Callable[..., Any], options: Options) -> tuple[Captures, Callable[..., Any]]:
+def _captures(
+    f: Callable[..., Any], options: Options, one_by_one: AbstractContextManager[Any]
+) -> tuple[Captures, Callable[..., Any]]:
     """Return what finds the programs of ``f``, and the function that runs them."""
     outside = OutsideCalls(f)
-    steps = Steps(outside.program, bool(options.donate))
+    steps = Steps(outside.program, bool(options.donate), one_by_one)
     recipe = Recipe(
         steps.program,
         function_of,
@@ -205,7 +211,9 @@ def _partial(
     return without_static
 
 
-def _or_eager(f: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any]:
+def _or_eager(
+    f: Callable[..., Any], run: Callable[..., Any], one_by_one: AbstractContextManager[Any]
+) -> Callable[..., Any]:
     """``run``, or ``f`` where it cannot be captured."""
     told: list[str] = []
 
@@ -220,6 +228,7 @@ def _or_eager(f: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., A
                     UserWarning,
                     stacklevel=3,
                 )
-        return f(*args, **kwargs)
+        with one_by_one:
+            return f(*args, **kwargs)
 
     return call

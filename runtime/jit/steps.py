@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from operator import attrgetter
@@ -143,9 +143,11 @@ class Steps:
     read. ``values``: the places of Python's state whose values they take. ``layout``: both, for
     the next call. ``sides``: of their branches. ``shared``: what they ask of containers that a
     call is given. ``attributes``: of tensors. ``donates``: whether calls take the memory of
-    arguments, see :mod:`.donation`."""
+    arguments, see :mod:`.donation`. ``one_by_one``: the lock of calls that may assign."""
 
-    def __init__(self, f: Callable[..., Any], donates: bool) -> None:
+    def __init__(
+        self, f: Callable[..., Any], donates: bool, one_by_one: AbstractContextManager[Any]
+    ) -> None:
         self.f = f
         self.donates = donates
         self.asked: list[Any] = []
@@ -157,7 +159,7 @@ class Steps:
         # Whether a call may assign to Python's state; None until a program is known. Such calls run
         # one after the other, and so do those that capture.
         self._assigns: bool | None = None
-        self._one_by_one = threading.RLock()
+        self._one_by_one = one_by_one
         self._runs_alone: int | None = None  # the thread that holds it
         self._found: ProgramState | None = None  # by the program that is captured last
 

@@ -131,10 +131,10 @@ class _Capture:
     state: ProgramState
 
     def program(self) -> CompiledProgram:
-        self._met(())  # before a run of the program
+        self._require_apart(())  # before a run of the program
         joint, groups = self._traced()
         self._refuse_functions(joint)
-        alone = self._met(joint.closed_over)
+        alone = self._require_apart(joint.closed_over)
         if self.unknown:
             refuse_pinned(joint, self.unknown)
         outside = enter(joint.closed_over, self.tracked, False)
@@ -162,9 +162,9 @@ class _Capture:
             alone,
         )
 
-    def _met(self, closed_over: Sequence[torch.Tensor]) -> Apart:
-        """Return what asks whether a program comes to arguments by itself. :class:`MetOutside` if
-        this one does. ``closed_over``: tensors of its graph."""
+    def _require_apart(self, closed_over: Sequence[torch.Tensor]) -> Apart:
+        """Raise :class:`MetOutside` if the program comes to an argument by itself. Return what asks
+        the same of further calls. ``closed_over``: tensors of its graph."""
         known = {*map(id, closed_over), *self.state.graph.identities()}
         leading = self.recipe.before.leading
         refuse_outside(self.call.given[leading:], known)

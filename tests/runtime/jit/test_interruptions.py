@@ -331,3 +331,30 @@ def test_no_change_is_lost_by_threads_that_make_the_first_calls(kind: str) -> No
     assert errors == []
     counted = {"a tensor": t.tensor.item(), "a list": len(t.items)}
     assert counted.get(kind, t.number) == 4 * n
+
+
+def test_a_capture_waits_for_a_call_that_runs_in_eager_mode() -> None:
+    t = SimpleNamespace(number=0)
+    entered, leave = threading.Event(), threading.Event()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        t.number += 1
+        if x.numel() == 3 and x.sum() > 0:  # which no program can ask
+            entered.set()
+            assert leave.wait(10)
+        return x * 2
+
+    run = jit(step, on_break="eager", ignore=[entered, leave])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        in_eager_mode = threading.Thread(target=lambda: run(torch.ones(3)))
+        in_eager_mode.start()
+        assert entered.wait(10)
+        capture = threading.Thread(target=lambda: run(torch.ones(2)))
+        capture.start()
+        capture.join(0.3)
+        assert capture.is_alive()
+        leave.set()
+        in_eager_mode.join()
+        capture.join()
+    assert t.number == 2

@@ -158,7 +158,7 @@ class Runs:
     is a result or an error, or :class:`_Again` for one of this function."""
 
     def __init__(self, *outcomes: Any) -> None:
-        self.steps = Steps(lambda x: x, False)
+        self.steps = Steps(lambda x: x, False, threading.RLock())
         self.left = list(outcomes)
         self.sides: list[Any] = []
         self.call = self.steps.around(self.run)
@@ -187,7 +187,7 @@ def test_a_program_that_is_to_be_captured_again_is_run_again() -> None:
 
 
 def test_a_program_inside_leaves_the_one_around_it_to_be_captured_again() -> None:
-    around = Steps(lambda x: x, False)
+    around = Steps(lambda x: x, False, threading.RLock())
     with pytest.raises(_Again) as raised:
         Runs(_Again(around))()
     assert raised.value.steps is around
