@@ -212,7 +212,7 @@ class ObjectGraph:
         if issubclass(kind, defaultdict):  # beside its items
             self._add(DefaultFactory(x, f"{name}.default_factory"))
         self._pending += [(y, f"{name}.{type(y).__name__}") for y in row.below(x)]
-        if (kind.__dictoffset__ or slots_of(kind)) and (is_of_user(kind) or attributes_of(x)):
+        if (kind.__dictoffset__ or slots_of(kind)) and (is_of_user(kind) or _has_more(x, row)):
             self._object(x, name)  # of a class of the user's that is a container, too
 
     def _made(self, make: Callable[[Any, str], Node], x: Any, name: str) -> Node | None:
@@ -524,6 +524,12 @@ def _visit_of(x: Any) -> Visit:
     if row is None:
         return ObjectGraph._object
     return lambda graph, y, name: graph._by_row(row, y, name)
+
+
+def _has_more(x: Any, row: Row) -> bool:
+    """Return whether ``x`` has attributes of which its row does not tell."""
+    own = attributes_of(x)
+    return own is not None and not own.keys() <= row.told
 
 
 def _class_names(c: type, counts: Callable[[Any, str], bool]) -> ClassNames:

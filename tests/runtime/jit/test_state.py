@@ -8,6 +8,7 @@ import datetime
 import functools
 import itertools
 import os
+import random
 import sys
 import threading
 import time
@@ -407,6 +408,16 @@ def test_an_iterator_from_which_nothing_is_taken_is_no_reason_to_refuse(make: An
     source = make()
     g = jit(lambda x: x * 2 if source is not None else x)
     assert [g(torch.ones(1)).item() for _ in range(2)] == [2.0] * 2 and next(source)
+
+
+def test_what_others_draw_between_calls_needs_no_program_of_its_own() -> None:
+    g, own = jit(lambda x: x * 2), random.Random(1)
+    h = jit(lambda x: x * len(str(type(own))))
+    for _ in range(3):
+        g(torch.ones(1)), h(torch.ones(1))
+        # keeps the second of two numbers for the next time, in an attribute
+        random.gauss(0, 1), own.gauss(0, 1)
+    assert len(g.captured) == len(h.captured) == 1
 
 
 SYSTEM: dict[str, Callable[[], Any]] = {
