@@ -51,12 +51,12 @@ class Sides:
     def by_another(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
         """Return the result ``run(side)`` by another program than the first one, which has raised
         ``other``. If all are for other sides, one more is captured."""
-        _undraw()
+        undraw()
         for side in self.known[1:]:
             try:
                 result = run(side)
             except OtherSide as e:
-                _undraw()
+                undraw()
                 other = max(other, e, key=_length)
                 continue
             self._put_first(side)
@@ -80,7 +80,7 @@ class Sides:
             try:
                 result = run(side)
             except OtherSide as e:
-                _undraw()
+                undraw()
                 other = e
                 continue
             self._put_first(side)
@@ -97,7 +97,8 @@ def _length(other: OtherSide) -> int:
     return len(other.way)
 
 
-def _undraw() -> None:
+def undraw() -> None:
+    """Put back the generators from which the graph of a call has drawn that is on another side."""
     if DRAWS.before is not None:
         DRAWS.before.restore()
         DRAWS.before = None

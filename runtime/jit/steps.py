@@ -63,7 +63,7 @@ from .same_containers import (
     is_made,
     mark,
 )
-from .sides import Side, Sides
+from .sides import Side, Sides, undraw
 from .state_values import Numbers, StateValues, place_of
 
 _BACKWARD_HOOKS, _POST_HOOKS = (
@@ -159,6 +159,7 @@ class Steps:
         # Whether a call may assign to Python's state; None until a program is known. Such calls run
         # one after the other, and so do those that capture.
         self._assigns: bool | None = None
+        self._is_plain = False  # see :meth:`_gives_nothing`
         self._one_by_one = one_by_one
         self._runs_alone: int | None = None  # the thread that holds it
         self._found: ProgramState | None = None  # by the program that is captured last
@@ -227,17 +228,43 @@ class Steps:
         """``f`` by ``run``, which runs the programs."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._assigns is False:
+            if self._is_plain:
                 try:
-                    return self._result(run, args, kwargs)
-                except _Unlocked as unlocked:
-                    if unlocked.steps is not self:
+                    return run(*args, **kwargs)
+                except OtherSide:
+                    undraw()
+                except _Again as again:
+                    if again.steps is not self:
                         raise
-            # what one call finds and assigns is no other call's meanwhile
-            with self._alone():
-                return self._result(run, args, kwargs)
+            return self._call(run, args, kwargs)
 
         return call
+
+    def _call(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self._assigns is False:
+            try:
+                return self._result(run, args, kwargs)
+            except _Unlocked as unlocked:
+                if unlocked.steps is not self:
+                    raise
+        # what one call finds and assigns is no other call's meanwhile
+        with self._alone():
+            self._is_plain = False
+            try:
+                return self._result(run, args, kwargs)
+            finally:
+                self._is_plain = self._gives_nothing()
+
+    def _gives_nothing(self) -> bool:
+        """Return whether programs take the user's arguments alone and assign nothing, so that a
+        call is what ``run`` makes of them."""
+        return (
+            self._assigns is False
+            and self.layout.is_empty
+            and self.sides.known == [None]
+            and not self.shared.matters
+            and not self.attributes.asked
+        )
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

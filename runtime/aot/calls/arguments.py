@@ -97,7 +97,7 @@ def _call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -
     return result
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """The arguments of one call of a compiled program.
 

@@ -11,7 +11,7 @@ import torch
 
 from ...seam.levels import SCOPE
 from ...seam.transforms_of_torch import transform_of_torch
-from ...tape.running import current_dual
+from ...tape.running import STAND_INS, current_dual
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.global_settings import is_autocast_enabled, without_autocast
 from ...torch_private.mode_stacks import number_of_dispatch_modes
@@ -117,13 +117,13 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
             SCOPE.levels
             or number_of_dispatch_modes()
             or transform_of_torch()
-            or current_dual() is not None
+            or (STAND_INS and current_dual() is not None)
         ):
             # a transform, a mode or a dual level sees the calls of the program
             return fn(*args, **kwargs)
         flags = () if recording else flags_of(given)
         around = (
-            structure_of(spec),
+            None if spec is None else structure_of(spec),
             surroundings(recording, autocast),
             tuple([m.training for m in modules]) if modules else None,
             flags,
