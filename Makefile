@@ -14,6 +14,8 @@ WORKERS ?= 2
 # each worker begins with a half of its own: neighbours share samples, references and fixtures
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 ARGS    ?=
+# another installer: INSTALL="uv pip install --python .venv"
+INSTALL ?= $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 MODULES := $(if $(filter all,$(TIER)),.cache/all,generated_tests)
 LAST    := .cache/matrix/last
 
@@ -35,10 +37,10 @@ requirements/torch-%.txt:
 $(READY): $(NEEDS) requirements/others.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'installing the environment (about a minute)'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r $(NEEDS)
+	@$(INSTALL) -r $(NEEDS)
 	@# pip would compile with one core; packages may bring files that are no Python of this version
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' $(VENV)/lib || true
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $@
 
 generate: $(READY)  ## matrix.yaml -> generated_tests/
@@ -89,7 +91,7 @@ docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schema
 	@$(BIN)/python -m tools.glossary --out docs/glossary.md
 
 site: $(READY)  ## docs/ and the API reference as HTML pages, in site/
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -e '.[docs]'
+	@$(INSTALL) --no-build-isolation -e '.[docs]'
 	@$(BIN)/python -m sphinx -W -q -b html docs site
 	@echo site/index.html
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -91,7 +92,11 @@ def missing_files(page: str, folders: Sequence[Path] = ()) -> list[str]:
 
 
 def place_of(name: str, folders: Iterable[Path]) -> Path | None:
-    return next((folder / name for folder in folders if (folder / name).exists()), None)
+    """Return the first of `folders` with that file, without what a command has left in the
+    project's own."""
+    written = name.split("/")[0] in WRITTEN_BY_COMMANDS
+    places = (folder / name for folder in folders if not (written and folder == ROOT))
+    return next((place for place in places if place.exists()), None)
 
 
 def is_elsewhere(name: str) -> bool:
@@ -188,6 +193,16 @@ def test_each_example_of_a_reader_is_on_a_page() -> None:
         for part in name.split("/")
     }
     assert OF_READERS.keys() <= named
+
+
+def test_what_a_command_has_left_is_no_file_of_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    ours = tmp_path / "gen/report"
+    for folder in (ours, tmp_path / "report"):  # `make matrix` writes the second one
+        folder.mkdir(parents=True)
+    assert place_of("report/", (tmp_path, tmp_path / "gen")) == ours
 
 
 def test_a_missing_file_of_a_comment_is_noticed() -> None:

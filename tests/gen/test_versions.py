@@ -19,6 +19,7 @@ from gen.versions import is_for_installed, is_for_version
 from runtime.facts import lock
 
 INSTALLED = version("torch").partition("+")[0]
+ROOT = Path(__file__).parents[2]
 OTHER, THIS = f"!={INSTALLED}", f">={INSTALLED}"
 
 
@@ -38,6 +39,22 @@ def test_a_specifier_holds_for_releases(specifier: str, torch: str, holds: bool)
 
 def test_no_specifier_holds_always() -> None:
     assert is_for_installed(None) and is_for_installed(THIS) and not is_for_installed(OTHER)
+
+
+_REQUIREMENTS = (ROOT / "requirements.txt", *sorted((ROOT / "requirements").glob("*.txt")))
+
+
+@pytest.mark.parametrize("file", _REQUIREMENTS, ids=lambda f: f.stem)
+def test_an_environment_of_make_has_one_version_of_each_package(file: Path) -> None:
+    lines = [line.partition("#")[0].strip() for line in file.read_text("utf-8").splitlines()]
+    packages = [line for line in lines if line and not line.startswith("-r ")]
+    # a range would take the version that a new environment happens to have
+    assert packages and [line for line in packages if "==" not in line] == []
+
+
+def test_each_torch_with_facts_has_an_environment() -> None:
+    pinned = {line for file in _REQUIREMENTS for line in file.read_text("utf-8").splitlines()}
+    assert [v for v in lock.versions() if f"torch=={v}" not in pinned] == []
 
 
 def _samples(rows: list[dict[str, Any]]) -> list[list[Any]]:
