@@ -22,13 +22,15 @@ def recorded() -> list[Path]:
 
 
 def newest() -> Path:
+    """Return the results file of the newest whole run. If none is whole, that of the newest run:
+    its page says that it was cut."""
     found = recorded()
     if not found:
         raise ResultsError(
             "no results in .cache/matrix; run `pytest generated_tests` first, "
             "or name a file with --results"
         )
-    return found[-1]
+    return next(filter(_is_whole, reversed(found)), found[-1])
 
 
 def newest_whole(apart: Sequence[Path]) -> Path:

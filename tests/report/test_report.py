@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -203,6 +204,20 @@ def test_the_newest_whole_run_is_taken_when_none_is_named(
     write(tmp_path / ".cache/matrix/results-torch-cpu-part.jsonl", cell(op="torch.part"))
     assert run() == 0
     assert "torch.whole" in (tmp_path / "report/index.html").read_text()
+
+
+def test_a_run_that_was_cut_is_taken_only_if_there_is_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = tmp_path / "report/index.html"
+    cut = write(tmp_path / ".cache/matrix/results-torch-cpu.jsonl", cell(op="torch.cut"))
+    lines = cut.read_text("utf-8").splitlines(keepends=True)
+    cut.write_text("".join(lines[:-1]), "utf-8")
+    assert run() == 0 and "This run did not end" in shown.read_text("utf-8")
+    whole = write(tmp_path / ".cache/matrix/results-runtime-cpu.jsonl", cell(op="torch.whole"))
+    os.utime(whole, (0, 0))  # the older one
+    assert run() == 0 and "torch.whole" in shown.read_text("utf-8")
 
 
 def test_without_results_it_says_what_to_do(
