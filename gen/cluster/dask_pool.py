@@ -21,10 +21,14 @@ __all__ = ["ClusterError", "DaskPool", "connected"]
 _AHEAD = 2  # groups that a thread of a worker has: one runs, one waits
 _EVERY = 2.0  # seconds between looks at the workers
 _PATIENCE = 5  # seconds for a scheduler to answer
+_RESTART = 300  # seconds in which a worker of this machine has to come back
 _GONE = (asyncio.CancelledError, concurrent.futures.CancelledError)
 _SETTINGS = {
     # a group whose worker died comes back at once, to be split
     "distributed.scheduler.allowed-failures": 0,
+    # A worker that died is started again. Dask gives it up for good after this time, which is 15 s
+    # by itself: a busy machine takes longer to import torch.
+    "distributed.deploy.lost-worker-timeout": f"{_RESTART}s",
     "distributed.worker.profile.enabled": False,
     "distributed.admin.log-length": 1000,
     "distributed.admin.low-level-log-length": 100,
@@ -100,6 +104,8 @@ class DaskPool:
         self._futures: dict[int, Any] = {}
         self._units = 0
         self._looked = -_EVERY
+        self._is_local = client.cluster is not None
+        self._met = time.monotonic()  # when there was a worker last
 
     def require_resource(self) -> None:
         """Raise ClusterError if there are workers, and none of them is for the device. Without any,
@@ -174,3 +180,10 @@ class DaskPool:
             raise ClusterError(f"the scheduler is gone ({error})") from error
         units = [int(worker["resources"].get(self._resource, 0)) for worker in workers]
         self.workers, self._units = sum(unit > 0 for unit in units), sum(units)
+        if self.workers:
+            self._met = now
+        elif self._is_local and now - self._met > _RESTART:
+            # behind an address others may come; here nobody starts one
+            raise ClusterError(
+                f"the workers of this machine have died, and none came back within {_RESTART} s"
+            )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gen.cli import main
+from gen.cluster import dask_pool
 from gen.cluster.job import Answer, Group, Job, resource_of, versions
 from gen.cluster.serving import _parsed
 from gen.cluster.work import release, run_group
@@ -173,3 +174,29 @@ def test_the_rules_that_each_cell_runs_are_in_the_results_when_asked_for(
         "tan vjp self" in dict(table.unrun)["vjp"]
         and "sin vjp self" not in dict(table.unrun)["vjp"]
     )
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_workers_of_this_machine_that_do_not_come_back_end_the_run(
+    is_local: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(dask_pool, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    workers = {"tcp://here": {"resources": {resource_of("cpu"): 1}}}
+    client = SimpleNamespace(
+        dashboard_link="",
+        cluster=object() if is_local else None,
+        scheduler_info=lambda: {"workers": workers},
+    )
+    pool = dask_pool.DaskPool(client, Job("j", "torch", "cpu", "2026-01-01", (), (), ()))
+    now[0] = 1000.0
+    assert pool.room() == 2
+    workers.clear()
+    now[0] += 100
+    assert pool.room() == 1, "one that died may come back"
+    now[0] += 1000
+    if is_local:
+        with pytest.raises(dask_pool.ClusterError, match="none came back within 300 s"):
+            pool.room()
+    else:
+        assert pool.room() == 1, "others may come"

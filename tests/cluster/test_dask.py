@@ -123,6 +123,7 @@ def test_every_cell_has_one_outcome_when_cells_and_workers_die(tmp_path: Path) -
         *limits,
     )
     memory: list[int] = []
+    deadline = time.monotonic() + 600
     with subprocess.Popen(
         whole,
         cwd=tmp_path,
@@ -133,6 +134,8 @@ def test_every_cell_has_one_outcome_when_cells_and_workers_die(tmp_path: Path) -
     ) as run:
         while run.poll() is None:
             time.sleep(0.05)
+            if time.monotonic() > deadline:
+                run.kill()
             pid = tmp_path / "pid"
             if not memory and pid.exists():
                 with contextlib.suppress(ProcessLookupError):
