@@ -1,6 +1,6 @@
 """What a call does before the graph of its program runs.
 
-    begin = Beginning(leaves, arguments, donates).of(joint)
+    begin = Beginning(leaves, arguments, donates, require_alone).of(joint)
     begin(call)                         # [".grad is None of 2 tensors"], if the graph fails
 
 It takes the memory that is donated, and drops the gradients of leaves, which it assigns afterwards.
@@ -29,11 +29,13 @@ from .sides import DRAWS
 class Beginning:
     """``leaves``: those whose gradients the call assigns. ``arguments``: the numbers of those that
     get gradients, so that they must be leaves without hooks. ``donates``: whether the call takes
-    the memory of arguments."""
+    the memory of arguments. ``require_alone``: raises an error where the call assigns and others
+    may run beside it; None if it assigns nothing."""
 
     leaves: Sequence[torch.Tensor]
     arguments: Sequence[int]
     donates: bool
+    require_alone: Callable[[], None] | None
 
     def of(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
         """Return what a call of this program does, which returns what an error of the graph does
@@ -42,13 +44,14 @@ class Beginning:
         if on_side in targets:
             return self._before_branches(_draws(targets))
         if not (self.leaves or self.donates or self.arguments):
-            return None
+            return None if self.require_alone is None else self._alone
         lost = ["the donated tensors are empty"] if self.donates else []
         if self.leaves:
             count = len(self.leaves)
             lost.append(f".grad is None of {count} tensor{'s' * (count != 1)}")
 
         def begin(call: Call) -> Sequence[str]:
+            self._alone(call)
             self._refuse(call)
             if self.donates:
                 take(call, joint)
@@ -60,11 +63,18 @@ class Beginning:
 
     def _before_branches(self, draws: bool) -> Callable[[Call], Sequence[str]]:
         def begin(call: Call) -> Sequence[str]:
+            self._alone(call)
             self._refuse(call)
             DRAWS.before = GeneratorStates() if draws else None
             return ()
 
         return begin
+
+    def _alone(self, call: Call) -> Sequence[str]:
+        # another thread may have captured this program since the call was found to assign nothing
+        if self.require_alone is not None:
+            self.require_alone()
+        return ()
 
     def _refuse(self, call: Call) -> None:
         for i in self.arguments:

@@ -99,8 +99,8 @@ class _ToldArguments(_Again):
 
 
 class _Unlocked(_Again):
-    """A capture has to begin, and its call runs beside those of other threads: a capture puts
-    Python's state back, and with it what these would assign meanwhile."""
+    """A capture has to begin, or a program that assigns, and its call runs beside those of other
+    threads. A capture puts Python's state back, and with it what these would assign meanwhile."""
 
 
 class _Given(Ambient):
@@ -159,6 +159,7 @@ class Steps:
         # Whether a call may assign to Python's state; None until a program is known. Such calls run
         # one after the other, and so do those that capture.
         self._assigns: bool | None = None
+        self._changes = False  # whether the program does that was captured last
         self._is_plain = False  # see :meth:`_gives_nothing`
         self._one_by_one = one_by_one
         self._runs_alone: int | None = None  # the thread that holds it
@@ -176,11 +177,14 @@ class Steps:
 
     def captures(self, args: Any, kwargs: Any) -> None:
         """See :class:`..aot.calls.compiled_function.Leading`."""
-        if self._runs_alone != threading.get_ident():
-            raise _Unlocked(self)
+        self._require_alone()
         given = tuple(x for x in args if not isinstance(x, _BESIDE))
         if _GIVEN.containers is None and containers_in((given, tuple(kwargs.values()))):
             raise _ToldArguments(self)
+
+    def _require_alone(self) -> None:
+        if self._runs_alone != threading.get_ident():
+            raise _Unlocked(self)
 
     def starting(self, state: ProgramState) -> None:
         """A capture begins, of a program that finds ``state``."""
@@ -452,7 +456,8 @@ class Steps:
         except RuntimeError:
             self._try_constants()
             raise
-        self._assigns = self._assigns or bool(changes)
+        self._changes = bool(changes)
+        self._assigns = self._assigns or self._changes
         made += [c for c in self._state.made_anew(changes, entered.has) if c not in made]
         if self.values.take(made):
             raise self._again()
@@ -492,7 +497,8 @@ class Steps:
         flat, spec = opened.flatten(result)
         _refuse_retained(flat)
         if not (changed or result[1] or given or marked or gradients.has_effects):
-            begin = Beginning((), (), self.donates).of
+            alone = self._require_alone if self._changes else None
+            begin = Beginning((), (), self.donates, alone).of
             self._beside = Beside(_without_hooks(gradients.differentiated), begin)
             return result[0]
         self._assigns = True
@@ -516,7 +522,7 @@ class Steps:
         self._beside = replace(
             self._beside,
             reads=_without_hooks([*added, *gradients.differentiated]),
-            begin=Beginning(tensors, arguments, self.donates).of,
+            begin=Beginning(tensors, arguments, self.donates, self._require_alone).of,
         )
 
 

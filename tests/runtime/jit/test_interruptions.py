@@ -358,3 +358,46 @@ def test_a_capture_waits_for_a_call_that_runs_in_eager_mode() -> None:
         in_eager_mode.join()
         capture.join()
     assert t.number == 2
+
+
+class Batch:
+    """An argument that ``meets`` another thread while a call looks at it."""
+
+    meets: Callable[[], object] | None = None
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+def _parts_of_batch(batch: Batch) -> tuple[list[Any], None]:
+    if batch.meets is not None:
+        batch.meets()
+    return [batch.x], None
+
+
+torch.utils._pytree.register_pytree_node(Batch, _parts_of_batch, lambda parts, _: Batch(parts[0]))
+
+
+def test_a_program_that_another_thread_has_just_captured_assigns_as_in_eager_mode() -> None:
+    t = SimpleNamespace()
+
+    def step(batch: Batch) -> Any:
+        if batch.x.dim() == 2:
+            t.last = batch.x * 3
+        return batch.x + 1
+
+    run = jit(step)
+    for _ in range(3):
+        run(Batch(X))  # no call assigns by now
+    entered, leave = threading.Event(), threading.Event()
+    late = Batch(torch.ones(2, 2))
+    late.meets = lambda: (entered.set(), leave.wait(20))
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(run(late)))
+    thread.start()
+    assert entered.wait(20)
+    run(Batch(torch.zeros(2, 2)))
+    del t.last  # as it was when that program was captured
+    leave.set()
+    thread.join()
+    assert torch.equal(found[0], late.x + 1) and torch.equal(t.last, late.x * 3)
