@@ -375,7 +375,7 @@ def _parts_of_batch(batch: Batch) -> tuple[list[Any], None]:
     return [batch.x], None
 
 
-torch.utils._pytree.register_pytree_node(Batch, _parts_of_batch, lambda parts, _: Batch(parts[0]))
+torch.utils._pytree.register_pytree_node(Batch, _parts_of_batch, lambda parts, _: Batch(*parts))
 
 
 def test_a_program_that_another_thread_has_just_captured_assigns_as_in_eager_mode() -> None:
@@ -391,7 +391,12 @@ def test_a_program_that_another_thread_has_just_captured_assigns_as_in_eager_mod
         run(Batch(X))  # no call assigns by now
     entered, leave = threading.Event(), threading.Event()
     late = Batch(torch.ones(2, 2))
-    late.meets = lambda: (entered.set(), leave.wait(20))
+
+    def meets() -> None:
+        entered.set()
+        assert leave.wait(20)
+
+    late.meets = meets
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(run(late)))
     thread.start()
