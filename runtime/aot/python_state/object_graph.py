@@ -38,7 +38,7 @@ from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
 from .code_names import first_code
-from .contents import DefaultFactory, Fact, Parts, Position
+from .contents import DefaultFactory, Draws, Fact, Parts, Position
 from .lookups import is_lookup
 from .nodes import (
     NOTES,
@@ -121,7 +121,7 @@ class ObjectGraph:
         self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in roots]
         with unseen_by_handlers():
             for x, name in _DRAWN if budget is None else ():
-                self._reach(x, name)
+                self._add(Draws(x, name))  # of its attributes, if the program comes to it
             self._drain()
             for code, names in (*map(first_code, roots), *ahead):
                 if code is not None:
@@ -207,12 +207,12 @@ class ObjectGraph:
 
     def _by_row(self, row: Row, x: Any, name: str) -> None:
         kind = type(x)
-        if row.node is not None:
+        if row.node is not None and id(x) not in self.moving:
             self._add(self._made(row.node, x, name))
         if issubclass(kind, defaultdict):  # beside its items
             self._add(DefaultFactory(x, f"{name}.default_factory"))
         self._pending += [(y, f"{name}.{type(y).__name__}") for y in row.below(x)]
-        if (kind.__dictoffset__ or slots_of(kind)) and (is_of_user(kind) or _has_more(x, row)):
+        if (kind.__dictoffset__ or slots_of(kind)) and (is_of_user(kind) or attributes_of(x)):
             self._object(x, name)  # of a class of the user's that is a container, too
 
     def _made(self, make: Callable[[Any, str], Node], x: Any, name: str) -> Node | None:
@@ -258,6 +258,8 @@ class ObjectGraph:
     def _module(self, m: ModuleType, name: str) -> None:
         if is_followed_module(m.__name__):
             self._imported(m)
+        elif m is random:
+            self._pending.append((_OF_PYTHON, name))
 
     def _imported(self, m: ModuleType) -> None:
         node = self._globals(vars(m), m.__name__)
@@ -410,6 +412,7 @@ class ObjectGraph:
         if self.code.computed:
             return
         self.code.computed = True
+        self._module(random, "random")  # nobody knows which modules it finds
         for node in list(self._named.values()):
             if not isinstance(node, Globals):
                 self._ask(node, [n for n in node.names if self.code.counts(node.owner, n)])
@@ -424,8 +427,8 @@ class ObjectGraph:
     def _ask_loaded(self, name: str) -> None:
         """Reach the module of this name, if there is one."""
         m = sys.modules.get(name)
-        if isinstance(m, ModuleType) and is_followed_module(name):
-            self._imported(m)
+        if isinstance(m, ModuleType):
+            self._module(m, name)
 
     def _ask_fact(self, name: str) -> None:
         if name in FACTS and name in self.code.names and name not in self._facts:
@@ -526,12 +529,6 @@ def _visit_of(x: Any) -> Visit:
     return lambda graph, y, name: graph._by_row(row, y, name)
 
 
-def _has_more(x: Any, row: Row) -> bool:
-    """Return whether ``x`` has attributes of which its row does not tell."""
-    own = attributes_of(x)
-    return own is not None and not own.keys() <= row.told
-
-
 def _class_names(c: type, counts: Callable[[Any, str], bool]) -> ClassNames:
     (dictionary,) = gc.get_referents(vars(c))  # which Python shows by a view alone
     return ClassNames(c, c.__qualname__, counts, dictionary)
@@ -557,8 +554,9 @@ def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph
 _UNMADE = frozenset((CodeType, ModuleType, type))
 # what an object of C may refer to, and what is no state of it
 _NOT_HELD = (type, ModuleType, types.FrameType, types.TracebackType)
+_OF_PYTHON: Any = vars(random)["_inst"]
 _DRAWN: tuple[tuple[Any, str], ...] = (
-    (vars(random)["_inst"], "random"),
+    (_OF_PYTHON, "random"),
     (vars(np.random.mtrand)["_rand"], "numpy.random"),
 )
 _HOOKS_OF_ALL = [

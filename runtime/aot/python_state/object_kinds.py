@@ -47,13 +47,11 @@ from .nodes import Node
 
 class Row(NamedTuple):
     """``kinds``: classes. ``node``: makes what knows the values of such an object; None if it never
-    has others. ``below``: what one comes to beside these values. ``told``: attributes that are a
-    part of these values."""
+    has others. ``below``: what one comes to beside these values."""
 
     kinds: tuple[type, ...]
     node: Callable[[Any, str], Node] | None
     below: Callable[[Any], Iterable[Any]] = lambda x: ()
-    told: frozenset[str] = frozenset()
 
 
 def _parts(parts: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, str], Node]:
@@ -120,8 +118,7 @@ ROWS: tuple[Row, ...] = (
     Row((BaseException,), Arguments),
     Row((np.ndarray,), Elements),
     Row((random.SystemRandom,), None),
-    Row((random.Random,), Draws, told=frozenset(("gauss_next",))),
-    Row((np.random.Generator, np.random.RandomState), Draws),
+    Row((random.Random, np.random.Generator, np.random.RandomState), Draws),
     *(Row((kind,), node) for kind, node in CONTAINERS),
     Row((tuple, frozenset), None, tuple),
 )

@@ -9,6 +9,7 @@ through, any attribute may be asked for."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any
@@ -26,6 +27,8 @@ Code = tuple[CodeType, dict[str, Any]]
 _WITHOUT_STATE = (torch.nn.Module, object)
 # a note that only a warning of schedulers reads
 _OF_OPTIMIZERS = frozenset(("_opt_called",))
+# what a generator of Python's keeps of the last two numbers that it has drawn
+_NEXT_DRAW = "gauss_next"
 
 
 class ProgramCode:
@@ -94,6 +97,8 @@ class ProgramCode:
             return not (name in _OF_OPTIMIZERS and issubclass(type(x), torch.optim.Optimizer))
         if issubclass(type(x), NAMED_ALONE):
             return name in self.of_schedulers
+        if name == _NEXT_DRAW and issubclass(type(x), random.Random):
+            return self.computed
         if issubclass(type(x), type):
             of_torch = issubclass(x, torch.nn.Module) and name == "forward"
             return of_torch or name.startswith("__") or self._sees_all(x)

@@ -420,6 +420,45 @@ def test_what_others_draw_between_calls_needs_no_program_of_its_own() -> None:
     assert len(g.captured) == len(h.captured) == 1
 
 
+def _draw(r: random.Random) -> None:
+    r.gauss(0, 1)
+
+
+def _scale(r: Any) -> None:
+    r.scale = getattr(r, "scale", 1) + 1
+
+
+# what a program reads of a generator, and what others do to this between calls
+OF_A_GENERATOR: dict[str, tuple[Callable[[Any], Any], Callable[[Any], None]]] = {
+    "its next number": (lambda r: r.gauss_next or 1.0, _draw),
+    "whether it has one": (lambda r: 2 if r.gauss_next is None else 3, _draw),
+    "its variables": (lambda r: vars(r)["gauss_next"] or 1.0, _draw),
+    "a computed name": (lambda r: getattr(r, "_".join(("gauss", "next"))) or 1.0, _draw),
+    "an attribute that it gets later": (lambda r: getattr(r, "scale", 1), _scale),
+    "whether it has an attribute": (lambda r: 2 if hasattr(r, "scale") else 3, _scale),
+}
+
+
+@each_way
+@pytest.mark.parametrize("what", OF_A_GENERATOR)
+@pytest.mark.parametrize("whose", ["the user's", "Python's own"])
+def test_attributes_of_a_generator_are_state(what: str, whose: str, way: Any) -> None:
+    read, change = OF_A_GENERATOR[what]
+    name = "_inst"  # which a name in the program may lead to
+    generators = {"the user's": random.Random(3), "Python's own": getattr(random, name)}
+    own = generators[whose]
+    if whose == "the user's":
+        f = way(lambda x: x * read(own))
+    else:
+        f = way(lambda x: x * read(random._inst))  # type: ignore[attr-defined]
+    try:
+        for _ in range(4):
+            assert f(torch.ones(1)).item() == pytest.approx(read(own), rel=1e-6)
+            change(own)
+    finally:
+        vars(own).pop("scale", None)
+
+
 SYSTEM: dict[str, Callable[[], Any]] = {
     "posix.getcwd": lambda: len(os.getcwd()),
     "datetime.now": lambda: datetime.datetime.now().year,
