@@ -392,6 +392,7 @@ _BOUND = frozenset(
         "bmm.default",
         "addmm.default",
         "view.default",
+        "transpose.int",  # another overload, of torch 2.12, takes names of dimensions
     )
 )
 
