@@ -35,11 +35,12 @@ class Shaped(torch.Tensor):
         return torch.Tensor._make_wrapper_subclass(cls, size, strides=stride, dtype=torch.float32)
 
     def __init__(self, size: Any, stride: Any, context: Any, *inside: torch.Tensor) -> None:
-        self.context, self.names = context, list("abc"[: len(inside)])
-        vars(self).update(zip(self.names, inside, strict=True))
+        # tensors of torch 2.12 have an attribute `names`
+        self.context, self.parts = context, list("abc"[: len(inside)])
+        vars(self).update(zip(self.parts, inside, strict=True))
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        return self.names, self.context
+        return self.parts, self.context
 
     @staticmethod
     def __tensor_unflatten__(

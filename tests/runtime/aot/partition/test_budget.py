@@ -184,7 +184,8 @@ def peak(model: torch.nn.Module, x: torch.Tensor, budget: float) -> int:
 
     step()
     step()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    # torch 2.12 warns once that a second cycle would clear the events, unless they are kept
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
         step()
     profiler: Any = seen.profiler
     found: int = max(

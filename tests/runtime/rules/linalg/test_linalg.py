@@ -326,7 +326,10 @@ def test_matrix_exp_of_a_batch_with_any_strides() -> None:
 
 def factored(run: Any) -> tuple[Any, int]:
     """What `run()` returns, and how many matrices ATen's kernels factored for it."""
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as measured:
+    # torch 2.12 warns once that a second cycle would clear the events, unless they are kept
+    with profile(
+        activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True
+    ) as measured:
         result = run()
     shapes = [e.input_shapes[0] for e in measured.events() if e.name == "aten::linalg_lu_factor_ex"]
     return result, sum(math.prod(shape[:-2]) for shape in shapes)
