@@ -205,9 +205,19 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "where of two dtypes": lambda: torch.where(torch.ones(1) > 0, torch.ones(1), 1j),
     "in-place promotion": lambda: torch.ones(1, dtype=torch.int32).add_(1.5),
     "a call passed on in inference mode": lambda: _passed_on(),
+    "a gradient for no inputs": lambda: torch.autograd.grad(_number(), []),
+    "a dictionary of inputs": lambda: torch.autograd.grad(x := _number(), {"x": x}),
+    "a second pass over what a policy saved": lambda: _passes_over_saved(),
     "vmap of item": lambda: torch.func.vmap(lambda x: x.item())(torch.ones(2)),
     "vmap of data": lambda: torch.func.vmap(lambda x: x.data)(torch.ones(2)),
 }
+SAID: dict[str, Callable[[], Any]] = {
+    "no inputs": lambda: torch.autograd.grad(_number(), []),
+    "an input that is not used": lambda: torch.autograd.grad(_number(), [_number()]),
+    "a write to one of several views": lambda: _parts()[0].add_(1),
+}
+"""Programs that are refused: the first sentence of the error, which programs match on."""
+
 DTYPES = (
     torch.bool,
     torch.uint8,
@@ -258,6 +268,8 @@ def _questions() -> Iterator[tuple[str, Callable[[], str]]]:
         yield f"written: {what}", partial(_nodes, write)
     for what, program in REFUSED.items():
         yield f"refused: {what}", partial(_refusal, program)
+    for what, program in SAID.items():
+        yield f"said: {what}", partial(_said, program)
     for op, promoting in PROMOTING.items():
         for dtype in DTYPES:
             yield f"{op}: dtypes with {_name(dtype)}", partial(_promoted, promoting, dtype)
@@ -330,6 +342,30 @@ def _refusal(program: Callable[[], Any]) -> str:
     except Exception as error:
         return f"refused by {type(error).__name__}"
     return "runs"
+
+
+def _said(program: Callable[[], Any]) -> str:
+    try:
+        program()
+    except Exception as error:
+        return str(error).partition(". ")[0].strip().removesuffix(".")
+    return "runs"
+
+
+def _number() -> Tensor:
+    return torch.ones((), requires_grad=True)
+
+
+def _parts() -> Any:
+    return (torch.ones(2, requires_grad=True) * 1).split(1)
+
+
+def _passes_over_saved() -> None:
+    saving = partial(create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
+    x = torch.ones(1, requires_grad=True)
+    y = checkpoint(lambda x: x.sin().exp().sin(), x, use_reentrant=False, context_fn=saving)
+    for _ in range(2):
+        y.backward(retain_graph=True)
 
 
 def _promoted(f: Function, dtype: torch.dtype) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..facts.lock import probe
 from ..func.vmap import vmap
 from ..rules.record import NestedMeta, extent
 from ..rules.tensors.sparse import in_layout
@@ -54,6 +55,21 @@ def listed(x: Any) -> tuple[Any, ...]:
     return tuple(map(constant_of, several))
 
 
+_NO_INPUTS: type[Exception] = {
+    "refused by ValueError": ValueError,
+    "refused by RuntimeError": RuntimeError,
+}[probe("refused", "a gradient for no inputs")]
+_NO_INPUTS_SAID = probe("said", "no inputs")
+_UNUSED_SAID = probe("said", "an input that is not used")
+
+
+def _no_inputs(caller: str) -> Exception:
+    """Return the error of a call without inputs, as torch's function of that name has it."""
+    if caller == "grad":
+        return _NO_INPUTS(f"{_NO_INPUTS_SAID}.")
+    return RuntimeError(f"`inputs` argument to `{caller}()` cannot be empty.")
+
+
 def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
     if isinstance(inputs, Mapping):
         if type(inputs) is not dict:
@@ -64,7 +80,7 @@ def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
         inputs = inputs.values()
     found = listed(inputs)
     if not found:
-        raise RuntimeError(f"`inputs` argument to `{caller}()` cannot be empty.")
+        raise _no_inputs(caller)
     for t in found:
         if not isinstance(t, (torch.Tensor, GradientEdge)):
             raise RuntimeError(
@@ -401,8 +417,8 @@ def _grads(
             grads.append(for_users(level, g))
         elif not allow_unused:
             raise RuntimeError(
-                f"The differentiated Tensor at index {i} appears to not have been used "
-                "in the graph. Set allow_unused=True to get None for it."
+                f"{_UNUSED_SAID.replace('index 0', f'index {i}')}. "
+                "Set allow_unused=True to get None for it."
             )
         elif not materialize:
             grads.append(None)

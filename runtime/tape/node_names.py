@@ -12,6 +12,7 @@ import re
 from collections import Counter
 
 from ..facts.derivatives import formulas
+from ..facts.lock import probe
 from .node_protocol import TapeNode
 
 WITHOUT_NUMBER = {"copy.default": "CopyBackwards"}  # names of handwritten nodes of torch
@@ -37,9 +38,15 @@ def _numbered() -> dict[str, str]:
     return names
 
 
+_ENDS_WITH_BACKWARD = {"Split": False, "SplitBackward0": True}[
+    probe("said", "a write to one of several views").split()[3]
+]
+
+
 def op_name(node: TapeNode) -> str:
-    """Return the name of a node's op in torch's messages: the node's name without ``Backward0``."""
-    return re.sub(r"Backward\d*$", "", node.name())
+    """Return the name of a node's op in torch's messages: the node's name without ``Backward0``.
+    Torch 2.12 says the node's name there."""
+    return node.name() if _ENDS_WITH_BACKWARD else re.sub(r"Backward\d*$", "", node.name())
 
 
 def own_name(base: str, overload: str) -> str | None:

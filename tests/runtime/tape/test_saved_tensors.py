@@ -351,9 +351,9 @@ class TestVersions:
         for scenario in (through_an_alias, result):
             assert outcome(scenario, OURS)[0] == "RuntimeError"
             same(scenario)
-        assert (
-            "which is output 0 of Sin, is at version 2; expected version 0"
-            in outcome(through_an_alias, OURS)[1]
+        assert re.search(
+            "which is output 0 of Sin(Backward0)?, is at version 2; expected version 0",
+            outcome(through_an_alias, OURS)[1],
         )
 
     def test_versions_told_by_hand_count(self) -> None:
