@@ -434,8 +434,19 @@ class Abstraction:
                 for part in found.split(" and ")
                 if ".stride()" not in part and ".storage_offset()" not in part
             )
-            self._guards = " and ".join(parts)
+            self._guards = " and ".join(filter(None, (*parts, *self._fixed_sizes())))
         return self._guards
+
+    def _fixed_sizes(self) -> list[str]:
+        """Return the conditions on sizes that torch makes no symbols of: those of sparse tensors,
+        before torch 2.13."""
+        return [
+            f"t{i}.size()[{dim}] == {size}"
+            for i, x in enumerate(self.inputs)
+            if isinstance(x, torch.Tensor) and x.layout is not torch.strided
+            for dim, size in enumerate(x.shape)
+            if isinstance(size, int)
+        ]
 
     def holds(self, *inputs: Any) -> bool:
         """Return whether the graph is right for tensors and numbers like ``inputs``: those whose

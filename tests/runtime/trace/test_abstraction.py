@@ -16,9 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     CallMethodKey,
     ConvertIntKey,
+    DimDynamic,
     DivideByKey,
     InnerTensorKey,
     ShapeEnv,
+    StatelessSymbolicContext,
 )
 from torch.utils import _pytree as pytree
 
@@ -38,9 +40,22 @@ def test_every_size_of_an_input_is_a_symbol_of_its_own() -> None:
     fake = Abstraction().abstract(torch.ones(3, 3, 1, 0, requires_grad=True))
     first, second, one, none = (_expression(size) for size in fake.shape)
     assert first != second and fake.requires_grad and (one, none) == (1, 0)
-    assert 3 not in [
-        _expression(size) for size in Abstraction().abstract(torch.eye(3).to_sparse()).shape
-    ]
+
+
+def test_the_sizes_of_a_sparse_input_are_symbols_or_conditions() -> None:
+    abstraction, t = Abstraction(), torch.eye(3).to_sparse()
+    sizes = [_expression(size) for size in abstraction.abstract(t).shape]
+    assert (3 in sizes) is (not _sparse_sizes_are_symbols())
+    assert abstraction.holds(t)
+    assert abstraction.holds(torch.eye(4).to_sparse()) is (3 not in sizes)
+
+
+def _sparse_sizes_are_symbols() -> bool:
+    """Whether torch itself makes symbols of them. Torch 2.12 makes numbers."""
+    context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * 2)
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    fake = mode.from_tensor(torch.eye(3).to_sparse(), symbolic_context=context)
+    return all(isinstance(size, torch.SymInt) for size in fake.shape)
 
 
 def _expression(size: Any) -> Any:
