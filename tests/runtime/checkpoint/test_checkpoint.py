@@ -23,6 +23,7 @@ from runtime.checkpoint import (
     create_selective_checkpoint_contexts,
     set_checkpoint_early_stop,
 )
+from runtime.facts.lock import probe
 from runtime.seam.levels import Value
 
 from ..errors import told
@@ -520,6 +521,10 @@ class TestSelective:
             y.backward(retain_graph=True)
             y.backward()
 
+        if probe("refused", "a second pass over what a policy saved") == "runs":
+            scenario(TORCH)  # with a wrong gradient
+            assert "Trying to backward an extra time" in str(error(scenario, OURS))
+            return
         same_error(scenario)
 
     def test_saved_results_may_not_be_written_to(self) -> None:

@@ -57,6 +57,11 @@ def opinfo(name: str, variant: str = "") -> Any:
     raise LookupError(f"no OpInfo {name!r} {variant!r}")
 
 
+def has_samples(name: str) -> bool:
+    """Whether this torch has an OpInfo of the op."""
+    return any(op.name == name for op in op_db)
+
+
 def problems(name: str, dtype: torch.dtype, variant: str = "", limit: int = 4) -> list[Problem]:
     """At most ``limit`` samples, spread over all of them (their interesting ones are
     rarely the first)."""

@@ -131,6 +131,8 @@ def test_what_changes_a_tensor_without_writing_to_it_is_known() -> None:
         for func in funcs
         if func is not None and torch.Tag.inplace_view in func.tags
     }
+    # torch 2.12 has names of dimensions, which an op renames
+    tagged -= {"rename_"} if hasattr(torch.Tensor, "rename_") else set()
     assert GEOMETRY | METADATA.keys() == tagged and not GEOMETRY & METADATA.keys()
 
 

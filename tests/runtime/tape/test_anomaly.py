@@ -125,7 +125,9 @@ def test_a_node_made_by_a_backward_pass_tells_which_node_made_it() -> None:
 
         with lib.autograd.set_detect_anomaly(True):
             x = lib.tensor([1.0], requires_grad=True)
-            (g,) = lib.autograd.grad(Twice.apply(x), x, create_graph=True)
+            # in torch 2.12 the node of a custom Function lasts as long as its result
+            y = Twice.apply(x)
+            (g,) = lib.autograd.grad(y, x, create_graph=True)
             g.backward()
 
     def headings(lib: Any) -> Any:
@@ -140,7 +142,7 @@ def test_a_node_made_by_a_backward_pass_tells_which_node_made_it() -> None:
     ends = [t.rstrip().splitlines()[-1].strip() for t in warned(scenario)(OURS)[1]]
     assert ends == [
         "return Bad.apply(g * x)",
-        "(g,) = lib.autograd.grad(Twice.apply(x), x, create_graph=True)",
+        "y = Twice.apply(x)",
     ]
 
 

@@ -40,6 +40,12 @@ KEEP_MORE = {
 }
 
 
+def _lacking(name: str) -> bool:
+    """Whether this torch has no such op: 2.12 has no linear_cross_entropy."""
+    loss = "linear_cross_entropy"
+    return loss in name and not hasattr(torch.nn.functional, loss)
+
+
 def test_programs_keep_no_more_than_under_torchs_engine() -> None:
     compared = list(of_programs())
     assert len(compared) == 13
@@ -69,7 +75,7 @@ def test_ops_keep_no_more_than_under_torchs_engine() -> None:
     assert not_compared == []
     assert compared > 900
     assert {name: text for name, text in more.items() if name not in KEEP_MORE} == {}
-    assert set(KEEP_MORE) <= set(more), (
+    assert {name for name in KEEP_MORE if not _lacking(name)} <= set(more), (
         "an op of the list keeps no more than torch's engine: take it out"
     )
 

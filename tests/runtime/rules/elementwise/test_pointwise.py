@@ -81,7 +81,11 @@ def test_a_gradient_that_is_zero_everywhere_is_zeros_and_not_none(op: Any) -> No
     mine = [runtime.wrap(t.clone(), requires_grad=True) for t in given]
     theirs = [t.clone().requires_grad_() for t in given]
     autograd.backward(op(*mine).sum())
-    op(*theirs).sum().backward()
+    try:
+        op(*theirs).sum().backward()
+    except NotImplementedError:  # torch 2.12 has no derivative of nextafter
+        assert op is torch.nextafter
+        (theirs[0] + 0 * theirs[1]).sum().backward()
     for x, y in zip(mine, theirs, strict=True):
         assert (
             x.grad is not None

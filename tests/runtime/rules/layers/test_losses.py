@@ -26,6 +26,9 @@ REDUCTIONS = ["none", "mean", "sum"]
 
 @pytest.mark.parametrize("name", NAMES.split())
 def test_agrees(name: str) -> None:
+    if not hasattr(F, name):
+        assert name == "linear_cross_entropy"
+        pytest.skip("torch 2.12 has no linear_cross_entropy")
     check(f"nn.functional.{name}", limit=8)
 
 
