@@ -152,16 +152,11 @@ class Level:
                 if a._level is self:
                     out[i] = a._inner
             elif kind is list or kind is tuple:
-                out[i] = self.lowered_list(a)
+                # `lowered`, without its frame
+                out[i] = [b._inner if type(b) in VALUES and b._level is self else b for b in a]
+                if a and isinstance(a[0], (list, tuple)):  # as operators of `torch.distributed`
+                    out[i] = self.lowered_args(a)
         return out
-
-    def lowered_list(self, items: Sequence[Any]) -> list[Any]:
-        """Return a list argument with its tensors, and those of the lists in it, each lowered.
-        Operators of ``torch.distributed`` take lists of lists."""
-        if items and isinstance(items[0], (list, tuple)):
-            return [self.lowered_list(item) for item in items]
-        # `lowered`, without its frame
-        return [b._inner if type(b) in VALUES and b._level is self else b for b in items]
 
     def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         return (

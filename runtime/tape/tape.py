@@ -164,7 +164,7 @@ class Tape(Level):
         mine = [type(b) in VALUES and b._level is self for b in items]
         if not any(mine):
             # only lists of lists are left to lower
-            return (self.lowered_list(items) if mine else items), None
+            return (self.lowered_args(items) if mine else items), None
         edges = tuple(edge_of(b) if m else None for b, m in zip(items, mine, strict=True))
         inner = [b._inner if m else b for b, m in zip(items, mine, strict=True)]
         return inner, None if all(e is None for e in edges) else edges
