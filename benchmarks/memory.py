@@ -165,7 +165,8 @@ def peak_during(step: Callable[[], object]) -> int:
 
 
 def _measured() -> Any:
-    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    # torch 2.12 warns once that a second cycle would clear the events, unless they are kept
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True)
 
 
 def _changes(measured: Any) -> list[int]:
