@@ -155,7 +155,7 @@ class Instant:
                         cell.op,
                         cell.dtype,
                         "forward",
-                        dict(cell.axes),
+                        cell.axes.by_name(),
                         "passed",
                         "",
                         0.0123,

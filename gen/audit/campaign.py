@@ -161,7 +161,7 @@ def _runs(where: str, check: Check, cell: Cell) -> bool:
     """Return whether the cell runs the transform in which the fault sits."""
     if WHERE[where] not in check.stages:
         return False
-    of = dict(cell.axes).get("of")
+    of = cell.axes.of
     return of == where if where in ANSWERS else where != "per_sample" or of is None
 
 

@@ -17,7 +17,6 @@ from gen.audit.generated_modules import Check
 from gen.audit.workers import Job, Workers
 from gen.checks.tables import Cell
 from gen.language.pipeline import CAPTURES, PARTS
-from gen.language.words import RUN
 from gen.targets.faults import KINDS, REFUSED
 
 __all__ = ["Map", "Reach", "content", "op_of", "telling"]
@@ -48,7 +47,7 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
     count; if it has neither, one other dtype does."""
     found: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
     for key, (check, cell) in cells.items():
-        if cell.tier == "full" or check.stages & _GRAPHS or (RUN, "jitted") in cell.axes:
+        if cell.tier == "full" or check.stages & _GRAPHS or cell.axes.jitted:
             continue
         width = WIDEST.index(cell.dtype) if cell.dtype in WIDEST else len(WIDEST)
         kind = (

@@ -31,6 +31,7 @@ from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
 from gen.checks.instances import instances
 from gen.checks.pipelines import Program
 from gen.checks.tables import Cell, Family
+from gen.language.axes import USUAL, Axes
 from gen.language.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
 from gen.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
 from gen.samples import choice, opinfo, points, special_points
@@ -94,8 +95,8 @@ class Case:
         return self.cell.dtype
 
     @property
-    def axes(self) -> dict[str, str]:
-        return dict(self.cell.axes)
+    def axes(self) -> Axes:
+        return self.cell.axes
 
     @property
     def row(self) -> Mapping[str, Any]:
@@ -133,9 +134,9 @@ class Case:
         pipeline: str,
         *,
         against: str | Sequence[str],
-        form: str = "functional",
-        layout: str = "contiguous",
-        values: str = "ordinary",
+        form: str = USUAL.form,
+        layout: str = USUAL.layout,
+        values: str = USUAL.values,
     ) -> None:
         """Assert that the pipeline over the target equals the pipeline over each reference in
         `against`, on every sample.
@@ -153,15 +154,13 @@ class Case:
         }
         parsed = parse(pipeline)
         self._require(parsed, (against,) if isinstance(against, str) else against)
-        axes = {"form": form, "layout": layout, "values": values, **self.axes}
+        axes = self.axes.fixed(form=form, layout=layout, values=values)
         words = (against,) if isinstance(against, str) else tuple(against)
         self._require_op_of_torch(parsed)
-        self._require_own_op(
-            axes["form"] if axes["values"] != "ill_formed" else "ill_formed", words
-        )
+        self._require_own_op(axes, words)
         failures: list[SampleFailure] = []
         of_torch = opinfo.may_have(self.op, self.row)
-        if words == ("raises",) and axes["form"] == "functional":
+        if words == ("raises",) and axes.form == "functional":
             self._assert_errors(axes, failures)
         else:
             with (
@@ -180,27 +179,35 @@ class Case:
         """
         if getattr(self.target, "slow", False):
             return True
-        return self.axes.get("run") == "jitted" and not any(
+        return self.axes.jitted and not any(
             entry.kind == "xfail" for entry in self.entries.values()
         )
 
     def _require(self, pipeline: Pipeline, words: Sequence[str]) -> None:
-        stages = (
-            *pipeline.stages,
-            *(("jit",) if self.axes.get("run") == "jitted" or self.axes.get("by") == "jit" else ()),
-            *(("cuts",) if self.axes.get("cuts") == "loaded" else ()),
-            *(("per_sample_answer",) if "of" in self.axes else ()),
-            *(("fake",) if "fake" in words else ()),
-            *(("jit",) if "moment" in self.axes else ()),
-            *(("refusal",) if "refusal" in self.axes else ()),
-            *(("jit",) if self.axes.get("trains", "").startswith("jitted") else ()),
-            *(("out_dims",) if self.axes.get("batch") in ("out_dims", "mistaken") else ()),
-        )
+        stages = [*pipeline.stages, *self._further_methods(words)]
         lacking = [
             stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks
         ]
         if lacking:
             raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
+
+    def _further_methods(self, words: Sequence[str]) -> Iterator[str]:
+        """What the axes and references of the case need of a target, beside the stages."""
+        axes = self.axes
+        if axes.jitted or axes.by == "jit":
+            yield "jit"
+        if axes.cuts == "loaded":
+            yield "cuts"
+        if axes.of is not None:
+            yield "per_sample_answer"
+        if "fake" in words:
+            yield "fake"
+        if axes.moment is not None or axes.trains != "eagerly":
+            yield "jit"
+        if axes.refusal is not None:
+            yield "refusal"
+        if axes.batch in ("out_dims", "mistaken"):
+            yield "out_dims"
 
     def _require_op_of_torch(self, pipeline: Pipeline) -> None:
         """The matrix names the version of torch that it was written for. The installed one may lack
@@ -223,7 +230,7 @@ class Case:
         if pipeline.differentiates and not opinfo.differentiates(info, dtype, device):
             raise Lacking(f"this torch has no derivative of {self.op} of {self.dtype}")
 
-    def _require_own_op(self, form: str, words: Sequence[str]) -> None:
+    def _require_own_op(self, axes: Axes, words: Sequence[str]) -> None:
         """A target with ops of its own runs those that it has, without effect on their arguments.
         Error inputs are for ops in torch."""
         implementation = getattr(self.target, "op", None)
@@ -231,7 +238,7 @@ class Case:
             return
         if implementation(self.op) is None:
             raise Lacking(f"target {self.target.name} has no {self.op}")
-        if form != "functional" or "raises" in words:
+        if axes.form != "functional" or axes.values == "ill_formed" or "raises" in words:
             raise Lacking(
                 f"target {self.target.name} has ops of its own: "
                 "no variants that write, no documented errors"
@@ -242,7 +249,7 @@ class Case:
     def _assert_samples(
         self,
         pipeline: Pipeline,
-        axes: Mapping[str, str],
+        axes: Axes,
         words: tuple[str, ...],
         failures: list[SampleFailure],
     ) -> None:
@@ -274,7 +281,7 @@ class Case:
         self,
         tally: Tally,
         reasons: Mapping[str, None],
-        axes: Mapping[str, str],
+        axes: Axes,
         words: tuple[str, ...],
     ) -> None:
         """Raise Lacking or Vacuous unless the samples together have shown something.
@@ -284,16 +291,16 @@ class Case:
         why = "all results are zero on both sides"
         if not tally.entries:
             why = "; ".join(list(reasons)[:3])
-        if axes["values"] in points.WORDS and not tally.nonzero:
-            raise Lacking(f"no {axes['values'].replace('_', ' ')} to compare at: {why}")
-        may_find_nothing = OF_ITSELF.issuperset(words) or axes["form"] in forms.MAY_REFUSE
+        if axes.values in points.WORDS and not tally.nonzero:
+            raise Lacking(f"no {axes.values.replace('_', ' ')} to compare at: {why}")
+        may_find_nothing = OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
         if may_find_nothing and not tally.entries:
             raise Lacking(f"nothing to compare: {why}")
         if not (tally.entries and _asks_beside_values(axes, words)):
             self._refuse_vacuity(tally, reasons)
 
     def _samples(
-        self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]
+        self, pipeline: Pipeline, words: tuple[str, ...], axes: Axes
     ) -> tuple[list[Sample], list[Sample]]:
         """Return the samples to run, and a few more for the case that these compare nothing, or
         only zeros with zeros."""
@@ -303,13 +310,13 @@ class Case:
         pool = STORE.pool(
             self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates
         )
-        if axes["values"] == "special":
+        if axes.values == "special":
             return special_points.chosen(pool), []
-        settled = "definition" in words or axes["values"] in (*points.NUMBERS, *_REFUSED)
+        settled = "definition" in words or axes.values in (*points.NUMBERS, *_REFUSED)
         more = self._settings(dtype, device) if settled else []
-        if axes["values"] in points.NUMBERS and pool and points.is_scalar(pool[0]):
+        if axes.values in points.NUMBERS and pool and points.is_scalar(pool[0]):
             return points.chosen([*pool, *more]), []
-        limit = choice.budget(pipeline, words, refused=axes["values"] in _REFUSED)
+        limit = choice.budget(pipeline, words, refused=axes.values in _REFUSED)
         if _asks_beside_values(axes, words):
             limit = limit.at_most(*choice.BESIDE_VALUES)
         if self._few:
@@ -333,7 +340,7 @@ class Case:
         sample: Sample,
         turn: int,
         stages: Sequence[str],
-        axes: Mapping[str, str],
+        axes: Axes,
         words: tuple[str, ...],
         tally: Tally,
         reasons: dict[str, None],
@@ -347,29 +354,29 @@ class Case:
             assert_otherwise(tally)
             return
         for comparison in self._comparisons(sample, turn, stages, axes, reasons):
-            if axes["form"] in forms.REFUSED:
-                self._assert_form_refused(comparison, axes["form"], tally)
+            if axes.form in forms.REFUSED:
+                self._assert_form_refused(comparison, axes.form, tally)
             else:
                 self._assert_comparison(comparison, words, tally, reasons)
 
     def _assertion_without_comparison(
-        self, sample: Sample, stages: Sequence[str], axes: Mapping[str, str]
+        self, sample: Sample, stages: Sequence[str], axes: Axes
     ) -> Callable[[Tally], None] | None:
         """Return the assertion of a check that compares no results with references.
 
         None for the other checks, which make comparisons.
         """
-        values = axes["values"]
-        if "reach" in axes:
-            return partial(memory_access.assert_kept, self.target, sample, stages, axes)
-        if "moment" in axes:
-            return partial(python_state.assert_seen, self.target, sample, axes["moment"])
-        if values == "ill_formed":
-            return partial(illformed.assert_refused, self.target, sample, axes["form"])
-        if axes.get("batch") == "mistaken":
+        if axes.reach is not None:
+            reach, dynamic = axes.reach, axes.dynamic
+            return partial(memory_access.assert_kept, self.target, sample, stages, reach, dynamic)
+        if axes.moment is not None:
+            return partial(python_state.assert_seen, self.target, sample, axes.moment)
+        if axes.values == "ill_formed":
+            return partial(illformed.assert_refused, self.target, sample, axes.form)
+        if axes.batch == "mistaken":
             return partial(batch_axis.assert_mistakes, self.target, sample)
-        if values in ("out_of_range", "no_index"):
-            absolute, batched = values == "no_index", "vmap" in stages
+        if axes.values in ("out_of_range", "no_index"):
+            absolute, batched = axes.values == "no_index", "vmap" in stages
             return partial(ranges.assert_in_range, self.target, sample, absolute, batched)
         return None
 
@@ -393,14 +400,14 @@ class Case:
         axes = comparison.axes
         for word in words:
             try:
-                if "refusal" in axes:
+                if axes.refusal is not None:
                     refusals.assert_right_or_refused(comparison, word, tally)
                 else:
                     comparison.against(word, tally)
             except Unsuitable as reason:
                 reasons[f"against {word}: {reason}"] = None
             except RuntimeError as error:
-                if not forms.is_refusal(axes["form"], error):
+                if not forms.is_refusal(axes.form, error):
                     raise
                 comparison.refusal = error
                 tally.entries += 1
@@ -415,7 +422,7 @@ class Case:
         sample: Sample,
         turn: int,
         stages: Sequence[str],
-        axes: Mapping[str, str],
+        axes: Axes,
         reasons: dict[str, None],
     ) -> Iterator[Comparison]:
         """Each program of the sample, to be compared with references."""
@@ -423,7 +430,7 @@ class Case:
         for program, label in instances(
             sample, stages, axes, turn == 0, turn_of_patterns, reasons, self._few
         ):
-            if axes["values"] in ("extreme", *points.WORDS) and not _has_reference(program):
+            if axes.values in ("extreme", *points.WORDS) and not _has_reference(program):
                 reasons[f"{label}: the reference itself refuses such values"] = None
                 continue
             place = _place(program.label, label)
@@ -444,9 +451,9 @@ class Case:
         pipeline: str,
         *,
         against: str | Sequence[str],
-        form: str = "functional",
-        layout: str = "contiguous",
-        values: str = "ordinary",
+        form: str = USUAL.form,
+        layout: str = USUAL.layout,
+        values: str = USUAL.values,
     ) -> Iterator[tuple[int, Comparison, str, Exception | None]]:
         """``(sample, comparison, reference, error)`` for each comparison that :meth:`assert_same`
         makes, in its order; no error: it agrees.
@@ -454,7 +461,7 @@ class Case:
         For tools that show a comparison. Samples that are not suitable, or on which the op itself
         raises, are left out."""
         parsed = parse(pipeline)
-        axes = {"form": form, "layout": layout, "values": values, **self.axes}
+        axes = self.axes.fixed(form=form, layout=layout, values=values)
         words = (against,) if isinstance(against, str) else tuple(against)
         if words == ("raises",):
             return
@@ -481,9 +488,9 @@ class Case:
         pipeline: str,
         *,
         against: str | Sequence[str],
-        form: str = "functional",
-        layout: str = "contiguous",
-        values: str = "ordinary",
+        form: str = USUAL.form,
+        layout: str = USUAL.layout,
+        values: str = USUAL.values,
     ) -> Iterator[tuple[Sample, type[Exception] | None, str]]:
         """Calls whose error is not what :meth:`assert_same` asks for:
         ``(sample, exception, pattern)``.
@@ -491,14 +498,14 @@ class Case:
         Without an exception, the op itself raises on plain tensors where a result is due. With one,
         it raises something else or nothing."""
         words = (against,) if isinstance(against, str) else tuple(against)
-        axes = {"form": form, "layout": layout, "values": values, **self.axes}
+        axes = self.axes.fixed(form=form, layout=layout, values=values)
         if words != ("raises",):
             yield from (
                 (sample, None, "")
                 for _, sample in self._shown(parse(pipeline), words, axes)
                 if sample.error is not None
             )
-        elif axes["form"] == "functional":
+        elif axes.form == "functional":
             documented = list(self._error_inputs())
             self._require_sample(len(documented))
             for sample, kind, match in documented if self.only is None else [documented[self.only]]:
@@ -506,7 +513,7 @@ class Case:
                     yield sample, kind, match
 
     def _shown(
-        self, pipeline: Pipeline, words: tuple[str, ...], axes: Mapping[str, str]
+        self, pipeline: Pipeline, words: tuple[str, ...], axes: Axes
     ) -> list[tuple[int, Sample]]:
         """Return the samples that a tool shows, with their numbers. If it asks for one, that may be
         of the reserve."""
@@ -547,7 +554,7 @@ class Case:
 
     # --- error inputs -----------------------------------------------------------------------------
 
-    def _assert_errors(self, axes: Mapping[str, str], failures: list[SampleFailure]) -> None:
+    def _assert_errors(self, axes: Axes, failures: list[SampleFailure]) -> None:
         if self.device == "meta":
             raise Lacking(
                 "kernels of the meta device check their inputs in other "
@@ -561,7 +568,7 @@ class Case:
                 continue
             self.begin(index, sample.description)
             try:
-                _assert_raises(self._calling(sample, axes.get("run") == "jitted"), kind, match)
+                _assert_raises(self._calling(sample, axes.jitted), kind, match)
             except Exception as error:
                 failures.append(SampleFailure(index, sample.description, error))
             self.compared += 1
@@ -660,11 +667,13 @@ def _place(program: str, label: str) -> str:
 _REFUSED = ("ill_formed", "out_of_range", "no_index")
 
 
-def _asks_beside_values(axes: Mapping[str, str], words: Sequence[str]) -> bool:
+def _asks_beside_values(axes: Axes, words: Sequence[str]) -> bool:
     """Return whether a case is about something other than the values of an op, such as its memory,
     a mode around it or the batch."""
     return (
         OF_ITSELF.issuperset(words)
-        or axes["form"] in forms.BESIDE
-        or not {"under", "batch", "refusal"}.isdisjoint(axes)
+        or axes.form in forms.BESIDE
+        or axes.batch != "ordinary"
+        or axes.under is not None
+        or axes.refusal is not None
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from gen.checks.compare import Rule, Tally, compare, compare_kinds
 from gen.checks.compare_definitions import compare_with_definition
 from gen.checks.compare_exact import compare_with_exact, compare_with_standard
 from gen.checks.pipelines import Program, nudged, widened
+from gen.language.axes import Axes
 from gen.language.pipeline import DERIVING
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Numeric
@@ -54,16 +55,16 @@ class _Overriding(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-_MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "": nullcontext,
+_MODES: dict[str | None, Callable[[], AbstractContextManager[Any]]] = {
+    None: nullcontext,
     "dispatch_mode": _Dispatching,
     "function_mode": _Overriding,
     "inference_mode": torch.inference_mode,
 }
 
 
-def entered(name: str) -> AbstractContextManager[Any]:
-    """The mode of a value of axis ``under``; none for an empty name."""
+def entered(name: str | None) -> AbstractContextManager[Any]:
+    """The mode of a word of axis ``under``; none for None."""
     return _MODES[name]()
 
 
@@ -89,7 +90,7 @@ def run_target(
     inputs: Sequence[Tensor],
     stages: Sequence[str],
     sample: Sample,
-    under: str = "",
+    under: str | None = None,
 ) -> Outputs:
     """Return the program's results over `target`, run inside of the mode that `under` names.
 
@@ -139,7 +140,7 @@ class Comparison:
     sample: Sample
     program: Program
     stages: Sequence[str]
-    axes: Mapping[str, str]
+    axes: Axes
     rule: Rule
     label: str
     device: str = "cpu"
@@ -169,7 +170,7 @@ class Comparison:
             self._against_own_reference(tally)
         elif word == "exact":
             compare_with_exact(
-                self.program, self.sample, self.actual, tally, self.label, self.axes["values"]
+                self.program, self.sample, self.actual, tally, self.label, self.axes.values
             )
         elif word == "definition":
             compare_with_definition(self.program, self.sample, self.actual, tally, self.label)
@@ -187,14 +188,9 @@ class Comparison:
     @property
     def actual(self) -> Outputs:
         if self._actual is None:
-            inputs = forms.laid_out(self.program.inputs, self.axes["layout"])
+            inputs = forms.laid_out(self.program.inputs, self.axes.layout)
             self._actual = run_target(
-                self.target,
-                self.program,
-                inputs,
-                self.stages,
-                self.sample,
-                self.axes.get("under", ""),
+                self.target, self.program, inputs, self.stages, self.sample, self.axes.under
             )
         return self._actual
 
@@ -202,7 +198,7 @@ class Comparison:
         """Compare shapes and dtypes: tensors of the meta device have no values."""
         if "device" in self.sample.rebuild(self.sample.inputs)[1]:
             raise Unsuitable("the sample names the device of its result")
-        inputs = tuple(map(_on_meta, forms.laid_out(self.program.inputs, self.axes["layout"])))
+        inputs = tuple(map(_on_meta, forms.laid_out(self.program.inputs, self.axes.layout)))
         try:
             actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
         except Exception as error:
@@ -252,7 +248,7 @@ class Comparison:
     def _against_itself(self, word: str, tally: Tally) -> None:
         if self.sample.facts.random:
             raise Unsuitable("the op draws random numbers")
-        inputs = forms.laid_out(self.program.inputs, self.axes["layout"])
+        inputs = forms.laid_out(self.program.inputs, self.axes.layout)
 
         def run(change: Callable[[Tensor], Tensor] = torch.Tensor.clone) -> Outputs:
             return run_target(
@@ -303,7 +299,7 @@ class Comparison:
             second = partial(self.program.on_reference, nudged if wide else widened)
         self.expected = expected
         # results are compared by shape and dtype, and gradients of what is not batched are zeros
-        if self.axes.get("batch") == "empty":
+        if self.axes.batch == "empty":
             tally.entries += len(expected)
             tally.nonzero += len(expected)
         try:

@@ -5,12 +5,13 @@ With ``run: jitted`` each of them becomes calls of one jitted function.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from gen.checks import batch_axis, batched_inputs, forms, program_stages
 from gen.checks.pipelines import Program, extend
 from gen.checks.program_stages import doubled_again, other_sizes, other_values
+from gen.language.axes import Axes
 from gen.language.pipeline import COMPILED, INNERMOST, WHOLE
 from gen.outcomes import Unsuitable
 from gen.samples.samples import Sample
@@ -70,7 +71,7 @@ SLOW = frozenset(("jacrev", "jacfwd", "hessian", *INNERMOST, *WHOLE))
 def instances(
     sample: Sample,
     stages: Sequence[str],
-    axes: Mapping[str, str],
+    axes: Axes,
     first: bool,
     turn: int,
     reasons: dict[str, None],
@@ -82,20 +83,14 @@ def instances(
     Patterns that the sample does not allow are noted in `reasons`. Raises Unsuitable if it allows
     none. `fewest`: one pattern."""
     found = False
-    jits = axes.get("run") == "jitted"
     captures = not CAPTURED.isdisjoint(stages)
-    usual = (
-        axes["form"] == "functional"
-        and axes["layout"] == "contiguous"
-        and axes["values"] == "ordinary"
-    )
     # a program for any size costs ten times a call
-    sizes = first and usual and len(stages) <= 1 and SLOW.isdisjoint(stages)
+    sizes = first and axes.is_plain_call and len(stages) <= 1 and SLOW.isdisjoint(stages)
     for root, label in _roots(sample, axes):
         for program in _grown(sample, root, stages, axes, first, turn, reasons, fewest):
             yield (
-                jitted(program, axes["values"] == "ordinary", sizes and not found)
-                if jits and not captures
+                jitted(program, axes.values == "ordinary", sizes and not found)
+                if axes.jitted and not captures
                 else program,
                 label,
             )
@@ -104,9 +99,9 @@ def instances(
         raise Unsuitable(next(reversed(reasons), "no instance"))
 
 
-def _roots(sample: Sample, axes: Mapping[str, str]) -> list[tuple[Program, str]]:
-    form, values = axes["form"], axes["values"]
-    repeats = axes["layout"] == "expanded"
+def _roots(sample: Sample, axes: Axes) -> list[tuple[Program, str]]:
+    form, values = axes.form, axes.values
+    repeats = axes.layout == "expanded"
     key = ("roots", form, values, repeats)
     if key not in sample.memory:
         sample.memory[key] = [
@@ -124,7 +119,7 @@ def _grown(
     sample: Sample,
     root: Program,
     stages: Sequence[str],
-    axes: Mapping[str, str],
+    axes: Axes,
     first: bool,
     turn: int,
     reasons: dict[str, None],
@@ -140,21 +135,19 @@ def _grown(
         return
     written = (
         [0]
-        if axes["form"] in ("inplace", "view_inplace")
+        if axes.form in ("inplace", "view_inplace")
         else [place for place, flag in enumerate(sample.facts.mutated) if flag]
     )
     for choice in batched_inputs.choices(nesting, first, turn, written, fewest):
-        for program in _branches(
-            sample, root, nesting, choice, reasons, axes.get("batch", "ordinary")
-        ):
+        for program in _branches(sample, root, nesting, choice, reasons, axes.batch):
             yield program_stages.whole(outer[0], program, axes) if outer else program
 
 
-def _compiled(sample: Sample, root: Program, stage: str, axes: Mapping[str, str]) -> Program:
+def _compiled(sample: Sample, root: Program, stage: str, axes: Axes) -> Program:
     key = (
         stage,
         id(root),
-        *(axes.get(axis) for axis in ("shapes", "partition", "layout", "run", "by", "cuts")),
+        *(axes.shapes, axes.partition, axes.layout, axes.run, axes.by, axes.cuts),
     )
     if key not in sample.memory:
         sample.memory[key] = (

@@ -77,12 +77,13 @@ def assert_kept(
     target: Target,
     sample: Sample,
     stages: Sequence[str],
-    axes: Mapping[str, str],
+    reach: str,
+    dynamic: bool,
     tally: Tally,
 ) -> None:
     """Raise Mismatch if the pipeline gives other elements than the plain program, or an error that
-    does not name a line of it. Raise Lacking if the plain program raises."""
-    reach, dynamic = axes["reach"], axes.get("shapes") == "dynamic"
+    does not name a line of it. Raise Lacking if the plain program raises. `reach`: a word of the
+    axis of this name."""
     x = sample.inputs[0].detach()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of storages, which torch deprecates

@@ -7,12 +7,13 @@ are the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 
 from gen.checks.pipelines import Program, restricted
+from gen.language.axes import Axes
 from gen.outcomes import Unsuitable
 from gen.reference import Loop
 from gen.targets.protocol import Answering, Flat, Target, Values
@@ -24,14 +25,10 @@ _ROUNDING = 1e-9  # a norm below is that of a gradient that is zero but for roun
 _ENTRIES = 500
 
 
-def gradients(program: Program, axes: Mapping[str, str]) -> Program:
-    """Per-sample gradients of `program`."""
+def gradients(program: Program, axes: Axes) -> Program:
+    """Per-sample gradients of `program`, by the axes ``loss_reduction`` and ``input_grad``."""
     place, params, kept = _parts(program)
-    reduction = axes.get("loss_reduction", "sum")
-    input_grad = (
-        axes.get("input_grad", "without_input_grad") == "with_input_grad"
-        and program.differentiable[place]
-    )
+    input_grad = axes.input_grad == "with_input_grad" and program.differentiable[place]
 
     def over(target: Target) -> Flat:
         f = program.over(target)
@@ -39,11 +36,14 @@ def gradients(program: Program, axes: Mapping[str, str]) -> Program:
         def g(*values: Any) -> Values:
             inner = restricted(f, values, [place, *params], kept)
             held = [values[p] for p in params]
-            return tuple(
-                target.per_sample(
-                    inner, values[place], held, loss_reduction=reduction, input_grad=input_grad
-                )
+            found = target.per_sample(
+                inner,
+                values[place],
+                held,
+                loss_reduction=axes.loss_reduction,
+                input_grad=input_grad,
             )
+            return tuple(found)
 
         return g
 
@@ -52,15 +52,11 @@ def gradients(program: Program, axes: Mapping[str, str]) -> Program:
     )
 
 
-def answers(program: Program, axes: Mapping[str, str]) -> Program:
-    """Return what axis ``of`` asks of the per-sample gradients of `program`, from cotangents in the
-    layout of axis ``cotangents``."""
+def answers(program: Program, of: str, axes: Axes) -> Program:
+    """Return what `of`, a word of the axis of this name, asks of the per-sample gradients of
+    `program`. The axis ``cotangents`` is the layout of their cotangents."""
     place, params, kept = _parts(program, every=True)
-    of, layout, each = (
-        axes["of"],
-        axes.get("cotangents", "contiguous"),
-        axes.get("run_on", "batch") == "sample",
-    )
+    layout, each = axes.cotangents, axes.run_on == "sample"
     shapes = [program.inputs[p].shape for p in params]
     entries = sum(shape.numel() for shape in shapes)
     if of == "project" and entries > _ENTRIES:

@@ -9,7 +9,7 @@ gets copies of them, and the copies are further results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from tempfile import TemporaryDirectory
@@ -21,6 +21,7 @@ from gen.checks import per_sample, training
 from gen.checks.batched_inputs import VARIATIONS, vary
 from gen.checks.forms import laid_out
 from gen.checks.pipelines import Program, cornered, extend, on_copies, restricted
+from gen.language.axes import Axes
 from gen.language.pipeline import CHECKPOINT, FUNCTIONAL, SESSION, TRAINING
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Loop
@@ -136,51 +137,43 @@ def functional(name: str, program: Program) -> Program:
 # --- captured, compiled and exported programs -----------------------------------------------------
 
 
-def whole(stage: str, program: Program, axes: Mapping[str, str]) -> Program:
-    """`stage` of `program`. `axes` may have ``layout``, ``shapes``, ``partition``, those
-    of per-sample gradients and those of training. A captured graph with ``run: jitted``
+def whole(stage: str, program: Program, axes: Axes) -> Program:
+    """`stage` of `program`, by the axes that the stage has. A captured graph with ``run: jitted``
     is jitted itself."""
     if stage == "per_sample":
-        return (
-            per_sample.answers(program, axes)
-            if "of" in axes
-            else per_sample.gradients(program, axes)
-        )
+        if axes.of is None:
+            return per_sample.gradients(program, axes)
+        return per_sample.answers(program, axes.of, axes)
     if stage == TRAINING:
         return training.trained(program, axes)
-    dynamic = axes.get("shapes") == "dynamic"
     if stage == CHECKPOINT:
-        return checkpointed(program, axes.get("reentrant") == "reentrant")
+        return checkpointed(program, axes.reentrant == "reentrant")
     if stage == SESSION:
         return session(program)
     if stage in FUNCTIONAL:
         return functional(stage.removeprefix("functional."), program)
     if stage == "aot.joint":
-        return _joint(program, axes, dynamic)
-    return _captured(
-        stage, program, dynamic, axes.get("layout", "contiguous"), axes.get("run") == "jitted"
-    )
+        return _joint(program, axes)
+    return _captured(stage, program, axes.dynamic, axes.layout, axes.jitted)
 
 
-def compiled(program: Program, axes: Mapping[str, str]) -> Program:
-    """`program` as a compiled function. `axes` may have ``layout``, ``shapes`` and ``partition``.
+def compiled(program: Program, axes: Axes) -> Program:
+    """`program` as a compiled function, by the axes ``layout``, ``shapes``, ``partition``, ``run``.
 
     Each call is preceded by one on other values, and of another size if shapes are dynamic. So the
     call that is compared may not compile, and constants of the graph show. A jitted program is
     called on other values as a whole instead.
     """
-    dynamic, layout = axes.get("shapes") == "dynamic", axes.get("layout", "contiguous")
+    dynamic, layout = axes.dynamic, axes.layout
     apart = _apart(program)
     variation, size = _variation(apart), _doubling(apart) if dynamic else None
 
     def over(target: Target) -> Flat:
-        f = target.compiled(
-            program.over(target), partition=axes.get("partition", "default"), dynamic=dynamic
-        )
+        f = target.compiled(program.over(target), partition=axes.partition, dynamic=dynamic)
         f = on_copies(f, program.written)
 
         def g(*values: Any) -> Values:
-            if target.name not in ("loop", "numeric") and axes.get("run") != "jitted":
+            if target.name not in ("loop", "numeric") and not axes.jitted:
                 others = (
                     values if variation is None else tuple(vary(x, 1, variation) for x in values)
                 )
@@ -190,7 +183,7 @@ def compiled(program: Program, axes: Mapping[str, str]) -> Program:
                     )
                 )
             # no program that is captured may set the state of a generator
-            if axes.get("run") == "jitted":
+            if axes.jitted:
                 return f(*values)
             with seeded(program.seed):  # the first call may have drawn too
                 return f(*values)
@@ -267,10 +260,10 @@ def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
     return guards is None or bool(shape_env.evaluate_guards_expression(guards, values))
 
 
-def _joint(program: Program, axes: Mapping[str, str], dynamic: bool) -> Program:
+def _joint(program: Program, axes: Axes) -> Program:
     kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
     _ = program.active_inputs  # raises if nothing is differentiable
-    groups = [other_values(program), *other_sizes(program, dynamic)]
+    groups = [other_values(program), *other_sizes(program, axes.dynamic)]
     everywhere = [
         extend(Program(program.over, group, flags, program.seed, program.label), "vjp").inputs
         for group in groups
@@ -290,12 +283,12 @@ def _joint(program: Program, axes: Mapping[str, str], dynamic: bool) -> Program:
             replay = target.joint(
                 lambda *xs: restricted(inner, xs, range(count), kept)(*xs),
                 examples,
-                partition=axes.get("partition", "default"),
-                dynamic=dynamic,
+                partition=axes.partition,
+                dynamic=axes.dynamic,
             )
             found: list[Any] = []
             for start in range(0, len(values), count + len(kept)):
-                with nullcontext() if axes.get("run") == "jitted" else seeded(program.seed):
+                with nullcontext() if axes.jitted else seeded(program.seed):
                     outputs, gradients = replay(
                         recorded(values[start : start + count]),
                         values[start + count : start + count + len(kept)],
@@ -408,8 +401,8 @@ def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
 # programs, and functions of the target's own.
 
 
-def of(program: Program, axes: Mapping[str, str]) -> Program:
-    """`program` with its parts compiled. `axes` may have ``shapes``, ``partition``, ``by`` and
+def of(program: Program, axes: Axes) -> Program:
+    """`program` with its parts compiled, by the axes ``shapes``, ``partition``, ``by`` and
     ``cuts``. A reference compiles nothing.
 
     With ``cuts: loaded`` it runs twice. The first run leaves its partitions in a folder, and the
@@ -422,7 +415,7 @@ def of(program: Program, axes: Mapping[str, str]) -> Program:
         compiling = cast(Compiling, target)
 
         def g(*values: Any) -> Values:
-            if axes.get("cuts") != "loaded":
+            if axes.cuts != "loaded":
                 with parts_compiled(_compile(compiling, axes, None), compiling.offered):
                     return f(*values)
             draws = Replay()
@@ -445,14 +438,16 @@ def of(program: Program, axes: Mapping[str, str]) -> Program:
     )
 
 
-def _compile(target: Compiling, axes: Mapping[str, str], cache: Any) -> Compile:
-    options: dict[str, Any] = {
-        "partition": axes.get("partition", "default"),
-        "dynamic": axes.get("shapes") == "dynamic",
-    }
-
+def _compile(target: Compiling, axes: Axes, cache: Any) -> Compile:
     def make(f: Part, examples: tuple[Any, ...]) -> Part:
-        return target.part(f, examples, jits=axes.get("by") == "jit", cache=cache, **options)
+        return target.part(
+            f,
+            examples,
+            partition=axes.partition,
+            dynamic=axes.dynamic,
+            jits=axes.by == "jit",
+            cache=cache,
+        )
 
     return make
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gen.checks.entries import Known, TableError, known
-from gen.language.words import complete, said
+from gen.language.axes import Axes, complete
 
 __all__ = [
     "DTYPES",
@@ -47,22 +47,22 @@ _Test = TypeVar("_Test", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One op × dtype × axis values under one check."""
+    """One op × dtype × axes under one check."""
 
     op: str
     dtype: str
-    axes: tuple[tuple[str, str], ...]
+    axes: Axes
     tier: str
     known: tuple[str, ...]
 
     @property
     def alone(self) -> bool:
         """Whether the cell runs in a process of its own: it may spoil the memory of others."""
-        return any(axis in ("reach", "refusal") for axis, _ in self.axes)
+        return self.axes.reach is not None or self.axes.refusal is not None
 
     @property
     def id(self) -> str:
-        return "-".join((self.op, self.dtype, *said(tuple(value for _, value in self.axes))))
+        return "-".join((self.op, self.dtype, *self.axes.spoken))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,39 +132,41 @@ class Cells:
         """The cells of `tier` and of the smaller tiers. Rows are in the order of the table,
         words are sorted."""
         highest = TIERS.index(tier)
-        names = tuple(name for name, _ in self.axes)
+        names = [name for name, _ in self.axes]
         for row in self.rows:
             for word, own in sorted(row.words):
                 if TIERS.index(own) <= highest:
                     dtype, *spoken = word.split(":")
-                    yield _cell(row.name, dtype, names, complete(spoken, names), own, row.known)
+                    words = dict(zip(names, complete(spoken, names), strict=True))
+                    yield _cell(row.name, dtype, words, own, row.known)
 
     def named(self, case: str) -> Cell | None:
         """Return the cell with the id `case`, whether a tier has it or not; None if no cell of the
         check can have that id."""
         name, _, word = case.partition("-")
         dtype, *spoken = word.split("-")
-        values = complete(spoken, [axis for axis, _ in self.axes])
-        if dtype not in DTYPES or len(values) != len(self.axes):
+        names = [name for name, _ in self.axes]
+        values = complete(spoken, names)
+        if dtype not in DTYPES or len(values) != len(names):
             return None
         if any(value not in allowed for value, (_, allowed) in zip(values, self.axes, strict=True)):
             return None
         known = next((row.known for row in self.rows if row.name == name), ())
-        return _cell(name, dtype, tuple(axis for axis, _ in self.axes), values, TIERS[-1], known)
+        return _cell(name, dtype, dict(zip(names, values, strict=True)), TIERS[-1], known)
 
 
 def _cell(
     name: str,
     dtype: str,
-    axes: tuple[str, ...],
-    values: tuple[str, ...],
+    words: Mapping[str, str],
     tier: str,
     known: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> Cell:
+    """Return the cell with these words of its axes, and those of the `known` entries that apply."""
     entries = tuple(
-        dict.fromkeys(entry for entry, where in known if set(where) <= {dtype, *values})
+        dict.fromkeys(entry for entry, where in known if set(where) <= {dtype, *words.values()})
     )
-    return Cell(name, dtype, tuple(zip(axes, values, strict=True)), tier, entries)
+    return Cell(name, dtype, Axes.varying(words), tier, entries)
 
 
 def cases(
@@ -200,10 +202,13 @@ def cells_of(test: object) -> Cells | None:
 
 
 def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
-    values = [value for _, words in axes for value in words]
-    for value in values:
-        if not re.fullmatch(r"[\w.]+", value):
-            raise TableError(f"cases(axes=…): {value!r} is not a word")
+    pairs = [(name, value) for name, words in axes for value in words]
+    for name, value in pairs:
+        try:
+            Axes.varying({name: value})
+        except ValueError as error:
+            raise TableError(f"cases(axes=…): {error}") from None
+    values = [value for _, value in pairs]
     if len(set(values)) < len(values) or set(values) & DTYPES:
         raise TableError(
             "cases(axes=…): axis values must be unique within a check and differ from "

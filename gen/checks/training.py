@@ -9,7 +9,7 @@ parameters, gradients, buffers, the state and learning rates of optimizers, by n
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
@@ -19,6 +19,7 @@ import torch
 from gen.checks.batched_inputs import VARIATIONS, vary
 from gen.checks.pipelines import Program
 from gen.checks.training_steps import OPTIMIZERS, STEPS, Model, Trainer
+from gen.language.axes import Axes
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Loop
 from gen.samples.seeds import seeded
@@ -32,14 +33,10 @@ _MORE = {"scaled": 5, "grown": 5, "resized": len(_SIZES), "radam": 9}
 """How many steps, where four are too few: RAdam has another formula from the sixth on."""
 
 
-def trained(program: Program, axes: Mapping[str, str]) -> Program:
+def trained(program: Program, axes: Axes) -> Program:
     """Training of `program`, with axes ``optimizer``, ``step`` and ``trains``. Raises Unsuitable if
     a step changes nothing."""
-    optimizer, kind, trains = (
-        axes.get("optimizer", "sgd"),
-        axes.get("step", "plain"),
-        axes.get("trains", "eagerly"),
-    )
+    optimizer, kind, trains = axes.optimizer, axes.step, axes.trains
     active = program.active_inputs
     places = active[1:] or active
     data = [place for place in range(len(program.inputs)) if place not in places]

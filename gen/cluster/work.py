@@ -165,7 +165,7 @@ def died(module: str, function: str, cell: Cell, why: str) -> str:
             cell.op,
             cell.dtype,
             check,
-            dict(cell.axes),
+            cell.axes.by_name(),
             "crashed",
             why,
             0.0,

@@ -10,10 +10,10 @@ from itertools import combinations
 
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import pipeline
+from gen.language.axes import complete
 from gen.language.globs import Names
 from gen.language.spec import DTYPES, Known, ToleranceEntry, Xfail
-from gen.language.words import complete, said
-from gen.plan.expand import Column, Entry, Plan, factors, facts_needed
+from gen.plan.expand import Column, Entry, Plan, axes_of, factors, facts_needed
 from gen.plan.matrix_ops import Op
 from gen.plan.matrix_plan import add_matrix_arguments, load_plan, node_id
 from gen.plan.reduce import bits
@@ -103,7 +103,7 @@ def _overview(plan: Plan, op: int, case: str) -> int:
         start, count = plan.spans[check]
         for position in range(start, start + count):
             column = plan.columns[position]
-            if (column.dtype, *column.values)[: len(values)] != values:
+            if (column.dtype, *column.axes.words)[: len(values)] != values:
                 continue
             found |= bool(plan.possible[op] >> position & 1)
             if plan.valid[op] >> position & 1:
@@ -143,9 +143,8 @@ def _column(plan: Plan, check: str, case: str) -> Column:
         raise _unknown(f'"{case}" names no dtype', list(DTYPES), words[0] if words else "")
     words = [*words[:1], *complete(words[1:], list(over))]
     if len(words) != len(over) + 1:
-        example = "-".join(
-            (case.split("-")[0], words[0], *said(tuple(values[0] for values in over.values())))
-        )
+        first = [values[0] for values in over.values()]
+        example = Column(check, words[0], axes_of(checks[check], first)).case(case.split("-")[0])
         raise _unknown(
             f'"{case}" has {len(words) - 1} axis values; the check {check} has {len(over)}',
             [f"an id such as {example}"],
@@ -154,7 +153,7 @@ def _column(plan: Plan, check: str, case: str) -> Column:
     for word, (axis, values) in zip(words[1:], over.items(), strict=True):
         if word not in values:
             raise _unknown(f'"{word}" is not a value of {axis} in the check {check}', values, word)
-    return Column(check, words[0], tuple(words[1:]))
+    return Column(check, words[0], axes_of(checks[check], words[1:]))
 
 
 def _unknown(what: str, names: list[str], word: str) -> MatrixError:
@@ -168,7 +167,7 @@ def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
     op, check = plan.ops[index], plan.loaded.matrix.checks[column.check]
     source = "torch's OpInfo database" if "opinfo" in op.facts else "its row"
     yield from _dtype_reasons(plan, op, column, source)
-    lacking = facts_needed(check, dict(zip(check.over, column.values, strict=True))) - op.facts
+    lacking = facts_needed(check, column.axes.form) - op.facts
     if lacking:
         yield (
             f"the check needs {', '.join(sorted(lacking))}, which the op lacks, "

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
+from gen.language.axes import AXES
 from gen.language.globs import Names
-from gen.language.spec import AXES, TIERS
-from gen.plan.expand import Column, Plan
+from gen.language.spec import TIERS
+from gen.plan.expand import Plan
 from gen.plan.matrix_plan import add_matrix_arguments, coverage, load_plan, node_id
 from gen.plan.reduce import bits
 
@@ -84,7 +85,7 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     suits = [
         column.check in wanted["check"]
         and column.dtype in wanted["dtype"]
-        and axes <= _axes_of(plan, column).items()
+        and axes <= column.axes.by_name().items()
         for column in plan.columns
     ]
     for index, op in enumerate(plan.ops):
@@ -101,12 +102,6 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 yield _case(plan, index, position, known)
 
 
-def _axes_of(plan: Plan, column: Column) -> dict[str, str]:
-    """Return the values of a column by the axes of its check."""
-    over = plan.loaded.matrix.checks[column.check].over
-    return dict(zip(over, column.values, strict=True))
-
-
 def _case(plan: Plan, index: int, position: int, known: list[str]) -> dict[str, Any]:
     """Describe the cell of an op and a column, as JSON has it."""
     op, column = plan.ops[index], plan.columns[position]
@@ -116,7 +111,7 @@ def _case(plan: Plan, index: int, position: int, known: list[str]) -> dict[str, 
         "family": op.family,
         "check": column.check,
         "dtype": column.dtype,
-        "axes": _axes_of(plan, column),
+        "axes": column.axes.by_name(),
         "tier": plan.tier_of(index, position),
         "known": known,
     }

@@ -175,9 +175,8 @@ class Probe:
 
     def _cell(self, column: Column) -> Seen:
         check = self.plan.loaded.matrix.checks[column.check]
-        axes = tuple(zip(check.over, column.values, strict=True))
         case = Case(
-            Cell(self.op, column.dtype, axes, "full", ()),
+            Cell(self.op, column.dtype, column.axes, "full", ()),
             column.check,
             self.family,
             self.target,

@@ -77,11 +77,9 @@ def program(plan: Plan, op: int, column: Column, target: Target, sample: int | N
     """Return the program of the first comparison that fails and can be written, else of the first
     that can."""
     row, check = plan.ops[op], plan.loaded.matrix.checks[column.check]
-    axes = tuple(zip(check.over, column.values, strict=True))
     family = Family(row.family, {row.name: row.row} if row.row else {})
-    case = Case(
-        Cell(row.name, column.dtype, axes, "full", ()), column.check, family, target, only=sample
-    )
+    cell = Cell(row.name, column.dtype, column.axes, "full", ())
+    case = Case(cell, column.check, family, target, only=sample)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         asserted = {"form": check.form, "layout": check.layout, "values": check.values}

@@ -153,8 +153,8 @@ def _cells(plan: Plan, columns: int) -> list[Entry]:
     for position in bits(columns):
         column = plan.columns[position]
         check = plan.loaded.matrix.checks[column.check]
-        layout = dict(zip(check.over, column.values, strict=True)).get("layout", check.layout)
-        found.setdefault((pipeline.parse(check.pipeline).stages, layout), set()).add(column.dtype)
+        key = pipeline.parse(check.pipeline).stages, column.axes.layout
+        found.setdefault(key, set()).add(column.dtype)
     return [Entry(stages, frozenset(dtypes), layout) for (stages, layout), dtypes in found.items()]
 
 

@@ -1,8 +1,7 @@
 """What matrix.yaml may say.
 
 ``source`` reads YAML and keeps the place of every value, ``validate`` checks it against the models
-of ``spec``, whose values ``texts`` explains. ``pipeline`` reads ``vmap . vjp``, ``words`` makes ids
-of cells, ``globs`` matches names. The
-package imports ``errors`` and ``versions`` alone, and no torch. Start with
-``spec.py``.
+of ``spec``, whose values ``texts`` explains. ``pipeline`` reads ``vmap . vjp``, ``axes`` has the
+axes of a cell and the words of its id, ``globs`` matches names. The package imports ``errors`` and
+``versions`` alone, and no torch. Start with ``spec.py``.
 """

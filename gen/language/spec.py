@@ -24,6 +24,7 @@ from pydantic import (
 
 from gen.errors import nearest, one_of
 from gen.language import pipeline
+from gen.language.axes import AXES, USUAL
 from gen.language.texts import (
     Callable_,
     Day,
@@ -43,7 +44,6 @@ from gen.language.texts import (
     Word,
     fault,
 )
-from gen.language.words import PLAIN, RUN
 
 SECTIONS_OF_CASES = ("include", "dtypes", "checks", "over", "families", "exclude")
 TIERS = ("smoke", "default", "full")
@@ -53,54 +53,6 @@ DTYPES = (
     "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", *FLOATS,
     *COMPLEX, "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
 )  # fmt: skip
-DEGENERATE = (
-    "tails", "huge", "tiny", "subnormal", "mixed", "edges", "verge", "offset", "dominant",
-    "largest", "impossible", "ties", "zero_factor", "one_nan", "one_inf", "masked_row",
-    "equal_singular_values", "unit_triangular", "far_from_identity", "smaller_index",
-    "repeated_index", "empty_index",
-)  # fmt: skip
-AXES: dict[str, tuple[str, ...]] = {
-    "form": (
-        "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "inplace",
-        "view_inplace", "argument_inplace", "data_write", "reloaded", "autocast", "autocast_half",
-    ),
-    "layout": ("contiguous", "transposed", "channels_last", "noncontiguous", "expanded",
-        "conjugated", "negated"),
-    "values": ("ordinary", "extreme", "ill_formed", "out_of_range", "no_index", "special",
-        *DEGENERATE),
-    "shapes": ("static", "dynamic"),
-    "partition": ("default", "min_cut", "budget"),
-    "by": ("aot", "jit"),
-    "cuts": ("searched", "loaded"),
-    "loss_reduction": ("sum", "mean"),
-    "input_grad": ("with_input_grad", "without_input_grad"),
-    "of": ("norms", "clipped_sum", "dot", "gram", "project"),
-    "cotangents": ("contiguous", "transposed", "noncontiguous", "expanded"),
-    "run_on": ("batch", "sample"),
-    "reentrant": ("reentrant", "not_reentrant"),
-    "batch": ("ordinary", "out_dims", "negative", "empty", "mistaken"),
-    "under": ("dispatch_mode", "function_mode", "inference_mode"),
-    "reach": ("value", "outside", "view", "parameter"),
-    "refusal": ("named",),
-    "optimizer": (
-        "sgd", "momentum", "nesterov", "momentum_foreach", "adam", "adam_foreach", "adam_fused",
-        "adamw", "amsgrad", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",
-        "asgd",
-    ),
-    "step": (
-        "plain", "clipped", "accumulated", "carried", "zeroed", "scheduled", "assigned", "scaled",
-        "groups", "grown", "two_optimizers", "loaded", "frozen", "thawed", "hooked", "penalized",
-        "closure", "stateful", "totalled", "drawn", "resized", "by_hand", "donated",
-    ),
-    "trains": ("eagerly", "jitted", "jitted_in_session"),
-    "moment": (
-        "between", "between_often", "between_kinds", "in_thread", "by_other_program",
-        "inside_before", "inside_after", "helper_before", "helper_after", "once", "on_flag",
-        "twice", "in_finally", "in_context", "in_layer_hook", "in_backward", "in_tensor_hook",
-        "in_finalizer", "inside_and_between",
-    ),
-    RUN: (PLAIN, "jitted"),
-}  # fmt: skip
 REFERENCES = (
     "loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "definition",
     "standard", "again", "threads", "strides", "fake", "raises",
@@ -364,9 +316,9 @@ class Check(Strict):
     claim: Text
     pipeline: PipelineText = "forward"
     against: Against
-    form: Annotated[str, OneOf(AXES["form"], "form")] = "functional"
-    layout: Annotated[str, OneOf(AXES["layout"], "layout")] = "contiguous"
-    values: Annotated[str, OneOf(AXES["values"], "values")] = "ordinary"
+    form: Annotated[str, OneOf(AXES["form"], "form")] = USUAL.form
+    layout: Annotated[str, OneOf(AXES["layout"], "layout")] = USUAL.layout
+    values: Annotated[str, OneOf(AXES["values"], "values")] = USUAL.values
     over: Annotated[
         dict[Annotated[str, OneOf(AXES, "axis")], Words], WithJsonSchema(_axes_schema())
     ] = {}

@@ -19,9 +19,9 @@ from pydantic_core import ErrorDetails
 
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import source
+from gen.language.axes import RUN
 from gen.language.globs import Names
 from gen.language.spec import SECTIONS_OF_CASES, Matrix
-from gen.language.words import RUN
 from gen.versions import is_for_version
 
 Loc = tuple[str | int, ...]

@@ -15,9 +15,9 @@ from itertools import product
 
 from gen.errors import MatrixError, nearest, one_of
 from gen.language import pipeline
+from gen.language.axes import AXES, PLAIN, Axes
 from gen.language.globs import Names, is_glob
 from gen.language.spec import (
-    AXES,
     TIERS,
     Check,
     Known,
@@ -30,7 +30,6 @@ from gen.language.spec import (
     Where,
 )
 from gen.language.validate import Loaded, shown
-from gen.language.words import PLAIN, said
 from gen.plan import entry_names, reduce
 from gen.plan import matrix_ops as ops_
 from gen.plan.catalog import Catalog
@@ -46,20 +45,20 @@ DEFAULT_TIERS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A cell without its op: a check, a dtype and axis values."""
+    """A cell without its op: a check, a dtype and axes."""
 
     check: str
     dtype: str
-    values: tuple[str, ...]
+    axes: Axes
 
     @property
     def word(self) -> str:
         """The column in a generated module: `dtype[:value…]`."""
-        return ":".join((self.dtype, *said(self.values)))
+        return ":".join((self.dtype, *self.axes.spoken))
 
     def case(self, op: str) -> str:
         """Return the id of the case."""
-        return "-".join((op, self.dtype, *said(self.values)))
+        return "-".join((op, self.dtype, *self.axes.spoken))
 
 
 @dataclass(frozen=True)
@@ -177,19 +176,21 @@ def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tu
             else dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
         )
         start = len(columns)
-        columns += [
-            Column(name, dtype, values)
-            for dtype in wanted
-            for values in product(*check.over.values())
-        ]
+        combinations = [axes_of(check, words) for words in product(*check.over.values())]
+        columns += [Column(name, dtype, axes) for dtype in wanted for axes in combinations]
         spans[name] = (start, len(columns) - start)
     return columns, spans
 
 
-def facts_needed(check: Check, axes: Mapping[str, str]) -> frozenset[str]:
+def axes_of(check: Check, words: Sequence[str]) -> Axes:
+    """Return the axes of the cells with these words of what the check varies."""
+    varying = Axes.varying(dict(zip(check.over, words, strict=True)))
+    return varying.fixed(form=check.form, layout=check.layout, values=check.values)
+
+
+def facts_needed(check: Check, form: str) -> frozenset[str]:
     """Return the facts that an op must have, because the check requires them or its form or
     reference implies them."""
-    form = axes.get("form", check.form)
     needed = set(check.requires)
     if form.startswith("out"):
         needed.add("out")
@@ -232,7 +233,7 @@ class _Maker:
             families[op.family] |= 1 << index
         for index, column in enumerate(columns):
             by_dtype[column.dtype] |= 1 << index
-            for axis, value in zip(matrix.checks[column.check].over, column.values, strict=True):
+            for axis, value in column.axes.by_name().items():
                 axes[axis][value] |= 1 << index
         self._op_names = Names({op.name: 1 << index for index, op in enumerate(found)}, "op")
         self._families = Names(families, "family")
@@ -298,8 +299,7 @@ class _Maker:
             name: pipeline.parse(check.pipeline).differentiates for name, check in checks.items()
         }
         for index, column in enumerate(self._columns):
-            check = checks[column.check]
-            needed = facts_needed(check, dict(zip(check.over, column.values, strict=True)))
+            needed = facts_needed(checks[column.check], column.axes.form)
             key = (needed, column.dtype, differentiates[column.check])
             found[key] = found.get(key, 0) | 1 << index
         return found
@@ -558,10 +558,7 @@ def _reduced(
 def factors(plan: Plan, position: int) -> reduce.Column:
     """Return the values of a column that a reduction distinguishes."""
     column = plan.columns[position]
-    over = plan.loaded.matrix.checks[column.check].over
-    values = [
-        f"{axis}={value}" for axis, value in zip(over, column.values, strict=True) if value != PLAIN
-    ]
+    values = [f"{axis}={value}" for axis, value in column.axes.by_name().items() if value != PLAIN]
     return (f"check={column.check}", f"dtype={column.dtype}", *values)
 
 

@@ -41,7 +41,7 @@ def facts(family: Family, cell: Cell, check: str, entries: Mapping[str, Known]) 
         "op": cell.op,
         "dtype": cell.dtype,
         "check": check,
-        "axes": dict(cell.axes),
+        "axes": cell.axes.by_name(),
         "outcome": "error",
         "why": "",
         "samples": 0,

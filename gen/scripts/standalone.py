@@ -95,12 +95,12 @@ def script(case: Case, comparison: Comparison, word: str) -> Script:
 
     Its numbers have two digits where the difference then still shows.
     """
-    inputs = forms.laid_out(comparison.program.inputs, comparison.axes["layout"])
+    inputs = forms.laid_out(comparison.program.inputs, comparison.axes.layout)
     try:
         made = _with(case, comparison, word, inputs)
     except NoScript:
         return _with(case, comparison, word, inputs, in_full=True)
-    short = tuple(_rounded(x, comparison.axes["layout"] == "contiguous") for x in inputs)
+    short = tuple(_rounded(x, comparison.axes.layout == "contiguous") for x in inputs)
     if made.differs and not all(map(_same, short, inputs)):
         with contextlib.suppress(NoScript):
             simpler = _with(case, comparison, word, short)

@@ -15,6 +15,7 @@ from gen.checks.compare import Rule, Tally
 from gen.checks.evaluate import Comparison
 from gen.checks.instances import instances
 from gen.checks.tables import Cell, Family
+from gen.language.axes import USUAL
 from gen.outcomes import Mismatch, stable_part
 from gen.samples.samples import Sample, candidates, make_op
 from gen.soak.space import Draw, derivatives
@@ -105,7 +106,7 @@ def _simplified(x: Tensor, numbers: str) -> Tensor:
 def case_of(draw: Draw, target: Target) -> Case:
     """Return the cell under which the draw is reported."""
     subject = draw.subject
-    cell = Cell(subject.name, draw.dtype, (), "full", ())
+    cell = Cell(subject.name, draw.dtype, USUAL, "full", ())
     return Case(
         cell,
         "soak",
@@ -145,11 +146,8 @@ def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure 
 
 
 def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[Comparison, str]]:
-    axes = {
-        "form": "functional",
-        "layout": draw.layout,
-        "values": "extreme" if draw.extreme else "ordinary",
-    }
+    values = "extreme" if draw.extreme else USUAL.values
+    axes = USUAL.fixed(form=USUAL.form, layout=draw.layout, values=values)
     stages = draw.stages[::-1]
     rule = Rule() if draw.tolerance is None else Rule(*draw.tolerance)
     try:

@@ -66,7 +66,7 @@ class Broken(TorchTarget):
 
 
 def run(batch: str, target: Any = None, op: str = "torch.mul", pipeline: str = "vmap") -> None:
-    case(op, target=target, axes=[("batch", batch)]).assert_same(pipeline, against="loop")
+    case(op, target=target, axes={"batch": batch}).assert_same(pipeline, against="loop")
 
 
 @pytest.mark.parametrize("batch", ["out_dims", "negative", "empty", "mistaken"])
@@ -90,7 +90,7 @@ def test_an_entry_out_of_nothing_is_noticed() -> None:
 
 
 def test_a_gradient_of_what_is_not_batched_is_zero_without_entries() -> None:
-    case("torch.mm", axes=[("batch", "empty")]).assert_same("vjp . vmap", against="loop")
+    case("torch.mm", axes={"batch": "empty"}).assert_same("vjp . vmap", against="loop")
 
 
 def test_an_answer_to_batches_of_other_sizes_is_noticed() -> None:

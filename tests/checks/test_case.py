@@ -1,6 +1,7 @@
 """`assert_same` passes right results, fails wrong ones, and does not pass a comparison
 that proves nothing."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from gen.checks.case import Case, Lacking, Mismatch, SampleFailure, Vacuous
 from gen.checks.tables import Cell, Family, known
+from gen.language.axes import Axes
 from gen.targets.torch_target import TorchTarget
 
 OWN: dict[str, dict[str, Any]] = {
@@ -67,11 +69,11 @@ def case(
     op: Any = "torch.mul",
     dtype: Any = "float64",
     target: Any = None,
-    axes: Any = (),
+    axes: Mapping[str, str] | None = None,
     entries: Any = None,
     **settings: Any,
 ) -> Any:
-    cell = Cell(op, dtype, tuple(axes), "full", ())
+    cell = Cell(op, dtype, Axes.varying(axes or {}), "full", ())
     return Case(
         cell,
         "check",
@@ -168,7 +170,7 @@ WRITES = ["trace", "aot.export", "aot.saved", "backward . aot.function"]
 @pytest.mark.parametrize("pipeline", WRITES)
 @pytest.mark.parametrize("shapes", ["static", "dynamic"])
 def test_torch_writes_to_the_arguments_of_a_program(pipeline: Any, shapes: Any) -> None:
-    made = case("torch.sin", axes=[("shapes", shapes)])
+    made = case("torch.sin", axes={"shapes": shapes})
     made.assert_same(pipeline, against="eager", form="argument_inplace")
     assert made.compared
 
@@ -184,7 +186,7 @@ def test_a_write_that_does_not_reach_the_argument_is_a_mismatch(pipeline: Any) -
 def test_a_graph_is_not_compared_at_a_size_that_its_guards_exclude() -> None:
     with pytest.raises(Vacuous, match="by its guards the graph is not for another size"):
         # takes its sizes as numbers
-        case("torch.kron", axes=[("shapes", "dynamic")]).assert_same("trace", against="eager")
+        case("torch.kron", axes={"shapes": "dynamic"}).assert_same("trace", against="eager")
 
 
 @pytest.mark.parametrize("pipeline", ["trace", "aot.export", "backward . aot.function"])
@@ -320,13 +322,28 @@ def test_extreme_values() -> None:
 
 
 def test_an_axis_of_the_case_wins_over_the_argument() -> None:
-    made = case(axes=[("layout", "no_such_layout")])
-    with pytest.raises(ValueError, match="no_such_layout"):
-        made.assert_same("vjp", against="upstream", layout="transposed")
+    seen: list[bool] = []
+
+    class Watching(TorchTarget):
+        def vjp(self, f: Any, *primals: Any) -> Any:
+            seen.extend(x.is_contiguous() for x in primals if x.ndim > 1)
+            return super().vjp(f, *primals)
+
+    made = case(target=Watching(), axes={"layout": "contiguous"})
+    made.assert_same("vjp", against="upstream", layout="transposed")
+    assert seen and all(seen)
+    seen.clear()
+    case(target=Watching()).assert_same("vjp", against="upstream", layout="transposed")
+    assert not all(seen)
+
+
+def test_a_word_that_no_axis_has_is_refused() -> None:
+    with pytest.raises(ValueError, match="no word 'no_such_layout' of axis layout; known: contig"):
+        case().assert_same("vjp", against="upstream", layout="no_such_layout")
 
 
 @pytest.mark.parametrize(
-    "axes", [[("shapes", "dynamic")], [("shapes", "static"), ("partition", "min_cut")]]
+    "axes", [{"shapes": "dynamic"}, {"shapes": "static", "partition": "min_cut"}]
 )
 def test_joint_graphs(axes: Any) -> None:
     case("torch.nn.functional.layer_norm", axes=axes).assert_same("aot.joint", against="eager")
@@ -334,7 +351,7 @@ def test_joint_graphs(axes: Any) -> None:
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_per_sample_gradients(reduction: Any) -> None:
-    axes = [("loss_reduction", reduction), ("input_grad", "with_input_grad")]
+    axes = {"loss_reduction": reduction, "input_grad": "with_input_grad"}
     case("torch.nn.functional.linear", axes=axes).assert_same("per_sample", against="loop")
 
 

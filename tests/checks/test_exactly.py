@@ -10,7 +10,7 @@ from gen.checks.case import Lacking, Mismatch
 from gen.targets.torch_target import TorchTarget
 from tests.checks.test_case import Corrupted, case
 
-TAILS = [("values", "tails")]
+TAILS = {"values": "tails"}
 
 
 @pytest.fixture(autouse=True)
@@ -61,17 +61,17 @@ def test_the_tail_of_torch_s_own_sigmoid_is_noticed() -> None:
 
 def test_points_outside_of_the_domain_are_left_out_with_the_reason() -> None:
     with pytest.raises(Lacking, match=r"erfinv outside of \(-1, 1\) \(8 entries\)"):
-        case("torch.erfinv", axes=[("values", "huge")]).assert_same("forward", against="exact")
+        case("torch.erfinv", axes={"values": "huge"}).assert_same("forward", against="exact")
 
 
 def test_other_constants_of_an_op_are_other_functions() -> None:
-    checked = case("torch.nn.functional.gelu", axes=[("values", "tiny")])
+    checked = case("torch.nn.functional.gelu", axes={"values": "tiny"})
     checked.assert_same("vjp", against="exact")
     assert checked.compared == 2  # approximate="none" and "tanh"
 
 
 def test_results_are_stored_for_the_next_run(tmp_path: Any) -> None:
-    case("torch.cosh", axes=[("values", "tiny")]).assert_same("forward", against="exact")
+    case("torch.cosh", axes={"values": "tiny"}).assert_same("forward", against="exact")
     (path,) = tmp_path.iterdir()
     assert path.name.startswith("torch.cosh-")
     assert torch.finfo(torch.float64).tiny.hex() in path.read_text()

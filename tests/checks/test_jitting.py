@@ -11,6 +11,7 @@ import torch
 
 from gen.checks.case import Case, Lacking, Mismatch
 from gen.checks.tables import Cell, Family
+from gen.language.axes import Axes
 from gen.targets.torch_target import TorchTarget
 
 OWN: dict[str, dict[str, Any]] = {
@@ -85,7 +86,10 @@ class Swallowing(Jitting):
 
 def case(target: Any, run: str = "jitted", op: str = "own.product") -> Case:
     return Case(
-        Cell(op, "float64", (("run", run),), "full", ()), "check", Family("tests", OWN), target
+        Cell(op, "float64", Axes.varying({"run": run}), "full", ()),
+        "check",
+        Family("tests", OWN),
+        target,
     )
 
 

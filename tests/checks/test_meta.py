@@ -8,13 +8,14 @@ import torch
 
 from gen.checks.case import Case, Lacking, Mismatch
 from gen.checks.tables import Cell, Family
+from gen.language.axes import USUAL
 from gen.targets.torch_target import TorchTarget
 
 
 def run(op: str, pipeline: str, target: Any) -> None:
-    Case(Cell(op, "float32", (), "full", ()), pipeline, Family("meta"), target, "meta").assert_same(
-        pipeline, against="loop"
-    )
+    Case(
+        Cell(op, "float32", USUAL, "full", ()), pipeline, Family("meta"), target, "meta"
+    ).assert_same(pipeline, against="loop")
 
 
 class WrongShape(TorchTarget):

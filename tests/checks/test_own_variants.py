@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
+from gen.language.axes import USUAL
 from gen.samples.samples import candidates, make_op
 from gen.targets import load
 
@@ -35,7 +36,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 def outcome(form: str, described: dict[str, Any]) -> str:
     case = Case(
-        Cell(NAME, "float64", (), "full", ()),
+        Cell(NAME, "float64", USUAL, "full", ()),
         form,
         Family(str(described), ops={NAME: described}),
         load("torch"),

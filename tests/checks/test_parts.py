@@ -10,6 +10,7 @@ import torch
 
 from gen.checks.case import Case, Lacking, Mismatch, Vacuous
 from gen.checks.tables import Cell, Family
+from gen.language.axes import USUAL, Axes
 from gen.targets.parts import compiled, offered, parts_compiled
 from gen.targets.runtime_target import RuntimeTarget
 from gen.targets.torch_target import TorchTarget
@@ -37,7 +38,7 @@ class Faulty(TorchTarget):
 
 def check(row: str, target: Any, pipeline: str = "session . aot.parts", **axes: str) -> None:
     name = f"programs.{'boundaries' if hasattr(boundaries, row) else 'calls'}.{row}"
-    cell = Cell(name, "float64", tuple(axes.items()), "full", ())
+    cell = Cell(name, "float64", Axes.varying(axes), "full", ())
     Case(cell, "check", Family("tests", {name: {"samples": SAMPLES}}), target).assert_same(
         pipeline, against="eager"
     )
@@ -209,7 +210,7 @@ def test_a_wrong_function_that_a_target_offers_is_noticed() -> None:
 
     name = "programs.transforms.rearranged"
     case = Case(
-        Cell(name, "float64", (), "full", ()),
+        Cell(name, "float64", USUAL, "full", ()),
         "check",
         Family("tests", {name: {"samples": SAMPLES}}),
         Doubling(),

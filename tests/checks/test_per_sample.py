@@ -14,6 +14,7 @@ from gen.audit.planted import ANSWERS
 from gen.checks.case import Case
 from gen.checks.instances import instances
 from gen.checks.tables import Cell, Family
+from gen.language.axes import Axes
 from gen.language.pipeline import parse
 from gen.outcomes import Lacking, Mismatch, Unsuitable
 from gen.reference import Loop
@@ -27,7 +28,7 @@ Answer = tuple[torch.Tensor, ...]
 
 
 def case(op: str, target: Any, family: Family | None = None, **axes: str) -> Case:
-    cell = Cell(op, "float64", tuple(axes.items()), "full", ())
+    cell = Cell(op, "float64", Axes.varying(axes), "full", ())
     return Case(cell, "per_sample_answers", family or Family("tests", {}), target)
 
 
@@ -95,13 +96,12 @@ def test_a_target_without_answers_is_lacking() -> None:
 def _has_a_batch_and_a_parameter(made: Case) -> bool:
     """Of real tensors. With too few integers, such as pivots, some kernels write outside of their
     memory, so such calls are not tried."""
-    axes = {"form": "functional", "layout": "contiguous", "values": "ordinary", **made.axes}
-    chosen, _ = made._samples(parse("per_sample"), ("loop",), axes)
+    chosen, _ = made._samples(parse("per_sample"), ("loop",), made.axes)
     for turn, sample in enumerate(chosen):
         if not all(x.is_floating_point() for x in sample.inputs):
             continue
         try:
-            if list(instances(sample, ("per_sample",), axes, turn == 0, 0, {}, False)):
+            if list(instances(sample, ("per_sample",), made.axes, turn == 0, 0, {}, False)):
                 return True
         except (Unsuitable, RuntimeError):  # no batch, or the reference refuses one sample of it
             continue

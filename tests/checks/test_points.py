@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gen.checks.case import Lacking, Mismatch
-from gen.language.spec import DEGENERATE
+from gen.language.axes import DEGENERATE
 from gen.language.validate import load
 from gen.reference.scalars import SCALARS
 from gen.samples import points
@@ -128,7 +128,7 @@ def test_an_elementwise_op_gets_a_vector_of_numbers_of_its_dtype(word: str, dtyp
 
 def test_a_case_says_why_an_op_has_no_such_points() -> None:
     with pytest.raises(Lacking, match=r"no smaller index to compare at: .* has no such points"):
-        case("torch.sum", axes=[("values", "smaller_index")]).assert_same("vjp", against="numeric")
+        case("torch.sum", axes={"values": "smaller_index"}).assert_same("vjp", against="numeric")
 
 
 class DividingByTheFactor(TorchTarget):
@@ -140,7 +140,7 @@ class DividingByTheFactor(TorchTarget):
 
 
 def test_a_gradient_that_divides_by_a_factor_is_noticed_where_the_factor_is_zero() -> None:
-    wrong = case("torch.prod", target=DividingByTheFactor(), axes=[("values", "zero_factor")])
+    wrong = case("torch.prod", target=DividingByTheFactor(), axes={"values": "zero_factor"})
     with pytest.raises(Mismatch, match="one zero"):
         wrong.assert_same("vjp", against="numeric")
-    case("torch.prod", axes=[("values", "zero_factor")]).assert_same("vjp", against="numeric")
+    case("torch.prod", axes={"values": "zero_factor"}).assert_same("vjp", against="numeric")

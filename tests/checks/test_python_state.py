@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import runtime
 from gen.checks.compare import Tally
 from gen.checks.python_state import assert_seen, describe, names_line_of, run_program, two_modules
-from gen.language.spec import AXES
+from gen.language.axes import AXES
 from gen.outcomes import Mismatch, Unsuitable
 from gen.targets import load
 from programs.state import paths

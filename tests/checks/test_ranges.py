@@ -9,7 +9,7 @@ from gen.checks.case import Lacking, Mismatch
 from gen.targets.torch_target import TorchTarget
 from tests.checks.test_case import case
 
-RANGE, INDEX = [("values", "out_of_range")], [("values", "no_index")]
+RANGE, INDEX = {"values": "out_of_range"}, {"values": "no_index"}
 
 
 class Wrapping(TorchTarget):

@@ -11,6 +11,7 @@ from gen.checks.compare import Tally
 from gen.checks.evaluate import Comparison
 from gen.checks.refusals import assert_right_or_refused
 from gen.checks.tables import Cell
+from gen.language.axes import Axes
 from gen.outcomes import Mismatch, Unsuitable
 
 
@@ -96,4 +97,4 @@ def test_what_says_nothing_of_the_target_is_passed_on() -> None:
 
 def test_such_a_cell_has_a_process_of_its_own() -> None:
     """The program may die in it."""
-    assert Cell("f", "float64", (("refusal", "named"),), "full", ()).alone
+    assert Cell("f", "float64", Axes.varying({"refusal": "named"}), "full", ()).alone

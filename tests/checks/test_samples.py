@@ -53,11 +53,12 @@ OWN = """
 import sys
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
+from gen.language.axes import USUAL
 from gen.targets.torch_target import TorchTarget
 
 family = Family("mine", {"operator.neg": {"samples": [{"args": [{"shape": [3]}]}]}})
 for pipeline, against in (("trace", "eager"), ("vmap . vjp", "loop")):
-    Case(Cell("operator.neg", "float64", (), "full", ()), "check", family, \
+    Case(Cell("operator.neg", "float64", USUAL, "full", ()), "check", family, \
 TorchTarget()).assert_same(pipeline, against=against)
 print([name for name in sys.modules if name.startswith("torch.testing._internal.common_methods")])
 """

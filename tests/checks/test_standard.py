@@ -19,7 +19,7 @@ from gen.samples.samples import Sample, from_call, make_op
 from gen.targets.torch_target import TorchTarget
 from tests.checks.test_case import case
 
-SPECIAL = [("values", "special")]
+SPECIAL = {"values": "special"}
 D = torch.float64
 
 

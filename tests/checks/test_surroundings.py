@@ -40,9 +40,9 @@ class Confused(TorchTarget):
 
 @pytest.mark.parametrize("mode", ["dispatch_mode", "function_mode", "inference_mode"])
 def test_a_target_that_a_mode_confuses_is_noticed(mode: str) -> None:
-    case("torch.sin", axes=[("under", mode)]).assert_same("forward", against="eager")
+    case("torch.sin", axes={"under": mode}).assert_same("forward", against="eager")
     with pytest.raises(Mismatch):
-        case("torch.sin", target=Confused(), axes=[("under", mode)]).assert_same(
+        case("torch.sin", target=Confused(), axes={"under": mode}).assert_same(
             "forward", against="eager"
         )
 
@@ -72,9 +72,9 @@ class Redrawing(TorchTarget):
 
 @pytest.mark.parametrize("way", ["reentrant", "not_reentrant"])
 def test_a_checkpoint_that_draws_again_is_noticed(way: str) -> None:
-    case("torch.sin", axes=[("reentrant", way)]).assert_same("checkpoint", against="upstream")
+    case("torch.sin", axes={"reentrant": way}).assert_same("checkpoint", against="upstream")
     with pytest.raises(Mismatch, match="largest error"):
-        case("torch.sin", target=Redrawing(), axes=[("reentrant", way)]).assert_same(
+        case("torch.sin", target=Redrawing(), axes={"reentrant": way}).assert_same(
             "checkpoint", against="upstream"
         )
 

@@ -14,7 +14,7 @@ from gen.checks.case import Case
 from gen.checks.pipelines import Program
 from gen.checks.tables import Cell, Family
 from gen.checks.training_steps import OPTIMIZERS, STEPS
-from gen.language.spec import AXES
+from gen.language.axes import AXES, Axes
 from gen.outcomes import Lacking, Mismatch, Vacuous
 from gen.reference import Loop
 from gen.targets import load
@@ -32,7 +32,7 @@ MODULES = {
 
 def case(target: Any, op: str = "linear", **axes: str) -> Case:
     name = op if op.startswith("torch.") else f"programs.third_party.modules.{op}"
-    cell = Cell(name, "float64", tuple(axes.items()), "full", ())
+    cell = Cell(name, "float64", Axes.varying(axes), "full", ())
     return Case(cell, "training", Family("tests", MODULES), target)
 
 

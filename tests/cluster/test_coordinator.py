@@ -16,6 +16,7 @@ from gen.cluster.cell_groups import Selection, groups
 from gen.cluster.coordinator import Coordinator, Lost
 from gen.cluster.job import Answer, Group, Job, differences
 from gen.cluster.output import Output
+from gen.language.axes import USUAL
 from gen.run.cell_durations import Durations
 from gen.run.inventory import find
 from gen.run.results import CellResult, ResultsError, line_of, read
@@ -32,7 +33,7 @@ HEADER = {
 
 def made(count: int, size: int) -> list[Group]:
     cells = [
-        ("test_vjp", Cell(f"op{number}", "float64", (), "full", ())) for number in range(count)
+        ("test_vjp", Cell(f"op{number}", "float64", USUAL, "full", ())) for number in range(count)
     ]
     return [
         Group("test_a.py", tuple(cells[begin : begin + size])) for begin in range(0, count, size)

@@ -12,6 +12,7 @@ from gen import cli
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
 from gen.language import validate
+from gen.language.axes import USUAL
 from gen.outcomes import Lacking
 from gen.samples.samples import candidates, make_op
 from gen.targets import load
@@ -75,7 +76,7 @@ def test_samples_for_other_versions_are_left_out_and_do_not_change_the_rest() ->
 
 def _run(row: dict[str, Any]) -> Case:
     family = Family("mine", ops={"torch.sin": row})
-    cell = Cell("torch.sin", "float64", (), "full", ())
+    cell = Cell("torch.sin", "float64", USUAL, "full", ())
     case = Case(cell, check="forward", family=family, target=load("torch"))
     case.assert_same("forward", against="exact")
     return case

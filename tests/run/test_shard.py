@@ -11,6 +11,7 @@ import pytest
 
 from gen.checks.tables import Cell
 from gen.commands.merge import merge
+from gen.language.axes import USUAL
 from gen.run.cell_durations import Durations, extended, fit, read_durations, write_durations
 from gen.run.inventory import Module, count_line, find, matrix_fingerprint
 from gen.run.results import CellResult, ResultsError, Writer, read
@@ -20,7 +21,7 @@ pytest_plugins = "pytester"
 
 OPS = [f"torch.op{number}" for number in range(40)]
 CHECKS = ("test_vjp", "test_jvp", "test_vmap")
-TABLES = {check: [Cell(op, "float64", (), "full", ()) for op in OPS] for check in CHECKS}
+TABLES = {check: [Cell(op, "float64", USUAL, "full", ()) for op in OPS] for check in CHECKS}
 MODULES = [
     Module(Path(f"/m/test_{name}.py"), f"test_{name}.py", {"smoke": 0, "full": 120}, name)
     for name in "abc"

@@ -9,6 +9,7 @@ import torch
 from gen.checks import cases, family, known, op
 from gen.checks.entries import Settings
 from gen.checks.tables import Cell, Cells, TableError, cells_of
+from gen.language.axes import USUAL, Axes
 
 TODAY = datetime.date(2026, 5, 1)
 TORCH_ON_CPU = Settings("torch", "cpu", "2.13.0+cpu", TODAY, "AVX2")
@@ -41,7 +42,9 @@ def test_axis_values_stand_in_the_id_in_the_order_of_the_axes() -> None:
         axes={"shapes": ["static", "dynamic"], "partition": ["default", "min_cut"]},
     )
     assert list(rows.at("smoke")) == [
-        Cell("f", "float64", (("shapes", "static"), ("partition", "min_cut")), "smoke", ())
+        Cell(
+            "f", "float64", Axes.varying({"shapes": "static", "partition": "min_cut"}), "smoke", ()
+        )
     ]
     assert [cell.id for cell in rows.at("smoke")] == ["f-float64-static-min_cut"]
 
@@ -54,25 +57,29 @@ def test_the_plain_form_of_a_cell_is_left_out_of_words_and_ids() -> None:
     plain, jitted = rows.at("full")
     assert (plain.id, plain.axes, plain.known) == (
         "f-float64-static",
-        (("shapes", "static"), ("run", "plain")),
+        Axes.varying({"shapes": "static", "run": "plain"}),
         ("b",),
     )
     assert (jitted.id, jitted.axes, jitted.known) == (
         "f-float64-static-jitted",
-        (("shapes", "static"), ("run", "jitted")),
+        Axes.varying({"shapes": "static", "run": "jitted"}),
         ("a",),
     )
 
 
 def test_a_known_entry_applies_where_every_word_of_its_narrowing_holds() -> None:
     rows = table(
-        op("f", full="float32:x float64:x float64:y", known="a b@float64 c@y b@float32:x"),
-        axes={"q": ["x", "y"]},
+        op(
+            "f",
+            full="float32:sum float64:sum float64:mean",
+            known="a b@float64 c@mean b@float32:sum",
+        ),
+        axes={"loss_reduction": ["sum", "mean"]},
     )
     assert {cell.id: cell.known for cell in rows.at("full")} == {
-        "f-float32-x": ("a", "b"),
-        "f-float64-x": ("a", "b"),
-        "f-float64-y": ("a", "b", "c"),
+        "f-float32-sum": ("a", "b"),
+        "f-float64-sum": ("a", "b"),
+        "f-float64-mean": ("a", "b", "c"),
     }
 
 
@@ -86,21 +93,35 @@ def test_a_known_entry_applies_where_every_word_of_its_narrowing_holds() -> None
         (lambda: op("f", smoke="float64", known="a@"), "entry@dtype"),
         (lambda: table(), "no ops"),
         (lambda: table(op("f", smoke="float64"), op("f", smoke="float32")), "stands on two lines"),
-        (lambda: table(op("f", smoke="float64:x")), "takes dtype alone"),
-        (lambda: table(op("f", smoke="float64"), axes={"q": ["x"]}), "takes dtype:q"),
+        (lambda: table(op("f", smoke="float64:static")), "takes dtype alone"),
+        (lambda: table(op("f", smoke="float64"), axes={"q": ["x"]}), "no axis 'q'; known: form, "),
         (
-            lambda: table(op("f", smoke="float64:z"), axes={"q": ["x", "y"]}),
-            "not a value of axis 'q' (x, y)",
+            lambda: table(op("f", smoke="float64"), axes={"shapes": ["dynmic"]}),
+            "no word 'dynmic' of axis shapes; known: static, dynamic",
         ),
         (
-            lambda: table(op("f", smoke="float64"), axes={"q": ["x"], "p": ["x"]}),
+            lambda: table(op("f", smoke="float64"), axes={"shapes": ["static"]}),
+            "takes dtype:shapes",
+        ),
+        (
+            lambda: table(op("f", smoke="float64:z"), axes={"by": ["aot", "jit"]}),
+            "not a value of axis 'by' (aot, jit)",
+        ),
+        (
+            lambda: table(
+                op("f", smoke="float64"),
+                axes={"layout": ["contiguous"], "cotangents": ["contiguous"]},
+            ),
             "unique within a check",
         ),
         (lambda: table(op("f", smoke="float64", known="a@float32")), "matches no word"),
         (lambda: cases(op("f", smoke="float64"))(lambda: None), "exactly one argument, case"),
         (lambda: family("f", known={"a": "xfail"}), "not made by known"),  # type: ignore[dict-item]
         (lambda: family("f", ops={"g": 1}), "not a mapping"),  # type: ignore[dict-item]
-        (lambda: family("f").entries(Cell("g", "float64", (), "smoke", ("a",))), "has no entry a"),
+        (
+            lambda: family("f").entries(Cell("g", "float64", USUAL, "smoke", ("a",))),
+            "has no entry a",
+        ),
         (lambda: known("xfial", reason="r"), "one of xfail, skip, vanishes, tolerance"),
         (lambda: known("skip", reason="  "), "a reason is needed"),
         (lambda: known("xfail", reason="r"), "names the exception"),

@@ -8,6 +8,7 @@ from gen.checks import known
 from gen.checks.case import Case, SampleFailure
 from gen.checks.entries import Known
 from gen.checks.tables import Cell, Family
+from gen.language.axes import USUAL
 from gen.outcomes import Lacking, Mismatch, Vacuous
 from gen.run.verdict import Verdict, attempt, settle
 from gen.targets import load
@@ -99,7 +100,7 @@ def test_zeros_compared_with_zeros_are_a_failure_of_their_own_name() -> None:
 
 def run(body: object, **entries: Known) -> Verdict:
     case = Case(
-        Cell("f", "float64", (), "smoke", ()),
+        Cell("f", "float64", USUAL, "smoke", ()),
         "check",
         Family("demo"),
         load("torch"),
@@ -141,7 +142,7 @@ def test_an_error_outside_of_any_sample_can_be_expected_too() -> None:
 
 
 def test_a_real_comparison_passes_through() -> None:
-    cell = Cell("torch.sin", "float64", (), "smoke", ())
+    cell = Cell("torch.sin", "float64", USUAL, "smoke", ())
     case = Case(cell, "vjp", Family("unary"), load("torch"))
     assert (
         attempt(lambda case: case.assert_same("vjp", against="upstream"), case, {}, TODAY).outcome

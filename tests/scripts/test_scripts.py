@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
+from gen.language.axes import USUAL
 from gen.scripts.failures import first, of_failure
 from gen.scripts.python_values import NoScript, tensor, value
 from gen.scripts.standalone import Script
@@ -62,7 +63,7 @@ def script_of(
     only: int | None = 0,
 ) -> Script:
     case = Case(
-        Cell(op, dtype, (), "full", ()),
+        Cell(op, dtype, USUAL, "full", ()),
         "check",
         Family("tests", OWN),
         target or TorchTarget(),
@@ -93,7 +94,7 @@ def sloped(x: torch.Tensor) -> torch.Tensor:
 def test_the_backward_of_a_function_of_ones_own_is_shown_by_a_call_of_it() -> None:
     op = {"own.sloped": {"call": f"{__name__}:sloped", "samples": [{"args": [{"shape": [2]}]}]}}
     case = Case(
-        Cell("own.sloped", "float64", (), "full", ()),
+        Cell("own.sloped", "float64", USUAL, "full", ()),
         "check",
         Family("tests", op),
         TorchTarget(),
@@ -183,7 +184,7 @@ def test_an_op_that_raises_itself_is_shown_with_its_error_and_what_was_due(
     family = Family(
         "tests", {"own.refusing": {"call": f"{__name__}:refusing", "samples": SAMPLES, **row}}
     )
-    case = Case(Cell("own.refusing", "float64", (), "full", ()), "check", family, TorchTarget())
+    case = Case(Cell("own.refusing", "float64", USUAL, "full", ()), "check", family, TorchTarget())
     with pytest.raises(Exception, match="too long"):
         case.assert_same(pipeline, against=against)
     program = of_failure(case, 1)
@@ -224,7 +225,10 @@ def test_a_stage_without_text_is_named() -> None:
 
 def test_a_failure_that_no_program_shows_has_none() -> None:
     case = Case(
-        Cell("torch.sin", "float64", (), "full", ()), "check", Family("tests", OWN), TorchTarget()
+        Cell("torch.sin", "float64", USUAL, "full", ()),
+        "check",
+        Family("tests", OWN),
+        TorchTarget(),
     )
     case.assert_same("vjp", against="loop")
     assert of_failure(case, 0) is None

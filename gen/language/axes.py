@@ -1,0 +1,206 @@
+"""The axes of a cell: what varies in a check beside the op and the dtype.
+
+A check with ``over: {shapes: [static, dynamic], partition: [default, min_cut]}`` has cells such as
+``torch.sin-float64-dynamic-min_cut``: the words of the axes stand in an id in the order of `over`.
+A generated module writes the same cell as ``float64:dynamic:min_cut``.
+
+The axis `run` comes last, and its word ``plain`` is left out: ``torch.sin-float64`` is the cell of
+``run: plain``, ``torch.sin-float64-jitted`` its other form.
+
+A new axis is a field of :class:`Axes`. A new word stands in the type of its axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
+
+RUN = "run"
+PLAIN = "plain"
+
+Form = Literal[
+    "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "inplace",
+    "view_inplace", "argument_inplace", "data_write", "reloaded", "autocast", "autocast_half",
+]  # fmt: skip
+Layout = Literal[
+    "contiguous", "transposed", "channels_last", "noncontiguous", "expanded", "conjugated",
+    "negated",
+]  # fmt: skip
+Degenerate = Literal[
+    "tails", "huge", "tiny", "subnormal", "mixed", "edges", "verge", "offset", "dominant",
+    "largest", "impossible", "ties", "zero_factor", "one_nan", "one_inf", "masked_row",
+    "equal_singular_values", "unit_triangular", "far_from_identity", "smaller_index",
+    "repeated_index", "empty_index",
+]  # fmt: skip
+Numbers = Literal[
+    "ordinary", "extreme", "ill_formed", "out_of_range", "no_index", "special", Degenerate
+]
+Answer = Literal["norms", "clipped_sum", "dot", "gram", "project"]
+Cotangents = Literal["contiguous", "transposed", "noncontiguous", "expanded"]
+Batch = Literal["ordinary", "out_dims", "negative", "empty", "mistaken"]
+Mode = Literal["dispatch_mode", "function_mode", "inference_mode"]
+Reach = Literal["value", "outside", "view", "parameter"]
+OptimizerName = Literal[
+    "sgd", "momentum", "nesterov", "momentum_foreach", "adam", "adam_foreach", "adam_fused",
+    "adamw", "amsgrad", "adamax", "nadam", "radam", "adagrad", "adadelta", "rmsprop", "rprop",
+    "asgd",
+]  # fmt: skip
+StepKind = Literal[
+    "plain", "clipped", "accumulated", "carried", "zeroed", "scheduled", "assigned", "scaled",
+    "groups", "grown", "two_optimizers", "loaded", "frozen", "thawed", "hooked", "penalized",
+    "closure", "stateful", "totalled", "drawn", "resized", "by_hand", "donated",
+]  # fmt: skip
+Trains = Literal["eagerly", "jitted", "jitted_in_session"]
+Moment = Literal[
+    "between", "between_often", "between_kinds", "in_thread", "by_other_program", "inside_before",
+    "inside_after", "helper_before", "helper_after", "once", "on_flag", "twice", "in_finally",
+    "in_context", "in_layer_hook", "in_backward", "in_tensor_hook", "in_finalizer",
+    "inside_and_between",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The word of a cell on each axis. An axis that the check neither varies nor fixes has its
+    default here; None if no word is like its absence.
+
+    `docs/matrix.md` says what each word does.
+    """
+
+    form: Form = "functional"
+    """How the op is called, and where its result goes."""
+    layout: Layout = "contiguous"
+    """How the inputs lie in memory."""
+    values: Numbers = "ordinary"
+    """Which numbers the inputs have."""
+    shapes: Literal["static", "dynamic"] = "static"
+    partition: Literal["default", "min_cut", "budget"] = "default"
+    by: Literal["aot", "jit"] = "aot"
+    """What compiles the parts of an op."""
+    cuts: Literal["searched", "loaded"] = "searched"
+    """Where the partitions of the parts come from."""
+    loss_reduction: Literal["sum", "mean"] = "sum"
+    input_grad: Literal["with_input_grad", "without_input_grad"] = "without_input_grad"
+    of: Answer | None = None
+    """What is asked of per-sample gradients instead of the gradients themselves."""
+    cotangents: Cotangents = "contiguous"
+    """The layout of what the backward pass gives to the op."""
+    run_on: Literal["batch", "sample"] = "batch"
+    """What the target calls the op on, for an answer."""
+    reentrant: Literal["reentrant", "not_reentrant"] = "not_reentrant"
+    """The kind of a checkpoint."""
+    batch: Batch = "ordinary"
+    under: Mode | None = None
+    """The mode of torch around the program."""
+    reach: Reach | None = None
+    """What a program that reads or writes memory reaches for."""
+    refusal: Literal["named"] | None = None
+    """Whether an error with a line of the program is right, too."""
+    optimizer: OptimizerName = "sgd"
+    step: StepKind = "plain"
+    trains: Trains = "eagerly"
+    """Who runs the steps of training."""
+    moment: Moment | None = None
+    """When a program's state in Python changes."""
+    run: Literal["plain", "jitted"] = "plain"
+    varied: tuple[str, ...] = ()
+    """The axes that the check varies, in the order of the words of its ids."""
+
+    @classmethod
+    def varying(cls, words: Mapping[str, str]) -> Axes:
+        """Return the axes of a cell whose check varies those of `words`, in their order.
+
+        Raises ValueError for an axis or a word that there is not.
+        """
+        return _varying(tuple(words), tuple(words.values()))
+
+    def fixed(self, *, form: str, layout: str, values: str) -> Axes:
+        """Return the axes of a cell whose check fixes these words. What varies stays.
+
+        Raises ValueError for a word that there is not.
+        """
+        given = {"form": form, "layout": layout, "values": values}
+        return replace(self, **_validated({k: given[k] for k in given if k not in self.varied}))
+
+    def by_name(self) -> dict[str, str]:
+        """Return the words of the axes that vary."""
+        return {name: getattr(self, name) for name in self.varied}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the axes that vary, with ``plain``."""
+        return tuple(getattr(self, name) for name in self.varied)
+
+    @property
+    def spoken(self) -> tuple[str, ...]:
+        """The words of the axes that vary, as ids and generated modules have them."""
+        if self.varied[-1:] == (RUN,) and not self.jitted:
+            return self.words[:-1]
+        return self.words
+
+    @property
+    def dynamic(self) -> bool:
+        return self.shapes == "dynamic"
+
+    @property
+    def is_plain_call(self) -> bool:
+        """Whether the op is called as it is, on contiguous inputs with ordinary numbers."""
+        return all(getattr(self, axis) == getattr(USUAL, axis) for axis in FIXED)
+
+    @property
+    def jitted(self) -> bool:
+        return self.run == "jitted"
+
+
+def complete(spoken: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of an id or of a line of a module, one for each axis of `names`.
+
+    A number of words that does not fit stays so, and it is the caller who says what is wrong.
+    """
+    if names[-1:] and names[-1] == RUN and len(spoken) == len(names) - 1:
+        return (*spoken, PLAIN)
+    return tuple(spoken)
+
+
+# The cells of a matrix are hundreds of thousands, and their axes some hundreds.
+@cache
+def _varying(names: tuple[str, ...], words: tuple[str, ...]) -> Axes:
+    return Axes(**_validated(dict(zip(names, words, strict=True))), varied=names)
+
+
+def _validated(words: Mapping[str, str]) -> dict[str, Any]:
+    """Return `words` as the fields of :class:`Axes` take them."""
+    for name, word in words.items():
+        if name not in AXES:
+            raise ValueError(f"no axis {name!r}; known: {', '.join(AXES)}")
+        if word not in AXES[name]:
+            raise ValueError(f"no word {word!r} of axis {name}; known: {', '.join(AXES[name])}")
+    return dict(words)
+
+
+def _words_by_axis() -> dict[str, tuple[str, ...]]:
+    types = get_type_hints(Axes)
+    return {
+        axis.name: _words_of(types[axis.name]) for axis in fields(Axes) if axis.name != "varied"
+    }
+
+
+def _words_of(kind: Any) -> tuple[str, ...]:
+    """Return the words of a Literal, or of one that may be None."""
+    parts = get_args(kind)
+    if NoneType not in parts:
+        return parts
+    (literal,) = (part for part in parts if part is not NoneType)
+    return get_args(literal)
+
+
+USUAL = Axes()
+"""The axes of a check that says nothing of them."""
+FIXED = ("form", "layout", "values")
+"""The axes that a check may fix."""
+AXES = _words_by_axis()
+"""The words of each axis."""
+DEGENERATE: tuple[str, ...] = get_args(Degenerate)
