@@ -8,7 +8,7 @@ torch, or of another target.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -165,30 +165,63 @@ def changes(
     of several runs, and ``whole_before`` whether one of them has all cells."""
     known = by_key(old) if before is None else before
     now = by_key(new)
-    both = known.keys() & now.keys()
-    pairs = ((_kind(known[key], now[key]), known[key], now[key]) for key in sorted(both))
-    added = _sorted(now[key] for key in now.keys() - both)
-    gone = _sorted(known[key] for key in known.keys() - both)
-    reasons = ("" if whole_before else lacks(old, new), lacks(new, old))
-    lacking = [
-        (name, why, cells)
-        for name, why, cells in zip("AB", reasons, (added, gone), strict=True)
-        if why and cells
-    ]
-    new_cells, vanished = ([] if reasons[0] else added, [] if reasons[1] else gone)
-    ops, old_ops = _ops(now.values()), _ops(known.values())
+    both = sorted(known.keys() & now.keys())
+    added = _Unmatched.of(now, known, "" if whole_before else lacks(old, new))
+    gone = _Unmatched.of(known, now, lacks(new, old))
     return Changes(
         headers=(old.header, new.header),
         common=len(both),
-        cells=[Change(kind, was, is_now) for kind, was, is_now in pairs if kind],
-        new_ops=dict(sorted(_ops(cell for cell in new_cells if cell.op not in old_ops).items())),
-        vanished_ops=dict(sorted(_ops(cell for cell in vanished if cell.op not in ops).items())),
-        new_cells=[cell for cell in new_cells if cell.op in old_ops],
-        vanished_cells=[cell for cell in vanished if cell.op in ops],
-        new_failing=list(filter(fails, added)),
-        vanished_failing=list(filter(fails, vanished)),
-        without_result=lacking,
+        cells=list(_changed((known[key], now[key]) for key in both)),
+        new_ops=added.ops(),
+        vanished_ops=gone.ops(),
+        new_cells=added.cells_of_common_ops(),
+        vanished_cells=gone.cells_of_common_ops(),
+        # a cell that fails counts, also where the older run may have had no result of it
+        new_failing=list(filter(fails, added.cells)),
+        vanished_failing=list(filter(fails, gone.comparable)),
+        without_result=[
+            (name, unmatched.why, unmatched.cells)
+            for name, unmatched in (("A", added), ("B", gone))
+            if unmatched.why and unmatched.cells
+        ],
     )
+
+
+@dataclass(frozen=True)
+class _Unmatched:
+    """The cells that one run has and the other one has not. ``why``: the reason why the other run
+    may have no result of them; ``other_ops``: the ops that the other run has."""
+
+    cells: list[CellResult]
+    why: str
+    other_ops: frozenset[str]
+
+    @classmethod
+    def of(
+        cls, run: Mapping[Key, CellResult], other: Mapping[Key, CellResult], why: str
+    ) -> _Unmatched:
+        cells = [cell for key, cell in run.items() if key not in other]
+        cells.sort(key=lambda cell: cell.node)
+        return cls(cells, why, frozenset(cell.op for cell in other.values()))
+
+    @property
+    def comparable(self) -> list[CellResult]:
+        """The cells that are new or vanished: none if the other run is not whole."""
+        return [] if self.why else self.cells
+
+    def ops(self) -> dict[str, int]:
+        """Return the ops that the other run lacks, with the numbers of their cells."""
+        counts = Counter(cell.op for cell in self.comparable if cell.op not in self.other_ops)
+        return dict(sorted(counts.items()))
+
+    def cells_of_common_ops(self) -> list[CellResult]:
+        return [cell for cell in self.comparable if cell.op in self.other_ops]
+
+
+def _changed(pairs: Iterable[tuple[CellResult, CellResult]]) -> Iterator[Change]:
+    for before, now in pairs:
+        if kind := _kind(before, now):
+            yield Change(kind, before, now)
 
 
 def _kind(before: CellResult, now: CellResult) -> str:
@@ -221,11 +254,3 @@ def _values(cell: CellResult, other: CellResult) -> str | None:
 def _refused(cell: CellResult) -> str:
     """Why a cell without an answer has none."""
     return cell.why if cell.outcome in ("lacking", "skipped", "xfailed") else ""
-
-
-def _ops(cells: Iterable[CellResult]) -> Counter[str]:
-    return Counter(cell.op for cell in cells)
-
-
-def _sorted(cells: Iterable[CellResult]) -> list[CellResult]:
-    return sorted(cells, key=lambda cell: cell.node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -51,19 +51,26 @@ class Differences:
 def side_by_side(runs: Sequence[Results]) -> Differences:
     """Two or more runs, cell by cell."""
     tables = [by_key(run) for run in runs]
-    both = sorted(set.intersection(*(set(table) for table in tables)))
+    both = sorted(set(tables[0]).intersection(*tables[1:]))
     rows = [tuple(table[key] for table in tables) for key in both]
-    differing = [row for row in rows if len({cell.outcome for cell in row}) > 1]
-    counts = Counter(tuple(cell.outcome for cell in row) for row in differing)
+    differing = [row for row in rows if len(set(_outcomes(row))) > 1]
     return Differences(
         names=_names(runs),
-        table=counts.most_common(40),
+        table=Counter(map(_outcomes, differing)).most_common(40),
         cells=[tuple(map(_short, row)) for row in differing[:LISTED]],
         differing=len(differing),
         only=tuple(len(table) - len(both) for table in tables),
-        seconds=tuple(sum(table[key].seconds for key in both) for table in tables),
+        seconds=tuple(_seconds(table[key] for key in both) for table in tables),
         common=len(both),
     )
+
+
+def _outcomes(cells: Iterable[CellResult]) -> tuple[str, ...]:
+    return tuple(cell.outcome for cell in cells)
+
+
+def _seconds(cells: Iterable[CellResult]) -> float:
+    return sum(cell.seconds for cell in cells)
 
 
 def _names(runs: Sequence[Results]) -> tuple[str, ...]:
@@ -104,41 +111,46 @@ class History:
 
 def history(runs: Sequence[Results]) -> History:
     """What the last of `runs` changed. There are two or more, oldest first."""
-    notes = [
-        note
-        for run, name in zip(runs, _called(len(runs)), strict=True)
-        for note in _notes(run, name)
-    ]
+    notes: list[str] = []
+    for run, name in zip(runs, _called(len(runs)), strict=True):
+        notes += _notes(run, name)
     runs = [once(run) for run in runs]
-    tables = [by_key(run) for run in runs]
-    last = tables[-1]
-    before: dict[Key, list[CellResult]] = {}
-    for table in tables[:-1]:
-        for key, cell in table.items():
-            before.setdefault(key, []).append(cell)
-    lines = {key: [*before[key], last[key]] for key in last if key in before}
-    usual = {key: median(cell.seconds for cell in line[:-1]) for key, line in lines.items()}
-    slower = [
-        (last[key], seconds)
-        for key, seconds in usual.items()
-        if last[key].seconds > max(_SLOWER * seconds, seconds + _NOTICEABLE)
-    ]
-    flaky = [
-        (line[-1], [cell.outcome for cell in line]) for line in lines.values() if _changes(line) > 1
-    ]
+    *earlier, last = runs
+    before = _results_by_cell(earlier)
+    lines = [[*before[key], cell] for key, cell in by_key(last).items() if key in before]
     return History(
-        title(runs[-1]),
-        [_step(run) for run in runs],
-        changes(
-            runs[-2],
-            runs[-1],
-            {key: line[-1] for key, line in before.items()},
-            whole_before=any(not lacks(run, runs[-1]) for run in runs[:-1]),
+        name=title(last),
+        steps=[_step(run) for run in runs],
+        changes=changes(
+            earlier[-1],
+            last,
+            {key: cells[-1] for key, cells in before.items()},
+            whole_before=any(not lacks(run, last) for run in earlier),
         ),
-        sorted(slower, key=lambda pair: pair[1] - pair[0].seconds)[:LISTED],
-        flaky[:LISTED],
-        notes,
+        slower=_slower(lines)[:LISTED],
+        flaky=[(line[-1], list(_outcomes(line))) for line in lines if _changes(line) > 1][:LISTED],
+        notes=notes,
     )
+
+
+def _results_by_cell(runs: Sequence[Results]) -> dict[Key, list[CellResult]]:
+    """Return the results of each cell in the order of the runs, without the runs that lack it."""
+    found: dict[Key, list[CellResult]] = {}
+    for run in runs:
+        for key, cell in by_key(run).items():
+            found.setdefault(key, []).append(cell)
+    return found
+
+
+def _slower(lines: Sequence[Sequence[CellResult]]) -> list[tuple[CellResult, float]]:
+    """Return the cells that took longer in the last run than they usually do, with the usual
+    seconds, the largest difference first."""
+    found = []
+    for *earlier, last in lines:
+        usual = median(cell.seconds for cell in earlier)
+        if last.seconds > max(_SLOWER * usual, usual + _NOTICEABLE):
+            found.append((last, usual))
+    return sorted(found, key=lambda pair: pair[1] - pair[0].seconds)
 
 
 def _called(count: int) -> list[str]:
@@ -178,7 +190,7 @@ def _step(run: Results) -> Step:
         counts=[(outcome, counts[outcome]) for outcome in OUTCOMES if counts[outcome]],
         failing=sum(counts[outcome] for outcome in FAILURES),
         cells=len(run.cells),
-        seconds=sum(cell.seconds for cell in run.cells),
+        seconds=_seconds(run.cells),
     )
 
 
