@@ -36,14 +36,10 @@ def _sqrt(x: Any) -> Any:
 
 
 def _axis(dim: Dim, x: Array) -> tuple[int, ...]:
-    dims = (
-        range(x.ndim)
-        if dim is None or dim == [] or dim == ()
-        else [dim]
-        if isinstance(dim, int)
-        else dim
-    )
-    return tuple(d % x.ndim for d in dims)
+    if isinstance(dim, int):
+        return (dim % x.ndim,)
+    # no dimensions are all of them
+    return tuple(d % x.ndim for d in dim or range(x.ndim))
 
 
 def _row(x: Array) -> Array:
@@ -121,8 +117,9 @@ def _var(
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     x, axis = _row(x), _axis(dim, _row(x))
-    taken = (1 if unbiased is None or unbiased else 0) if correction is None else correction
-    count = math.prod(x.shape[d] for d in axis) - mpf(taken)
+    if correction is None:
+        correction = 1 if unbiased is None else int(unbiased)
+    count = math.prod(x.shape[d] for d in axis) - mpf(correction)
     if count <= 0:
         raise Undefined("no degree of freedom")
     gaps = x - _mean(x, axis, True)
@@ -153,11 +150,9 @@ def _norm(
 
 
 def _power(size: Array, p: Any) -> Array:
-    return (
-        size * size
-        if p == 2
-        else numpy.frompyfunc(lambda v: mpf(0) if v == 0 else mp.power(v, mpf(p)), 1, 1)(size)
-    )
+    if p == 2:
+        return size * size
+    return numpy.frompyfunc(lambda v: mpf(0) if v == 0 else mp.power(v, mpf(p)), 1, 1)(size)
 
 
 def _p_norm(

@@ -28,17 +28,20 @@ SAME = 1e-30
 
 
 def _ignoring_nan(choose: Callable[..., float]) -> Callable[[float, float], float]:
-    return lambda x, y: y if math.isnan(x) else x if math.isnan(y) else choose(x, y)
+    def chosen(x: float, y: float) -> float:
+        if math.isnan(x):
+            return y
+        return x if math.isnan(y) else choose(x, y)
+
+    return chosen
 
 
 def _quotient(x: float, y: float) -> float:
-    if y == 0:
-        return (
-            math.nan
-            if x == 0 or math.isnan(x)
-            else math.copysign(math.inf, x) * math.copysign(1, y)
-        )
-    return x / y
+    if y != 0:
+        return x / y
+    if x == 0 or math.isnan(x):
+        return math.nan
+    return math.copysign(math.inf, x) * math.copysign(1, y)
 
 
 def _power(x: float, y: float) -> float:

@@ -156,6 +156,13 @@ def _times_log(x: float, y: float, of: Callable[[float], float]) -> float:
     return 0.0 if x == 0 else x * of(y)
 
 
+def _entropy(x: float) -> float:
+    """Return -x·log x, which has no value below 0 and vanishes at 0."""
+    if x != x:
+        return x
+    return -INF if x < 0 or x == INF else -_times_log(x, x, _log)
+
+
 def _log1p(y: float) -> float:
     if y == -1:
         return -INF
@@ -176,7 +183,16 @@ def _sqrt(x: float) -> float:
 
 def _sign(x: float) -> Any:
     """Return the sign. Of NaN the documentation says nothing."""
-    return None if x != x else x if x == 0 else type(x)(math.copysign(1, x))
+    if x != x:
+        return None
+    return x if x == 0 else type(x)(math.copysign(1, x))
+
+
+def _angle(x: float) -> float:
+    """Return the angle of a real number: that of a negative one is π."""
+    if x != x:
+        return x
+    return math.pi if x < 0 else 0.0
 
 
 def _ldexp(x: float, y: float) -> Any:
@@ -193,7 +209,13 @@ def _frexp(x: float) -> tuple[float, int | None]:
 
 def _inside(low: float, high: float, f: Callable[[float], float]) -> Callable[[float], float]:
     """Return `f` in its domain, and NaN outside of it."""
-    return lambda x: (INF if x == INF else f(x)) if low <= x <= high else NAN
+
+    def g(x: float) -> float:
+        if not low <= x <= high:
+            return NAN
+        return INF if x == INF else f(x)
+
+    return g
 
 
 def _sinc(x: float) -> float:
@@ -227,7 +249,13 @@ def _nan_first(choose: Callable[..., Any]) -> Callable[[Any, Any], Any]:
 
 def _nan_last(choose: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     """Return the larger or smaller number, or NaN if both are NaN."""
-    return lambda x, y: y if x != x else x if y != y else choose(x, y)
+
+    def chosen(x: Any, y: Any) -> Any:
+        if x != x:
+            return y
+        return x if y != y else choose(x, y)
+
+    return chosen
 
 
 def _clamp(x: float, min: Any = None, max: Any = None) -> Any:
@@ -286,7 +314,9 @@ def _step(x: float, *, low: float = 0.0, at: float = 0.0, high: float = 1.0) -> 
     """Return the slope of a function with one kink, at 0. At NaN the slope is not compared."""
     if x != x:
         return (None,)
-    return (at if x == 0 else high if x > 0 else low,)
+    if x == 0:
+        return (at,)
+    return (high if x > 0 else low,)
 
 
 def _kinks(
@@ -295,7 +325,13 @@ def _kinks(
     """Return slopes that are `between` outside of `kinks`, which are pairs of a place and the slope
     there."""
     at = dict(kinks)
-    return lambda x: (None if x != x else at[x] if x in at else between(x),)
+
+    def slope(x: float) -> Slopes:
+        if x != x:
+            return (None,)
+        return (at[x] if x in at else between(x),)
+
+    return slope
 
 
 def _choice(larger: bool, tie: Slopes, *, nan_last: bool) -> Callable[[float, float], Slopes]:
@@ -305,10 +341,10 @@ def _choice(larger: bool, tie: Slopes, *, nan_last: bool) -> Callable[[float, fl
     With a NaN, ``fmax`` and ``fmin`` choose the number. Of others the slopes are a convention."""
 
     def slopes(x: float, y: float) -> Slopes:
+        if x != x and y != y:
+            return (None, None)
         if x != x or y != y:
-            return (
-                (float(x == x), float(y == y)) if nan_last and (x == x or y == y) else (None,) * 2
-            )
+            return (float(x == x), float(y == y)) if nan_last else (None, None)
         if x == y:
             return tie
         return (1.0, 0.0) if (x > y) == larger else (0.0, 1.0)
@@ -456,8 +492,20 @@ def _elu(x: float, alpha: float = 1.0) -> float:
     return x if x > 0 else alpha * math.expm1(x)
 
 
+def _elu_slope(x: float, alpha: float = 1.0, scale: float = 1.0) -> Slopes:
+    if x != x:
+        return (None,)
+    return (scale * (1.0 if x > 0 else alpha * math.exp(x)),)
+
+
 def _celu(x: float, alpha: float = 1.0) -> float:
     return x if x > 0 else alpha * math.expm1(x / alpha)
+
+
+def _celu_slope(x: float, alpha: float = 1.0) -> Slopes:
+    if x != x:
+        return (None,)
+    return (1.0 if x > 0 else math.exp(x / alpha),)
 
 
 def _shrink(x: float, lambd: float, pull: float) -> float:
@@ -615,9 +663,7 @@ POINTWISE: dict[str, Pointwise] = {
     "torch.nan_to_num": Pointwise(
         _nan_to_num, lambda x, *a, **k: _only_inside(x), signed=True, exact=True
     ),
-    "torch.angle": Pointwise(
-        lambda x: x if x != x else math.pi if x < 0 else 0.0, lambda x: (None if x != x else 0.0,)
-    ),
+    "torch.angle": Pointwise(_angle, lambda x: (None if x != x else 0.0,)),
     "torch.asin": Pointwise(_inside(-1, 1, math.asin), _arc_slope(1.0), signed=True),
     "torch.acos": Pointwise(_inside(-1, 1, math.acos), _arc_slope(-1.0)),
     "torch.acosh": Pointwise(
@@ -635,7 +681,7 @@ POINTWISE: dict[str, Pointwise] = {
     ),
     "torch.logit": Pointwise(_logit, _logit_slope),
     "torch.special.entr": Pointwise(
-        lambda x: x if x != x else -INF if x < 0 or x == INF else -_times_log(x, x, _log),
+        _entropy,
         lambda x: (None if x < 0 or _some_edge(x) else -_log(x) - 1,),
     ),
     # --- activations
@@ -658,15 +704,10 @@ POINTWISE: dict[str, Pointwise] = {
         lambda x, negative_slope=0.01: x if x > 0 else x * negative_slope,
         lambda x, negative_slope=0.01: _step(x, low=negative_slope, at=negative_slope),
     ),
-    "torch.nn.functional.elu": Pointwise(
-        _elu, lambda x, alpha=1.0: (None if x != x else 1.0 if x > 0 else alpha * math.exp(x),)
-    ),
-    "torch.nn.functional.celu": Pointwise(
-        _celu, lambda x, alpha=1.0: (None if x != x else 1.0 if x > 0 else math.exp(x / alpha),)
-    ),
+    "torch.nn.functional.elu": Pointwise(_elu, _elu_slope),
+    "torch.nn.functional.celu": Pointwise(_celu, _celu_slope),
     "torch.nn.functional.selu": Pointwise(
-        lambda x: SELU[1] * _elu(x, SELU[0]),
-        lambda x: (None if x != x else SELU[1] * (1.0 if x > 0 else SELU[0] * math.exp(x)),),
+        lambda x: SELU[1] * _elu(x, SELU[0]), lambda x: _elu_slope(x, *SELU)
     ),
     "torch.nn.functional.hardshrink": Pointwise(
         lambda x, lambd=0.5: _shrink(x, lambd, 0.0), _shrink_slope, exact=True
