@@ -46,18 +46,15 @@ def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
     """
     count = len(inputs)
     if count <= 2:
-        found = [
-            dims
-            for dims in product((0, -1, None), repeat=count)
-            if any(dim is not None for dim in dims)
-        ]
+        unbatched = (None,) * count
+        found = [dims for dims in product((0, -1, None), repeat=count) if dims != unbatched]
+    elif count == 3:
+        found = _alternating([mask for mask in product((True, False), repeat=3) if any(mask)])
     else:
-        if count == 3:
-            masks = [mask for mask in product((True, False), repeat=3) if any(mask)]
-        else:
-            lone = [tuple(place == k for place in range(count)) for k in range(count)]
-            masks = [(True,) * count, *lone, *(tuple(not flag for flag in mask) for mask in lone)]
-        found = _alternating(masks)
+        every = (True,) * count
+        each_alone = [tuple(place == k for place in range(count)) for k in range(count)]
+        all_but_each = [tuple(place != k for place in range(count)) for k in range(count)]
+        found = _alternating([every, *each_alone, *all_but_each])
     return list(dict.fromkeys(_placed(dims, inputs, turn) for dims in found))
 
 
@@ -74,8 +71,15 @@ def _alternating(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
 
 
 def _placed(dims: InDims, inputs: Sequence[Tensor], turn: int) -> InDims:
-    end = [0 if not x.ndim else 1 if turn % 2 and x.ndim >= 2 else -1 for x in inputs]
-    return tuple(last if dim == -1 else dim for dim, last in zip(dims, end, strict=True))
+    """Return `dims` with a dimension of each input for the end, which -1 stands for."""
+    ends = [_end(x.ndim, turn) for x in inputs]
+    return tuple(end if dim == -1 else dim for dim, end in zip(dims, ends, strict=True))
+
+
+def _end(rank: int, turn: int) -> int:
+    if not rank:
+        return 0
+    return 1 if turn % 2 and rank >= 2 else -1
 
 
 def vary(x: Tensor, entry: int, variation: int = 0) -> Tensor:
@@ -108,9 +112,7 @@ def grow(
     why = ""
     for variation in VARIATIONS:
         inputs = tuple(
-            x
-            if dim is None
-            else torch.stack([vary(x, entry, variation) for entry in range(size)], dim=dim)
+            x if dim is None else _batch(x, dim, size, variation)
             for x, dim in zip(program.inputs, in_dims, strict=True)
         )
         candidate = batched(program, inputs, in_dims)
@@ -127,6 +129,10 @@ def grow(
             f"in_dims {in_dims}: the loop itself fails on a batch ({why.splitlines()[0][:120]})"
         )
     return fallback
+
+
+def _batch(x: Tensor, dim: int, size: int, variation: int) -> Tensor:
+    return torch.stack([vary(x, entry, variation) for entry in range(size)], dim=dim)
 
 
 def _has_nan(x: Tensor) -> bool:

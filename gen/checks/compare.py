@@ -70,7 +70,11 @@ class Rule:
         if self.atol is not None:
             return rtol, self.atol
         magnitude = _magnitude(expected)
-        floor = NOISE if self.numeric else ULPS * torch.finfo(dtype).eps if _inexact(dtype) else 0.0
+        floor = 0.0
+        if self.numeric:
+            floor = NOISE
+        elif _inexact(dtype):
+            floor = ULPS * torch.finfo(dtype).eps
         return rtol, max(rtol * min(1.0, magnitude) + 1e-4 * base * magnitude, floor)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from gen.checks.batched_inputs import VARIATIONS, vary
 from gen.checks.pipelines import Program
-from gen.checks.training_steps import OPTIMIZERS, STEPS, Model, Trainer
+from gen.checks.training_steps import OPTIMIZERS, STEPS, Model, Step, Trainer
 from gen.language.axes import Axes
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Loop
@@ -194,7 +194,9 @@ def _train(
         ran.acquire(blocking=False)
         return step(*args)
 
-    run = target.jit(counted, donate=(0,) if t.donates else ()) if jitted else counted
+    run: Step = counted
+    if jitted:
+        run = target.jit(counted, donate=(0,) if t.donates else ())
     found: list[Named] = []
     state, parameters = t.state, t.parameters
     for k, batch in enumerate(batches):
@@ -205,11 +207,11 @@ def _train(
         if t.donates:
             results, state = results[:1], list(results[1])
             parameters = state
-            found += [
-                (f"memory of donated parameter {i} after step {k}", x.detach().clone())
-                for i, x in enumerate(given)
-                if jitted
-            ]
+            if jitted:
+                found += [
+                    (f"memory of donated parameter {i} after step {k}", x.detach().clone())
+                    for i, x in enumerate(given)
+                ]
         found += [(f"result {i} of step {k}", x.detach().clone()) for i, x in enumerate(results)]
         found += [(f"{name} after step {k}", x) for name, x in _left(t, parameters)]
         t.between(k)

@@ -98,9 +98,11 @@ def shown(path: Sequence[str | int]) -> str:
     """Return the path as text: `families.mine.ops[0]`."""
     text = ""
     for step in path:
-        if isinstance(step, str) and not step.isprintable():
-            step = repr(step)
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        if isinstance(step, int):
+            text += f"[{step}]"
+            continue
+        name = step if step.isprintable() else repr(step)
+        text += f".{name}" if text else name
     return text
 
 

@@ -204,14 +204,11 @@ class _Resolver:
     def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
         known = self._catalog.ops.get(name) if row.call is None else None
         asked = self._asked(name, family_name, family, row, path, known)
-        supported = (
-            frozenset(known.dtypes)
-            if known
-            else asked
-            if asked is not None
-            else frozenset(OWN_DTYPES)
-        )
-        differentiable = frozenset(known.differentiable) if known else supported & DIFFERENTIABLE
+        if known:
+            supported, differentiable = frozenset(known.dtypes), frozenset(known.differentiable)
+        else:
+            supported = frozenset(OWN_DTYPES) if asked is None else asked
+            differentiable = supported & DIFFERENTIABLE
         return Op(
             name=name,
             family=family_name,

@@ -153,8 +153,7 @@ def _choices(x: Tensor, sample: Sample) -> Sequence[float]:
     limits = _limits(x.dtype) if is_exact(sample.op.name) else []
     if not x.is_floating_point():
         return [*_WHOLE, *limits]
-    count = len(sample.inputs)
-    usual = _SINGLE if count == 1 else _PAIRED if count == 2 else _FEW
+    usual = {1: _SINGLE, 2: _PAIRED}.get(len(sample.inputs), _FEW)
     given = [float(n) for n in sample.numbers if type(n) in (int, float) and _is_usual(n)]
     rounded = torch.tensor(given, dtype=x.dtype).tolist()
     return [*usual, *limits, *(n for n in rounded if n not in usual)]
