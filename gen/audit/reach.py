@@ -49,18 +49,19 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
     for key, (check, cell) in cells.items():
         if cell.tier == "full" or check.stages & _GRAPHS or cell.axes.jitted:
             continue
-        width = WIDEST.index(cell.dtype) if cell.dtype in WIDEST else len(WIDEST)
-        kind = (
-            "complex"
-            if cell.dtype.startswith("complex")
-            else "real"
-            if width < len(WIDEST)
-            else "other"
-        )
+        kind, width = _kind_and_width(cell.dtype)
         kinds = found.setdefault((check.file, check.name, cell.op), {})
         kinds[kind] = min(kinds.get(kind, (width, key)), (width, key))
     for kinds in found.values():
         yield from (key for kind, (_, key) in kinds.items() if kind != "other" or len(kinds) == 1)
+
+
+def _kind_and_width(dtype: str) -> tuple[str, int]:
+    """Return complex, real or other, and the place of a dtype among the widest."""
+    width = WIDEST.index(dtype) if dtype in WIDEST else len(WIDEST)
+    if dtype.startswith("complex"):
+        return "complex", width
+    return "real" if dtype in WIDEST else "other", width
 
 
 def content(fingerprint: str, modules: Path) -> str:

@@ -79,6 +79,12 @@ class Run:
         assert cells is not None
         return limit_of(family_of(item.module), cell, cells, self.timeout)
 
+    def _samples(self) -> str | int:
+        """Return which samples of a cell run: all, the usual ones, or the one of a number."""
+        if self.all_samples:
+            return "all"
+        return "usual" if self.sample is None else self.sample
+
     def header(self) -> dict[str, Any]:
         """Return the description of the run, for the results file and the terminal."""
         return {
@@ -87,11 +93,7 @@ class Run:
             "tier": self.tier,
             **environment(self.settings),
             "seed": "of the case's id",
-            "sample": "all"
-            if self.all_samples
-            else "usual"
-            if self.sample is None
-            else self.sample,
+            "sample": self._samples(),
             "shard": "{}/{}".format(*self.shard),
             "narrowed": self.narrowed or "no",
             "date": self.settings.today.isoformat(),
@@ -551,31 +553,31 @@ def _told(
     """Return the report of samples that fail alike. `first`: what the cell came to, of whose first
     error more is known."""
     failure, others = alike[0], [str(other.sample) for other in alike[1:]]
-    sample = (
-        ""
-        if failure.sample is None
-        else f", sample {failure.sample}"
-        + (f" {failure.description}" if failure.description else "")
-    )
-    lines = [_title(item) + sample]
+    title = _title(item)
+    if failure.sample is not None:
+        title += f", sample {failure.sample}"
+        if failure.description:
+            title += f" {failure.description}"
+    lines = [title]
     if verdict.why.startswith("expected "):
         lines.append(verdict.why)
     lines.append(told(failure.error))
     if others:
         lines.append(f"fails alike: sample{'s' * (len(others) > 1)} {', '.join(others)}")
     if first is not None and first.elsewhere:
-        names = ", ".join(first.elsewhere[:_LISTED]) + (
-            ", …" if len(first.elsewhere) > _LISTED else ""
-        )
-        several = len(first.elsewhere) > 1
-        lines.append(
-            f"known elsewhere: {len(first.elsewhere)} "
-            f"entr{'ies match' if several else 'y matches'} this message ({names})"
-        )
+        lines.append(_known_elsewhere(first.elsewhere))
     lines.append(f"reproduce: {_command(item, failure.sample)}")
-    return "\n".join(
-        [*lines, *(["as a program:", first.program] if first is not None and first.program else [])]
-    )
+    if first is not None and first.program:
+        lines += ["as a program:", first.program]
+    return "\n".join(lines)
+
+
+def _known_elsewhere(entries: Sequence[str]) -> str:
+    names = ", ".join(entries[:_LISTED])
+    if len(entries) > _LISTED:
+        names += ", …"
+    match = "entries match" if len(entries) > 1 else "entry matches"
+    return f"known elsewhere: {len(entries)} {match} this message ({names})"
 
 
 def _title(item: pytest.Function) -> str:

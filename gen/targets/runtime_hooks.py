@@ -284,25 +284,28 @@ def _with_other_dims(
 ) -> list[Any] | None:
     """Return the arguments with every dimension argument increased by one, or None if no argument
     changes."""
-    first = (
-        args[0][0]
-        if args and isinstance(args[0], (tuple, list)) and args[0]
-        else args[0]
-        if args
-        else None
-    )
+    first = args[0] if args else None
+    if isinstance(first, (tuple, list)) and first:
+        first = first[0]
     if not isinstance(first, torch.Tensor):
         return None
     rank = first.dim() - bool(batched[0])
+    if rank <= 1:
+        return None
     moved = list(args)
     for place, argument in enumerate(func._schema.arguments[: len(args)]):
-        if argument.name.startswith("dim") and rank > 1:
-            value = args[place]
-            if isinstance(value, int):
-                moved[place] = (value + 1) % rank
-            elif isinstance(value, (tuple, list)) and value:
-                moved[place] = [(d + 1) % rank for d in value]
+        if argument.name.startswith("dim"):
+            moved[place] = _next_dims(args[place], rank)
     return None if all(a is b for a, b in zip(moved, args, strict=True)) else moved
+
+
+def _next_dims(value: Any, rank: int) -> Any:
+    """Return the dimension after `value`, or after each of several, if these are dimensions."""
+    if isinstance(value, int):
+        return (value + 1) % rank
+    if isinstance(value, (tuple, list)) and value:
+        return [(dim + 1) % rank for dim in value]
+    return value
 
 
 def _decomposition(
