@@ -26,7 +26,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "tracebacks": f"{_LINE}; whether an error is the program's own, so that jit runs the call "
         "eagerly: else state is put back, and an eager run without the error warns",
     },
-    "aot/calls/compiled_program.py": {
+    "aot/calls/graph_writes.py": {
         "tracebacks": "which call of its graph has failed, for the note on what it had written"
     },
     "aot/python_state/closed_over.py": {"frames": _LINE},

@@ -147,7 +147,7 @@ class Captures:
         if not self.captured:
             return "the first call"
         last = self.captured[-1]
-        moved = last.program.moved()
+        moved = last.program.guard.moved()
         changed = [
             f"{what} is {described(now)}, was {described(was)}" for what, was, now in moved[:_TOLD]
         ]

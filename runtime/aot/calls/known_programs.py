@@ -98,7 +98,7 @@ class Programs:
         program: CompiledProgram,
         tracked: bool,
     ) -> None:
-        way = program.way(given, kinds, tracked) if program.effects.repeats else None
+        way = program.guard.way(given, kinds, tracked) if program.effects.repeats else None
         if way is not None:
             others = [w for w in self.recent.get(around, ()) if w[0] is not way]
             self.recent[around] = ((way, program), *others[: _WAYS - 1])
@@ -108,7 +108,7 @@ class Programs:
     ) -> tuple[CompiledProgram, Call] | None:
         key = (*around, *kinds)
         for program in self._by_key.get(key, ()):
-            call = program.takes(entered, tracked)
+            call = program.guard.takes(entered, tracked)
             if call is not None:
                 self._by_key.move_to_end(key)
                 return program, call
@@ -150,7 +150,7 @@ class Programs:
             del known[: -max(_KEPT, self.recipe.limit)]
             self._by_key.move_to_end(key)
         # the program may have changed what it has read, when it was captured just now
-        call = program.completed(entered, tracked)
+        call = program.guard.completed(entered, tracked)
         assert call is not None, "a program takes the call that it was made for"
         self._make_room()
         return program, call

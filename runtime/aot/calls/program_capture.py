@@ -48,6 +48,7 @@ from .backward_calls import Backward
 from .compiled_program import CompiledProgram
 from .identities import Apart, Outside, Repeat, refuse_outside
 from .numbers import Pinned, refuse_pinned
+from .program_guard import ProgramGuard
 from .recipe import Beside, Recipe
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 
@@ -147,20 +148,19 @@ class _Capture:
             )
         beside, effects = self._left()
         begin = None if beside.begin is None else beside.begin(joint)
-        carried = beside.carried | self.state.written if self.recipe.single else beside.carried
-        return CompiledProgram(
+        carried = beside.carried
+        if self.recipe.single:
+            carried |= self.state.written
+        guard = ProgramGuard(
             joint,
-            forward,
-            backward,
-            outside.kinds,
-            shared,
-            self._reads(joint, beside),
-            self.unknown,
-            begin,
-            self.state.settle(carried, effects, bool(_branches(joint))),
-            effects,
-            alone,
+            outside=outside.kinds,
+            sharing=shared,
+            reads=self._reads(joint, beside),
+            state=self.state.settle(carried, effects, bool(_branches(joint))),
+            alone=alone,
+            unknown=self.unknown,
         )
+        return CompiledProgram(joint, forward, backward, guard, effects, begin)
 
     def _require_apart(self, closed_over: Sequence[torch.Tensor]) -> Apart:
         """Raise :class:`MetOutside` if the program comes to an argument by itself. Return what asks

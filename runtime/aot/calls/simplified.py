@@ -228,7 +228,7 @@ class OneProgram:
             # a transform, a mode or a dual level sees the calls of the program
             return self.mod(*given)
         self._check(entered, autocast)
-        call = self.program.takes(self._aligned(entered), recording)
+        call = self.program.guard.takes(self._aligned(entered), recording)
         if call is None:
             raise AssertionError(self._not_taken(entered))
         if not autocast:
@@ -287,7 +287,7 @@ class OneProgram:
     def _not_taken(self, call: Call) -> str:
         """Return why the program is not right for ``call``, whose arguments are like their examples
         one by one."""
-        of_program = self.program.sharing
+        of_program = self.program.guard.sharing
         if of_program is not None:
             before, now = (
                 _pairs(groups, len(call.plain)) for groups in (of_program, sharing(call.plain))
@@ -302,7 +302,7 @@ class OneProgram:
                         "argument, so its results depend on that. Compile the module for these "
                         "arguments, or use aot_module, which compiles for each kind of arguments."
                     )
-        moved = [what for what, _, _ in self.program.moved()]
+        moved = [what for what, _, _ in self.program.guard.moved()]
         if moved:
             return (
                 f"at compilation time {', '.join(moved[:4])} was something else. "

@@ -42,7 +42,8 @@ class StatesInTurn:
         if len(programs) < self.limit:
             return
         last = programs[-1]
-        where = list(dict.fromkeys(what for what, _, _ in last.moved())) or [last.effects.what]
+        moved = last.guard.moved()
+        where = list(dict.fromkeys(what for what, _, _ in moved)) or [last.effects.what]
         more = [f"{len(where) - _NAMED} more"] if len(where) > _NAMED else []
         line = line_naming(where[0], code)
         at = begins_at(last.effects.line) if line is None else happened_at(line)

@@ -15,7 +15,8 @@ import runtime
 from runtime.aot import aot_function, nop
 from runtime.aot.calls.arguments import enter, flatten
 from runtime.aot.calls.compiled_function import function_of
-from runtime.aot.calls.compiled_program import CompiledProgram, _told, count
+from runtime.aot.calls.compiled_program import CompiledProgram
+from runtime.aot.calls.graph_writes import count, note_partial_effects
 from runtime.aot.calls.known_programs import Programs
 from runtime.aot.calls.program_capture import capture
 from runtime.aot.capture.boundary import Input, write
@@ -88,14 +89,15 @@ def test_a_program_with_a_backward_or_that_changes_a_mode_does_more() -> None:
 
 def test_a_program_knows_what_it_does_to_its_arguments() -> None:
     found = program_of(lambda x, y: (added(x), y.t_(), y * 1), torch.ones(2), torch.ones(2, 3))
-    assert (
-        [i for i, _ in found.written] == [0]
-        and [i for i, _ in found.reshaped] == [1]
-        and found.begun == []
-    )
-    assert found.computed == [None, None, None] and found.n_forward == 3
+    changes = found.changes
+    assert [i for i, _ in changes.written] == [0]
+    assert [i for i, _ in changes.reshaped] == [1] and changes.begun == []
+    assert found.history is None and found.results.n_forward == 3
     found = program_of(lambda x, y: (hooked(x), begun(y)), leaf(1.0), torch.ones(1))
-    assert [i for i, _ in found.hooked] == [0] and found.begun == [1] and found.replaced == []
+    changes = found.changes
+    assert [i for i, _ in changes.hooked] == [0] and changes.begun == [1]
+    assert changes.replaced == [] and found.history is not None
+    assert found.history.tangents == [(0, 0)]
 
 
 class TestWrites:
@@ -214,7 +216,7 @@ FIRST = steps.__code__.co_firstlineno
 
 def notes(forward: Any, error: BaseException, begun: tuple[str, ...] = ()) -> list[str]:
     leaves = [torch.ones(2), torch.ones(2, 3).double(), torch.ones(1), leaf(1.0)]
-    _told(error, begun, forward, leaves, 2)
+    note_partial_effects(error, begun, forward, leaves, 2)
     return [note.split("had done: ")[1] for note in getattr(error, "__notes__", [])]
 
 
@@ -259,7 +261,7 @@ def test_an_error_of_a_graph_leaves_views_of_what_it_wrote_without_their_old_his
     base: Any = leaf(1.0, 2.0) * 1
     view = base[:1]
     forward: Any = type("Forward", (), {"placed": {0: 0}})()
-    _told(ValueError(), (), forward, [view], 1)
+    note_partial_effects(ValueError(), (), forward, [view], 1)
     written: Any = leaf(1.0, 2.0) * 1
     count({0: 1}, [written[:1]])
     assert base._generation == written._generation == 1
@@ -337,10 +339,9 @@ def test_generated_code_takes_the_place_of_what_runs_the_first_call(
     for _ in range(3):
         f(leaf(1.0)).backward()
         program = found[-1]
-        assert program.backward is not None
-        kinds.append(
-            (isinstance(program.forward, Staged), isinstance(program.backward._run, Staged))
-        )
+        assert program.history is not None
+        backward = program.history.backward
+        kinds.append((isinstance(program.forward, Staged), isinstance(backward._run, Staged)))
     assert kinds[0] == (True, True) and kinds[-1] == (False, False)
 
 

@@ -68,7 +68,7 @@ def test_what_a_program_was_captured_for_is_told_without_what_it_reads() -> None
     f = jit(lambda x: x * rate)
     f(torch.ones(2))
     (captured,) = explain(f).programs
-    assert captured.program.state.nodes and captured.around
+    assert captured.program.guard.state.nodes and captured.around
     told = repr(captured)
     assert (
         "the first call" in told

@@ -1,0 +1,127 @@
+"""What a call of a compiled program does to its arguments, beside what the graph writes itself.
+
+def f(x, y, z):
+    x.add_(1)               # written: the graph gives the new value, and the call copies it
+    y.t_()                  # reshaped
+    z.requires_grad_()      # begun
+    return x * z
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...session.leaf import as_leaf
+from ...session.tensor import Tensor, unwrap
+from ..capture.aliasing import memory_of
+from ..capture.boundary import Boundary, Input, Output, refuse_hooked_view, write
+from ..capture.subclass_parts import flattened
+from .arguments import Call, Target
+from .graph_writes import count
+
+
+class ArgumentChanges:
+    """The changes of one program, by kind. An argument is a number among ``boundary.inputs``.
+
+    ``written``: the arguments whose new values the graph gives, in its order. ``placed``: those of
+    them that the graph writes to itself, see :mod:`..compilers.placing`. ``copied``: the other
+    ones, each with its number among the written ones. ``begun``: those that become leaves.
+    ``replaced``: those that get other memory, with how that is made. ``hooked``: hooks that the
+    program registers.
+    """
+
+    __slots__ = (
+        "begun",
+        "boundary",
+        "copied",
+        "hooked",
+        "placed",
+        "replaced",
+        "reshaped",
+        "written",
+    )
+
+    def __init__(self, boundary: Boundary, placed: Mapping[int, int]) -> None:
+        self.boundary = boundary
+        self.placed = placed
+        self.written = [(i, boundary.inputs[i]) for i in boundary.written]
+        self.copied = [
+            (number, i, x) for number, (i, x) in enumerate(self.written) if i not in placed
+        ]
+        self.begun: list[int] = []
+        self.reshaped: list[tuple[int, Input]] = []
+        self.replaced: list[tuple[int, Input, Output]] = []
+        self.hooked: list[tuple[int, Callable[[Any], Any]]] = []
+        for i, x in enumerate(boundary.inputs):
+            self._note(i, x)
+
+    def _note(self, i: int, x: Input) -> None:
+        """Note what a call does to argument ``i`` besides a write."""
+        if x.replaced is not None:
+            self.replaced.append((i, x, x.replaced))
+        if x.begins:  # it is reshaped before that
+            self.begun.append(i)
+        elif x.reshaped:
+            self.reshaped.append((i, x))
+        self.hooked += [(i, hook) for hook in x.hooks]
+
+    # --- the steps of a call, in their order ------------------------------------------------------
+
+    def begin_leaves(self, call: Call) -> Sequence[Target | None]:
+        """Carry out the program's ``requires_grad_()`` of arguments. Return where the gradients go,
+        with those of these arguments."""
+        if not self.begun:
+            return call.targets
+        leaves, known = call.leaves, iter(call.targets)
+        for i in self.begun:
+            # a leaf that requires grad may not be reshaped
+            self.boundary.inputs[i].reshape(leaves[i])
+            leaves[i] = as_leaf(leaves[i].requires_grad_())
+        return [leaves[i] if i in self.begun else next(known) for i in self.boundary.differentiated]
+
+    def register_hooks(self, leaves: Sequence[Any]) -> None:
+        """Register the hooks of the program on arguments, before a write gives one of these another
+        history."""
+        for i, x in self.written:
+            written = leaves[i]
+            if x.tangent is not None and isinstance(written, Tensor) and written._view is not None:
+                refuse_hooked_view(written, any(i == number for number, _ in self.hooked))
+        for i, hook in self.hooked:
+            leaves[i].register_hook(hook)
+
+    def reshape(self, leaves: Sequence[Any]) -> None:
+        """Change the geometry of arguments. That advances their versions."""
+        for i, record in self.reshaped:
+            record.reshape(leaves[i])
+
+    def keep_old_values(self, saved: list[Any], at_risk: Sequence[int], leaves: Any) -> None:
+        """Copy those of ``saved`` that show arguments which are about to be written to: the
+        backward wants the values from before. ``at_risk``: which ones may."""
+        written = {memory_of(t) for i, _ in self.written for t in flattened(unwrap(leaves[i]))}
+        for i in at_risk:
+            if memory_of(saved[i]) in written:
+                saved[i] = saved[i].clone()
+
+    def write(self, leaves: Sequence[Any], outs: Sequence[Any], recorded: bool) -> None:
+        """Carry out the writes that the graph has not made itself. ``outs``: the results of the
+        graph, new values first. ``recorded``: whether they have a history."""
+        if self.placed:
+            count(self.placed, leaves)
+        if self.copied:  # new values have the new geometry
+            write(
+                [
+                    (x, leaves[i], outs[number], recorded and x.tangent is not None)
+                    for number, i, x in self.copied
+                ]
+            )
+
+    def replace_memory(self, leaves: Sequence[Any], made: Sequence[Any]) -> None:
+        """Give arguments the memory that ``set_`` gives them. ``made``: what the graph has made.
+        Comes after the results, which may be views of what an argument was."""
+        if not self.replaced:
+            return
+        # all of them first: one may be made of another that is about to be replaced
+        sources = [output.of(leaves, made) for _, _, output in self.replaced]
+        for (i, x, _), source in zip(self.replaced, sources, strict=True):
+            x.replace(leaves[i], source)

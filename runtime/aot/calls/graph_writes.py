@@ -1,0 +1,102 @@
+"""What a compiled call has changed when its graph raises, as a note at the error.
+
+ValueError: …
+The compiled call failed while its graph ran, and does not undo what it had done: an argument,
+float32[2], has its new value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, TracebackType
+from typing import Any
+
+from ...session.tensor import Tensor
+from ...tape.inplace import unrecorded
+from ...torch_private.native_autograd import increment_version
+from ..compilers.boxed import Boxed
+
+
+def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
+    """Note of the arguments ``placed`` that the graph has written to them. For each: by how much
+    its version is behind."""
+    for i, behind in placed.items():
+        t = leaves[i]
+        if isinstance(t, Tensor):
+            unrecorded(t)
+        for _ in range(behind):
+            increment_version([t])
+
+
+@dataclass(frozen=True)
+class WriteLog:
+    """The writes of one graph to arguments: by argument, the line of ``code`` that makes it.
+
+    A graph that raises has made the writes above the line of the error, none of those below it, and
+    perhaps a part of the one on it. Without ``code`` each write may have been made.
+    """
+
+    lines: Mapping[int, int]
+    code: CodeType | None
+
+    @staticmethod
+    def of(forward: Boxed) -> WriteLog:
+        """Return the log of a boxed function. Of a foreign compiler's, which says what it writes
+        but not where, all writes are on one line."""
+        lines: Mapping[int, int] | None = getattr(forward, "writes", None)
+        if lines is None:
+            lines = dict.fromkeys(getattr(forward, "placed", ()), 0)
+        return WriteLog(lines, getattr(forward, "__code__", None))
+
+    def made_before(self, error: BaseException) -> Iterator[tuple[int, bool]]:
+        """Return the arguments that are written to when the graph raises ``error``, and whether the
+        write is complete."""
+        raised_at = self._line_of(error)
+        for argument, line in self.lines.items():
+            if raised_at is None:
+                yield argument, False
+            elif line <= raised_at:
+                yield argument, line < raised_at
+
+    def _line_of(self, error: BaseException) -> int | None:
+        for entry in _entries(error.__traceback__):
+            if entry.tb_frame.f_code is self.code:
+                return entry.tb_lineno
+        return None
+
+
+def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def note_partial_effects(
+    error: BaseException,
+    begun: Sequence[str],
+    forward: Boxed,
+    leaves: Sequence[Any],
+    n_arguments: int,
+) -> None:
+    """Add a note to an error of the graph of ``forward``: what the failed call has changed, if
+    anything. ``begun``: what it has done before the graph. ``leaves``: its ``n_arguments``
+    arguments, then the tensors that the program closes over."""
+    lost = list(begun)
+    for argument, complete in WriteLog.of(forward).made_before(error):
+        written = leaves[argument]
+        lost.append(_describe(written, argument < n_arguments, complete))
+        if isinstance(written, Tensor):
+            unrecorded(written)  # so that its views ask for their history again
+    if lost:
+        error.add_note(
+            "The compiled call failed while its graph ran, and does not undo what it had done: "
+            f"{'; '.join(lost)}."
+        )
+
+
+def _describe(written: Any, is_argument: bool, complete: bool) -> str:
+    what = "an argument" if is_argument else "a tensor that the function closes over"
+    dtype = str(written.dtype).removeprefix("torch.")
+    partly = "" if complete else " (perhaps in part)"
+    return f"{what}, {dtype}{list(written.shape)}, has its new value{partly}"
