@@ -25,6 +25,7 @@ from .calls.program_capture import capture
 from .calls.recipe import Recipe
 from .capture.subclass_parts import names_of_parts
 from .compilers.boxed import nop
+from .compilers.graph_names import Compilers
 from .partition.drawing import drawn
 from .partition.halves import Parts
 from .partition.memory import Memory, in_units
@@ -211,8 +212,8 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         raise ValueError(
             "an argument is a value of a transform. Explain the function outside of it"
         )
-    idle = dict.fromkeys(("forward_compiler", "backward_compiler", "inference_compiler"), _idle)
-    seeing = dataclasses.replace(recipe, partition=seen, **idle)
+    idle = Compilers(forward=_idle, backward=_idle, inference=_idle)
+    seeing = dataclasses.replace(recipe, partition=seen, compilers=idle)
     program = capture(seeing, spec, call, tracked)
     if not found:
         raise ValueError(

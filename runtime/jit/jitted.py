@@ -18,7 +18,6 @@ import torch
 from ..aot.calls.compiled_function import function_of
 from ..aot.calls.recipe import Recipe
 from ..aot.compilers.graph_names import named_compilers
-from ..aot.partition.partitions import default_partition
 from ..aot.python_state.closed_over import modules_of
 from ..trace.error_lines import naming_line
 from .check import checking
@@ -154,15 +153,11 @@ def _captures(
     outside = OutsideCalls(f)
     steps = Steps(outside.program, bool(options.donate), one_by_one)
     recipe = Recipe(
-        steps.program,
-        function_of,
-        *named_compilers(options.compiler, options.compiler, options.compiler),
-        default_partition,
-        None,
-        0,
-        bool(options.dynamic),
-        modules_of(f),
-        True,
+        fn=steps.program,
+        again=function_of,
+        compilers=named_compilers(options.compiler, options.compiler, options.compiler),
+        modules=modules_of(f),
+        dynamic=bool(options.dynamic),
         reads="number",
         beside=steps.beside,
         starting=outside.starting(steps.starting),

@@ -87,16 +87,16 @@ def aot_function(
         fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
     )
     recipe = Recipe(
-        fn,
-        function_of,
-        *compilers,
-        partition_fn,
-        decompositions,
-        num_params_buffers,
-        dynamic,
-        modules_of(fn),
-        keep_primals,
-        cache,
+        fn=fn,
+        again=function_of,
+        compilers=compilers,
+        modules=modules_of(fn),
+        partition=partition_fn,
+        decompositions=decompositions,
+        num_params_buffers=num_params_buffers,
+        dynamic=dynamic,
+        keep_primals=keep_primals,
+        cache=cache,
         ignore=tuple(ignore),
     )
     compiled = wraps(fn)(function_of(recipe))

@@ -286,11 +286,11 @@ class _Capture:
         # without gradients, each of which is None; its code is not made yet
         output.args = (list(results)[: joint.n_forward],)
         joint.traced.meta[DESTINATIONS] = destinations(joint)
-        compiled = self.recipe.inference_compiler(joint.traced, examples(joint.traced))
+        compiled = self.recipe.compilers.inference(joint.traced, examples(joint.traced))
         return as_boxed(compiled), None
 
     def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:
-        recipe = self.recipe
+        recipe, compilers = self.recipe, self.recipe.compilers
         graph = joint.module.graph  # whose code is not made yet
         without_round_trips(graph, ends_of_used(joint.applications, graph))
         options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
@@ -310,12 +310,12 @@ class _Capture:
             joint,
             forward,
             backward,
-            recipe.backward_compiler,
+            compilers.backward,
             recipe.differentiated,
             recipe.keep_primals,
         )
-        run = as_boxed(recipe.forward_compiler(forward, examples(forward)))
-        if joint.abstraction is not None and inspect.unwrap(recipe.backward_compiler) is not nop:
+        run = as_boxed(compilers.forward(forward, examples(forward)))
+        if joint.abstraction is not None and inspect.unwrap(compilers.backward) is not nop:
             made.compiled()  # now: what a compiler asks about sizes becomes a guard of the program
         return run, made
 

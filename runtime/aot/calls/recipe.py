@@ -12,8 +12,8 @@ from torch import fx
 from ...torch_private.dispatcher import OpOverload
 from ..cache.cuts import Cache
 from ..capture.joint import Joint
-from ..compilers.boxed import Compiler
-from ..partition.partitions import Partition
+from ..compilers.graph_names import Compilers
+from ..partition.partitions import Partition, default_partition
 from ..python_state.program_code import Code
 from ..python_state.program_state import ProgramState
 from ..python_state.reads import Read
@@ -60,7 +60,7 @@ class _None:
     def captures(self, args: Any, kwargs: Any) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How the programs of one compiled function are made; most fields are the arguments
     of :func:`aot_function`.
@@ -78,27 +78,33 @@ class Recipe:
     may come to any. ``outside``: arguments of calls to which programs have come by themselves."""
 
     fn: Callable[..., object]
-    again: Callable[[Recipe], Callable[..., Any]]
-    forward_compiler: Compiler
-    backward_compiler: Compiler
-    inference_compiler: Compiler
-    partition: Partition
-    decompositions: Mapping[OpOverload, Callable[..., object]] | None
-    num_params_buffers: int
-    dynamic: bool
     modules: Sequence[torch.nn.Module]
-    keep_primals: bool
+    again: Callable[[Recipe], Callable[..., Any]]
+
+    # the graph, and how it is cut and compiled
+    compilers: Compilers
+    partition: Partition = default_partition
+    decompositions: Mapping[OpOverload, Callable[..., object]] | None = None
+    num_params_buffers: int = 0
+    dynamic: bool = False
+    keep_primals: bool = True
     cache: Cache | None = None
     reads: str = "refuse"
+
+    # which programs there are
+    single: bool = False
+    limit: int = states_in_turn.LIMIT
+
+    # Python's state
+    ignore: tuple[object, ...] = ()
+    declared: tuple[object, ...] | None = None
     beside: Callable[[], Beside] = Beside
     starting: Callable[[ProgramState], None] | None = None
     before: Leading = field(default_factory=_None)
+
+    # what one capture leaves for the next one
     entered: dict[int, Code] = field(default_factory=dict)
-    ignore: tuple[object, ...] = ()
-    single: bool = False
-    limit: int = states_in_turn.LIMIT
     lost: list[str] = field(default_factory=list)
-    declared: tuple[object, ...] | None = None
     outside: OutsideArguments = field(default_factory=OutsideArguments)
 
     @property

@@ -136,16 +136,14 @@ def aot_module_simplified(
         fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
     )
     recipe = Recipe(
-        _tuple_of(of_state(mod, list(state))),
-        function_of,
-        *compilers,
-        partition_fn,
-        decompositions,
-        len(state),
-        False,
-        modules_of(mod),
-        True,
-        cache,
+        fn=_tuple_of(of_state(mod, list(state))),
+        again=function_of,
+        compilers=compilers,
+        modules=modules_of(mod),
+        partition=partition_fn,
+        decompositions=decompositions,
+        num_params_buffers=len(state),
+        cache=cache,
         single=True,
     )
     run = OneProgram(recipe, list(state), list(state.values()), args, mod)

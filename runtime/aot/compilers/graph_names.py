@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -50,9 +51,17 @@ def next_number() -> int:
     return next(_programs)
 
 
-def named_compilers(
-    forward: Compiler, backward: Compiler, inference: Compiler
-) -> tuple[Compiler, Compiler, Compiler]:
+@dataclass(frozen=True)
+class Compilers:
+    """The compilers of the graphs of one program: of its forward and its backward where gradients
+    are wanted, and ``inference`` of the only graph where none are."""
+
+    forward: Compiler
+    backward: Compiler
+    inference: Compiler
+
+
+def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) -> Compilers:
     """Return the compilers of one program. While one runs, the functions above say which graph it
     compiles."""
     number = next_number()
@@ -71,4 +80,8 @@ def named_compilers(
 
         return compile
 
-    return named(forward, "forward"), named(backward, "backward"), named(inference, "inference")
+    return Compilers(
+        forward=named(forward, "forward"),
+        backward=named(backward, "backward"),
+        inference=named(inference, "inference"),
+    )

@@ -83,9 +83,9 @@ def test_a_compiler_gets_a_graph_with_code_and_the_replay_one_without(
     graph = torch.fx.symbolic_trace(lambda x: [x.sin()]).graph
     late = LateGraphModule({}, graph)
     late.meta["kept"] = 1
-    named_compilers(keep, nop, nop)[0](late, [])
+    named_compilers(keep, nop, nop).forward(late, [])
     monkeypatch.setattr(graph_names, "nop", keep)
-    named_compilers(keep, nop, nop)[0](late, [])
+    named_compilers(keep, nop, nop).forward(late, [])
     assert [type(m).__mro__[1] for m in given] == [GraphModule, LateGraphModule] and given[
         1
     ] is late
