@@ -218,16 +218,17 @@ def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
     names = []
     for path in paths:
         parts: list[Any] = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
-        _, first, *rest = parts
-        head = (
-            first
-            if isinstance(first, str)
-            else known[first]
-            if first < len(known)
-            else f"args_{first}"
-        )
-        names.append("_".join([head, *map(str, rest)]))
+        _, first, *rest = parts  # the first part tells args from kwargs
+        names.append("_".join([_name_of_argument(first, known), *map(str, rest)]))
     return names
+
+
+def _name_of_argument(key: str | int, known: Sequence[str]) -> str:
+    """Return the name of a keyword or a positional argument. ``known``: of the parameters. Further
+    positional arguments are items of ``*args``."""
+    if isinstance(key, str):
+        return key
+    return known[key] if key < len(known) else f"args_{key}"
 
 
 def _refuse_writes_in_place(graph: fx.Graph) -> None:

@@ -127,15 +127,23 @@ class StateValues:
                 continue
             if _is_number(now):
                 of_group = id(node.owner) in groups
-                if (of_group or not asks_types) and self._is_often(place, of_group):
+                # A program that asks for types sees another one of an argument. Numbers of
+                # optimizers are arguments all the same.
+                is_argument = (of_group or not asks_types) and self._is_often(place, of_group)
+                if is_argument:
                     self._numbers.add(place.key)
-                    found.append(place)
-            elif _is_data(was) and _is_data(now):
-                if self._is_often(place, False):
-                    found.append(place)
-            elif place.key in self._made and type(now) in _CONTAINERS:
+            else:
+                is_argument = self._is_data_argument(place, was, now)
+            if is_argument:
                 found.append(place)
         return found
+
+    def _is_data_argument(self, place: Place, was: Any, now: Any) -> bool:
+        """Return whether what is at ``place``, no number, is to be an argument: a tensor that has
+        often been another one, or a container that the program has made."""
+        if _is_data(was) and _is_data(now):
+            return self._is_often(place, False)
+        return place.key in self._made and type(now) in _CONTAINERS
 
     def _is_often(self, place: Place, of_group: bool) -> bool:
         assert self._last is not None

@@ -183,13 +183,9 @@ class Group:
 
     def first(self, i: int) -> int:
         """Return the first member that is the same tensor as member ``i``."""
-        return (
-            self.members[0]
-            if self.identical
-            else self.firsts[self.members.index(i)]
-            if self.firsts
-            else i
-        )
+        if self.identical:
+            return self.members[0]
+        return self.firsts[self.members.index(i)] if self.firsts else i
 
     def alone(self, i: int, histories: Sequence[int]) -> bool:
         """Return whether no other tensor among the members is a view of the tensor that member

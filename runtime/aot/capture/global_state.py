@@ -73,19 +73,20 @@ def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
     The default device is a mode over torch's functions, and so is looked up only
     where there are some.
     """
+    # asked by each call, so without names for the items
     return (
         None if recording else _inference(),
         _dtype(),
         is_deterministic(),
         str(torch.get_default_device()) if number_of_function_modes() else None,
-        tuple(
-            [
-                torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None
-                for d in _devices
-            ]
-        )
-        if autocast
-        else None,
+        _autocast_dtypes() if autocast else None,
+    )
+
+
+def _autocast_dtypes() -> tuple[torch.dtype | None, ...]:
+    """Return for each kind of device to which dtype autocast casts there; None where it is off."""
+    return tuple(
+        [torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _devices]
     )
 
 

@@ -164,14 +164,15 @@ class LeafGradients:
             kept.value = self.given[kept.leaf]
         elif kept.leaf is not None:
             self.asked.append(kept.leaf)
-            grad = (
-                None
-                if isinstance(kept.leaf, int)
-                else kept.leaf._grad
-                if isinstance(kept.leaf, Tensor)
-                else self.plain_gradient(kept.leaf)
-            )
+            grad = self._gradient_of_leaf(kept.leaf)
             kept.value = None if grad is None else self.inside(grad)
+
+    def _gradient_of_leaf(self, leaf: Any) -> Any:
+        """Return the gradient that ``leaf`` has now. An argument, which is a number here, has none
+        before a call says so."""
+        if isinstance(leaf, int):
+            return None
+        return leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
 
     def assign(self, t: Any, g: Any) -> None:
         """``t.grad = g``."""

@@ -402,10 +402,13 @@ class Primals:
     def _changes_of_geometry(self, i: int) -> Chain:
         """Return the view ops that the program has applied to primal ``i`` in place."""
         found = self.functional_value(self.values[i])
+        if found is None:
+            return ()
         group = self._group(i)
-        # how many ops take a member from its base
-        from_base = 0 if group is None else 1 if group.differentiated else 2
-        return () if found is None else found._chain[from_base:]
+        if group is None:
+            return found._chain
+        # after the ops that take the argument from its base
+        return found._chain[1:] if group.differentiated else found._chain[2:]
 
     def is_joined(self, i: int) -> bool:
         """Return whether argument ``i`` shares memory with another one."""

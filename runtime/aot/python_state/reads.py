@@ -109,10 +109,14 @@ def facts(t: torch.Tensor) -> Facts:
             "The first call of the module makes it, in place. "
             "Call the module once before the program is captured."
         )
-    sizes = (
-        () if t.is_nested else (tuple(t.shape), t.stride() if t.layout is torch.strided else None)
-    )
-    return Facts(t.requires_grad, t.is_leaf, t.dtype, t.device, t.layout, sizes)
+    return Facts(t.requires_grad, t.is_leaf, t.dtype, t.device, t.layout, _sizes(t))
+
+
+def _sizes(t: torch.Tensor) -> tuple[Any, ...]:
+    """Return the shape and the strides of ``t``; nothing of a nested one, which has neither."""
+    if t.is_nested:
+        return ()
+    return tuple(t.shape), t.stride() if t.layout is torch.strided else None
 
 
 OF_MEMORY: dict[str, Callable[[Any], Any]] = {
