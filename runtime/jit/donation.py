@@ -48,32 +48,14 @@ def donating(
             **dict(zip(names, args, strict=False)),
             **kwargs,
         }
-        tensors = [
-            t
-            for x in wanted
-            if x in known
-            for t in opened.flatten(known[x])[0]
-            if isinstance(t, torch.Tensor)
-        ]
+        given = [known[x] for x in wanted if x in known]
+        leaves = [x for argument in given for x in opened.flatten(argument)[0]]
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         if any(isinstance(t, Value) and t._level.number for t in tensors):
             # in a transform, or in another program, which keeps what it needs
             return run(*args, **kwargs)
         for t in tensors:
-            if getattr(t, _TAKEN, False) and not t.numel():
-                raise ValueError(
-                    "a donated argument has been donated before, and is empty. "
-                    "Donate what the last call has returned."
-                )
-            if (
-                type(t) is not torch.Tensor
-                or t.requires_grad
-                or t._is_view()
-                or t.layout is not torch.strided
-            ):
-                raise ValueError(
-                    f"a donated argument has a {_kind(t)}. "
-                    "Donate plain tensors without history that own their memory."
-                )
+            _refuse_unfit(t)
         before, _DONATED.tensors = _DONATED.tensors, tensors
         try:
             return run(*args, **kwargs)
@@ -83,9 +65,27 @@ def donating(
     return call
 
 
+def _refuse_unfit(t: torch.Tensor) -> None:
+    """Raise ``ValueError`` if the memory of ``t`` was taken before, or is not its own to give."""
+    if getattr(t, _TAKEN, False) and not t.numel():
+        raise ValueError(
+            "a donated argument has been donated before, and is empty. "
+            "Donate what the last call has returned."
+        )
+    is_plain = type(t) is torch.Tensor and t.layout is torch.strided
+    if not is_plain or t.requires_grad or t._is_view():
+        raise ValueError(
+            f"a donated argument has a {_kind(t)}. "
+            "Donate plain tensors without history that own their memory."
+        )
+
+
 def _kind(t: torch.Tensor) -> str:
-    if type(t) is not torch.Tensor or t.layout is not torch.strided:
-        return type(t).__name__ if type(t) is not torch.Tensor else f"tensor of layout {t.layout}"
+    """Return what ``t`` is that cannot be donated, for an error."""
+    if type(t) is not torch.Tensor:
+        return type(t).__name__
+    if t.layout is not torch.strided:
+        return f"tensor of layout {t.layout}"
     return "tensor that requires grad" if t.requires_grad else "view of another tensor"
 
 
@@ -93,23 +93,23 @@ def take(call: Call, joint: Joint) -> None:
     """Take the memory of the tensors that are donated to this call. The caller's have no
     elements from now on."""
     donated = set(map(id, _DONATED.tensors))
-    ours = [(i, t) for i, t in enumerate(call.plain) if id(t) in donated]
-    numbers = {i for i, _ in ours}
+    ours = {i: t for i, t in enumerate(call.plain) if id(t) in donated}
+    numbers = ours.keys()
     if any(id(unwrap(t)) in donated for t in joint.closed_over):
         raise RuntimeError(
             "the program also closes over a tensor that is donated. "
             "Let it use the argument, or donate a clone."
         )
     boundary = joint.boundary
-    if any(boundary.inputs[i].written for i in numbers) or any(
-        o.made is Made.INPUT and o.number in numbers for o in boundary.outputs
-    ):
+    writes = any(boundary.inputs[i].written for i in numbers)
+    returned = {o.number for o in boundary.outputs if o.made is Made.INPUT}
+    if writes or returned & numbers:
         raise RuntimeError(
             "the program writes to an argument that is donated, or returns it or a view of it. "
             "Donate what it only reads."
         )
-    for i, t in ours:
+    for i, t in ours.items():
         call.plain[i] = t.detach()
-    for _, t in ours:  # after the loop before: one tensor may be given twice
+    for t in ours.values():  # after the loop before: one tensor may be given twice
         t.data = t.new_empty(0)
         setattr(t, _TAKEN, True)
