@@ -22,18 +22,17 @@ _rules: dict[Any, Rule] = {}  # by op: where the samples of its results are
 
 def rule_of(op: Op) -> Rule | None:
     """The rule of an op, or None. That of a write is that of its functional form."""
-    found = (
-        op.record.places
-        if op.record is not None and op.record.places is not None
-        else _rules.get(op.func)
-    )
-    if found is None and op.functional is not None:
+    record = op.record
+    if record is not None and record.places is not None:
+        return record.places
+    found = _rules.get(op.func)
+    if found is not None:
+        return found
+    if op.functional is not None:
         return rule_of(op.functional)
-    if found is None and (
-        torch.Tag.pointwise in op.func.tags or (op.record is not None and op.record.elementwise)
-    ):
+    if torch.Tag.pointwise in op.func.tags or (record is not None and record.elementwise):
         return aligned
-    return found
+    return None
 
 
 def _give(names: str, rule: Rule) -> None:
@@ -44,11 +43,7 @@ def _give(names: str, rule: Rule) -> None:
 def leading(**cores: int) -> Rule:
     """Ops that broadcast the leading dimensions of their arguments. ``cores``: the number of
     trailing dimensions that an argument has besides, by its name; of any other argument 0."""
-
-    def rule(call: Placed) -> Place:
-        return _by_leading(call, {name: cores.get(name, 0) for name in call.names})
-
-    return rule
+    return lambda call: _by_leading(call, cores)
 
 
 def trailing(core: int) -> Rule:
@@ -57,27 +52,31 @@ def trailing(core: int) -> Rule:
 
 
 def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
-    known = list(call.tensors())
-    cores = dict.fromkeys(call.names, 0) | cores
-    lead = max(t.dim() - cores[name] for name, t, _ in known)
+    """As :func:`leading`. It also places the arguments whose elements meet those of samples."""
+    leads = {name: call.args[name].dim() - cores.get(name, 0) for name in call.names}
+    most = max(leads.values())
     found = []
-    for name, t, place in known:
-        if place is not None:
-            if place.dim >= t.dim() - cores[name]:
-                raise Mixed(
-                    f"it computes along dimension {place.dim} of {name}, "
-                    "which runs over the samples"
-                )
-            found.append(place.moved(place.dim + lead - (t.dim() - cores[name])))
+    for name, lead in leads.items():
+        own = call.places.get(name)
+        if own is None:
+            continue
+        if own.dim >= lead:
+            raise Mixed(
+                f"it computes along dimension {own.dim} of {name}, which runs over the samples"
+            )
+        found.append(own.moved(own.dim + most - lead))
     place = one_place(found)
     n = place.length(call.size)
-    for name, t, own in known:
-        dim = place.dim - lead + t.dim() - cores[name]
-        if own is None and dim >= 0 and t.shape[dim] == n:
+    for name, lead in leads.items():
+        own, shape, dim = call.places.get(name), call.args[name].shape, place.dim - most + lead
+        if own is not None:
+            fits = shape[own.dim] == n
+        elif dim >= 0 and shape[dim] == n:
             call.places[name] = place.moved(dim)
-        elif (own is not None and t.shape[own.dim] != n) or (
-            own is None and dim >= 0 and t.shape[dim] not in (1, n)
-        ):
+            fits = True
+        else:
+            fits = dim < 0 or shape[dim] == 1
+        if not fits:
             raise Mixed("its arguments do not have the same number of samples")
     return place
 
@@ -101,7 +100,7 @@ def _product(left: str, right: str, bias: str | None = None) -> Rule:
         elif of_a is None and of_b is not None and b.dim() >= 2 and of_b.dim == b.dim() - 1:
             place = of_b.moved(out.dim() - 1)
         else:
-            plain = Placed(call.op, {left: a, right: b}, call.places, call.outs, call.size)
+            plain = call.with_only((left, right))
             place = _by_leading(plain, {left: min(2, a.dim()), right: min(2, b.dim())})
         if bias is not None:
             _align(call, bias, place)
@@ -113,13 +112,9 @@ def _product(left: str, right: str, bias: str | None = None) -> Rule:
 def _distances(call: Placed) -> Place:
     """Distances of the rows of two matrices: the rows of one of them may be samples, and so
     may stacks of both."""
-    for name, dim in (("x1", -2), ("x2", -1)):
+    for name, other, dim in (("x1", "x2", -2), ("x2", "x1", -1)):
         place, t = call.place(name), call.args[name]
-        if (
-            place is not None
-            and place.dim == t.dim() - 2
-            and call.place("x2" if name == "x1" else "x1") is None
-        ):
+        if place is not None and place.dim == t.dim() - 2 and call.place(other) is None:
             return place.moved(call.outs[0].dim() + dim)
     return _by_leading(call, {"x1": 2, "x2": 2})
 
@@ -132,16 +127,25 @@ def _dot(call: Placed) -> Pooled:
 
 def _align(call: Placed, name: str, place: Place) -> None:
     """Place the argument ``name``, which is broadcast to the result. ``place``: in the result."""
-    t = call.args[name]
+    t, out = call.args[name], call.outs[0]
     if t is None:
         return
-    dim = place.dim - call.outs[0].dim() + t.dim()
-    own = call.place(name)
-    meets = dim >= 0 and t.shape[dim] == call.outs[0].shape[place.dim]
+    own, dim = call.place(name), place.dim - out.dim() + t.dim()
     if own is not None:
-        one_place([place, own.moved(own.dim + call.outs[0].dim() - t.dim())])
-    elif meets:
+        one_place([place, own.moved(own.dim + out.dim() - t.dim())])
+    elif dim >= 0 and t.shape[dim] == out.shape[place.dim]:
         call.places[name] = place.moved(dim)
+
+
+def _place_as(call: Placed, name: str, place: Place) -> None:
+    """Place an optional argument. ``Mixed`` if it has the samples elsewhere."""
+    if call.args.get(name) is not None:
+        call.places[name] = one_place([place, call.place(name) or place])
+
+
+def _has_one_run_each(place: Place | None) -> bool:
+    """Return whether the elements of each sample lie together."""
+    return place is not None and not isinstance(place, Listed) and place.outer == 1
 
 
 def along(name: str = "dim", argument: str = "self") -> Rule:
@@ -189,12 +193,11 @@ def _by_counts(counts: Tensor) -> Pooled:
 
 def _only(call: Placed, *names: str) -> None:
     """Raise unless all other arguments are the same for all samples."""
-    if other := [
-        name for name, p in call.places.items() if isinstance(p, Place) and name not in names
-    ]:
-        raise Mixed(
-            f"its argument {other[0]} must be the same for all samples, and differs between them"
-        )
+    for name, place in call.places.items():
+        if isinstance(place, Place) and name not in names:
+            raise Mixed(
+                f"its argument {name} must be the same for all samples, and differs between them"
+            )
 
 
 def front(*names: str, dim: int = 0) -> Rule:
@@ -221,103 +224,112 @@ def _normalized(call: Placed) -> Place:
 
 
 def _batch_norm(call: Placed) -> Any:
-    place, channels = call.place("input"), call.args["input"].dim() > 1
-    rows = ("weight", "bias", "running_mean", "running_var")
+    place = call.place("input")
     if place is None:
         raise Mixed("its weights depend on the sample")
-    if channels and place.dim == 1:  # instance norm: the channels of all samples side by side
-        for name in rows:
-            if call.args.get(name) is not None:
-                call.places[name] = one_place([place.moved(0), call.place(name) or place.moved(0)])
-        return [
-            place,
-            *[place.moved(0) if o.dim() == 1 and o.numel() else None for o in call.outs[1:]],
-        ]
+    if call.args["input"].dim() > 1 and place.dim == 1:
+        return _instance_norm(call, place.moved(0), place)
     _only(call, "input")
-    if call.args.get(
-        "training",
-        call.op.base_name not in ("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
-    ):
+    evaluates = ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
+    if call.args.get("training", call.op.base_name not in evaluates):
         raise Mixed("batch norm computes its statistics over the batch. Use group norm, or eval()")
     return [place, *[None] * (len(call.outs) - 1)]
 
 
-def _loss(*others: str, cores: int = 0) -> Rule:
-    """Losses with ``reduction``: 0 for none, 1 for the mean, 2 for the sum."""
+def _instance_norm(call: Placed, of_rows: Place, place: Place) -> Any:
+    """Batch norm of the channels of all samples side by side. ``of_rows``: in what has one number
+    for each channel."""
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        _place_as(call, name, of_rows)
+    statistics = [of_rows if o.dim() == 1 and o.numel() else None for o in call.outs[1:]]
+    return [place, *statistics]
+
+
+NONE, MEAN, SUM = range(3)
+"""The values of ``reduction``."""
+
+
+def _loss(*others: str) -> Rule:
+    """Losses with ``reduction``."""
 
     def rule(call: Placed) -> Any:
         names = [name for name in ("self", *others) if call.args.get(name) is not None]
-        part = Placed(
-            call.op, {name: call.args[name] for name in names}, call.places, call.outs, call.size
-        )
-        place = _by_leading(part, dict.fromkeys(names, cores))
-        how = call.args["reduction"]
-        return place if how == 0 else _pooled(place, call.size, how == 1)
+        return _reduced_loss(call, _by_leading(call.with_only(names), {}))
 
     return rule
 
 
+def _reduced_loss(call: Placed, place: Place) -> Any:
+    how = call.args["reduction"]
+    return place if how == NONE else _pooled(place, call.size, how == MEAN)
+
+
 def _nll_loss(call: Placed) -> Any:
-    x, target = call.args["self"], call.args["target"]
-    place = call.place("self")
+    x, place = call.args["self"], call.place("self")
     _only(call, "self", "target")
     if place is None or place.dim == 1 or x.dim() < 2:
         raise Mixed("the classes lie in dimension 1, and so do the samples")
-    if call.place("target") not in (None, shifted := place.moved(place.dim - (place.dim > 1))):
+    shifted = place.moved(place.dim - (place.dim > 1))
+    if call.place("target") not in (None, shifted):
         raise Mixed("the targets have the samples in another place than the scores")
     call.places["target"] = shifted
-    if call.args["reduction"] == 0:
+    if call.args["reduction"] == NONE:
         return [shifted, None]
-    if call.args["reduction"] == 2:
+    if call.args["reduction"] == SUM:
         return [Pooled(), None]
-    counts = (target != call.args["ignore_index"]).to(x.dtype)
-    if call.args["weight"] is not None:
-        counts = counts * call.args["weight"][target.clamp_min(0)]
-    own = shifted.split_gradient(counts, call.size).flatten(1).sum(1)
-    return [
-        Pooled(call.size) if bool((own == own[0]).all()) and own[0] > 0 else _by_counts(own),
-        None,
-    ]
+    own = shifted.split_gradient(_weights_of_targets(call), call.size).flatten(1).sum(1)
+    if own[0] > 0 and bool((own == own[0]).all()):
+        return [Pooled(call.size), None]
+    return [_by_counts(own), None]
+
+
+def _weights_of_targets(call: Placed) -> Tensor:
+    """Return what each target counts in the mean of ``nll_loss``."""
+    target, weight = call.args["target"], call.args["weight"]
+    counts: Tensor = (target != call.args["ignore_index"]).to(call.args["self"].dtype)
+    if weight is None:
+        return counts
+    # an ignored target may be negative
+    weights: Tensor = weight[target.clamp_min(0)]
+    return counts * weights
 
 
 def _margin_loss(call: Placed) -> Any:
     """Losses of scores (B, C) or (C,) and one target for each row."""
-    cores = {"self": 1, "target": 1 if call.op.base_name == "multilabel_margin_loss_forward" else 0}
+    cores = {"self": 1, "target": int(call.op.base_name == "multilabel_margin_loss_forward")}
     _only(call, *cores)
-    place = _by_leading(
-        Placed(
-            call.op, {name: call.args[name] for name in cores}, call.places, call.outs, call.size
-        ),
-        cores,
-    )
-    how = call.args["reduction"]
-    found = place if how == 0 else _pooled(place, call.size, how == 1)
-    return [found, *([place] * (len(call.outs) - 1))]
+    place = _by_leading(call.with_only(cores), cores)
+    return [_reduced_loss(call, place), *([place] * (len(call.outs) - 1))]
 
 
 def _trilinear(call: Placed) -> Place:
     """Return the product of three tensors, each with more dimensions of size 1, summed over some
     dimensions."""
     rank = call.args["i1"].dim() + len(call.args["expand1"])
+    # by argument: the dimensions of the product that it has
+    own_dims = {f"i{n}": _other_dims(call.args[f"expand{n}"], rank) for n in (1, 2, 3)}
+    found = []
+    for name, dims in own_dims.items():
+        own = call.place(name)
+        if own is not None:
+            found.append(own.moved(dims[own.dim]))
+    place = one_place(found)
     summed = [d % rank for d in call.args["sumdim"]]
-    kept = {
-        n: [d for d in range(rank) if d not in [e % rank for e in call.args[f"expand{n}"]]]
-        for n in (1, 2, 3)
-    }
-    place = one_place(
-        [p.moved(kept[n][p.dim]) for n in kept if (p := call.place(f"i{n}")) is not None]
-    )
     if place.dim in summed:
         raise Mixed("it sums over the samples")
-    for n in kept:
-        t = call.args[f"i{n}"]
-        if (
-            call.place(f"i{n}") is None
-            and place.dim in kept[n]
-            and t.shape[kept[n].index(place.dim)] == place.length(call.size)
-        ):
-            call.places[f"i{n}"] = place.moved(kept[n].index(place.dim))
+    n = place.length(call.size)
+    for name, dims in own_dims.items():
+        if call.place(name) is not None or place.dim not in dims:
+            continue
+        met = place.moved(dims.index(place.dim))
+        if call.args[name].shape[met.dim] == n:
+            call.places[name] = met
     return place.moved(place.dim - sum(d < place.dim for d in summed))
+
+
+def _other_dims(dims: Sequence[int], rank: int) -> list[int]:
+    named = {d % rank for d in dims}
+    return [d for d in range(rank) if d not in named]
 
 
 def _sorted(call: Placed) -> Any:
@@ -335,11 +347,9 @@ def _embedding_bag(call: Placed) -> Any:
     place, offsets = call.place("indices"), call.args["offsets"]
     bags = call.outs[0].shape[0]
     _only(call, "indices", "per_sample_weights")
-    if call.args.get("per_sample_weights") is not None and place is not None:
-        call.places["per_sample_weights"] = one_place(
-            [place, call.place("per_sample_weights") or place]
-        )
-    if place is None or isinstance(place, Listed) or place.outer != 1 or bags % call.size:
+    if place is not None:
+        _place_as(call, "per_sample_weights", place)
+    if place is None or not _has_one_run_each(place) or bags % call.size:
         raise Mixed(
             "the bags of a sample are not known. Give the indices as a matrix with one row per bag"
         )
@@ -356,9 +366,9 @@ def _recurrent(call: Placed) -> Any:
         raise Mixed("a recurrent layer has the batch in dimension 1 of its input")
     for name in ("hx_", "cx_"):
         if call.args.get(name) is not None:
-            own = place.moved(call.args[name].dim() - 2)
-            call.places[name] = one_place([own, call.place(name) or own])
-    return [place, *[place.moved(o.dim() - 2) if o.dim() > 1 else None for o in call.outs[1:]]]
+            _place_as(call, name, place.moved(call.args[name].dim() - 2))
+    states = [place.moved(o.dim() - 2) if o.dim() > 1 else None for o in call.outs[1:]]
+    return [place, *states]
 
 
 def _padded(call: Placed) -> Place:
@@ -374,16 +384,10 @@ def _solved(right: str, **cores: int) -> Rule:
         t, place = call.args[right], call.place(right)
         vector = t.dim() == call.args[next(iter(cores))].dim() - 1
         alone = all(p is None for name, p in call.places.items() if name != right)
-        if (
-            place is not None
-            and alone
-            and not vector
-            and place.dim == t.dim() - (1 if call.args.get("left", True) else 2)
-        ):
-            return [
-                place.moved(place.dim + call.outs[0].dim() - t.dim()),
-                *[None] * (len(call.outs) - 1),
-            ]
+        columns = t.dim() - (1 if call.args.get("left", True) else 2)
+        if place is not None and alone and not vector and place.dim == columns:
+            moved = place.moved(place.dim + call.outs[0].dim() - t.dim())
+            return [moved, *[None] * (len(call.outs) - 1)]
         return _by_leading(call, {right: 1 if vector else 2, **cores})
 
     return rule
@@ -404,34 +408,33 @@ def _convolution(call: Placed) -> Place:
         return front("input")(call)  # type: ignore[no-any-return]
     if of_x is None and groups == 1 and not call.args["transposed"]:
         place = of_weight.moved(1)
-    elif groups % call.size or any(
-        p is None or isinstance(p, Listed) or p.outer != 1 for p in (of_x, of_weight)
-    ):
+    elif groups % call.size or not (_has_one_run_each(of_x) and _has_one_run_each(of_weight)):
         raise Mixed("groups of channels are not the samples")
     else:
         place = Place(1, 1, call.outs[0].shape[1] // call.size)
-    if call.args["bias"] is not None:
-        own = call.place("bias") or place.moved(0)
-        call.places["bias"] = one_place([place.moved(0), own])
+    _place_as(call, "bias", place.moved(0))
     return place
 
 
 def _cat(call: Placed) -> Place:
     parts: Sequence[Tensor] = call.args["tensors"]
     places: list[Place | None] = list(call.places["tensors"])
-    # an empty vector is no part
-    kept = [i for i, t in enumerate(parts) if t.dim() != 1 or t.numel()]
-    rank = call.outs[0].dim()
-    place = next(p for p in places if p is not None)
-    if call.args["dim"] % rank != place.dim:
-        one_place([p for p in places if p is not None])
-        call.places["tensors"] = [place if i in kept else None for i in range(len(parts))]
+    is_part = [t.dim() != 1 or t.numel() > 0 for t in parts]  # an empty vector is none
+    given = [p for p in places if p is not None]
+    place = given[0]
+    if call.args["dim"] % call.outs[0].dim() != place.dim:
+        one_place(given)
+        call.places["tensors"] = [place if part else None for part in is_part]
         return place
-    mine = [places[i] for i in kept]
-    if any(p is None or p.dim != place.dim for p in mine):
-        raise Mixed("it joins samples with what belongs to none")
-    owners = torch.cat([p.owners(call.size, parts[0].device) for p in mine if p is not None])
-    return listed(place.dim, owners, call.size, any(map(is_packed, mine)))
+    joined: list[Place] = []
+    for own, part in zip(places, is_part, strict=True):
+        if not part:
+            continue
+        if own is None or own.dim != place.dim:
+            raise Mixed("it joins samples with what belongs to none")
+        joined.append(own)
+    owners = torch.cat([p.owners(call.size, parts[0].device) for p in joined])
+    return listed(place.dim, owners, call.size, any(map(is_packed, joined)))
 
 
 def _stack(call: Placed) -> Place:
@@ -449,10 +452,9 @@ def _repeat(call: Placed) -> Place:
 
 
 def _diag_embedded(call: Placed) -> Place:
-    if sorted(d % call.outs[0].dim() for d in (call.args["dim1"], call.args["dim2"])) != [
-        call.outs[0].dim() - 2,
-        call.outs[0].dim() - 1,
-    ]:
+    rank = call.outs[0].dim()
+    dims = {call.args["dim1"] % rank, call.args["dim2"] % rank}
+    if dims != {rank - 2, rank - 1}:
         raise Mixed("its dimensions are not the last ones")
     return _by_leading(call, {"self": 1})
 

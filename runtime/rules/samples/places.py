@@ -14,7 +14,7 @@ written to.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,7 +40,7 @@ class Place:
 
     def moved(self, dim: int) -> Place:
         """Return the same along another dimension."""
-        return replace(self, dim=dim)
+        return self if dim == self.dim else replace(self, dim=dim)
 
     def length(self, size: int) -> int:
         """Return the number of elements along the dimension."""
@@ -212,6 +212,10 @@ class Pooled:
 
     factor: Any = 1
 
+    @property
+    def is_sum(self) -> bool:
+        return isinstance(self.factor, int) and self.factor == 1
+
 
 @dataclass(slots=True)
 class Placed:
@@ -232,6 +236,11 @@ class Placed:
 
     def __post_init__(self) -> None:
         self.names = [name for name, a in self.args.items() if isinstance(a, torch.Tensor)]
+
+    def with_only(self, names: Iterable[str]) -> Placed:
+        """Return the same call with these arguments alone. The two share their places."""
+        args = {name: self.args[name] for name in names}
+        return Placed(self.op, args, self.places, self.outs, self.size)
 
     def place(self, name: str) -> Place | None:
         found: Place | None = self.places.get(name)
