@@ -33,10 +33,11 @@ from ..torch_private.pytrees import pytree
 from ..trace.provenance import here
 from . import custom_functions as _functions  # noqa: F401  # it declares the rule of custom Functions
 from .batch_means import REPLACED
-from .batch_session import PARAMETERS, BatchSession
+from .batch_session import BatchSession
 from .boundary_nodes import ParameterInput
 from .distributed import refuse_part, refuse_wrapper
 from .grads import LIMIT, Parameter, PerSampleGrads
+from .states import PARAMETERS
 from .terms import by_source, terms_of
 
 _READS = frozenset(

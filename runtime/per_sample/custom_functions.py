@@ -24,7 +24,8 @@ from ..tape.running import current_stand_in, stand_in, step_down
 from ..tape.values import edge_of
 from ..tape.view_history import aliases
 from ..torch_private.native_autograd import BACKWARD_HOOK_FUNCTION
-from .batch_session import PARAMETERS, BatchSession, Mixture
+from .batch_session import BatchSession
+from .states import PARAMETERS, Mixture
 
 # custom Functions, each with the one in its place that knows samples
 _followed_classes: dict[FunctionClass, FunctionClass] = {}

@@ -15,17 +15,13 @@ from ..seam.levels import Value
 
 
 class Filled:
-    """The arguments that one call of ``op`` fills, by name. They are read before the call."""
+    """The arguments that one call of ``op`` fills, by name: ``given``. They are read before the
+    call."""
 
-    def __init__(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(self, op: Op, given: dict[str, Tensor]) -> None:
         self.op = op
-        given = {
-            name: op.argument(op.positions[name], args, kwargs) for name in _names(op, args, kwargs)
-        }
-        self.given: dict[str, Any] = {
-            name: t for name, t in given.items() if isinstance(t, torch.Tensor)
-        }
-        self.before = {name: _memory(t).clone() for name, t in self.given.items()}
+        self.given: dict[str, Any] = given
+        self.before = {name: _memory(t).clone() for name, t in given.items()}
 
     def restore(self) -> None:
         """Undo the call."""
@@ -35,14 +31,16 @@ class Filled:
     def follow(self, session: Any, places: dict[str, Any], why: Mixed | None) -> None:
         """Tell the session what the arguments hold now. ``places``: where the samples lie in them.
         ``why``: what the call mixes."""
+        alone = session.size is not None and session.size < 2
         for name, t in self.given.items():
-            place = ALONE if session.size is not None and session.size < 2 else places.get(name)
+            place = ALONE if alone else places.get(name)
             if not isinstance(t, Value):
                 self._lift(session, name, t)
+            if why is None and isinstance(place, Place):
+                session.follow_filled(t, place, self.op)
+                continue
             error = why or Mixed(f"it writes values of all samples to its argument {name}")
-            session.filled(
-                t, place if why is None and isinstance(place, Place) else None, self.op, error
-            )
+            session.refuse_filled(t, self.op, error)
 
     def _lift(self, session: Any, name: str, t: Tensor) -> None:
         try:
@@ -55,24 +53,30 @@ class Filled:
             ) from error
 
 
+def filled_by(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Filled:
+    """Return the arguments that a call is about to fill."""
+    if not op.fills_argument and (op.record is None or op.record.hidden_writes is None):
+        return Filled(op, {})
+    found: dict[str, Tensor] = {}
+    for name in _names(op, args, kwargs):
+        a = op.argument(op.positions[name], args, kwargs)
+        if isinstance(a, torch.Tensor):
+            found[name] = a
+    return Filled(op, found)
+
+
 def _names(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[str]:
     if op.fills_argument:
-        return [
-            a.name
-            for a in op.func._schema.arguments
-            if a.alias_info is not None and a.alias_info.is_write
-        ]
+        return [a.name for a in op.func._schema.arguments if _is_written(a)]
     hidden = None if op.record is None else op.record.hidden_writes
-    if hidden is not None and hidden.when(
-        *(op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))
-    ):
-        return hidden.arguments
-    return ()
+    if hidden is None:
+        return ()
+    given = (op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))
+    return hidden.arguments if hidden.when(*given) else ()
 
 
-def fills(op: Op) -> bool:
-    """Return whether calls of ``op`` may fill an argument."""
-    return op.fills_argument or (op.record is not None and op.record.hidden_writes is not None)
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _memory(t: Any) -> Tensor:

@@ -122,7 +122,7 @@ class _Linear(Node):
                 )
             if to_bias is not None:
                 uses.append((to_bias, of_bias(left)))
-            self.session.found(uses)
+            self.session.note_uses(uses)
         if self.edges[0] is None or not (wanted is None or wanted[0]):
             return (None,)
         return (torch.matmul(g, weight.conj()),)
@@ -222,7 +222,7 @@ class _Recurrent(Node):
             return self.place.split(t, session.size).flatten(1, 2)
 
         terms = recurrent_layer.terms_of(self.parameters, found, self.x, gradient, value)
-        session.found((edge, term) for edge, term in terms if edge is not None)
+        session.note_uses((edge, term) for edge, term in terms if edge is not None)
         of_x = (
             found.z_x @ unrolled.weights.x
             if self.edges[0] is not None and (wanted is None or wanted[0])

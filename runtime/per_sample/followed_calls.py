@@ -1,0 +1,149 @@
+"""One ATen call of a :class:`.batch_session.BatchSession`, and the gradients of the parameters
+that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ..rules.ops import Op
+from ..rules.samples.factors import Dense, Term
+from ..rules.samples.places import Place, Placed, Pooled, Tensor
+from ..seam.levels import Value
+from ..session.tensor import SESSION
+from .general import OwnRows
+from .states import PARAMETERS, Mixture
+from .uses import Layout, ParameterCall, unflattened
+
+
+class FollowedCall(NamedTuple):
+    """A call with the states of its arguments.
+
+    ``flat``: the arguments in one list, as ``layout`` says. ``states``: for each of them its
+    state, or None.
+    """
+
+    op: Op
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    flat: list[Any]
+    layout: Layout
+    states: list[Any]
+
+    # These three run for every call, and a generator would take twice the time.
+
+    def has_samples(self) -> bool:
+        """Return whether samples lie in an argument."""
+        for s in self.states:  # noqa: SIM110
+            if isinstance(s, Place):
+                return True
+        return False
+
+    def has_mixture(self) -> bool:
+        """Return whether samples are mixed in an argument."""
+        return any(isinstance(s, Mixture) for s in self.states)
+
+    def is_of_parameters(self) -> bool:
+        """Return whether the result follows from parameters alone."""
+        for s in self.states:  # noqa: SIM110
+            if s is not None and s is not PARAMETERS:
+                return False
+        return True
+
+    def parameters(self) -> list[int]:
+        """Return the numbers in ``flat`` of the arguments that follow from parameters alone."""
+        return [i for i, s in enumerate(self.states) if s is PARAMETERS]
+
+    def by_name(self, flat: Sequence[Any]) -> dict[str, Any]:
+        """Return what ``flat`` has for the arguments, by their names. Those that are left to their
+        defaults are not there."""
+        args, kwargs = unflattened(flat, self.layout)
+        return dict(zip(self.op.arg_names, args, strict=False)) | kwargs
+
+    def placed(self, outs: Sequence[Any], size: int) -> Placed:
+        """Return the call as the rules of places see it."""
+        op = self.op
+        plain = [a._inner if isinstance(a, Value) and a._level is SESSION else a for a in self.flat]
+        named = dict(zip(op.arg_names, op.defaults, strict=True)) | self.by_name(plain)
+        places = self.by_name([s if isinstance(s, Place) else None for s in self.states])
+        results = [o._inner if isinstance(o, Value) else o for o in outs]
+        return Placed(op, named, places, results, size)
+
+    def puts_parameters_in_samples(self) -> bool:
+        """Return whether parameters are the values, and nothing else, of an ``index_put``."""
+        if self.op.base_name not in ("index_put", "_unsafe_index_put"):
+            return False
+        number_of_values = len(self.args[1]) + 1
+        return self.parameters() == [number_of_values]
+
+
+@dataclass(slots=True)
+class UsedParameters:
+    """The parameters that a call uses. It gives the session their gradients, once a backward pass
+    comes to the tap of the results.
+
+    It does not hold the results, whose histories hold it.
+    """
+
+    session: Any
+    call: ParameterCall  # the call, once for each sample
+    values: dict[int, Tensor]  # the parameters, by the numbers of the arguments
+    rows: dict[int, Place]  # of those whose rows meet single samples, where these lie
+    tapped: list[int]  # the numbers of the results that the tap follows
+    places: list[Any]  # for each result, where the samples lie in it
+
+    def note(self, cotangents: list[Any]) -> None:
+        """Note the gradients, by the cotangents of the results that the tap follows."""
+        if not self.call.size:
+            self._note_no_samples()
+            return
+        uses = zip(self.values, self.call.uses(self._by_sample(cotangents)), strict=False)
+        self.session.note_uses([(edge, self._of_rows(i, term)) for i, (edge, term) in uses])
+
+    def _note_no_samples(self) -> None:
+        edges = self.call.edges
+        self.session.uses.add(
+            (edge, Dense(value.new_zeros(0, *value.shape)))
+            for i, value in self.values.items()
+            if (edge := edges[i]) is not None
+        )
+
+    def _by_sample(self, cotangents: list[Any]) -> list[Any]:
+        """Return the cotangents of all results with the batch in front, None where there is
+        none."""
+        found: list[Any] = [None] * len(self.places)
+        for i, g in zip(self.tapped, cotangents, strict=True):
+            if g is None:
+                continue
+            place = self.places[i]
+            if place is None:
+                raise RuntimeError(
+                    f"per_sample: result {i} of {self.call.op.func} belongs to no "
+                    "sample, and has a gradient"
+                )
+            if isinstance(place, Pooled):
+                self.session.note_pool(place.factor)
+                found[i] = g.expand(self.call.size) / place.factor
+            else:
+                found[i] = self.session.of_samples(g, place)
+        return found
+
+    def _of_rows(self, i: int, term: Term) -> Term:
+        if i not in self.rows:
+            return term
+        return OwnRows(term, self.rows[i], self.values[i].shape)
+
+
+def without_history(a: Any) -> Any:
+    """Return an argument as a tensor that the session does not follow."""
+    if isinstance(a, Value) and a._level is SESSION:
+        return a._inner
+    return a.detach() if isinstance(a, torch.Tensor) else a
+
+
+def leaves_of(outs: Any) -> list[Any]:
+    """Return the results of an ATen call in a list."""
+    return list(outs) if isinstance(outs, (list, tuple)) else [outs]

@@ -1,0 +1,54 @@
+"""What a :class:`.batch_session.BatchSession` knows of a tensor.
+
+The *state* of a tensor says where the samples lie in it (:class:`Place`), that it is their sum or
+mean (:class:`Pooled`), that it follows from parameters alone (:data:`PARAMETERS`), or that samples
+are mixed in it (:class:`Mixture`). A tensor without a state is the same for all samples.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..rules.samples.places import Mixed, Place, Pooled, fits, place_in_base
+from .batch_means import equal
+
+PARAMETERS = object()
+
+
+class Mixture(NamedTuple):
+    """Samples are mixed in a tensor. ``why``: a sentence for the error."""
+
+    why: str
+
+
+class Inherited(Mixed):
+    """An argument is a mixture already."""
+
+
+def base_after_write(v: Any, written: Any, of_base: Any, size: int) -> Any:
+    """Return the state of the base of the view ``v``, to which was written what has the state
+    ``written``. ``of_base``: the former state of the base. ``Mixed`` if the two do not fit."""
+    if written is None or isinstance(of_base, Mixture):
+        return of_base
+    if isinstance(written, Mixture):
+        return written
+    if of_base is not None:
+        found = of_base if _agree(v, written, of_base, size) else None
+    elif isinstance(written, Place) and size > 1:
+        found = place_in_base(v, written, size)
+    else:
+        found = written  # constants beside parameters, sums or means change no gradient
+    if found is None:
+        raise Mixed(
+            "it writes to a part of a tensor what does not fit the samples in the other parts"
+        )
+    return found
+
+
+def _agree(v: Any, written: Any, of_base: Any, size: int) -> bool:
+    """Return whether the base of the view ``v`` keeps its state ``of_base``."""
+    if isinstance(written, Place) and isinstance(of_base, Place):
+        return size < 2 or fits(v, written, of_base, size)
+    if isinstance(written, Pooled) and isinstance(of_base, Pooled):
+        return equal(of_base.factor, written.factor)
+    return of_base is written
