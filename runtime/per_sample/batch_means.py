@@ -19,16 +19,24 @@ def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size
 
     Example: ``losses.sum() / 4`` with a batch of 4 is their mean, or a sum with a weight. ``name``:
     of the op, ``given``: its arguments."""
+    divides = name.startswith("div")
+    what, instead = ("sum", "mean()") if is_sum else ("mean", "sum()")
+    how = "divided by" if divides else "multiplied with"
     for c in _numbers(given):
-        by = c if name.startswith("div") == is_sum else 1 / c
-        near = round(by) if math.isfinite(by) else 0
-        if near >= size and near % size == 0 and math.isclose(by, near, rel_tol=1e-6):
-            what, instead = ("sum", "mean()") if is_sum else ("mean", "sum()")
-            how = "divided by" if name.startswith("div") else "multiplied with"
+        # a sum times 1 / 4 is divided by 4
+        if _is_multiple(c if divides == is_sum else 1 / c, size):
             raise Mixed(
                 f"a {what} over {size} samples is {how} {c:g}, which may be their number. "
                 f"Use {instead}, or say which the gradients are of by reduction='sum' or 'mean'"
             )
+
+
+def _is_multiple(number: float, size: int) -> bool:
+    """Return whether ``number`` is a multiple of ``size``, as far as its digits tell."""
+    if not math.isfinite(number):
+        return False
+    near = round(number)
+    return near >= size and near % size == 0 and math.isclose(number, near, rel_tol=1e-6)
 
 
 def _numbers(given: Sequence[Any]) -> list[float]:
@@ -50,27 +58,33 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    dim = 0 if x.dim() == 1 else 1
     soft = x.shape == target.shape
-    fits = (
-        ignore_index < 0 and target.is_floating_point()
-        if soft
-        else label_smoothing and weight is None
-    )
+    if soft:
+        divides = ignore_index < 0 and target.is_floating_point()
+    else:
+        divides = bool(label_smoothing) and weight is None
     # torch refuses the others
     valid = reduction in ("none", "mean", "sum") and 0 <= label_smoothing <= 1
-    if size_average is not None or reduce is not None or not fits or not valid:
+    if size_average is not None or reduce is not None or not divides or not valid:
         return F.cross_entropy(
             x, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
         )
+    dim = 0 if x.dim() == 1 else 1  # the classes
     scores = x.log_softmax(dim)
     if not soft:
         scores = (1 - label_smoothing) * scores + label_smoothing * scores.mean(dim, keepdim=True)
         return F.nll_loss(scores, target, None, ignore_index=ignore_index, reduction=reduction)
     target = target * (1 - label_smoothing) + label_smoothing / x.shape[dim]
-    scores = scores if weight is None else scores * weight.reshape([-1, *[1] * (x.dim() - 1 - dim)])
-    found = -(scores * target).sum(dim)
-    return found if reduction == "none" else found.mean() if reduction == "mean" else found.sum()
+    if weight is not None:
+        scores = scores * weight.reshape([-1, *[1] * (x.dim() - 1 - dim)])
+    return _REDUCTIONS[reduction](-(scores * target).sum(dim))
+
+
+_REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda losses: losses,
+    "mean": torch.mean,
+    "sum": torch.sum,
+}
 
 
 def _kl_div(

@@ -118,6 +118,12 @@ class BatchSession(StandIn):
             "base after it was taken"
         )
 
+    def state_of(self, a: Any) -> Any:
+        """Return the state of an argument of any kind. Only tensors of the session have one."""
+        if isinstance(a, Value) and a._level is SESSION:
+            return self.state(a)
+        return None
+
     def put(self, v: Any, state: Any) -> None:
         """Give ``v`` a state. It holds until its memory is written to."""
         v.__dict__["_samples"] = (weakref.ref(self), state, _writes(v)[0])
@@ -174,10 +180,8 @@ class BatchSession(StandIn):
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         flat, layout = flattened(args, kwargs)
-        states = [
-            self.state(a) if isinstance(a, Value) and a._level is SESSION else None for a in flat
-        ]
-        if not any(s is not None for s in states):
+        states = [self.state_of(a) for a in flat]
+        if all(s is None for s in states):
             return self._run_without_states(func, args, kwargs, flat)
         op = op_of(func)
         if op.composite and op.record is None and rule_of(op) is None:
@@ -188,19 +192,7 @@ class BatchSession(StandIn):
         if call.is_of_parameters():
             return self._put_parameters(SESSION.record(func, args, kwargs))
         used = call.parameters() if _grad_enabled() else []
-        if not used:
-            return self._run_on_samples(call)
-        if call.has_samples() and call.puts_parameters_in_samples():
-            # each sample has values of its own then
-            values = torch.ones_like(aten.index.Tensor(args[0], args[1])) * args[2]
-            return func(args[0], args[1], values, *args[3:], **kwargs)
-        if not call.has_samples() and not call.has_mixture():
-            return self._refuse_mixed(
-                SESSION.record(func, args, kwargs),
-                op,
-                Mixed("it adds a term of parameters alone to the loss of the samples"),
-            )
-        return self._run_on_constants(call, used)
+        return self._run_on_constants(call, used) if used else self._run_on_samples(call)
 
     def _run_without_states(
         self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], flat: list[Any]
@@ -235,6 +227,17 @@ class BatchSession(StandIn):
         """Run a call on constants in place of the parameters ``used``, with a tap of its
         results."""
         op = call.op
+        if call.has_samples() and call.puts_parameters_in_samples():
+            target, indices, values, *rest = call.args
+            # each sample has values of its own then
+            each = torch.ones_like(aten.index.Tensor(target, indices)) * values
+            return op.func(target, indices, each, *rest, **call.kwargs)
+        if not call.has_samples() and not call.has_mixture():
+            return self._refuse_mixed(
+                SESSION.record(op.func, call.args, call.kwargs),
+                op,
+                Mixed("it adds a term of parameters alone to the loss of the samples"),
+            )
         constants = list(call.flat)
         for i in used:
             constants[i] = SESSION.wrap(call.flat[i]._inner)
@@ -450,7 +453,7 @@ class BatchSession(StandIn):
         return found
 
     def is_parameter(self, a: Any) -> bool:
-        return isinstance(a, Value) and a._level is SESSION and self.state(a) is PARAMETERS
+        return self.state_of(a) is PARAMETERS
 
     # writes
 

@@ -173,35 +173,34 @@ class per_sample(PerSampleGrads):
             if isinstance(a, torch.Tensor):
                 return self._marked_if_batch(a)
             if is_dataclass(a) and not isinstance(a, type):
-                held = {f.name: getattr(a, f.name) for f in fields(a) if f.init}
-                marked = {name: self.marked(value) for name, value in held.items()}
-                return (
-                    a if all(marked[name] is held[name] for name in held) else replace(a, **marked)
-                )
+                return self._with_marked_fields(a)
             return a
 
         return pytree.tree_map(of_leaf, args, is_leaf=lambda a: isinstance(a, PackedSequence))
+
+    def _with_marked_fields(self, a: Any) -> Any:
+        given = {f.name: getattr(a, f.name) for f in fields(a) if f.init}
+        marked = {name: self.marked(value) for name, value in given.items()}
+        if all(marked[name] is value for name, value in given.items()):
+            return a
+        return replace(a, **marked)
 
     def _packed(self, a: PackedSequence) -> PackedSequence:
         """Return a packed sequence: first the first elements of all sequences, then the second
         ones."""
         data: Any = a.data if isinstance(a.data, Value) else as_leaf(a.data)
-        numbers = (
-            torch.arange(int(a.batch_sizes[0]))
-            if a.sorted_indices is None
-            else SESSION.lowered(a.sorted_indices)
-        )
+        if a.sorted_indices is None:
+            numbers = torch.arange(int(a.batch_sizes[0]))
+        else:
+            numbers = SESSION.lowered(a.sorted_indices)
         self._session.mark_rows(data, torch.cat([numbers[:n] for n in a.batch_sizes.tolist()]))
         return PackedSequence(data, a.batch_sizes, a.sorted_indices, a.unsorted_indices)
 
     def _marked_if_batch(self, x: Tensor) -> Any:
         session, dim = self._session, self.batch_dim
-        if (
-            id(x) in session.parameters
-            or id(x) in self._shared
-            or self._functions.made_inside(x)
-            or x.dim() <= dim
-        ):
+        if id(x) in session.parameters or id(x) in self._shared:
+            return x
+        if self._functions.made_inside(x) or x.dim() <= dim:
             return x
         if isinstance(x, Value) and (x._level is not SESSION or session.state(x) is not None):
             return x
@@ -246,11 +245,9 @@ class per_sample(PerSampleGrads):
     def _terms(self, leaf: Tensor, sources: Any) -> list[Any]:
         v = self._session.parameters.get(id(leaf))
         end = None if v is None else edge_of(v)
-        return (
-            []
-            if end is None or not len(self)
-            else terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
-        )
+        if end is None or not len(self):
+            return []
+        return terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
 
 
 class _Functions(TorchFunctionMode):
@@ -267,15 +264,8 @@ class _Functions(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         native = NATIVE.get(func, func)
         if name in ("__get__", "__set__", "__delete__") and native not in _READS:
-            if (
-                native == _SET_DATA
-                and isinstance(args[1], Value)
-                and self.session.state(args[1]) is not None
-            ):
-                raise RuntimeError(
-                    "per_sample: .data of a plain tensor is set to what follows from samples "
-                    "or parameters. Use copy_()"
-                )
+            if native == _SET_DATA:
+                self._refuse_data(args[1])
             return func(*args, **kwargs)
         tensors: list[Tensor] = []
         args = [self._value(a, tensors) for a in args]
@@ -287,6 +277,14 @@ class _Functions(TorchFunctionMode):
             self._made[id(out)] = weakref.ref(out)
         return out
 
+    def _refuse_data(self, data: Any) -> None:
+        """Raise if a plain tensor is about to show memory that the session follows."""
+        if isinstance(data, Value) and self.session.state(data) is not None:
+            raise RuntimeError(
+                "per_sample: .data of a plain tensor is set to what follows from samples "
+                "or parameters. Use copy_()"
+            )
+
     def made_inside(self, t: Tensor) -> bool:
         """Return whether ``t`` is a plain tensor that was made in the context of nothing from
         outside."""
@@ -296,19 +294,19 @@ class _Functions(TorchFunctionMode):
     def _value(self, a: Any, tensors: list[Tensor]) -> Any:
         if isinstance(a, torch.Tensor):
             tensors.append(a)
-            if torch.is_grad_enabled():
-                known = self.session.parameters.get(id(a))
-                return (
-                    known
-                    if known is not None
-                    else as_leaf(a)
-                    if a.requires_grad and not isinstance(a, Value)
-                    else a
-                )
-            return a
+            return self._of_tape(a) if torch.is_grad_enabled() else a
         if type(a) is list or type(a) is tuple:
             return type(a)(self._value(b, tensors) for b in a)
         return a
+
+    def _of_tape(self, t: Tensor) -> Any:
+        """Return the value of the session that stands for ``t``."""
+        known = self.session.parameters.get(id(t))
+        if known is not None:
+            return known
+        if isinstance(t, Value) or not t.requires_grad:
+            return t
+        return as_leaf(t)
 
 
 class Modules:
@@ -344,7 +342,8 @@ class Modules:
             return "the program"
         outermost, inner = self.stack[0], self.stack[-1]
         names = [name for name, m in outermost.named_modules() if m is inner and name]
-        return f"{names[0]} ({type(inner).__name__})" if names else f"a {type(inner).__name__}"
+        kind = type(inner).__name__
+        return f"{names[0]} ({kind})" if names else f"a {kind}"
 
 
 class _Calls(Ambient):
@@ -361,9 +360,9 @@ _entered = 0
 
 def _called(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     modules = _CALLS.of_thread
-    return (
-        _native_call(self, *args, **kwargs) if modules is None else modules.call(self, args, kwargs)
-    )
+    if modules is None:
+        return _native_call(self, *args, **kwargs)
+    return modules.call(self, args, kwargs)
 
 
 def _intercept(change: int) -> None:
@@ -392,25 +391,44 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
     are tensors of zeros or what the user gives."""
     at = 2 if isinstance(args[3], (list, tuple)) else 1
     packed, x, hx = at == 2, args[0], args[at]
-    place = session.state(x) if isinstance(x, Value) and x._level is SESSION else None
-    if not isinstance(place, Place):
-        return list(args)
     states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-    size = session.size
-    assert size is not None
-    owners = place.owners(size, x.device)[: states[0].shape[1]]
-    if place is not ALONE:
-        if owners.numel() != states[0].shape[1] or place.dim != (0 if packed or args[-1] else 1):
-            return list(args)  # the ops of the layer say what is wrong
-        place = listed(1, owners, size, packed)
-    for i, h in enumerate(states):
-        if session.is_parameter(h):
-            ones = SESSION.wrap(torch.ones_like(SESSION.lowered(h)))
-            session.put(ones, place)
-            states[i] = h * ones  # each sample uses its part of the parameter
-        elif not isinstance(h, Value) or session.state(h) is None or id(h) in session.supposed:
-            states[i] = h if isinstance(h, Value) else SESSION.wrap(h)
-            session.put(states[i], place)
+    batch_dim = 0 if packed or args[-1] else 1
+    place = _place_in_states(session, x, batch_dim, states[0], packed)
+    if place is None:
+        return list(args)
+    placed = [_placed_state(session, h, place) for h in states]
     found = list(args)
-    found[at] = states if isinstance(hx, (list, tuple)) else states[0]
+    found[at] = placed if isinstance(hx, (list, tuple)) else placed[0]
     return found
+
+
+def _place_in_states(
+    session: BatchSession, x: Any, batch_dim: int, first: Tensor, packed: bool
+) -> Place | None:
+    """Return the place in the first states, of which ``first`` is one. None if the input ``x`` has
+    no samples, or not in its ``batch_dim``: the ops of the layer say what is wrong."""
+    place = session.state_of(x)
+    if not isinstance(place, Place):
+        return None
+    if place is ALONE:
+        return place
+    assert session.size is not None
+    sequences = first.shape[1]
+    # the first time step of a packed sequence has all of them
+    owners = place.owners(session.size, x.device)[:sequences]
+    if owners.numel() != sequences or place.dim != batch_dim:
+        return None
+    return listed(1, owners, session.size, packed)
+
+
+def _placed_state(session: BatchSession, h: Any, place: Place) -> Any:
+    """Return a first state with the samples in ``place``."""
+    if session.is_parameter(h):
+        ones = SESSION.wrap(torch.ones_like(SESSION.lowered(h)))
+        session.put(ones, place)
+        return h * ones  # each sample uses its part of the parameter
+    if isinstance(h, Value) and session.state(h) is not None and id(h) not in session.supposed:
+        return h
+    v = h if isinstance(h, Value) else SESSION.wrap(h)
+    session.put(v, place)
+    return v

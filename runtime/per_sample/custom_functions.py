@@ -10,6 +10,8 @@ parameters is refused, as its backward adds up the samples.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,70 +33,77 @@ from .states import PARAMETERS, Mixture
 _followed_classes: dict[FunctionClass, FunctionClass] = {}
 
 
+_TORCH_CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
+
+
 @rule(BatchSession)
 def _followed(session: BatchSession, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     name = f"{cls.__module__}.{cls.__name__}"
-    if name == "torch.utils.checkpoint.CheckpointFunction" or cls is CheckpointFunction:
+    if name == _TORCH_CHECKPOINT or cls is CheckpointFunction:
         return _checkpointed(cls, args), None
     args = tuple(_parameter(session, a) for a in args)
-    states = [_state(session, a) for a in args]
-    if not any(s is not None for s in states):
+    states = _states(session, args)
+    if all(s is None for s in states):
         output, _, ctx = record(SESSION, cls, args)
         ctx.forget_marks()
         return output, ctx
     # the identity, whose inputs may be parameters
     hooks = name == BACKWARD_HOOK_FUNCTION
     output, raw, ctx = record(SESSION, cls if hooks else _class_with_places(cls), args)
-    outs = output if isinstance(output, tuple) else (output,)
-    found = states if hooks else [_state(session, o) for o in raw]
-    ctx.followed = _Places(  # type: ignore[attr-defined]
-        session, cls.__name__, states, found, [_state(session, t) for t in ctx.to_save or ()]
-    )
+    of_outs = states if hooks else _states(session, raw)
+    saved = _states(session, ctx.to_save or ())
+    ctx.followed = _Places(session, cls.__name__, states, of_outs, saved)  # type: ignore[attr-defined]
     ctx.forget_marks()
-    differentiable = [o for o in outs if isinstance(o, Value) and edge_of(o) is not None]
-    if any(s is PARAMETERS for s in states) and not hooks:
+    differentiable = _differentiable(output)
+    if not hooks and any(s is PARAMETERS for s in states):
         session.refuse(
             differentiable,
-            (
-                f"per_sample: a gradient passes the custom Function {cls.__name__} of parameters "
-                f"in {session.where()}. Its backward adds up the samples. Write it with functions "
-                "of torch, or use per_sample_grads, which runs it for each sample alone."
-            ),
+            f"per_sample: a gradient passes the custom Function {cls.__name__} of parameters "
+            f"in {session.where()}. Its backward adds up the samples. Write it with functions "
+            "of torch, or use per_sample_grads, which runs it for each sample alone.",
         )
-    for o in differentiable:
-        state = _state(session, o)
-        if isinstance(state, Mixture):
-            session.refuse([o], state.why)
+    _refuse_mixtures(session, differentiable)
     return output, ctx
 
 
-def _state(session: BatchSession, a: Any) -> Any:
-    return session.state(a) if isinstance(a, Value) and a._level is SESSION else None
+def _differentiable(output: Any) -> list[Any]:
+    """Return the outputs with a history."""
+    outs = output if isinstance(output, tuple) else (output,)
+    return [o for o in outs if isinstance(o, Value) and edge_of(o) is not None]
+
+
+def _states(session: BatchSession, tensors: Iterable[Any]) -> list[Any]:
+    return [session.state_of(t) for t in tensors]
+
+
+def _refuse_mixtures(session: BatchSession, outs: list[Any]) -> None:
+    """Put a refusal before the history that the Function gave to each mixture."""
+    for o in outs:
+        state = session.state_of(o)
+        if isinstance(state, Mixture):
+            session.refuse([o], state.why)
 
 
 def _parameter(session: BatchSession, a: Any) -> Any:
     """Return the value that stands for a parameter, for its leaf. ``apply`` is no function of
     torch, so it got the parameter itself."""
     if isinstance(a, Value) and a._level is SESSION and a.is_leaf and a.requires_grad:
-        return next(
-            (v for v in session.parameters.values() if v.shape == a.shape and aliases(v, a)), a
-        )
+        for v in session.parameters.values():
+            if v.shape == a.shape and aliases(v, a):
+                return v
     return a
 
 
+@dataclass(frozen=True, slots=True)
 class _Places:
-    """The states of the inputs and outputs of a call, and of what it saved."""
+    """The states of the inputs and outputs of a call, and of what it saved. ``name``: of the
+    Function."""
 
-    def __init__(
-        self, session: BatchSession, name: str, given: list[Any], outs: list[Any], saved: list[Any]
-    ) -> None:
-        self.session, self.name, self.given, self.outs, self.saved = (
-            session,
-            name,
-            given,
-            outs,
-            saved,
-        )
+    session: BatchSession
+    name: str
+    inputs: list[Any]
+    outs: list[Any]
+    saved: list[Any]
 
     def put(self, tensors: Any, states: list[Any]) -> None:
         for t, state in zip(tensors, states, strict=True):
@@ -103,8 +112,8 @@ class _Places:
 
     def check(self, found: tuple[Any, ...]) -> None:
         """Raise if a gradient does not have the samples where the input has them."""
-        for i, (g, place) in enumerate(zip(found, self.given, strict=False)):
-            state = _state(self.session, g)
+        for i, (g, place) in enumerate(zip(found, self.inputs, strict=False)):
+            state = self.session.state_of(g)
             if isinstance(place, Place) and state is not None and state != place:
                 why = f" {state.why}" if isinstance(state, Mixture) else ""
                 raise RuntimeError(
@@ -141,7 +150,8 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
 
     def saved_tensors(ctx: Any) -> tuple[Any, ...]:
         tensors = FunctionNode.saved_tensors.__get__(ctx)
-        if (places := getattr(ctx, "followed", None)) is not None:
+        places = getattr(ctx, "followed", None)
+        if places is not None:
             places.put(tensors, places.saved)
         return tensors  # type: ignore[no-any-return]
 

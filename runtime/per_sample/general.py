@@ -152,12 +152,9 @@ class OwnRows(Term):
         spread = parts.new_zeros(self.size, self.whole, *parts.shape[1:])
         each = torch.arange(self.size, device=parts.device)
         spread[each, each + self.first] = parts
-        merged: Tensor = (
-            torch.stack([self.place.merged(s) for s in spread])
-            if self.size
-            else parts.new_zeros(0, *self.shape)
-        )
-        return merged
+        if not self.size:  # there is nothing to stack
+            return parts.new_zeros(0, *self.shape)
+        return torch.stack([self.place.merged(s) for s in spread])
 
     def held(self) -> Sequence[Tensor]:
         return self.term.held()

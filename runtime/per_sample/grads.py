@@ -77,7 +77,7 @@ class PerSampleGrads:
         squares = self._squared_norms()
         if _checked(per) == "parameter":
             return trees.unflatten([s.sqrt() for s in squares], self._spec)
-        return functools.reduce(torch.add, [s.to(squares[0].device) for s in squares]).sqrt()
+        return _total([s.to(squares[0].device) for s in squares]).sqrt()
 
     def weighted_sum(self, weights: Tensor, *, keep: bool = True) -> Any:
         """Return the sum of ``weights[b]`` times the gradient of sample ``b``, as a tree.
@@ -122,14 +122,15 @@ class PerSampleGrads:
         found = [
             term.dot(v) for p, v in zip(self._parameters, leaves, strict=True) for term in p.terms
         ]
-        return functools.reduce(torch.add, found) if found else self._zeros(len(self))
+        return _total(found) if found else self._zeros(len(self))
 
     def gram(self, other: PerSampleGrads | None = None) -> Tensor:
         """Return the product of each gradient with each gradient of ``other``: the empirical
         tangent kernel of two batches, of shape (B, B of ``other``). None: of this batch with
         itself."""
-        other = self if other is None else other
-        shapes, others = ([p.value.shape for p in each._parameters] for each in (self, other))
+        if other is None:
+            other = self
+        shapes, others = self._shapes(), other._shapes()
         if other._spec != self._spec or shapes != others:
             raise ValueError("gram: the two batches have gradients of other parameters")
         self._refuse_written()
@@ -165,7 +166,8 @@ class PerSampleGrads:
         found = (of(i, p.value.shape, p.terms) for i, p in enumerate(self._parameters))
         if _checked(per) == "parameter":
             return trees.unflatten(list(found), self._spec)
-        start = self._zeros(len(self), *(k if isinstance(k, tuple) else (k,)))
+        sides = k if isinstance(k, tuple) else (k,)
+        start = self._zeros(len(self), *sides)
         return functools.reduce(torch.add, found, start).flatten(1)
 
     def _projection(self, k: int | tuple[int, int], seed: int) -> Callable[..., Tensor]:
@@ -184,10 +186,8 @@ class PerSampleGrads:
         if out is None:
             return self._tree(lambda p: self._dense(p, 0, len(self)))
         leaves, spec = trees.flatten(out)
-        shapes = [(len(self), *p.value.shape) for p in self._parameters]
-        if spec != self._spec or any(
-            tuple(t.shape) != shape for t, shape in zip(leaves, shapes, strict=True)
-        ):
+        shapes = [(len(self), *shape) for shape in self._shapes()]
+        if spec != self._spec or [tuple(t.shape) for t in leaves] != shapes:
             raise ValueError(f"materialize: out must be a tree of tensors of shapes {shapes}")
         for p, t in zip(self._parameters, leaves, strict=True):
             for start, stop in self._parts(p):
@@ -222,10 +222,12 @@ class PerSampleGrads:
         table = Table(
             box=box.SIMPLE_HEAD, title=f"gradients of {len(self)} samples", title_justify="left"
         )
-        for column in ("parameter", "shape", "uses", "form", "norms", "dense bytes"):
-            table.add_column(
-                column, justify="right" if column in ("uses", "dense bytes") else "left"
-            )
+        for column in ("parameter", "shape"):
+            table.add_column(column)
+        table.add_column("uses", justify="right")
+        for column in ("form", "norms"):
+            table.add_column(column)
+        table.add_column("dense bytes", justify="right")
         for p in self._parameters:
             forms = ", ".join(dict.fromkeys(type(t).__name__.lower() for t in p.terms)) or "unused"
             way = "ghost" if p.terms and _in_factors(p.terms) else "direct"
@@ -239,6 +241,9 @@ class PerSampleGrads:
         return captured.get()
 
     # parts
+
+    def _shapes(self) -> list[torch.Size]:
+        return [p.value.shape for p in self._parameters]
 
     def _refuse_written(self) -> None:
         refuse_written(self._held, "a tensor that the gradients are computed of")
@@ -261,40 +266,28 @@ class PerSampleGrads:
 
     def _sum_of(self, p: Parameter, weights: Tensor) -> Tensor:
         found = [term.weighted_sum(weights) for term in p.terms]
-        return (
-            functools.reduce(torch.add, found).to(p.value.dtype)
-            if found
-            else torch.zeros_like(p.value)
-        )
+        return _total(found).to(p.value.dtype) if found else torch.zeros_like(p.value)
 
     def _dense(self, p: Parameter, start: int, stop: int) -> Tensor:
         found = [term.part(start, stop).dense() for term in p.terms]
-        return (
-            functools.reduce(torch.add, found).to(p.value.dtype)
-            if found
-            else p.value.new_zeros(stop - start, *p.value.shape)
-        )
+        if not found:
+            return p.value.new_zeros(stop - start, *p.value.shape)
+        return _total(found).to(p.value.dtype)
 
-    def _parts(self, p: Parameter, entries: int | None = None) -> Iterator[tuple[int, int]]:
-        """The samples in parts of which so many entries of the gradients, or all, are within the
-        limit. At least one at a time."""
-        entries = p.value.numel() if entries is None else entries
-        step = max(1, self.memory_limit // max(1, entries * p.value.element_size()))
+    def _parts(self, p: Parameter) -> Iterator[tuple[int, int]]:
+        """The samples in parts whose dense gradients are within the limit. At least one at a
+        time."""
+        step = max(1, self.memory_limit // max(1, p.value.numel() * p.value.element_size()))
         return ((start, min(start + step, len(self))) for start in range(0, len(self), step))
 
     def _summed(self, p: Parameter, f: Callable[[Tensor], Tensor]) -> Tensor:
         parts = [f(self._dense(p, start, stop)).sum(0) for start, stop in self._parts(p)]
-        return functools.reduce(torch.add, parts) if parts else torch.zeros_like(p.value)
+        return _total(parts) if parts else torch.zeros_like(p.value)
 
     def _squared_norms(self) -> list[Tensor]:
         self._refuse_written()
-        grams = Grams(
-            t
-            for p in self._parameters
-            if _in_factors(p.terms)
-            for term in p.terms
-            for t in term.vectors()
-        )
+        factored = [p for p in self._parameters if _in_factors(p.terms)]
+        grams = Grams(t for p in factored for term in p.terms for t in term.vectors())
         return [self._squared_norms_of(p, grams) for p in self._parameters]
 
     def _squared_norms_of(self, p: Parameter, grams: Grams) -> Tensor:
@@ -304,7 +297,7 @@ class PerSampleGrads:
             found = [t.squared_norms(grams) for t in p.terms]
             found += [2 * a.products(b) for i, a in enumerate(p.terms) for b in p.terms[:i]]
             # the cross terms may round below
-            return functools.reduce(torch.add, found).clamp_min(0)
+            return _total(found).clamp_min(0)
         dense = (flat(self._dense(p, start, stop)) for start, stop in self._parts(p))
         return torch.cat([real((d.conj() * d).sum(1)) for d in dense] or [self._zeros(len(self))])
 
@@ -313,22 +306,25 @@ class PerSampleGrads:
             return a.gram(b)
         numel = max(1, a.shape.numel() * a.dtype.itemsize)
         step = max(1, self.memory_limit // (2 * numel))
-        rows = [
-            torch.cat(
-                [
-                    a.part(i, min(i + step, a.size)).gram(b.part(j, min(j + step, b.size)))
-                    for j in range(0, b.size, step)
-                ],
-                1,
-            )
-            for i in range(0, a.size, step)
-        ]
+        rows = []
+        for i in range(0, a.size, step):
+            blocks = [
+                a.part(i, min(i + step, a.size)).gram(b.part(j, min(j + step, b.size)))
+                for j in range(0, b.size, step)
+            ]
+            rows.append(torch.cat(blocks, 1))
         return torch.cat(rows)
+
+
+def _total(tensors: Sequence[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, tensors)
 
 
 def _in_factors(terms: Sequence[Term]) -> bool:
     """Return whether the norms of the sum of ``terms`` follow from factors."""
-    return not any(t.needs_dense() for t in terms) and len({type(t) for t in terms}) == 1
+    if any(t.needs_dense() for t in terms):
+        return False
+    return len({type(t) for t in terms}) == 1
 
 
 def _taken(p: Parameter) -> int:

@@ -12,10 +12,9 @@ import torch
 from ..func.draws import without_draws
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.samples.factors import Outer, Tensor, of_bias
-from ..seam.levels import Value, scope_outside
+from ..seam.levels import scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
-from ..tape.values import edge_of
 from ..torch_private.global_settings import is_autocast_enabled
 from .uses import Use, refuse_written, versions
 
@@ -28,25 +27,28 @@ def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
 
     ``level``: a :class:`.sample_level.Samples`.
     """
-    tape, given = level.tape, (x, weight, bias)
-    shared = level.is_shared(weight) and (bias is None or level.is_shared(bias))
-    if level.is_shared(x) or not shared or is_autocast_enabled() or not torch.is_grad_enabled():
+    tape = level.tape
+    if not _uses_parameters(level, x, weight, bias):
         return NotImplemented
     if x.dtype not in DIFFERENTIABLE or not fits(x, weight, bias):
         return NotImplemented
-    histories = [
-        edge_of(t) if isinstance(t, Value) and t._level is tape else None
-        for t in (x._inner, weight, bias)
-    ]
+    history, *of_parameters = map(level.source, (x._inner, weight, bias))
     with scope_outside(tape), without_draws(level):
-        inner = [tape.lowered(level.lowered(t)) for t in given]
+        inner = [tape.lowered(level.lowered(t)) for t in (x, weight, bias)]
         out = torch.nn.functional.linear(*inner)
-        if all(edge is None for edge in histories):
+        if history is None and all(edge is None for edge in of_parameters):
             return level.wrap(tape.wrap(out))
-        node = _Linear(tape, (histories[0],), (meta_of(out, out.dtype),))
-        node.given, node.parameters, node.samples = inner, histories[1:], level
+        node = _Linear(tape, (history,), (meta_of(out, out.dtype),))
+        node.given, node.parameters, node.samples = inner, of_parameters, level
         node.versions = versions(inner[:2])
         return level.wrap(tape.wrap(out, (node, 0)))
+
+
+def _uses_parameters(level: Any, x: Any, weight: Any, bias: Any) -> bool:
+    """Return whether ``x`` is a batch, and all samples have the same parameters."""
+    if is_autocast_enabled() or not torch.is_grad_enabled():
+        return False
+    return not level.is_shared(x) and level.is_shared(weight) and level.is_shared(bias)
 
 
 def fits(x: Any, weight: Any, bias: Any) -> bool:

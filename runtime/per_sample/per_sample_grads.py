@@ -132,9 +132,7 @@ class _Run:
         leaves = [leaf for _, leaf in paths]
         names = [pytree.keystr(path) or "parameter" for path, _ in paths]
         for name, leaf in zip(names, leaves, strict=True):
-            if not isinstance(leaf, torch.Tensor) or not (
-                leaf.is_floating_point() or leaf.is_complex()
-            ):
+            if not _is_differentiable(leaf):
                 raise RuntimeError(
                     f"per_sample_grads: {name} must be a real or complex tensor, got {_kind(leaf)}"
                 )
@@ -182,32 +180,28 @@ class _Run:
     def _uses(self, losses: Any, inputs: Sequence[Any], names: Sequence[str]) -> Sources:
         """Return the gradients of each use of a parameter, by where the tensor that is used comes
         from."""
-        edge = edge_of(losses) if isinstance(losses, Value) and losses._level is self.tape else None
         samples = self.batched.samples
         assert samples is not None
+        edge = samples.source(losses)
         if edge is not None:
-            ones = torch.ones_like(self.tape.lowered(losses))
-            execute(
-                self.tape,
-                [(edge, ones)],
-                None,
-                create_graph=False,
-                keep_graph=False,
-                accumulate=False,
-            )
-        ends: Any = [edge_of(v) for v in inputs]
-        if unseen := [name for name, (end, _) in zip(names, ends, strict=True) if end.reached]:
-            raise RuntimeError(
-                f"per_sample_grads: the loss uses {unseen[0]} by "
-                "an op that computes with the whole batch below vmap, "
-                "so the gradients of the samples cannot be told apart. Use vmap(grad(loss))."
-            )
+            roots = [(edge, torch.ones_like(self.tape.lowered(losses)))]
+            execute(self.tape, roots, None, create_graph=False, keep_graph=False, accumulate=False)
+        for name, v in zip(names, inputs, strict=True):
+            end: Any = edge_of(v)
+            if end[0].reached:
+                raise RuntimeError(
+                    f"per_sample_grads: the loss uses {name} by "
+                    "an op that computes with the whole batch below vmap, "
+                    "so the gradients of the samples cannot be told apart. Use vmap(grad(loss))."
+                )
         return by_source(samples.uses.settled())
 
 
+def _is_differentiable(a: object) -> bool:
+    return isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())
+
+
 def _kind(a: object) -> str:
-    return (
-        f"a tensor of dtype {a.dtype} and shape {list(a.shape)}"
-        if isinstance(a, torch.Tensor)
-        else type(a).__name__
-    )
+    if isinstance(a, torch.Tensor):
+        return f"a tensor of dtype {a.dtype} and shape {list(a.shape)}"
+    return type(a).__name__

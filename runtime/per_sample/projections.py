@@ -49,19 +49,14 @@ class Projection:
         n = shape[0] if shape else 1
         known = len(shape) <= 2 and all(isinstance(t, _ROWS_KNOWN) for t in terms)
         rows = min(n, max(1, _ENTRIES * n // shape.numel())) if known else n
-        step = max(
-            1, self.limit // (_COPIES * rows * (shape.numel() // n) * terms[0].dtype.itemsize)
-        )
+        bytes_of_sample = _COPIES * rows * (shape.numel() // n) * terms[0].dtype.itemsize
+        step = max(1, self.limit // bytes_of_sample)
         found = []
         for start in range(0, self.size, step):
             parts = [t.part(start, min(start + step, self.size)) for t in terms]
             pieces = self._pieces(parts, n, rows, known)
-            found.append(
-                functools.reduce(
-                    torch.add,
-                    (self._projected(number, i, columns) for i, columns in enumerate(pieces)),
-                )
-            )
+            each = (self._projected(number, i, columns) for i, columns in enumerate(pieces))
+            found.append(functools.reduce(torch.add, each))
         whole: Tensor = torch.cat(found) / self.k**0.5
         return whole
 
@@ -87,15 +82,15 @@ class Projection:
         else:
             # the first rows of the matrix repeat, so those of two small parameters would often
             # depend on each other
-            rows = torch.randperm(self.rows, generator=_generator((self.seed, number, piece, 2)))[
-                :n
-            ].to(columns.device)
+            order = torch.randperm(self.rows, generator=_generator((self.seed, number, piece, 2)))
+            rows = order[:n].to(columns.device)
             padded = signed.new_zeros(len(signed), self.rows).index_copy(1, rows, signed)
         outer, inner = self.outer.to(columns), self.inner.to(columns)
         turned = outer @ padded.reshape(-1, outer.shape[0], inner.shape[0]) @ inner
         t = _signs((self.seed, number, piece, 1), (blocks, self.k)).to(columns)
-        whole = turned.reshape(-1, blocks, self.rows)
-        taken = whole if self.k == self.rows else whole[..., self.taken.to(whole.device)]
+        taken = turned.reshape(-1, blocks, self.rows)
+        if self.k != self.rows:
+            taken = taken[..., self.taken.to(taken.device)]
         projected: Tensor = (taken * t).sum(1)
         return projected
 
@@ -124,13 +119,15 @@ class TwoSided:
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, *self.k)
         n = shape[0] if shape else 1
-        left, right = (
-            _signs((self.seed, number, side), (rows, k)).to(
-                terms[0].held()[-1].device, terms[0].dtype
-            )
-            / k**0.5
-            for side, (rows, k) in enumerate(zip((n, shape.numel() // n), self.k, strict=True))
-        )
+        device, dtype = terms[0].held()[-1].device, terms[0].dtype
+
+        def matrix(side: int, rows: int) -> Tensor:
+            k = self.k[side]
+            signs = _signs((self.seed, number, side), (rows, k)).to(device, dtype)
+            scaled: Tensor = signs / k**0.5
+            return scaled
+
+        left, right = matrix(0, n), matrix(1, shape.numel() // n)
         return functools.reduce(torch.add, [self._projected(t, left, right) for t in terms])
 
     def _projected(self, term: Term, left: Tensor, right: Tensor) -> Tensor:
@@ -139,13 +136,12 @@ class TwoSided:
         if isinstance(term, Rows):
             return left[term.indices].mT @ (term.g @ right)
         step = max(1, self.limit // (term.shape.numel() * term.dtype.itemsize))
-        parts = (
-            term.part(start, min(start + step, term.size)).dense()
-            for start in range(0, term.size, step)
-        )
-        return torch.cat(
-            [left.mT @ d.reshape(d.shape[0], left.shape[0], right.shape[0]) @ right for d in parts]
-        )
+        found = []
+        for start in range(0, term.size, step):
+            dense = term.part(start, min(start + step, term.size)).dense()
+            matrices = dense.reshape(dense.shape[0], left.shape[0], right.shape[0])
+            found.append(left.mT @ matrices @ right)
+        return torch.cat(found)
 
 
 def _rows_of(term: Term, first: int, last: int) -> Tensor:
@@ -155,19 +151,16 @@ def _rows_of(term: Term, first: int, last: int) -> Tensor:
     if isinstance(term, Rows):
         own = (term.indices >= first) & (term.indices < last)
         g = term.g.masked_fill(~own.unsqueeze(-1), 0)
-        return flat(
-            Rows((term.indices - first).clamp(0, last - first - 1), g, last - first).dense()
-        )
-    return flat(term.dense()[:, first:last]) if term.shape else flat(term.dense())
+        indices = (term.indices - first).clamp(0, last - first - 1)
+        return flat(Rows(indices, g, last - first).dense())
+    dense = term.dense()
+    return flat(dense[:, first:last] if term.shape else dense)
 
 
 def _signs(place: Sequence[int], shape: Sequence[int]) -> Tensor:
     """Random ``±1``. ``place``: what they follow from."""
-    return (
-        torch.randint(0, 2, tuple(shape), generator=_generator(place), dtype=torch.int8)
-        .mul_(2)
-        .sub_(1)
-    )
+    bits = torch.randint(0, 2, tuple(shape), generator=_generator(place), dtype=torch.int8)
+    return bits.mul_(2).sub_(1)
 
 
 def _generator(place: Sequence[int]) -> torch.Generator:
@@ -181,5 +174,6 @@ def _generator(place: Sequence[int]) -> torch.Generator:
 
 def checked(k: int | tuple[int, int]) -> None:
     """Raise unless ``k`` is positive."""
-    if min(k if isinstance(k, tuple) else (k,)) < 1:
+    sides = k if isinstance(k, tuple) else (k,)
+    if min(sides) < 1:
         raise ValueError(f"project: k must be positive, got {k}")

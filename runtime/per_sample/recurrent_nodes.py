@@ -3,7 +3,8 @@ whose pass through time gives the factors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -12,16 +13,15 @@ from ..func.draws import without_draws
 from ..rules.layers.unrolled import GATES, Cotangents, Unrolled, Weights
 from ..rules.samples.factors import Dense, Outer, Tensor, Term
 from ..rules.shape.packing import packed_again, padded
-from ..seam.levels import Value, scope_outside
+from ..seam.levels import scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Node
-from ..tape.values import edge_of
 from ..torch_private.global_settings import is_autocast_enabled
 from .uses import refuse_written, versions
 
 aten = torch.ops.aten
-_KINDS = {getattr(aten, kind).input: kind for kind in GATES} | {
-    getattr(aten, kind).data: kind for kind in GATES
+_KINDS = {
+    getattr(getattr(aten, kind), overload): kind for kind in GATES for overload in ("input", "data")
 }
 
 
@@ -54,6 +54,17 @@ class Call(NamedTuple):
         """The dimension of ``x`` with the sequences."""
         return 0 if self.sizes is not None or self.settings.batch_first else 1
 
+    def sequences(self) -> tuple[Any, list[int]] | None:
+        """Return ``x`` as (N, T, …), and how many sequences have each time. None if the states are
+        of another number of sequences, which ATen is to refuse."""
+        if self.sizes is None:
+            x = self.x if self.settings.batch_first else self.x.transpose(0, 1)
+            return x, [x.shape[0]] * x.shape[1]
+        steps = self.sizes.tolist()
+        if steps[0] != self.states[0].shape[1] or sum(steps) != self.x.shape[0]:
+            return None
+        return padded(self.x, steps, len(steps)), steps
+
 
 def call_of(func: Any, args: Sequence[Any]) -> Call | None:
     """The call of ``aten.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``. None if it is another call,
@@ -67,31 +78,25 @@ def call_of(func: Any, args: Sequence[Any]) -> Call | None:
     settings = _Settings(*options)
     states = list(hx) if kind == "lstm" else [hx]
     of_layers = _weights(kind, params, settings, states)
-    if of_layers is None or not _fits(kind, x, states, of_layers, settings, packed):
+    if of_layers is None:
         return None
-    return Call(kind, x, states, params, of_layers, settings, sizes)
+    call = Call(kind, x, states, params, of_layers, settings, sizes)
+    return call if _fits(call) else None
 
 
 def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
     """Return the results of a call of a recurrent layer. NotImplemented if it is another call, or
     one that ATen is to take apart or to refuse. ``level``: a :class:`.sample_level.Samples`."""
     call = call_of(func, args)
-    if (
-        call is None
-        or is_autocast_enabled()
-        or not torch.is_grad_enabled()
-        or not all(map(level.is_shared, call.params))
-    ):
+    if call is None or is_autocast_enabled() or not torch.is_grad_enabled():
         return NotImplemented
-    x, states, settings = call.x, call.states, call.settings
-    if call.sizes is not None:
-        steps = call.sizes.tolist()
-        if steps[0] != states[0].shape[1] or sum(steps) != x.shape[0]:
-            return NotImplemented
-        x = padded(x, steps, len(steps))
-    else:
-        x = x if settings.batch_first else x.transpose(0, 1)
-        steps = [x.shape[0]] * x.shape[1]
+    if not all(map(level.is_shared, call.params)):
+        return NotImplemented
+    sequences = call.sequences()
+    if sequences is None:
+        return NotImplemented
+    x, steps = sequences
+    states, settings = call.states, call.settings
     each = [level.spread_once(s).unbind(0) for s in states]
 
     def direction(*given: Any) -> Any:
@@ -150,15 +155,11 @@ def _layer(
         w = Weights._make(None if t is None else tape.lowered(t) for t in weights)
         counts = [n * level.size for n in steps]
         unrolled = Unrolled(kind, flat[0], flat[1:], w, counts, reverse)
-        outs = [
-            _in_samples(t, level.size) for t in (unrolled.out, *(s.clone() for s in unrolled.final))
-        ]
-    edges = tuple(edge_of(a) if isinstance(a, Value) and a._level is tape else None for a in given)
-    node = _Layer(tape, edges, tuple(meta_of(t, t.dtype) for t in outs))
+        finals = [s.clone() for s in unrolled.final]
+        outs = [_in_samples(t, level.size) for t in (unrolled.out, *finals)]
+    node = _Layer(tape, tuple(map(level.source, given)), tuple(meta_of(t, t.dtype) for t in outs))
     node.unrolled, node.x, node.samples = unrolled, flat[0], level
-    node.parameters = Weights._make(
-        edge_of(t) if isinstance(t, Value) and t._level is tape else None for t in weights
-    )
+    node.parameters = Weights._make(map(level.source, weights))
     node.versions = versions([*inner, *(t for t in w if t is not None)])
     return [level.wrap(tape.wrap(t, (node, i))) for i, t in enumerate(outs)]
 
@@ -182,9 +183,11 @@ class _Layer(Node):
         size = self.samples.size
         out, *final = (None if g is None else _in_rows(g) for g in grads)
         found = unrolled.pull(out, final)
-        terms = terms_of(
-            self.parameters, found, self.x, *[lambda t: _in_samples(t, size).flatten(1, 2)] * 2
-        )
+
+        def of_samples(t: Tensor) -> Tensor:
+            return _in_samples(t, size).flatten(1, 2)
+
+        terms = terms_of(self.parameters, found, self.x, of_samples, of_samples)
         self.samples.uses.add((edge, term) for edge, term in terms if edge is not None)
         of_x = None if self.edges[0] is None else found.z_x @ unrolled.weights.x
         return [None if g is None else _in_samples(g, size) for g in (of_x, *found.initial)]
@@ -248,47 +251,53 @@ def _weights(
     return found
 
 
-def _fits(
-    kind: str,
-    x: Any,
-    states: Sequence[Any],
-    weights: Sequence[Weights],
-    settings: _Settings,
-    packed: bool,
-) -> bool:
+def _fits(call: Call) -> bool:
     """Return whether all shapes and dtypes are those of a layer. ATen refuses others in its own
     words."""
-    directions = 1 + settings.both_ways
-    tensors = [x, *states, *(t for w in weights for t in w if t is not None)]
-    if (
-        any(t.dtype is not x.dtype or t.device != x.device for t in tensors)
-        or not x.is_floating_point()
-        or not x.numel()
-    ):
+    x, states, weights = call.x, call.states, call.of_layers
+    packed = call.sizes is not None
+    if not x.is_floating_point() or not x.numel() or x.dim() != (2 if packed else 3):
         return False
-    if x.dim() != (2 if packed else 3) or any(
-        s.dim() != 3 or s.shape[0] != len(weights) for s in states
-    ):
+    if not _are_alike(x, (*states, *chain.from_iterable(weights))):
+        return False
+    if any(s.dim() != 3 or s.shape[0] != len(weights) for s in states):
         return False
     n = states[0].shape[1]
-    if not packed and x.shape[0 if settings.batch_first else 1] != n:
+    if not packed and x.shape[call.batch_dim] != n:
         return False
+    of_layer = [s.shape[1:] for s in states]
+    directions = 1 + call.settings.both_ways
     width = x.shape[-1]
-    for i, w in enumerate(weights):
-        gates, out = w.h.shape if w.h.dim() == 2 else (0, 0)
-        hidden = gates // GATES[kind]
-        shapes = [
-            (w.x, (gates, width)),
-            (w.h, (GATES[kind] * hidden, out)),
-            (w.b_x, (gates,)),
-            (w.b_h, (gates,)),
-        ]
-        shapes += [(w.projection, (out, hidden))]
-        shapes += [(s[i], (n, size)) for s, size in zip(states, (out, hidden), strict=False)]
-        if any(t is not None and tuple(t.shape) != shape for t, shape in shapes) or (
-            w.projection is None and out != hidden
-        ):
+    for first in range(0, len(weights), directions):
+        layer = weights[first : first + directions]
+        if not all(_fits_layer(GATES[call.kind], width, w, of_layer, n) for w in layer):
             return False
-        if (i + 1) % directions == 0:
-            width = out * directions
+        width = directions * layer[-1].h.shape[1]
     return True
+
+
+def _are_alike(x: Any, others: Iterable[Any]) -> bool:
+    given = [t for t in others if t is not None]
+    return all(t.dtype is x.dtype and t.device == x.device for t in given)
+
+
+def _fits_layer(
+    gates: int, width: int, w: Weights, states: Sequence[torch.Size], sequences: int
+) -> bool:
+    """Return whether the weights and states of one layer fit its input, which has ``width``
+    features."""
+    if w.h.dim() != 2:
+        return False
+    rows, out = w.h.shape
+    hidden = rows // gates
+    # only a projection makes the output smaller than the state of the gates
+    if rows != gates * hidden or (w.projection is None and out != hidden):
+        return False
+    if w.x.shape != (rows, width):
+        return False
+    for bias in (w.b_x, w.b_h):
+        if bias is not None and bias.shape != (rows,):
+            return False
+    if w.projection is not None and w.projection.shape != (out, hidden):
+        return False
+    return all(s == (sequences, n) for s, n in zip(states, (out, hidden), strict=False))

@@ -48,31 +48,26 @@ class Samples(BatchLevel):
         op = op_of(func)
         if op.record is None and op.composite:
             return super().call(func, args, kwargs)  # in terms of other ops, which come here
-        if op.kind is INPLACE and self._edge(args[0]) is None:
-            return self._written(op, args, kwargs)
+        if op.kind is INPLACE and self.source(args[0]) is None:
+            return self._write_copy(op, args, kwargs)
         flat, layout = flattened(args, kwargs)
-        used = [i for i, a in enumerate(flat) if self._edge(a) is not None]
-        if not torch.is_grad_enabled():
-            constant_args, constant_kwargs = unflattened(
-                [self.tape.lowered(a) if i in used else a for i, a in enumerate(flat)], layout
-            )
-            return super().call(func, constant_args, constant_kwargs)
-        if is_random(op, args, kwargs):  # to run it again for the gradients would draw again
-            spread_args, spread_kwargs = unflattened(
-                [self.spread(a) if i in used else a for i, a in enumerate(flat)], layout
-            )
+        sources = self._sources(flat)
+        if torch.is_grad_enabled() and is_random(op, args, kwargs):
+            # to run it again for the gradients would draw again
+            spread = [self.spread(a) if i in sources else a for i, a in enumerate(flat)]
+            spread_args, spread_kwargs = unflattened(spread, layout)
             return super().call(func, spread_args, spread_kwargs)
-        constants = [self.tape.lowered(a) if i in used else a for i, a in enumerate(flat)]
-        plain_args, plain_kwargs = unflattened(constants, layout)
-        outs = super().call(func, plain_args, plain_kwargs)
-        return self._tapped(self._call(op, flat, constants, layout, used), outs)
+        constants = [self.tape.lowered(a) if i in sources else a for i, a in enumerate(flat)]
+        constant_args, constant_kwargs = unflattened(constants, layout)
+        outs = super().call(func, constant_args, constant_kwargs)
+        if not torch.is_grad_enabled():
+            return outs
+        return self._tap(self._for_each(op, constants, layout, sources), outs)
 
     def layer(self, func: Any, args: Sequence[Any]) -> Any:
-        return (
-            linear.run(self, *args)
-            if func is linear.LINEAR
-            else recurrent_nodes.run(self, func, args)
-        )
+        if func is linear.LINEAR:
+            return linear.run(self, *args)
+        return recurrent_nodes.run(self, func, args)
 
     def is_shared(self, a: Any) -> bool:
         """Return whether all samples have one ``a``."""
@@ -83,7 +78,7 @@ class Samples(BatchLevel):
         return self.spread(t) if self.is_shared(t) else t
 
     def spread(self, t: Tensor) -> Any:
-        edge = self._edge(t)
+        edge = self.source(t)
         if edge is None:
             return super().spread(t)
         if not torch.is_grad_enabled():
@@ -93,17 +88,16 @@ class Samples(BatchLevel):
         def found(grads: list[Any]) -> None:
             self.uses.add([(edge, Dense(grads[0]))])
 
-        return self.wrap(
-            self.tape.wrap(wide, (Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), found), 0))
-        )
+        tap = Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), found)
+        return self.wrap(self.tape.wrap(wide, (tap, 0)))
 
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        if any(self._edge(a) is not None for a in args):
+        if any(self.source(a) is not None for a in args):
             return formula(*args)  # op by op
         return super().elementwise(formula, args)
 
     def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        if any(self._edge(a) is not None for a in args):
+        if any(self.source(a) is not None for a in args):
             return formula(*args, (False,) * len(args))
         return super().batchwise(formula, args)
 
@@ -116,17 +110,15 @@ class Samples(BatchLevel):
             if kind in VALUES:
                 if a._level is tape and edge_of(a) is not None:
                     return True
-            elif (kind is list or kind is tuple) and any(
-                type(b) in VALUES and b._level is tape and edge_of(b) is not None for b in a
-            ):
+            elif (kind is list or kind is tuple) and self._uses_any(a):
                 return True
         return False
 
-    def _edge(self, a: Any) -> Edge | None:
-        """Where ``a`` comes from, if it is computed of parameters alone."""
+    def source(self, a: Any) -> Edge | None:
+        """Return where ``a`` comes from on the tape, if it is computed of parameters alone."""
         return edge_of(a) if isinstance(a, Value) and a._level is self.tape else None
 
-    def _written(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _write_copy(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """``x.mul_(w)``: what the op without the write returns is copied to ``x``. The gradients of
         ``w`` need ``x`` as it was."""
         if op.functional is None or not isinstance(args[0], torch.Tensor):
@@ -136,48 +128,48 @@ class Samples(BatchLevel):
             )
         return args[0].copy_(op.functional.func(args[0].clone(), *args[1:], **kwargs))
 
-    def _call(
-        self, op: Op, flat: list[Any], constants: list[Any], layout: Layout, used: list[int]
-    ) -> ParameterCall:
-        """The call, for its gradients. ``flat``, ``constants``: its arguments, as given and without
-        the history of parameters."""
-        batched = [isinstance(a, Value) and a._level is self for a in constants]
-        lowered = self.tape.lowered
-        given = [
-            lowered(a._inner) if b else lowered(a) if isinstance(a, torch.Tensor) else a
-            for a, b in zip(constants, batched, strict=True)
-        ]
-        return ParameterCall(
-            op, given, batched, layout, {i: self._edge(flat[i]) for i in used}, self.size
-        )
+    def _sources(self, flat: list[Any]) -> dict[int, Edge]:
+        return {i: edge for i, a in enumerate(flat) if (edge := self.source(a)) is not None}
 
-    def _tapped(self, call: ParameterCall, outs: Any) -> Any:
+    def _for_each(
+        self, op: Op, constants: list[Any], layout: Layout, sources: dict[int, Edge]
+    ) -> ParameterCall:
+        """Return a call on ``constants`` as one for each sample. ``sources``: by the numbers of the
+        parameters that they stand for, where these come from."""
+        batched = [isinstance(a, Value) and a._level is self for a in constants]
+        given = [self._without_history(a) for a in constants]
+        return ParameterCall(op, given, batched, layout, sources, self.size)
+
+    def _without_history(self, a: Any) -> Any:
+        if isinstance(a, Value) and a._level is self:
+            a = a._inner
+        return self.tape.lowered(a)
+
+    def _tap(self, call: ParameterCall, outs: Any) -> Any:
         """Return the results of a call, each with a history that leads to one tap."""
         one = isinstance(outs, torch.Tensor)
         flat = [outs] if one else list(outs)
-        size = len(flat)
-        at = [
+        n_results = len(flat)
+        tapped = [
             i
             for i, o in enumerate(flat)
             if isinstance(o, Value) and o._level is self and o.dtype in DIFFERENTIABLE
         ]
-        if not at:
+        if not tapped:
             return outs
-        inner = [flat[i]._inner for i in at]
-        edges = tuple(
-            edge_of(t) if isinstance(t, Value) and t._level is self.tape else None for t in inner
-        )
+        inner = [flat[i]._inner for i in tapped]
         lowered = [self.tape.lowered(t) for t in inner]
-        number = {i: k for k, i in enumerate(at)}
 
         def found(grads: list[Any]) -> None:
-            self.uses.add(
-                call.uses([grads[number[i]] if i in number else None for i in range(size)])
-            )
+            each: list[Any] = [None] * n_results
+            for i, g in zip(tapped, grads, strict=True):
+                each[i] = g
+            self.uses.add(call.uses(each))
 
-        tap = Tap(self.tape, edges, tuple(meta_of(t, t.dtype) for t in lowered), found)
-        for i, t in zip(at, lowered, strict=True):
-            flat[i] = self.wrap(self.tape.wrap(t, (tap, number[i])))
+        metas = tuple(meta_of(t, t.dtype) for t in lowered)
+        tap = Tap(self.tape, tuple(map(self.source, inner)), metas, found)
+        for k, (i, t) in enumerate(zip(tapped, lowered, strict=True)):
+            flat[i] = self.wrap(self.tape.wrap(t, (tap, k)))
         if one:
             return flat[0]
         # a rule may return a namedtuple, which takes its fields one by one

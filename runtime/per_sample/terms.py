@@ -51,12 +51,22 @@ def terms_of(tape: Level, end: Edge, value: Tensor, uses: Sources) -> list[Term]
         if at == end:
             continue
         terms = uses[at]
-        turned = [t.transposed for t in terms] if _is_transpose(at[0], end) else [None]
-        if all(t is not None for t in turned):
-            found += [t for t in turned if t is not None]
-        else:
-            found += [Pulled(t, _pull(tape, at, end), value) for t in terms]
+        turned = _transposed(terms) if _is_transpose(at[0], end) else None
+        if turned is None:
+            turned = [Pulled(t, _pull(tape, at, end), value) for t in terms]
+        found += turned
     return joined(found)
+
+
+def _transposed(terms: Sequence[Term]) -> list[Term] | None:
+    """Return the gradients of the transposed matrix, None if some are not known in factors."""
+    found = []
+    for term in terms:
+        turned = term.transposed
+        if turned is None:
+            return None
+        found.append(turned)
+    return found
 
 
 def _pull(tape: Level, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
@@ -84,12 +94,12 @@ def _reached(node: Node) -> set[Node]:
 def _is_transpose(node: Node, end: Edge) -> bool:
     """Return whether ``node`` is the transposition of the matrix at ``end``. ``w.transpose(0, 0)``
     is ``w``."""
-    func = node.plan.op.func if isinstance(node, OpNode) and list(node.edges) == [end] else None
-    saved: Any = node
-    if len(node.metas[0][0]) != 2:
+    if len(node.metas[0][0]) != 2 or not isinstance(node, OpNode) or list(node.edges) != [end]:
         return False
+    func = node.plan.op.func
+    saved: Any = node
     if func is aten.permute.default:  # of ``w.T``
         return bool(saved._saved_dims[0] % 2 == 1)
-    return func is aten.t.default or (
-        func is aten.transpose.int and (saved._saved_dim0 - saved._saved_dim1) % 2 == 1
-    )
+    if func is aten.transpose.int:
+        return bool((saved._saved_dim0 - saved._saved_dim1) % 2 == 1)
+    return func is aten.t.default

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -74,13 +74,17 @@ class Uses:
     def settle(self) -> None:
         """No more uses come for now."""
         waiting, self._waiting = self._waiting, []
-        scale = None if type(self._factor) is int and self._factor == 1 else _Scale(self._factor)
+        is_scaled = type(self._factor) is not int or self._factor != 1
+        scale = _Scale(self._factor)  # one for all, as they may have the same tensors
         for (edge, term), known in waiting:
-            less = (term if scale is None else term.scaled(scale)).smaller()
-            if less is not term:
+            own = term.scaled(scale) if is_scaled else term
+            less = own.smaller()
+            if less is term:
+                self._versions += known
+            else:
                 refuse_written(known, "a tensor that the gradients are computed of")
+                self._versions += versions(less.held())
             self._found.append((edge, less))
-            self._versions += known if less is term else versions(less.held())
 
     def settled(self) -> Sequence[Use]:
         """All uses."""
@@ -189,6 +193,18 @@ class Tap(Node):
         self.found = None
 
 
+class _Arguments(NamedTuple):
+    """The arguments of a call by name. ``numbers``: of each that is given, its number in one list,
+    or those of its elements. ``defaults``: of all arguments."""
+
+    numbers: dict[str, Any]
+    defaults: dict[str, Any]
+
+    def name_of(self, number: int) -> str | None:
+        """Return the name of an argument by its number, None for one of a list."""
+        return next((name for name, own in self.numbers.items() if own == number), None)
+
+
 class ParameterCall:
     """A call that uses parameters, once for each sample.
 
@@ -203,17 +219,11 @@ class ParameterCall:
         given: list[Any],
         batched: list[bool],
         spec: Layout | pytree.TreeSpec,
-        edges: dict[int, Edge | None],
+        edges: Mapping[int, Edge | None],
         size: int,
     ) -> None:
-        self.op, self.given, self.batched, self.spec, self.edges, self.size = (
-            op,
-            given,
-            batched,
-            spec,
-            edges,
-            size,
-        )
+        self.op, self.given, self.batched, self.spec = op, given, batched, spec
+        self.edges, self.size = edges, size
         self.versions = versions(a for a in given if isinstance(a, torch.Tensor))
 
     def uses(self, gs: list[Any]) -> list[Use]:
@@ -246,69 +256,73 @@ class ParameterCall:
         record = self.op.record
         if record is None:
             return None
-        args, kwargs = unflattened(range(len(self.given)), self.spec)
-        numbers = dict(zip(self.op.arg_names, args, strict=False)) | kwargs
-        # None for one of a list
-        name = next((name for name, number in numbers.items() if number == i), None)
-        factors, formula = (
-            None if table is None or name is None else table.get(name)
-            for table in (record.per_sample, record.vjp)
-        )
-        defaults = dict(zip(self.op.arg_names, self.op.defaults, strict=True))
-        if factors is not None:
-            found: Term | None = factors(
-                *(self._operand(name, numbers, defaults, g) for name in parameters(factors))
-            )
-            return found
-        if (
-            formula is None
-            or not record.elementwise
-            or any(p not in ("g", *defaults) for p in parameters(formula))
-        ):
+        call = self._arguments()
+        name = call.name_of(i)
+        if name is None:  # one of a list
             return None
-        operands = [
-            g if p == "g" else self.given[numbers[p]] if p in numbers else defaults[p]
-            for p in parameters(formula)
-        ]
-        dims = [
-            0 if p == "g" or (p in numbers and self.batched[numbers[p]]) else None
-            for p in parameters(formula)
-        ]
+        factors = None if record.per_sample is None else record.per_sample.get(name)
+        if factors is not None:
+            operands = (self._operand(p, call, g) for p in parameters(factors))
+            found: Term = factors(*operands)
+            return found
+        formula = None if record.vjp is None else record.vjp.get(name)
+        if formula is None or not record.elementwise:
+            return None
+        return self._by_element(formula, call, i, g)
+
+    def _by_element(
+        self, formula: Callable[..., Any], call: _Arguments, i: int, g: Tensor
+    ) -> Term | None:
+        """Return the gradients by the formula of an elementwise op."""
+        operands: list[Any] = []
+        dims: list[int | None] = []
+        for p in parameters(formula):
+            number = call.numbers.get(p)
+            if p == "g":
+                operands.append(g)
+                dims.append(0)
+            elif p not in call.defaults:
+                return None
+            elif number is None:
+                operands.append(call.defaults[p])
+                dims.append(None)
+            else:
+                operands.append(self.given[number])
+                dims.append(0 if self.batched[number] else None)
         parameter = self.given[i]
 
-        def by_element(*given: Any) -> Tensor:
+        def of_sample(*given: Any) -> Tensor:
             found = formula(*given)
             return g.new_zeros(g.shape[1:]) if found is None else found
 
-        return _of_dtype(
-            reduced(vmap(by_element, in_dims=tuple(dims))(*operands), parameter.shape),
-            parameter.dtype,
-        )
+        each = vmap(of_sample, in_dims=tuple(dims))(*operands)
+        return _of_dtype(reduced(each, parameter.shape), parameter.dtype)
 
-    def _operand(
-        self, name: str, numbers: dict[str, Any], defaults: dict[str, Any], g: Tensor
-    ) -> Any:
+    def _arguments(self) -> _Arguments:
+        op = self.op
+        args, kwargs = unflattened(range(len(self.given)), self.spec)
+        numbers = dict(zip(op.arg_names, args, strict=False)) | kwargs
+        return _Arguments(numbers, dict(zip(op.arg_names, op.defaults, strict=True)))
+
+    def _operand(self, name: str, call: _Arguments, g: Tensor) -> Any:
+        """Return what a formula of factors takes as ``name``, with a batch in front."""
         if name == "g":
             return g
-        if name not in defaults:  # weight_shape
-            return self._shape(numbers[name.removesuffix("_shape")])
-        number = numbers.get(name)
+        if name not in call.defaults:  # weight_shape
+            return self._shape(call.numbers[name.removesuffix("_shape")])
+        number = call.numbers.get(name)
         if number is None:
-            return defaults[name]
-        return (
-            self._with_batch(number)
-            if isinstance(number, int)
-            else [self._with_batch(n) for n in number]
-        )
+            return call.defaults[name]
+        if isinstance(number, int):
+            return self._with_batch(number)
+        return [self._with_batch(n) for n in number]
 
     def _with_batch(self, number: int) -> Any:
         """Return an argument, with a batch in front if it is a tensor."""
         a = self.given[number]
-        return (
-            a.expand(self.size, *a.shape)
-            if isinstance(a, torch.Tensor) and not self.batched[number]
-            else a
-        )
+        if not isinstance(a, torch.Tensor) or self.batched[number]:
+            return a
+        return a.expand(self.size, *a.shape)
 
     def _general(self, i: int, gs: list[Any]) -> General:
         tensors = [j for j, a in enumerate(self.given) if isinstance(a, torch.Tensor)]

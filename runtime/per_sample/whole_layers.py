@@ -12,7 +12,7 @@ from ..rules.layers.unrolled import Unrolled, Weights
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.samples.factors import Outer, Tensor, of_bias
 from ..rules.samples.places import Place
-from ..rules.shape.packing import packed_again, padded
+from ..rules.shape.packing import packed_again
 from ..seam.levels import Value
 from ..session.tensor import SESSION
 from ..tape.metas import meta_of
@@ -27,7 +27,7 @@ from .uses import NO_SECOND, Use, refuse_written, versions
 
 
 def _place(session: Any, t: Any) -> Place | None:
-    state = session.state(t) if isinstance(t, Value) and t._level is SESSION else None
+    state = session.state_of(t)
     return state if isinstance(state, Place) else None
 
 
@@ -35,9 +35,9 @@ def _is_weight(session: Any, t: Any) -> bool:
     """Return whether ``t`` is computed of parameters alone, or is a constant."""
     if not isinstance(t, Value):
         return t is None or not t.requires_grad
-    return t._level is SESSION and (
-        session.is_parameter(t) or (session.state(t) is None and edge_of(t) is None)
-    )
+    if t._level is not SESSION:
+        return False
+    return session.is_parameter(t) or (session.state(t) is None and edge_of(t) is None)
 
 
 def _source(t: Any) -> Edge | None:
@@ -51,26 +51,21 @@ def _plain() -> bool:
 def run(session: Any, func: Any, args: Sequence[Any]) -> Any:
     """Return the results of a call of such a layer with samples and parameters. NotImplemented for
     any other call."""
-    return (
-        _linear(session, *args) if func is linear_layer.LINEAR else _recurrent(session, func, args)
-    )
+    if func is linear_layer.LINEAR:
+        return _linear(session, *args)
+    return _recurrent(session, func, args)
 
 
 def _linear(session: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     place = _place(session, x)
-    if (
-        place is None
-        or not _plain()
-        or not _is_weight(session, weight)
-        or not _is_weight(session, bias)
-    ):
+    if place is None or not _plain():
         return NotImplemented
-    if (
-        x.dtype not in DIFFERENTIABLE
-        or not linear_layer.fits(x, weight, bias)
-        or (place.dim >= x.dim() - 1 and not session.alone(place))
-    ):
+    if not (_is_weight(session, weight) and _is_weight(session, bias)):
         return NotImplemented
+    if x.dtype not in DIFFERENTIABLE or not linear_layer.fits(x, weight, bias):
+        return NotImplemented
+    if place.dim >= x.dim() - 1 and not session.alone(place):
+        return NotImplemented  # the features are those of all samples
     inner = [SESSION.lowered(t) for t in (x, weight, bias)]
     out = torch.nn.functional.linear(*inner)
     edges = [_source(t) for t in (x, weight, bias)]
@@ -106,26 +101,22 @@ class _Linear(Node):
         (g,) = grads
         if g is None:
             return (None,)
-        to_weight, to_bias = self.parameters
-        if to_weight is not None or to_bias is not None:
-            left = linear_layer.in_vectors(self.session.of_samples(g, self.place))
-            uses: list[Use] = []
-            if to_weight is not None:
-                uses.append(
-                    (
-                        to_weight,
-                        Outer(
-                            left,
-                            linear_layer.in_vectors(self.place.split(x, self.session.size)).conj(),
-                        ),
-                    )
-                )
-            if to_bias is not None:
-                uses.append((to_bias, of_bias(left)))
-            self.session.note_uses(uses)
+        if any(edge is not None for edge in self.parameters):
+            self.session.note_uses(self._uses(g, x))
         if self.edges[0] is None or not (wanted is None or wanted[0]):
             return (None,)
         return (torch.matmul(g, weight.conj()),)
+
+    def _uses(self, g: Tensor, x: Tensor) -> list[Use]:
+        to_weight, to_bias = self.parameters
+        left = linear_layer.in_vectors(self.session.of_samples(g, self.place))
+        uses: list[Use] = []
+        if to_weight is not None:
+            right = linear_layer.in_vectors(self.place.split(x, self.session.size))
+            uses.append((to_weight, Outer(left, right.conj())))
+        if to_bias is not None:
+            uses.append((to_bias, of_bias(left)))
+        return uses
 
     def release(self) -> None:
         self.given, self.versions = None, []
@@ -138,23 +129,17 @@ def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:
     place = _place(session, call.x)
     if place is None or (not session.alone(place) and place.dim != call.batch_dim):
         return NotImplemented
-    x = call.x
-    if call.sizes is not None:
-        steps = call.sizes.tolist()
-        if steps[0] != call.states[0].shape[1] or sum(steps) != x.shape[0]:
-            return NotImplemented
-        x = padded(x, steps, len(steps))
-    else:
-        x = x if call.settings.batch_first else x.transpose(0, 1)
-        steps = [x.shape[0]] * x.shape[1]
+    sequences = call.sequences()
+    if sequences is None:
+        return NotImplemented
+    x, steps = sequences
     each = [s.unbind(0) for s in call.states]
-    out, finals = recurrent_layer.in_layers(
-        lambda *given: _direction(session, call.kind, *given, steps=steps),
-        x,
-        list(zip(*each, strict=True)),
-        call.of_layers,
-        call.settings,
-    )
+
+    def direction(*given: Any) -> Any:
+        return _direction(session, call.kind, *given, steps=steps)
+
+    initial = list(zip(*each, strict=True))
+    out, finals = recurrent_layer.in_layers(direction, x, initial, call.of_layers, call.settings)
     if call.sizes is not None:
         with unfollowed():
             out = packed_again(out, steps)
@@ -223,12 +208,9 @@ class _Recurrent(Node):
 
         terms = recurrent_layer.terms_of(self.parameters, found, self.x, gradient, value)
         session.note_uses((edge, term) for edge, term in terms if edge is not None)
-        of_x = (
-            found.z_x @ unrolled.weights.x
-            if self.edges[0] is not None and (wanted is None or wanted[0])
-            else None
-        )
-        return [of_x, *found.initial]
+        if self.edges[0] is None or not (wanted is None or wanted[0]):
+            return [None, *found.initial]
+        return [found.z_x @ unrolled.weights.x, *found.initial]
 
     def release(self) -> None:
         self.unrolled, self.versions = None, []
