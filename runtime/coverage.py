@@ -36,36 +36,49 @@ class Row:
 
 def rows() -> list[Row]:
     """One row per recorded overload, sorted by name."""
-    return [
-        _row(func, record)
-        for func, record in sorted(RECORDS.items(), key=lambda item: str(item[0]))
-    ]
+    return [_row(func, RECORDS[func]) for func in sorted(RECORDS, key=str)]
 
 
 def _row(func: OpOverload, record: Record) -> Row:
-    undifferentiable = record.vjp is None and record.nondiff is True
-    vjp = "none needed" if undifferentiable else "own" if record.vjp is not None else "missing"
-    if isinstance(record.jvp, str):
-        jvp = record.jvp
-    elif record.jvp is not None:
-        jvp = "own"
-    else:
-        jvp = {"own": "vjp transposed twice"}.get(vjp, vjp)
-    if record.batch is not None:
-        batch = "refused" if getattr(record.batch, "refuses", False) else "own"
-    elif not any("Tensor" in str(a.type) for a in func._schema.arguments):
-        batch = "none needed"
-    elif record.decomposition is not None or op_of(func).composite:
-        batch = "decomposition"
-    else:
-        batch = "torch's decomposition table, else a loop that warns"
+    vjp = _vjp(record)
+    jvp = _jvp(record, vjp)
+    batch = _batch(func, record)
     if record.decomposition is not None and vjp == "missing":
         vjp = jvp = "decomposition"
     if record.family == "nested":
         jvp = batch = "refused: the result is nested"
-    formula = "formula of its vjp" if record.elementwise and record.vjp else "vmap of vjp"
-    per_sample = f"factors for {', '.join(record.per_sample)}" if record.per_sample else formula
-    return Row(str(func).removeprefix("aten."), record.family, vjp, jvp, batch, per_sample)
+    name = str(func).removeprefix("aten.")
+    return Row(name, record.family, vjp, jvp, batch, _per_sample(record))
+
+
+def _vjp(record: Record) -> str:
+    if record.vjp is not None:
+        return "own"
+    return "none needed" if record.nondiff is True else "missing"
+
+
+def _jvp(record: Record, vjp: str) -> str:
+    if isinstance(record.jvp, str):
+        return record.jvp
+    if record.jvp is not None:
+        return "own"
+    return "vjp transposed twice" if vjp == "own" else vjp
+
+
+def _batch(func: OpOverload, record: Record) -> str:
+    if record.batch is not None:
+        return "refused" if getattr(record.batch, "refuses", False) else "own"
+    if not any("Tensor" in str(a.type) for a in func._schema.arguments):
+        return "none needed"
+    if record.decomposition is not None or op_of(func).composite:
+        return "decomposition"
+    return "torch's decomposition table, else a loop that warns"
+
+
+def _per_sample(record: Record) -> str:
+    if record.per_sample:
+        return f"factors for {', '.join(record.per_sample)}"
+    return "formula of its vjp" if record.elementwise and record.vjp else "vmap of vjp"
 
 
 def torch_differentiates() -> Iterator[str]:
@@ -107,7 +120,11 @@ def denied(records: Mapping[Any, Record] = RECORDS) -> list[str]:
 
 def markdown() -> str:
     """Return the page ``docs/coverage.md``."""
-    table = rows()
+    table = [
+        f"| `{r.name}` | {r.family} | {r.vjp} | {r.jvp} | {r.batch} | {r.per_sample} |"
+        for r in rows()
+    ]
+    nested = sorted(f"`{str(func).removeprefix('aten.')}`" for func in NESTED)
     absent = missing()
     lines = [
         "# Coverage",
@@ -126,10 +143,7 @@ def markdown() -> str:
         "",
         "| op | family | vjp | jvp | batch | per sample |",
         "|---|---|---|---|---|---|",
-        *(
-            f"| `{r.name}` | {r.family} | {r.vjp} | {r.jvp} | {r.batch} | {r.per_sample} |"
-            for r in table
-        ),
+        *table,
         "",
         "## With nested tensors",
         "",
@@ -138,7 +152,7 @@ def markdown() -> str:
             "(`runtime/rules/tensors/nested.py`):"
         ),
         "",
-        ", ".join(sorted(f"`{str(func).removeprefix('aten.')}`" for func in NESTED)),
+        ", ".join(nested),
         "",
         "## Without a derivative",
         "",
