@@ -7,7 +7,7 @@ The forward op updates the running statistics in place. They have no history.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -78,29 +78,23 @@ def _jvp(
     running_mean_t: Any,
     running_var_t: Any,
 ) -> tuple[Any, None, None]:
-    moving = [
-        name
-        for name, t in (("running_mean", running_mean_t), ("running_var", running_var_t))
-        if t is not None
-    ]
+    tangents = {"running_mean": running_mean_t, "running_var": running_var_t}
+    moving = [name for name, t in tangents.items() if t is not None]
     if moving and not training:  # in training the result does not depend on the running statistics
         raise MissingRule(
             "aten.native_batch_norm.default", "jvp", moving, ("input", "weight", "bias")
         )
     rank = input.dim()
     unit, rstd = _unit(input, running_mean, running_var, training, eps)
-    unit_t = (
-        None
-        if input_t is None
-        else projected(input_t, unit, rstd, _others(rank))
-        if training
-        else input_t * rstd
-    )
-    return (
-        scaled(unit_t, unit, *(_channels(t, rank) for t in (weight, weight_t, bias_t))),
-        None,
-        None,
-    )
+    unit_t = None if input_t is None else _unit_t(input_t, unit, rstd, training)
+    by_channel = (_channels(t, rank) for t in (weight, weight_t, bias_t))
+    return scaled(unit_t, unit, *by_channel), None, None
+
+
+def _unit_t(t: Tensor, unit: Tensor, rstd: Tensor, training: bool) -> Tensor:
+    """Return the tangent of x̂ by that of the input, which is also the gradient of the input by that
+    of x̂. In training the statistics depend on the input."""
+    return projected(t, unit, rstd, _others(t.dim())) if training else t * rstd
 
 
 def _backward(
@@ -120,15 +114,12 @@ def _backward(
     gx = gw = gb = None
     if output_mask[0]:
         g = grad_out if weight is None else grad_out * _channels(weight, rank)
-        gx = (projected(g, unit, rstd, _others(rank)) if train else g * rstd).to(input.dtype)
+        gx = _unit_t(g, unit, rstd, train).to(input.dtype)
+    dtype = grad_out.dtype if weight is None else weight.dtype
     if output_mask[1]:
-        gw = (
-            (grad_out * unit)
-            .sum(_others(rank))
-            .to(grad_out.dtype if weight is None else weight.dtype)
-        )
+        gw = (grad_out * unit).sum(_others(rank)).to(dtype)
     if output_mask[2]:
-        gb = grad_out.sum(_others(rank)).to(grad_out.dtype if weight is None else weight.dtype)
+        gb = grad_out.sum(_others(rank)).to(dtype)
     return gx, gw, gb
 
 
@@ -141,25 +132,54 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         results = func(x, None, None, running_mean, running_var, training, momentum, eps)
         out, mean, invstd = (t.unsqueeze(0).expand(size, *t.shape) for t in results)
         return _affine(out, weight, bias, C, rank), mean, invstd
-    stats = ((running_mean, batched[3]), (running_var, batched[4]))
-    if training and batched[0] and any(t is not None and not flag for t, flag in stats):
+    means, variances = _Moving(running_mean, batched[3]), _Moving(running_var, batched[4])
+    if training and batched[0] and (means.is_shared() or variances.is_shared()):
         raise BatchingError(
             "vmap: batch norm got a batched input, but the running_mean or running_var that it "
             "updates in place is not batched. Pass running statistics that are batched as well, "
             "or none (track_running_stats=False), or use group norm."
         )
     x = batch.expand(x, batched[0], size)
-    flat = [None if t is None else t.reshape(-1) if flag else t.repeat(size) for t, flag in stats]
+    flat_means, flat_variances = means.flat(size), variances.flat(size)
     out, mean, invstd = func(
-        x.transpose(0, 1).flatten(1, 2), None, None, *flat, training, momentum, eps
+        x.transpose(0, 1).flatten(1, 2),
+        None,
+        None,
+        flat_means,
+        flat_variances,
+        training,
+        momentum,
+        eps,
     )
-    for (t, flag), new in zip(stats, flat, strict=True):
-        if training and t is not None and new is not None and not (flag and t.is_contiguous()):
-            # If they are batched and contiguous, the kernel has already written to a view of them,
-            # uncounted as in ATen.
-            uncounted(t.copy_, new.reshape(t.shape) if flag else new[:C])
+    if training:
+        means.take_over(flat_means, C)
+        variances.take_over(flat_variances, C)
     out = out.reshape(x.shape[1], size, *x.shape[2:]).transpose(0, 1)
     return _affine(out, weight, bias, C, rank), mean.reshape(size, -1), invstd.reshape(size, -1)
+
+
+class _Moving(NamedTuple):
+    """A running statistic. ``batched``: whether each element has its own."""
+
+    t: Any
+    batched: bool
+
+    def is_shared(self) -> bool:
+        return self.t is not None and not self.batched
+
+    def flat(self, size: int) -> Any:
+        """Return one number for each channel of each element."""
+        if self.t is None:
+            return None
+        return self.t.reshape(-1) if self.batched else self.t.repeat(size)
+
+    def take_over(self, flat: Any, channels: int) -> None:
+        """Store what the kernel has written to :meth:`flat`."""
+        if self.t is None or (self.batched and self.t.is_contiguous()):
+            # The kernel has already written to a view, uncounted as in ATen.
+            return
+        new = flat.reshape(self.t.shape) if self.batched else flat[:channels]
+        uncounted(self.t.copy_, new)
 
 
 def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
@@ -178,12 +198,9 @@ def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[Any, .
     if first is None or input.device.type != "cpu":
         return results
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(input.dim())
-    dense = (
-        last
-        if last is not None and input.is_contiguous(memory_format=last)
-        else torch.contiguous_format
-    )
-    return first.contiguous(memory_format=dense), *rest
+    if last is None or not input.is_contiguous(memory_format=last):
+        last = torch.contiguous_format
+    return first.contiguous(memory_format=last), *rest
 
 
 def _abstract(op: Any) -> Callable[..., tuple[Any, ...]]:

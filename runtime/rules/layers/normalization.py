@@ -10,6 +10,7 @@ computed from the input.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -70,14 +71,93 @@ def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int)
 
 
 def added(a: Any, b: Any) -> Any:
-    return b if a is None else a if b is None else a + b
+    """Return the sum of two tensors, of which None is zero."""
+    if a is None:
+        return b
+    return a if b is None else a + b
+
+
+def product(a: Any, b: Any) -> Any:
+    """Return the product of two tensors, of which None is zero."""
+    return None if a is None or b is None else a * b
 
 
 def scaled(out_t: Any, unit: Tensor, weight: Any, weight_t: Any, bias_t: Any) -> Any:
     """Return the tangent of ``x̂·weight + bias``, from the tangent of x̂."""
     if out_t is not None and weight is not None:
         out_t = out_t * weight
-    return added(added(out_t, None if weight_t is None else unit * weight_t), bias_t)
+    return added(added(out_t, product(unit, weight_t)), bias_t)
+
+
+class _Normalized(ABC):
+    """What the derivatives of a backward op of layer or group norm use, in the shape in which the
+    input is normalized: over ``dims``. ``unit``: x̂."""
+
+    dims: list[int]
+    unit: Tensor
+    rstd: Tensor
+    weight: Any
+
+    def weighted(self, t: Tensor) -> Tensor:
+        return t if self.weight is None else t * self.weight
+
+    @abstractmethod
+    def projected(self, t: Tensor) -> Any:
+        """:func:`projected`, computed by ATen's kernel."""
+
+    @abstractmethod
+    def parameter(self, t: Any) -> Any:
+        """Return a weight or bias, shaped to broadcast."""
+
+    @abstractmethod
+    def parameter_sum(self, t: Tensor) -> Tensor:
+        """Return the inverse of the broadcast of :meth:`parameter`."""
+
+    def backward_vjp(
+        self, g: Tensor, by_x: Any, by_weight: Any, by_bias: Any, needs: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return the gradients of the cotangent ``g``, the input and the weight, by those of the
+        backward op's results."""
+        of_g = of_x = of_weight = None
+        if by_x is not None:
+            back = self.projected(by_x)
+            of_g = self.weighted(back)
+            if "weight" in needs:
+                of_weight = self.parameter_sum(g * back)
+            if "input" in needs:
+                t = self.weighted(g)
+                by_t = self.projected(t)
+                of_x = projected_vjp(by_x, t, back, by_t, self.unit, self.rstd, self.dims)
+        if by_weight is not None:
+            factor = self.parameter(by_weight)
+            of_g = added(of_g, self.unit * factor)
+            if "input" in needs:
+                of_x = added(of_x, self.projected(g * factor))
+        if by_bias is not None:
+            of_g = added(of_g, self.parameter(by_bias).expand(g.shape))
+        return of_g, of_x, of_weight
+
+    def backward_jvp(
+        self, g: Tensor, g_t: Any, x_t: Any, weight_t: Any, mask: Any
+    ) -> tuple[Any, Any, Any]:
+        """Return the tangents of the backward op's results that ``mask`` asks for."""
+        by_x = None if x_t is None else self.projected(x_t)
+        of_x = of_weight = of_bias = None
+        if mask[0]:
+            t_t = None if g_t is None else self.weighted(g_t)
+            t_t = added(t_t, product(g, self.parameter(weight_t)))
+            of_x = None if t_t is None else self.projected(t_t)
+            if by_x is not None:
+                t = self.weighted(g)
+                by_t = self.projected(t)
+                moved = projected_jvp(t, by_t, by_x, x_t, self.unit, self.rstd, self.dims)
+                of_x = added(of_x, moved)
+        if mask[1]:
+            change = added(product(g_t, self.unit), product(g, by_x))
+            of_weight = None if change is None else self.parameter_sum(change)
+        if mask[2] and g_t is not None:
+            of_bias = self.parameter_sum(g_t)
+        return of_x, of_weight, of_bias
 
 
 # ---- layer norm: statistics have the leading dimensions of the input and a size of one in
@@ -144,13 +224,26 @@ def _layer_jvp(
     return scaled(unit_t, unit, weight, weight_t, bias_t), mean_t, rstd_t
 
 
-def _layer_projected(
-    t: Tensor, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor
-) -> Any:
-    """:func:`projected`, computed by ATen's kernel."""
-    return kernels.native_layer_norm_backward(
-        t, input, normalized_shape, mean, rstd, None, None, [True, False, False]
-    )[0]
+class _Layers(_Normalized):
+    def __init__(
+        self, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Any
+    ) -> None:
+        self.input, self.shape, self.mean = input, normalized_shape, mean
+        self.rstd, self.weight = rstd, weight
+        self.lead, self.dims = _layer_dims(input.shape, normalized_shape)
+        self.unit = (input - mean) * rstd
+
+    def projected(self, t: Tensor) -> Any:
+        statistics = self.mean, self.rstd
+        return kernels.native_layer_norm_backward(
+            t, self.input, self.shape, *statistics, None, None, [True, False, False]
+        )[0]
+
+    def parameter(self, t: Any) -> Any:
+        return t
+
+    def parameter_sum(self, t: Tensor) -> Tensor:
+        return sum_over(t, self.lead)
 
 
 def _layer_backward_vjp(
@@ -164,27 +257,9 @@ def _layer_backward_vjp(
     needs: Any,
 ) -> tuple[Any, ...]:
     by_x, by_weight, by_bias = gs
-    lead, dims = _layer_dims(input.shape, normalized_shape)
-    unit = (input - mean) * rstd
-    first = second = third = None
-    if by_x is not None:
-        back = _layer_projected(by_x, input, normalized_shape, mean, rstd)
-        first = back if weight is None else back * weight
-        if "weight" in needs:
-            third = sum_over(grad_out * back, lead)
-        if "input" in needs:
-            t = grad_out if weight is None else grad_out * weight
-            by_t = _layer_projected(t, input, normalized_shape, mean, rstd)
-            second = projected_vjp(by_x, t, back, by_t, unit, rstd, dims)
-    if by_weight is not None:
-        first = added(first, unit * by_weight)
-        if "input" in needs:
-            second = added(
-                second, _layer_projected(grad_out * by_weight, input, normalized_shape, mean, rstd)
-            )
-    if by_bias is not None:
-        first = added(first, by_bias.expand(grad_out.shape))
-    return first, second, None, None, third, None
+    s = _Layers(input, normalized_shape, mean, rstd, weight)
+    of_g, of_x, of_weight = s.backward_vjp(grad_out, by_x, by_weight, by_bias, needs)
+    return of_g, of_x, None, None, of_weight, None
 
 
 def _layer_backward_jvp(
@@ -197,29 +272,9 @@ def _layer_backward_jvp(
 
     ``bias`` is an argument only for its shape, so its tangent is ignored too.
     """
-    lead, dims = _layer_dims(input.shape, normalized_shape)
-    unit = (input - mean) * rstd
-    by_x = (
-        None if input_t is None else _layer_projected(input_t, input, normalized_shape, mean, rstd)
-    )
-    gx = gw = gb = None
-    if output_mask[0]:
-        t_t = None if grad_out_t is None else grad_out_t if weight is None else grad_out_t * weight
-        t_t = t_t if weight_t is None else added(t_t, grad_out * weight_t)
-        gx = None if t_t is None else _layer_projected(t_t, input, normalized_shape, mean, rstd)
-        if by_x is not None:
-            t = grad_out if weight is None else grad_out * weight
-            by_t = _layer_projected(t, input, normalized_shape, mean, rstd)
-            gx = added(gx, projected_jvp(t, by_t, by_x, input_t, unit, rstd, dims))
-    if output_mask[1] and weight is not None:
-        changes = added(
-            None if grad_out_t is None else grad_out_t * unit,
-            None if by_x is None else grad_out * by_x,
-        )
-        gw = None if changes is None else sum_over(changes, lead)
-    if output_mask[2] and grad_out_t is not None:
-        gb = sum_over(grad_out_t, lead)
-    return gx, gw, gb
+    s = _Layers(input, normalized_shape, mean, rstd, weight)
+    mask = output_mask[0], output_mask[1] and weight is not None, output_mask[2]
+    return s.backward_jvp(grad_out, grad_out_t, input_t, weight_t, mask)
 
 
 def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -343,25 +398,17 @@ def _group_jvp(
         mean, along = t.mean((2, 3), keepdim=True), (t * unit).mean((2, 3), keepdim=True)
         unit_t = rstd * (t - mean - unit * along)
         mean_t, rstd_t = mean.flatten(1), -result2 * result2 * along.flatten(1)
-    out_t = scaled(
-        unit_t,
-        unit,
-        _per_channel(weight, group),
-        _per_channel(weight_t, group),
-        _per_channel(bias_t, group),
-    )
-    return (
-        (None if out_t is None else out_t.expand(unit.shape).reshape(input.shape)),
-        mean_t,
-        rstd_t,
-    )
+    by_channel = (_per_channel(t, group) for t in (weight, weight_t, bias_t))
+    out_t = scaled(unit_t, unit, *by_channel)
+    if out_t is not None:
+        out_t = out_t.expand(unit.shape).reshape(input.shape)
+    return out_t, mean_t, rstd_t
 
 
-class _Groups:
-    """Values that several derivatives of group norm's backward use: grouped views (N, groups,
-    C/groups, …) and x̂."""
+class _Groups(_Normalized):
+    """Grouped values (N, groups, C/groups, …)."""
 
-    dims: ClassVar[list[int]] = [2, 3]
+    dims: ClassVar[list[int]] = [2, 3]  # type: ignore[misc]
 
     def __init__(self, input: Tensor, mean: Tensor, rstd: Tensor, weight: Any, *sizes: int) -> None:
         self.input, self.mean, self.plain_rstd, self.sizes = input.contiguous(), mean, rstd, sizes
@@ -372,11 +419,7 @@ class _Groups:
     def view(self, t: Tensor) -> Tensor:
         return _grouped(t, *self.sizes)
 
-    def weighted(self, t: Tensor) -> Tensor:
-        return t if self.weight is None else t * self.weight
-
     def projected(self, t: Tensor) -> Tensor:
-        """:func:`projected` of grouped values, computed by ATen's kernel."""
         given = (
             t.reshape(self.input.shape).contiguous(),
             self.input,
@@ -387,7 +430,14 @@ class _Groups:
             kernels.native_group_norm_backward(*given, None, *self.sizes, [True, False, False])[0]
         )
 
-    def per_channel_sum(self, t: Tensor) -> Tensor:
+    def flat(self, t: Any) -> Any:
+        """Return the inverse of :meth:`view`."""
+        return None if t is None else t.reshape(self.input.shape)
+
+    def parameter(self, t: Any) -> Any:
+        return _per_channel(t, self.sizes[3])
+
+    def parameter_sum(self, t: Tensor) -> Tensor:
         return t.sum((0, 3)).reshape(self.sizes[1])
 
 
@@ -406,26 +456,9 @@ def _group_backward_vjp(
 ) -> tuple[Any, ...]:
     by_x, by_weight, by_bias = gs
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
-    g = s.view(grad_out)
-    first = second = third = None
-    if by_x is not None:
-        a = s.view(by_x)
-        back = s.projected(a)
-        first = s.weighted(back)
-        if "weight" in needs:
-            third = s.per_channel_sum(g * back)
-        if "input" in needs:
-            t = s.weighted(g)
-            second = projected_vjp(a, t, back, s.projected(t), s.unit, s.rstd, s.dims)
-    if by_weight is not None:
-        factor = _per_channel(by_weight, group)
-        first = added(first, s.unit * factor)
-        if "input" in needs:
-            second = added(second, s.projected(g * factor))
-    if by_bias is not None:
-        first = added(first, _per_channel(by_bias, group).expand(g.shape))
-    shaped = [None if t is None else t.reshape(input.shape) for t in (first, second)]
-    return (*shaped, None, None, third)
+    a = None if by_x is None else s.view(by_x)
+    of_g, of_x, of_weight = s.backward_vjp(s.view(grad_out), a, by_weight, by_bias, needs)
+    return s.flat(of_g), s.flat(of_x), None, None, of_weight
 
 
 def _group_backward_jvp(
@@ -438,22 +471,8 @@ def _group_backward_jvp(
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
     g, g_t = s.view(grad_out), None if grad_out_t is None else s.view(grad_out_t)
     x_t = None if input_t is None else s.view(input_t)
-    by_x = None if x_t is None else s.projected(x_t)
-    gx = gw = gb = None
-    if output_mask[0]:
-        t_t = None if g_t is None else s.weighted(g_t)
-        t_t = t_t if weight_t is None else added(t_t, g * _per_channel(weight_t, group))
-        gx = None if t_t is None else s.projected(t_t)
-        if x_t is not None and by_x is not None:
-            t = s.weighted(g)
-            gx = added(gx, projected_jvp(t, s.projected(t), by_x, x_t, s.unit, s.rstd, s.dims))
-        gx = None if gx is None else gx.reshape(input.shape)
-    if output_mask[1]:
-        changes = added(None if g_t is None else g_t * s.unit, None if by_x is None else g * by_x)
-        gw = None if changes is None else s.per_channel_sum(changes)
-    if output_mask[2] and g_t is not None:
-        gb = s.per_channel_sum(g_t)
-    return gx, gw, gb
+    of_x, of_weight, of_bias = s.backward_jvp(g, g_t, x_t, weight_t, output_mask)
+    return s.flat(of_x), of_weight, of_bias
 
 
 def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
