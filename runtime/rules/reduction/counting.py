@@ -227,22 +227,25 @@ def _ramp(
     result."""
     if dtype is None:
         dtype = torch.get_default_dtype()
-        if any(
-            isinstance(a, complex) or (isinstance(a, torch.Tensor) and a.is_complex())
-            for a in (start, end)
-        ):
+        if _is_complex(start) or _is_complex(end):
             dtype = dtype.to_complex()
     if any(isinstance(a, torch.Tensor) and a.dim() for a in (start, end)):
         raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
     known = next(a for a in (start, end) if isinstance(a, torch.Tensor))
     wide = dtype if dtype.is_floating_point or dtype.is_complex else torch.float64
-    first, last = (
-        (a if isinstance(a, torch.Tensor) else known.new_tensor(a, dtype=wide))
-        .to(device or known.device, dtype)
-        .to(wide)
-        for a in (start, end)
-    )
-    return _spaced(first, last, steps), dtype
+
+    def bound(a: Any) -> torch.Tensor:
+        if not isinstance(a, torch.Tensor):
+            a = known.new_tensor(a, dtype=wide)
+        # a bound is rounded as the result is
+        rounded: torch.Tensor = a.to(device or known.device, dtype).to(wide)
+        return rounded
+
+    return _spaced(bound(start), bound(end), steps), dtype
+
+
+def _is_complex(a: Any) -> bool:
+    return a.is_complex() if isinstance(a, torch.Tensor) else isinstance(a, complex)
 
 
 def _linspace(
@@ -264,11 +267,10 @@ def _logspace(
 ) -> Any:
     values, dtype = _ramp(start, end, steps, dtype, device)
     if steps == 1:  # with more than one number, ATen rounds the exponents
-        values = (
-            start.to(values.device).reshape(1)
-            if isinstance(start, torch.Tensor)
-            else torch.full_like(values, start)
-        )
+        if isinstance(start, torch.Tensor):
+            values = start.to(values.device).reshape(1)
+        else:
+            values = torch.full_like(values, start)
     elif not (dtype.is_floating_point or dtype.is_complex):
         base = int(base)
     return torch.pow(base, values).to(dtype)

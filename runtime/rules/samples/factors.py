@@ -134,11 +134,9 @@ class Term:
     def smaller(self) -> Term:
         """Return the dense gradients, if they are needed for the norms and take no more memory than
         what they are computed of. Else this term."""
-        return (
-            Dense(self.dense())
-            if self.needs_dense() and self.dense_bytes <= sum(t.nbytes for t in self.held())
-            else self
-        )
+        if self.needs_dense() and self.dense_bytes <= sum(t.nbytes for t in self.held()):
+            return Dense(self.dense())
+        return self
 
     @property
     def dense_bytes(self) -> int:
@@ -462,26 +460,36 @@ class Rows(Term):
 def joined(terms: Sequence[Term]) -> list[Term]:
     """Fewer terms of the same sum: those of one form become one, as the steps of a
     recurrent layer do."""
-    outers = [t for t in terms if isinstance(t, Outer)]
-    tables = [t for t in terms if isinstance(t, Rows)]
-    ready = [t for t in terms if isinstance(t, Dense)]
-    found = [t for t in terms if not isinstance(t, (Outer, Rows, Dense))]
-    if outers:
-        found.append(
-            Outer(torch.cat([t.left for t in outers], 1), torch.cat([t.right for t in outers], 1))
-            if outers[1:]
-            else outers[0]
-        )
-    if len(tables) == 1:
-        found += tables
-    elif tables:
-        indices, g = torch.cat([t.indices for t in tables], 1), torch.cat([t.g for t in tables], 1)
-        found.append(Rows(indices, g, tables[0].shape[0]))
-    if ready:
-        found.append(
-            Dense(functools.reduce(torch.add, [t.values for t in ready])) if ready[1:] else ready[0]
-        )
-    return found
+    outers: list[Outer] = []
+    tables: list[Rows] = []
+    ready: list[Dense] = []
+    found: list[Term] = []
+    for t in terms:
+        if isinstance(t, Outer):
+            outers.append(t)
+        elif isinstance(t, Rows):
+            tables.append(t)
+        elif isinstance(t, Dense):
+            ready.append(t)
+        else:
+            found.append(t)
+    if len(outers) > 1:
+        outers = [_joined_outers(outers)]
+    if len(tables) > 1:
+        tables = [_joined_tables(tables)]
+    if len(ready) > 1:
+        ready = [Dense(functools.reduce(torch.add, [t.values for t in ready]))]
+    return [*found, *outers, *tables, *ready]
+
+
+def _joined_outers(terms: Sequence[Outer]) -> Outer:
+    left = torch.cat([t.left for t in terms], 1)
+    return Outer(left, torch.cat([t.right for t in terms], 1))
+
+
+def _joined_tables(terms: Sequence[Rows]) -> Rows:
+    indices = torch.cat([t.indices for t in terms], 1)
+    return Rows(indices, torch.cat([t.g for t in terms], 1), terms[0].shape[0])
 
 
 def are_plain(*tensors: Tensor) -> bool:
@@ -550,4 +558,9 @@ def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
 
 
 def _scaled(g: Tensor, alpha: Any) -> Tensor:
-    return g if alpha == 1 else g * (alpha.conjugate() if isinstance(alpha, complex) else alpha)
+    if alpha == 1:
+        return g
+    if isinstance(alpha, complex):
+        alpha = alpha.conjugate()
+    scaled: Tensor = g * alpha
+    return scaled
