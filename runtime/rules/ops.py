@@ -86,6 +86,8 @@ def as_it_is(v: Any) -> Any:
 
 
 NO_PLAN: Any = object()
+# what a formula takes of its node, behind the values of the slots
+_OF_NODE = {"g": -1, "gs": -2, "needs": -3}
 
 
 class Plan:
@@ -107,30 +109,21 @@ class Plan:
         assert op.record is not None and op.record.vjp is not None
         self.op = op
         self.elementwise = op.record.elementwise
-        self.at = {i: k for k, i in enumerate(i for i in op.tensor_args if wanted >> i & 1)}
-        self.needs = frozenset(op.arg_names[i] for i in self.at)
-        slots: dict[tuple[int, Any], int] = {}
+        positions = [i for i in op.tensor_args if wanted >> i & 1]
+        self.at = {i: k for k, i in enumerate(positions)}
+        self.needs = frozenset(op.arg_names[i] for i in positions)
         self.names: list[str] = []
         self.steps: list[
             tuple[tuple[int, ...], Formula, Callable[[list[Any]], Any], bool, bool]
         ] = []
+        slots: dict[tuple[int, Any], int] = {}
         covered: set[str] = set()
         for key, formula in op.record.vjp.items():
-            targets = (key,) if isinstance(key, str) else tuple(key)
-            targets = tuple(t if t in op.positions else "" for t in targets)
-            if not self.needs & set(targets):
+            targets = self._targets(key)
+            if self.needs.isdisjoint(targets):
                 continue
-            covered |= set(targets)
-            where = []
-            for p in parameters(formula):
-                if p in ("g", "gs", "needs"):
-                    where.append({"g": -1, "gs": -2, "needs": -3}[p])
-                    continue
-                slot = op.locate(p)
-                if slot not in slots:
-                    slots[slot] = len(slots)
-                    self.names.append(p)
-                where.append(slots[slot])
+            covered.update(targets)
+            where = [self._find_slot(p, slots) for p in parameters(formula)]
             at = tuple(op.positions.get(t, -1) for t in targets)
             self.steps.append((at, formula, _picker(where), -1 in where, isinstance(key, str)))
         missing = self.needs - covered
@@ -138,6 +131,22 @@ class Plan:
             raise MissingRule(str(op.func), "vjp", missing, covered - missing)
         self.slots = tuple(slots)
         self.reach = 1 + max((at for at, _ in slots), default=-1)
+
+    def _targets(self, key: str | Iterable[str]) -> tuple[str, ...]:
+        """Return the arguments whose gradients a formula gives, "" for one that the op lacks."""
+        names = (key,) if isinstance(key, str) else tuple(key)
+        return tuple(name if name in self.op.positions else "" for name in names)
+
+    def _find_slot(self, name: str, slots: dict[tuple[int, Any], int]) -> int:
+        """Return where a picker finds what a formula takes as ``name``, with a new slot if need
+        be."""
+        if name in _OF_NODE:
+            return _OF_NODE[name]
+        slot = self.op.locate(name)
+        if slot not in slots:
+            slots[slot] = len(slots)
+            self.names.append(name)
+        return slots[slot]
 
     def edges_at(self, spans: dict[int, int]) -> dict[int, int]:
         """``at`` if some of the arguments are lists. ``spans``: the number of

@@ -32,9 +32,11 @@ def expand(t: Any, batched: Any, size: int) -> Any:
 
 
 def _category(dtype: torch.dtype) -> int:
-    return (
-        3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
-    )
+    if dtype.is_complex:
+        return 3
+    if dtype.is_floating_point:
+        return 2
+    return 0 if dtype is torch.bool else 1
 
 
 def with_flags_of_keywords(rule: BatchRule) -> BatchRule:
@@ -156,13 +158,9 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
 
 
 def _each(out: Any, f: Callable[[Any], Any]) -> Any:
-    return (
-        type(out)(f(o) for o in out)
-        if type(out) in (tuple, list)
-        else tuple(map(f, out))
-        if isinstance(out, tuple)
-        else f(out)
-    )
+    if type(out) is list:
+        return [f(o) for o in out]
+    return tuple(map(f, out)) if isinstance(out, tuple) else f(out)
 
 
 def trailing(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -199,10 +197,8 @@ def shaped_by_one(rule: BatchRule) -> BatchRule:
             for a, b in zip(args, batched, strict=True)
         ]
         out = rule(func, 1, batched, one, kwargs)
-        return (
-            out[:0]
-            if isinstance(out, torch.Tensor)
-            else tuple(None if o is None else o[:0] for o in out)
-        )
+        if isinstance(out, torch.Tensor):
+            return out[:0]
+        return tuple(None if o is None else o[:0] for o in out)
 
     return batch

@@ -92,13 +92,10 @@ def broadcast_shape(*shapes: Any) -> torch.Size:
 def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
     """``f(result)``, or ``f`` of each of several results. A result of ``None``, which the op was
     told to leave out, stays ``None``."""
-    if isinstance(out, (tuple, list)):
-        return (
-            type(out)(o if o is None else f(o) for o in out)
-            if type(out) in (tuple, list)
-            else tuple(each(list(out), f))
-        )
-    return f(out)
+    if not isinstance(out, (tuple, list)):
+        return f(out)
+    found = [o if o is None else f(o) for o in out]
+    return found if type(out) is list else tuple(found)
 
 
 def pad_to(part: torch.Tensor, shape: Any) -> torch.Tensor:

@@ -174,18 +174,17 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         order = [*at, *(d for d in range(x.dim()) if d not in at)]
         out = func(x.permute(order), chosen)
     else:
-        order = [0, *(d + 1 for d in at), *(d + 1 for d in range(x.dim() - 1) if d not in at)]
-        out = func(
-            x.permute(order),
-            [torch.arange(size, device=x.device).reshape(size, *[1] * rank), *chosen],
-        )
-    return (
-        out
-        if not place
-        else out.movedim(list(range(1, rank + 1)), list(range(1 + place, 1 + place + rank)))
-        if rank
-        else out
-    )
+        others = [d for d in range(x.dim() - 1) if d not in at]
+        order = [0, *(d + 1 for d in (*at, *others))]
+        lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
+        out = func(x.permute(order), [lines, *chosen])
+    if not place or not rank:
+        return out
+    return out.movedim(_run_of(1, rank), _run_of(1 + place, rank))
+
+
+def _run_of(first: int, number: int) -> list[int]:
+    return list(range(first, first + number))
 
 
 def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulate: bool) -> Any:
@@ -203,42 +202,49 @@ def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulat
 def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Batch rule of ``index_put``. Indexed dimensions move to the front, and the batch before them.
     The positions in the batch index it."""
-    x, _, values, *rest = args
+    x, given, values, *rest = args
     x = expand(x, batched[0], size)
-    given = args[1]
-    if (
-        len(given) == 1
-        and batched[1]
-        and given[0].dtype is torch.bool
-        and values.dim() - batched[2] <= x.dim() - given[0].dim()
-    ):
+    if batched[1] and _is_one_mask(given, x.dim(), values.dim() - batched[2]):
         return _masked_put(x, given[0], values, batched[2], size, bool(rest and rest[0]))
-    indices, flags, rank = _listed(args[1], batched[1])
+    indices, flags, rank = _listed(given, batched[1])
     at, place, _ = _places(indices, flags)
     chosen = _leading(indices, flags, rank, size)
     others = [d for d in range(x.dim() - 1) if d not in at]
-    order = [0, *(d + 1 for d in at), *(d + 1 for d in others)]
     lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
     picked = broadcast_shape(lines.shape, *(t.shape for t in chosen))[1:]
     kept = [x.shape[d + 1] for d in others]
     shape = [*kept[:place], *picked, *kept[place:]]
-    own = list(values.shape[int(batched[2]) :])
+    values = _expanded_values(values, batched[2], size, shape)
+    if place and rank:
+        values = values.movedim(_run_of(1 + place, rank), _run_of(1, rank))
+    order = [0, *(d + 1 for d in (*at, *others))]
+    out = func(x.permute(order), [lines, *chosen], values, *rest, **kwargs)
+    inverse = [0] * len(order)
+    for i, d in enumerate(order):
+        inverse[d] = i
+    return out.permute(inverse)
+
+
+def _is_one_mask(indices: Any, rank: int, rank_of_values: int) -> bool:
+    """Return whether the indices are one mask, and the values the same at every true element.
+    ``rank``: of the tensor, with the batch."""
+    if len(indices) != 1 or indices[0].dtype is not torch.bool:
+        return False
+    return rank_of_values <= rank - indices[0].dim()  # type: ignore[no-any-return]
+
+
+def _expanded_values(values: Any, batched: Any, size: int, shape: list[int]) -> Any:
+    """Return the values of each element, expanded to ``shape``, that of what the indices pick."""
+    own = list(values.shape[int(batched) :])
     # the batch below would take its first dimension for the batch dimension
     if len(own) > len(shape):
         raise RuntimeError(
             f"shape mismatch: value tensor of shape {own} cannot be broadcast to indexing "
             f"result of shape {shape}"
         )
-    if batched[2]:
+    if batched:
         values = values.reshape(size, *[1] * (len(shape) - values.dim() + 1), *values.shape[1:])
-    values = values.expand(size, *shape)
-    if place and rank:
-        values = values.movedim(list(range(1 + place, 1 + place + rank)), list(range(1, rank + 1)))
-    out = func(x.permute(order), [lines, *chosen], values, *rest, **kwargs)
-    inverse = [0] * len(order)
-    for i, d in enumerate(order):
-        inverse[d] = i
-    return out.permute(inverse)
+    return values.expand(size, *shape)
 
 
 def _indexed_by_batched_numbers(args: Any) -> bool:

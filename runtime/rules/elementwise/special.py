@@ -147,14 +147,13 @@ def _by_factor(log: Any, pole: float) -> Any:
     """``t·log(other)``. Zero where the function itself is defined as zero."""
 
     def scaled(t: Any, self: Any, other: Any) -> Any:
-        zero = (
-            (self == 0) & (other <= pole)
-            if isinstance(other, torch.Tensor)
-            else (self == 0)
-            if other <= pole
-            else None
-        )
-        return log(t, other) if zero is None else torch.where(zero, 0.0, log(t, other))
+        if isinstance(other, torch.Tensor):
+            zero = (self == 0) & (other <= pole)
+        elif other <= pole:
+            zero = self == 0
+        else:
+            return log(t, other)
+        return torch.where(zero, 0.0, log(t, other))
 
     return scaled
 

@@ -30,7 +30,9 @@ def scaled(g: torch.Tensor, reduction: int, n: int) -> torch.Tensor:
 
 
 def reduced(each: torch.Tensor, reduction: int) -> torch.Tensor:
-    return each.mean() if reduction == MEAN else each.sum() if reduction == SUM else each
+    if reduction == MEAN:
+        return each.mean()
+    return each.sum() if reduction == SUM else each
 
 
 def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:

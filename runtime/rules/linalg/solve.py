@@ -182,12 +182,15 @@ def _solve_vjp(
     result2: torch.Tensor, B_shape: Any, left: bool, needs: Any,
 ) -> Pair:  # fmt: skip
     vector = is_vector_rhs(A.shape, B_shape)
-    x, by_b = (
-        columns(result, vector),
-        solve_factored(A, result1, result2, columns(g, vector), left, True),
-    )
-    by_a = (-(by_b @ x.mH) if left else -(x.mH @ by_b)) if "A" in needs else None
+    x = columns(result, vector)
+    by_b = solve_factored(A, result1, result2, columns(g, vector), left, True)
+    by_a = -_on_side(by_b, x.mH, left) if "A" in needs else None
     return by_a, uncolumned(by_b, vector)
+
+
+def _on_side(A: torch.Tensor, x: torch.Tensor, left: bool) -> torch.Tensor:
+    """Return ``A @ x``, or ``x @ A`` for a system with ``A`` on the right."""
+    return A @ x if left else x @ A
 
 
 def _solve_jvp(
@@ -202,7 +205,7 @@ def _solve_jvp(
 ) -> Any:
     vector = is_vector_rhs(A.shape, B_shape)
     x = columns(result, vector)
-    change = None if A_t is None else (-(A_t @ x) if left else -(x @ A_t))
+    change = None if A_t is None else -_on_side(A_t, x, left)
     rhs = added(change, None if B_t is None else columns(B_t, vector))
     assert rhs is not None
     return (

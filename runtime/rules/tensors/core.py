@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,21 +20,18 @@ def _sum_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
 def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor:
     """Return the cotangent of a sum, expanded over the dimensions that were summed."""
     rank = len(shape)
-    if not keepdim and rank:
-        for d in sorted(
-            {
-                d % rank
-                for d in (
-                    dim
-                    if isinstance(dim, (list, tuple)) and dim
-                    else [dim]
-                    if isinstance(dim, int)
-                    else range(rank)
-                )
-            }
-        ):
-            g = g.unsqueeze(d)
+    if keepdim or not rank:
+        return g.expand(shape)
+    for d in sorted({d % rank for d in _summed(dim, rank)}):
+        g = g.unsqueeze(d)
     return g.expand(shape)
+
+
+def _summed(dim: Any, rank: int) -> Iterable[int]:
+    """Return the dimensions that ``dim`` of a reduction names. None and ``[]``: all."""
+    if isinstance(dim, int):
+        return [dim]
+    return dim if isinstance(dim, (list, tuple)) and dim else range(rank)
 
 
 linear(

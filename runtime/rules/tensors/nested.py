@@ -302,15 +302,20 @@ def _by_parts(formula: Formula, target: str) -> Formula:
     component."""
     asks = parameters(formula)
 
+    def column(name: str, a: Any) -> Any:
+        """Return what each component takes as the argument ``name``: a tuple, or one for all."""
+        if isinstance(a, Tensor):
+            return a.unbind()
+        return _within(a) if name == "dim" else a
+
     def gradient(*args: Any) -> Tensor:
-        columns = [
-            a.unbind() if isinstance(a, Tensor) else _within(a) if name == "dim" else a
-            for name, a in zip(asks, args, strict=True)
-        ]
+        columns = [column(name, a) for name, a in zip(asks, args, strict=True)]
         n = next(len(c) for c in columns if isinstance(c, tuple))
-        return nest(
-            formula(*(c[i] if isinstance(c, tuple) else c for c in columns)) for i in range(n)
-        )
+
+        def of_component(i: int) -> Any:
+            return formula(*(c[i] if isinstance(c, tuple) else c for c in columns))
+
+        return nest(map(of_component, range(n)))
 
     return asking(*asks)(gradient)
 
