@@ -153,16 +153,21 @@ def _layer_jvp(
         weight2_t,
         weight3_t,
     )
+
+    def outer(t: int) -> Any:
+        """Return what the input and the biases give at time ``t``. Biases alone are the same at
+        all times."""
+        return from_input if from_input is None or from_input.dim() == 1 else from_input[t]
+
     h_t = torch.zeros_like(hx_) if hx__t is None else hx__t
     c_t = torch.zeros_like(cx_) if cx__t is None else cx__t
     hidden_t = []
     for step, t in enumerate(_steps(input.shape[0], bool(reverse))):
         i, f, g, o = gates[t]
-        outer = (
-            None if from_input is None else from_input if from_input.dim() == 1 else from_input[t]
-        )
         z_t = total(
-            h_t @ weight1.mT, outer, None if weight1_t is None else hidden[step] @ weight1_t.mT
+            h_t @ weight1.mT,
+            outer(t),
+            None if weight1_t is None else hidden[step] @ weight1_t.mT,
         )
         i_t, f_t, g_t, o_t = (
             d * s for d, s in zip(z_t.chunk(4, -1), _slopes(gates[t]), strict=True)

@@ -91,14 +91,15 @@ def _product(left: str, right: str, bias: str | None = None) -> Rule:
     def rule(call: Placed) -> Place:
         a, b, out = call.args[left], call.args[right], call.outs[0]
         of_a, of_b = call.place(left), call.place(right)
+        rows, columns = _in_dim(of_a, a, -2), _in_dim(of_b, b, -1)
         of_bias = call.place(bias) if bias else None
         if of_a is None and of_b is None:
-            assert of_bias is not None and bias is not None
+            assert of_bias is not None and bias is not None  # one of the three has samples
             place = of_bias.moved(of_bias.dim + out.dim() - call.args[bias].dim())
-        elif of_b is None and of_a is not None and a.dim() >= 2 and of_a.dim == a.dim() - 2:
-            place = of_a.moved(out.dim() - (2 if b.dim() > 1 else 1))
-        elif of_a is None and of_b is not None and b.dim() >= 2 and of_b.dim == b.dim() - 1:
-            place = of_b.moved(out.dim() - 1)
+        elif rows is not None and of_b is None:
+            place = rows.moved(out.dim() - (2 if b.dim() > 1 else 1))
+        elif columns is not None and of_a is None:
+            place = columns.moved(out.dim() - 1)
         else:
             plain = call.with_only((left, right))
             place = _by_leading(plain, {left: min(2, a.dim()), right: min(2, b.dim())})
@@ -107,6 +108,14 @@ def _product(left: str, right: str, bias: str | None = None) -> Rule:
         return place
 
     return rule
+
+
+def _in_dim(place: Place | None, t: Tensor, dim: int) -> Place | None:
+    """Return the place in a matrix, None if the samples lie elsewhere than in dimension ``dim``,
+    which counts from the end."""
+    if place is None or t.dim() < 2 or place.dim != t.dim() + dim:
+        return None
+    return place
 
 
 def _distances(call: Placed) -> Place:

@@ -267,25 +267,20 @@ def _gather(call: Placed) -> Place:
     """``gather`` and ``scatter``: their tensors have the samples in one dimension, and
     indices along another."""
     dim = _dim(call)
-    tensors = [(name, t) for name, t, _ in call.tensors() if t.dim()]
-    known = {name: p for name, p in call.places.items() if p is not None}
-    place = one_place(list(known.values()))
+    tensors = {name: t for name, t, _ in call.tensors() if t.dim()}
+    place = one_place([p for p in call.places.values() if p is not None])
     picks = call.op.base_name == "gather"
-    if (
-        place.dim == dim
-        and call.op.func is overload("scatter.src")
-        and all(t.dim() == 1 for _, t in tensors)
-    ):
-        return _scattered_numbers(call)
-    if place.dim == dim and not (picks and "self" not in known):
-        raise Mixed(f"its indices run along dimension {dim}, which runs over the samples")
+    if place.dim == dim:
+        if call.op.func is overload("scatter.src") and all(t.dim() == 1 for t in tensors.values()):
+            return _scattered_numbers(call)
+        if not picks or call.place("self") is not None:
+            raise Mixed(f"its indices run along dimension {dim}, which runs over the samples")
+        return place
     n = place.length(call.size)
-    for name, t in tensors:
-        if place.dim == dim:
-            continue
+    for name, t in tensors.items():
         if t.shape[place.dim] == n:
             call.places[name] = place
-        elif name in known or name != "self" or not picks:
+        elif not (picks and name == "self") or call.place(name) is not None:
             raise Mixed("its arguments do not have the same number of samples")
     return place
 
@@ -313,25 +308,28 @@ def _scattered_numbers(call: Placed) -> Place:
 def _along_index(call: Placed) -> Place:
     """``index_add`` and others: ``(self, dim, index, source)``."""
     own, source, dim = call.place("self"), call.place("source"), _dim(call)
-    runs = (own is not None and own.dim == dim) or (
-        own is None and source is not None and source.dim == dim
-    )
+    known = [p for p in (own, source) if p is not None]
+    runs = bool(known) and known[0].dim == dim
     if call.place("value") is not None or (call.place("index") is not None and not runs):
         raise Mixed("it writes to several samples by indices")
-    if (own or source).dim != dim:  # type: ignore[union-attr]  # one of them has samples
-        place = one_place([p for p in (own, source) if p is not None])
-        for name in ("self", "source"):
-            if isinstance(call.args.get(name), torch.Tensor):
-                call.places[name] = place
+    has_source = isinstance(call.args.get("source"), torch.Tensor)
+    if not runs:
+        place = one_place(known)
+        call.places["self"] = place
+        if has_source:
+            call.places["source"] = place
         return place
     index = call.args["index"].reshape(-1)
     if own is None:
         own = _taken_over(call, index, dim)
         call.places["self"] = own
-    if source is not None:
-        _same_owners(own.owners(call.size, index.device)[index], call.owners("source"))
-    elif isinstance(call.args.get("source"), torch.Tensor):
-        call.places["source"] = listed(dim, own.owners(call.size, index.device)[index], call.size)
+    if not has_source:
+        return own
+    owners = own.owners(call.size, index.device)[index]
+    if source is None:
+        call.places["source"] = listed(dim, owners, call.size)
+    elif not torch.equal(owners, call.owners("source")):
+        raise Mixed("it writes samples to places of other samples")
     return own
 
 
@@ -344,11 +342,6 @@ def _taken_over(call: Placed, index: Tensor, dim: int) -> Place:
     owners = index.new_zeros(call.args["self"].shape[dim])
     owners[index] = call.owners("source")
     return listed(dim, owners, call.size)
-
-
-def _same_owners(a: Tensor, b: Tensor) -> None:
-    if not torch.equal(a, b):
-        raise Mixed("it writes samples to places of other samples")
 
 
 class _Indices:
