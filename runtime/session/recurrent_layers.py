@@ -10,8 +10,9 @@ Dropout between layers, layers without biases, projections and packed sequences 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,6 +27,7 @@ from ..tape.nodes import OpNode
 from ..torch_private.dispatcher import DispatchKey
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.native_autograd import increment_version
+from ..torch_private.pytrees import pytree
 from .composite import (
     LIBRARY,
     NONE,
@@ -61,7 +63,7 @@ _add_, _mul_ = _base.add_, _base.mul_
 
 Weights = list[Part]  # weight of the input, weight of the state, and the bias of each
 # (input or its gates, state, weights, whether it is the gates) -> the next state
-Cell = Callable[[Part, Any, Weights, bool], Any]
+Step = Callable[[Part, Any, Weights, bool], Any]
 
 
 def _unary(op: Op, x: Part, *rest: Any, kernel: Any = None) -> Part:
@@ -147,7 +149,35 @@ def _lstm_cell(
     return binary(_MUL, o, _unary(_TANH, c)), c
 
 
-_GATES: dict[Cell, int] = {_gru_cell: 3, _tanh_cell: 1, _relu_cell: 1, _lstm_cell: 4}
+@dataclass(frozen=True)
+class Cell:
+    """A kind of recurrent cell. ATen has a list of two states for an LSTM, and one tensor for any
+    other kind."""
+
+    advance: Step
+    gates: int
+    is_paired: bool = False  # the state has a hidden part and a memory, and the first is the output
+
+    def list_states(self, hx: Any) -> list[Any]:
+        """List the tensors of the state argument ``hx``."""
+        return list(hx) if self.is_paired else [hx]
+
+    def join_states(self, states: Any) -> Any:
+        """Return the argument of which these are the tensors."""
+        return states if self.is_paired else states[0]
+
+    def output_of(self, state: Any) -> Part:
+        """Return the part of a state that is the output of its step."""
+        output: Part = state[0] if self.is_paired else state
+        return output
+
+
+_CELLS = {
+    "gru": Cell(_gru_cell, gates=3),
+    "rnn_tanh": Cell(_tanh_cell, gates=1),
+    "rnn_relu": Cell(_relu_cell, gates=1),
+    "lstm": Cell(_lstm_cell, gates=4, is_paired=True),
+}
 
 
 def _of_input(x: Part, weights: Weights) -> Part:
@@ -162,7 +192,23 @@ def _of_input(x: Part, weights: Weights) -> Part:
     return binary(_ADD, _unary(_UNSAFE_VIEW, whole, sizes), bias, _add_)
 
 
-def _layers(
+def _run_direction(
+    cell: Cell, x: Part, state: Any, weights: Weights, backwards: bool
+) -> tuple[Part, Any]:
+    """Return the outputs of one direction of a layer, in the order of time, and its last state."""
+    gates = _several(_UNBIND, _of_input(x, weights), 0)
+    outputs: list[Part] = []
+    if backwards:
+        gates.reverse()
+    for gate in gates:
+        state = cell.advance(gate, state, weights, True)
+        outputs.append(cell.output_of(state))
+    if backwards:
+        outputs.reverse()
+    return _joined(_STACK, outputs, 0), state
+
+
+def _run_layers(
     cell: Cell, x: Part, states: list[Any], weights: list[Weights], directions: int
 ) -> tuple[Part, list[Any]]:
     """Return the outputs of the last layer, with time as the first dimension, and the last state of
@@ -170,82 +216,154 @@ def _layers(
     last: list[Any] = []
     for first in range(0, len(weights), directions):
         outputs: list[Part] = []
-        for backwards in range(directions):
-            of_this = weights[first + backwards]
-            gates = _several(_UNBIND, _of_input(x, of_this), 0)
-            state, ys = states[first + backwards], []
-            for gate in reversed(gates) if backwards else gates:
-                state = cell(gate, state, of_this, True)
-                ys.append(state[0] if cell is _lstm_cell else state)
-            outputs.append(_joined(_STACK, ys[::-1] if backwards else ys, 0))
+        for i in range(first, first + directions):
+            output, state = _run_direction(cell, x, states[i], weights[i], backwards=i > first)
+            outputs.append(output)
             last.append(state)
         x = outputs[0] if directions == 1 else _joined(_CAT, outputs, 2)
     return x, last
 
 
-def _layer(cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple[Any, ...]) -> Any:
+class Options(NamedTuple):
+    """The arguments of a layer after its weights, in ATen's order."""
+
+    has_biases: bool
+    layers: int
+    dropout: float
+    training: bool
+    bidirectional: bool
+    batch_first: bool
+
+    @property
+    def runs(self) -> int:
+        """Count the passes over the sequence: each has a state and four weights of its own."""
+        return self.layers * self.directions
+
+    @property
+    def directions(self) -> int:
+        """Count the passes of one layer over the sequence."""
+        return 2 if self.bidirectional else 1
+
+
+@dataclass(frozen=True)
+class _LayerCall:
+    """A call of a recurrent layer whose tensors are all known parts."""
+
+    cell: Cell
+    options: Options
+    x: Part
+    states: list[Part]
+    weights: list[Weights]  # of each layer and direction
+
+    @property
+    def parts(self) -> list[Part]:
+        """List the tensors of the call, in ATen's order."""
+        return [self.x, *self.states, *(part for weights in self.weights for part in weights)]
+
+    def is_covered(self) -> bool:
+        """Return whether the steps below are those of ATen for these tensors. ATen refuses what
+        does not fit in its own words."""
+        inner = self.x[0]
+        if inner.dim() != 3 or not inner.numel():
+            return False
+        if not all(_is_on_cpu(t, inner.dtype) for t, _ in self.parts):
+            return False
+        if self.cell.is_paired and inner.dtype is not torch.float64:
+            return False  # oneDNN runs it as a single op
+        # a state has three dimensions, the first one for the layers and directions
+        if any(state.shape[:-2] != (self.options.runs,) for state, _ in self.states):
+            return False
+        return all(_are_of_equal_gates(w[0][0], w[1][0]) for w in self.weights)
+
+    def has_history(self) -> bool:
+        """Return whether the call is to be recorded."""
+        return any(edge is not None for _, edge in self.parts)
+
+    def copies_input(self) -> bool:
+        """Return whether ATen records a copy of the input, whose nodes are not reproduced here."""
+        inner, edge = self.x
+        in_time_order = inner.transpose(0, 1) if self.options.batch_first else inner
+        if in_time_order.is_contiguous():
+            return False
+        first_layer = self.weights[: self.options.directions]
+        return edge is not None or any(weights[0][1] is None for weights in first_layer)
+
+    def run_native(self, native: Any) -> tuple[Any, ...]:
+        """Run torch's function ``native`` on the inner tensors, and record nothing."""
+        states = self.cell.join_states([state for state, _ in self.states])
+        params = [t for weights in self.weights for t, _ in weights]
+        outs = native(self.x[0], states, params, *self.options)
+        return tuple(SESSION.wrap(out) for out in outs)
+
+    def record(self) -> tuple[Any, ...]:
+        """Run the parts of the layer, and record each."""
+        cell, x, batch_first = self.cell, self.x, self.options.batch_first
+        if batch_first:
+            x = _unary(_TRANSPOSE, x, 0, 1)
+        split = [_several(_UNBIND, state, 0) for state in self.states]
+        starts = cell.join_states(split)
+        if cell.is_paired:
+            starts = list(zip(*split, strict=True))
+        out, ends = _run_layers(cell, x, starts, self.weights, self.options.directions)
+        last = [list(part) for part in zip(*ends, strict=True)] if cell.is_paired else [ends]
+        finals = [SESSION.wrap(*_joined(_STACK, part, 0)) for part in last]
+        output = _with_batch_first(cell, out) if batch_first else SESSION.wrap(*out)
+        return output, *finals
+
+
+def _is_on_cpu(t: torch.Tensor, dtype: torch.dtype) -> bool:
+    return t.device.type == "cpu" and t.dtype is dtype
+
+
+def _are_of_equal_gates(weight: torch.Tensor, of_state: torch.Tensor) -> bool:
+    """Return whether the weights of an input and of a state are matrices of as many rows."""
+    return weight.dim() == of_state.dim() == 2 and weight.shape[0] == of_state.shape[0]
+
+
+def _known_parts(tensors: Iterable[Any]) -> list[Part] | None:
+    """Return the known part of each tensor, None if one has none."""
+    parts: list[Part] = []
+    for t in tensors:
+        part = known_part(t)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts
+
+
+def _known_call(cell: Cell, x: Any, hx: Any, params: Any, options: Options) -> _LayerCall | None:
+    """Return the call of a layer, None if one of its tensors is no known part or an option is not
+    covered here."""
+    states = cell.list_states(hx)
+    parts = _known_parts((x, *states, *params))
+    if parts is None or not options.has_biases:
+        return None
+    if options.dropout and options.training:
+        return None
+    if len(params) != 4 * options.runs:
+        return None
+    first = 1 + len(states)
+    weights = [parts[i : i + 4] for i in range(first, len(parts), 4)]
+    return _LayerCall(cell, options, parts[0], parts[1:first], weights)
+
+
+def _run_layer(
+    cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
     """Return the results of a recurrent layer, None if it must go on to ATen. ``options``: ATen's
     arguments after ``params``."""
-    biases, number, dropout, train, both, batch_first = options
-    directions = 1 + both
-    states = hx if cell is _lstm_cell else [hx]
-    known = [known_part(t) for t in (x, *states, *params)]
-    if (
-        any(t is None for t in known)
-        or not biases
-        or (dropout and train)
-        or len(params) != 4 * number * directions
-    ):
+    call = _known_call(cell, x, hx, params, Options(*options))
+    if call is None or not call.is_covered():
         return None
-    parts: list[Any] = known
-    inner, of_x = parts[0]
-    if (
-        not all(t.device.type == "cpu" and t.dtype is inner.dtype for t, _ in parts)
-        or inner.dim() != 3
-        or not inner.numel()
-    ):
-        return None
-    if cell is _lstm_cell and inner.dtype is not torch.float64:
-        return None  # oneDNN runs it as a single op
-    if any(
-        s.dim() != 3 or s.shape[0] != number * directions for s, _ in parts[1 : 1 + len(states)]
-    ):
-        return None
-    given = [parts[i : i + 4] for i in range(1 + len(states), len(parts), 4)]
-    if any(
-        w[0].dim() != 2 or u.dim() != 2 or w[0].shape[0] != u.shape[0] for w, (u, _), *_ in given
-    ):
-        return None
-    if not any(edge is not None for _, edge in parts):
-        held = [s for s, _ in parts[1 : 1 + len(states)]]
-        outs = native(
-            inner,
-            held if cell is _lstm_cell else held[0],
-            [t for w in given for t, _ in w],
-            *options,
-        )
-        return tuple(SESSION.wrap(o) for o in outs)
-    contiguous = (inner.transpose(0, 1) if batch_first else inner).is_contiguous()
-    if not contiguous and (of_x is not None or any(w[0][1] is None for w in given[:directions])):
-        return None  # ATen copies the input, and the nodes of that copy are not reproduced here
-    sequence = _unary(_TRANSPOSE, parts[0], 0, 1) if batch_first else parts[0]
-    split = [_several(_UNBIND, s, 0) for s in parts[1 : 1 + len(states)]]
-    out, last = _layers(
-        cell,
-        sequence,
-        list(zip(*split, strict=True)) if cell is _lstm_cell else split[0],
-        given,
-        directions,
-    )
-    finals = [list(s) for s in zip(*last, strict=True)] if cell is _lstm_cell else [last]
-    ends = [SESSION.wrap(*_joined(_STACK, f, 0)) for f in finals]
-    return (_batch_first(cell, out) if batch_first else SESSION.wrap(*out), *ends)
+    if not call.has_history():
+        return call.run_native(native)
+    return None if call.copies_input() else call.record()
 
 
-def _batch_first(cell: Cell, out: Part) -> Any:
+def _with_batch_first(cell: Cell, out: Part) -> Any:
     """Return the outputs of a layer with the batch as the first dimension. ATen returns a view for
     an LSTM, else it transposes in place."""
-    if cell is _lstm_cell:
+    if cell.is_paired:
         viewed = SESSION.wrap(*_unary(_TRANSPOSE, out, 0, 1))
         view_history.mark_view(viewed, _TRANSPOSE, (SESSION.wrap(*out), 0, 1), {})
         return viewed
@@ -256,39 +374,39 @@ def _batch_first(cell: Cell, out: Part) -> Any:
     return SESSION.wrap(inner, edge)
 
 
-def _fit(cell: Cell, x: Any, states: Any, w: Any, u: Any) -> bool:
+def _fit_cell(cell: Cell, x: Any, states: Any, weight: Any, of_state: Any) -> bool:
     """Return whether these are matrices of the shapes of a cell. ATen refuses others in its own
     words."""
-    if any(t.dim() != 2 for t in (x, *states, w, u)):
+    if any(t.dim() != 2 for t in (x, *states, weight, of_state)):
         return False
-    (rows, features), hidden = x.shape, u.shape[1]
-    fit = all(s.shape == (rows, hidden) for s in states)
-    return fit and w.shape == (_GATES[cell] * hidden, features) and u.shape[0] == w.shape[0]
+    (rows, features), hidden = x.shape, of_state.shape[1]
+    if any(state.shape != (rows, hidden) for state in states):
+        return False
+    return weight.shape == (cell.gates * hidden, features) and of_state.shape[0] == weight.shape[0]
 
 
-def _single(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) -> Any:
+def _run_cell(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) -> Any:
     """Return the results of a recurrent cell, None if it must go on to ATen."""
-    states = hx if cell is _lstm_cell else [hx]
-    known = [known_part(t) for t in (x, *states, *weights)]
-    if any(t is None for t in known) or not _fit(cell, x, states, *weights[:2]):
+    states = cell.list_states(hx)
+    parts = _known_parts((x, *states, *weights))
+    if parts is None or not _fit_cell(cell, x, states, *weights[:2]):
         return None
-    parts: list[Any] = known
-    given, held = parts[1 + len(states) :], parts[1 : 1 + len(states)]
-    if not any(edge is not None for _, edge in parts):
-        inner = [s for s, _ in held]
-        outs = native(
-            parts[0][0], inner if cell is _lstm_cell else inner[0], *(w for w, _ in given)
-        )
-        return tuple(SESSION.wrap(o) for o in outs) if cell is _lstm_cell else SESSION.wrap(outs)
-    out = cell(parts[0], tuple(held) if cell is _lstm_cell else held[0], given, False)
-    return tuple(SESSION.wrap(*s) for s in out) if cell is _lstm_cell else SESSION.wrap(*out)
+    of_states, of_weights = parts[1 : 1 + len(states)], parts[1 + len(states) :]
+    if any(edge is not None for _, edge in parts):
+        out = cell.advance(parts[0], cell.join_states(of_states), of_weights, False)
+        results = [SESSION.wrap(*part) for part in cell.list_states(out)]
+    else:
+        inner = cell.join_states([state for state, _ in of_states])
+        outs = native(parts[0][0], inner, *(weight for weight, _ in of_weights))
+        results = [SESSION.wrap(out) for out in cell.list_states(outs)]
+    return cell.join_states(tuple(results))
 
 
 def _mine(tensors: Any) -> bool:
     return any(type(t) is Tensor for t in tensors)
 
 
-def _owned(*args: Any) -> tuple[Any, ...]:
+def _owned(cell: Cell, *args: Any) -> tuple[Any, ...]:
     """Return the arguments of a layer or cell. In the scope of transforms, plain tensors among them
     become values of these, and of the session beside its tensors. ATen adds products of the input
     in place to products of the state, and a value must not be written into a plain tensor."""
@@ -303,21 +421,22 @@ def _owned(*args: Any) -> tuple[Any, ...]:
 
     if SCOPE.levels:
         return tuple(map(own, args)) if innermost(args, None) is not None else args
-    return args[0], _beside(args), *args[2:]
+    return args[0], _beside(cell, args), *args[2:]
 
 
-def _beside(args: tuple[Any, ...]) -> Any:
+def _beside(cell: Cell, args: tuple[Any, ...]) -> Any:
     """Return the states of a layer or cell: values of the session if another argument is one. Then
     products of a state are values, too."""
     hx = args[1]
-    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-    if all(isinstance(s, Value) for s in states):
+    states = cell.list_states(hx)
+    if all(isinstance(state, Value) for state in states):
         return hx
-    given = (t for a in args for t in (a if isinstance(a, (list, tuple)) else (a,)))
-    if not any(isinstance(t, Value) and t._level is SESSION for t in given):
+    if not any(isinstance(t, Value) and t._level is SESSION for t in pytree.tree_leaves(args)):
         return hx
-    states = [s if isinstance(s, Value) else s + SESSION.wrap(s.new_zeros(())) for s in states]
-    return states if isinstance(hx, (list, tuple)) else states[0]
+    for i, state in enumerate(states):
+        if not isinstance(state, Value):
+            states[i] = state + SESSION.wrap(state.new_zeros(()))
+    return cell.join_states(states)
 
 
 def _is_batched(t: Any) -> bool:
@@ -325,17 +444,17 @@ def _is_batched(t: Any) -> bool:
     return any(level.hidden for level in levels_of(t))
 
 
-def _batched_alike(x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
+def _batched_alike(cell: Cell, x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
     """Return the input and the states, all of them batches if any argument is one. ATen writes
     products of the input into products of the states."""
-    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    states = cell.list_states(hx)
     batched = [t for t in (x, *states, *params) if _is_batched(t)]
     if not batched:
         return x, hx
     # the sum with it is a batch, with a copy of the tensor per element
     zero = sum(t.new_zeros(()) for t in batched)
     x, *states = (t + zero for t in (x, *states))
-    return x, states if isinstance(hx, (list, tuple)) else states[0]
+    return x, cell.join_states(states)
 
 
 def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
@@ -343,14 +462,14 @@ def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., 
 
     def layer(keys: Any, x: Any, hx: Any, params: Any, *options: Any) -> Any:
         if (_mine(params) or type(x) is Tensor) and plain_case():
-            result = _layer(cell, native, x, hx, params, options)
+            result = _run_layer(cell, native, x, hx, params, options)
             if result is not None:
                 return result
-        x, hx, params = _owned(x, hx, params)
+        x, hx, params = _owned(cell, x, hx, params)
         result = run_layer(overload, (x, hx, params, *options))
         if result is not NotImplemented:
             return result
-        return pass_on(keys & BELOW, *_batched_alike(x, hx, params), params, *options)
+        return pass_on(keys & BELOW, *_batched_alike(cell, x, hx, params), params, *options)
 
     return layer
 
@@ -362,11 +481,11 @@ def _intercepted_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., A
         keys: Any, x: Any, hx: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None
     ) -> Any:
         if b_x is not None and b_h is not None and _mine((x, w_x, w_h, b_x, b_h)) and plain_case():
-            result = _single(cell, native, x, hx, (w_x, w_h, b_x, b_h))
+            result = _run_cell(cell, native, x, hx, (w_x, w_h, b_x, b_h))
             if result is not None:
                 return result
-        x, hx, *weights = _owned(x, hx, w_x, w_h, b_x, b_h)
-        return pass_on(keys & BELOW, *_batched_alike(x, hx, weights), *weights)
+        x, hx, *weights = _owned(cell, x, hx, w_x, w_h, b_x, b_h)
+        return pass_on(keys & BELOW, *_batched_alike(cell, x, hx, weights), *weights)
 
     return single
 
@@ -381,15 +500,15 @@ def _with_memory(sizes: torch.Tensor) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _intercepted_packed(overload: Any) -> Callable[..., Any]:
+def _intercepted_packed(cell: Cell, overload: Any) -> Callable[..., Any]:
     pass_on = passing_on(overload)
 
     def packed(keys: Any, data: Any, sizes: Any, hx: Any, params: Any, *options: Any) -> Any:
-        data, hx, params = _owned(data, hx, params)
+        data, hx, params = _owned(cell, data, hx, params)
         result = run_layer(overload, (data, sizes, hx, params, *options))
         if result is not NotImplemented:
             return result
-        data, hx = _batched_alike(data, hx, params)
+        data, hx = _batched_alike(cell, data, hx, params)
         return pass_on(keys & BELOW, data, _with_memory(sizes), hx, params, *options)
 
     return packed
@@ -408,8 +527,9 @@ def _pad_packed(
         return _pass_on_pad_packed(keys & BELOW, data, sizes, batch_first, value, length)
     steps = sizes.tolist()
     out = padded(data, steps, max(length, len(steps)), value)
-    lengths = torch.tensor([sum(k > i for k in steps) for i in range(steps[0])])
-    return out if batch_first else out.transpose(0, 1), lengths
+    # a step of a packed sequence has the elements that are at least as long
+    lengths = [sum(size > i for size in steps) for i in range(steps[0])]
+    return out if batch_first else out.transpose(0, 1), torch.tensor(lengths)
 
 
 def _with_states_as_given(overload: Any) -> None:
@@ -419,11 +539,10 @@ def _with_states_as_given(overload: Any) -> None:
 
     def run(x: Any, hx: Any, *rest: Any, **named: Any) -> Any:
         out, *states = theirs(x, hx, *rest, **named)
-        pairs = zip(states, hx, strict=True)
-        return out, *(
-            last if last.dim() == first.dim() else last.reshape(first.shape)
-            for last, first in pairs
-        )
+        for i, (last, first) in enumerate(zip(states, hx, strict=True)):
+            if last.dim() != first.dim():
+                states[i] = last.reshape(first.shape)
+        return out, *states
 
     for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd):
         overload.py_kernels[key] = run
@@ -434,12 +553,7 @@ _with_states_as_given(aten.lstm.input)
 _pass_on_pad_packed = passing_on(aten._pad_packed_sequence.default)
 
 LIBRARY.impl("_pad_packed_sequence", _pad_packed, SNAPSHOT.name, with_keyset=True)
-for _name, _cell in {
-    "gru": _gru_cell,
-    "rnn_tanh": _tanh_cell,
-    "rnn_relu": _relu_cell,
-    "lstm": _lstm_cell,
-}.items():
+for _name, _cell in _CELLS.items():
     _native: Any = getattr(torch, _name)
     LIBRARY.impl(
         f"{_name}.input",
@@ -456,7 +570,7 @@ for _name, _cell in {
     )
     LIBRARY.impl(
         f"{_name}.data",
-        _intercepted_packed(getattr(aten, _name).data),
+        _intercepted_packed(_cell, getattr(aten, _name).data),
         SNAPSHOT.name,
         with_keyset=True,
     )

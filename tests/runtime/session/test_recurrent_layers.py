@@ -107,7 +107,7 @@ def layer(lib: Any, kind: str, *, layers: int = 1, both: bool = False, batch_fir
 def in_one(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows by one with each layer or cell: whether it was recorded in one go."""
     seen: list[bool] = []
-    for name in ("_layer", "_single"):
+    for name in ("_run_layer", "_run_cell"):
         real = getattr(recurrent_layers, name)
 
         def watched(*args: Any, real: Callable[..., Any] = real) -> Any:
