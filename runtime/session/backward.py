@@ -4,7 +4,7 @@ edges for the engine."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -177,28 +177,33 @@ def _refuse_unfit_cotangent(g: Any, t: Any, i: int, batched: bool) -> None:
         shape, dtype = t.node.metas[t.output_nr]
     else:
         shape, dtype = extent(t), t.dtype
-    seen = extent(g)
     if type(shape) is NestedMeta:
-        dtype = g.dtype if shape.dtype is None else shape.dtype
-    if batched:
-        if type(shape) is NestedMeta or type(seen) is NestedMeta:
-            raise RuntimeError("Batched grads are not supported with Nested Tensor.")
-        seen = seen[1:]
-    if seen != shape:
-        found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
-        if batched:
-            raise RuntimeError(
-                "If `is_grads_batched=True`, "
-                "we interpret the first dimension of each grad_output as the batch dimension. "
-                f"Without it, {found}. For a batch of only some of them, call vmap of grad."
-            )
-        raise RuntimeError(f"Mismatch in shape: {found}.")
+        dtype = shape.dtype or g.dtype
+    _refuse_unfit_shape(extent(g), shape, i, batched)
     if dtype.is_complex != g.dtype.is_complex:
         raise RuntimeError(
             "For complex Tensors, both grad_output and output are required to have "
             f"the same dtype. Mismatch in dtype: grad_output[{i}] has a dtype of {g.dtype} "
             f"and output[{i}] has a dtype of {dtype}."
         )
+
+
+def _refuse_unfit_shape(seen: Any, shape: Any, i: int, batched: bool) -> None:
+    """Raise unless ``seen``, the extent of a cotangent, is that of output number ``i``."""
+    if batched:
+        if type(shape) is NestedMeta or type(seen) is NestedMeta:
+            raise RuntimeError("Batched grads are not supported with Nested Tensor.")
+        seen = seen[1:]
+    if seen == shape:
+        return
+    found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
+    if batched:
+        raise RuntimeError(
+            "If `is_grads_batched=True`, "
+            "we interpret the first dimension of each grad_output as the batch dimension. "
+            f"Without it, {found}. For a batch of only some of them, call vmap of grad."
+        )
+    raise RuntimeError(f"Mismatch in shape: {found}.")
 
 
 def run_pass(
@@ -220,9 +225,7 @@ def run_pass(
         if g is not None:
             g = for_users(level, g) if on_values else level.lowered(g)
         roots.append((edge, g))
-    edges_of_captures = None if captures is None else [_edge(t) for t in captures]
-    if edges_of_captures is not None and None in edges_of_captures:
-        raise RuntimeError("One of the differentiated Tensors does not require grad")
+    edges_of_captures = None if captures is None else _edges_of(captures)
     keep = create_graph if retain_graph is None else retain_graph
     before = torch.is_grad_enabled()
     set_grad_enabled(create_graph)
@@ -237,6 +240,14 @@ def run_pass(
         )
     finally:
         set_grad_enabled(before)
+
+
+def _edges_of(captures: Sequence[Any]) -> list[Any]:
+    """List the edges of the tensors whose gradients are wanted. Raise if one has none."""
+    edges = [_edge(t) for t in captures]
+    if None in edges:
+        raise RuntimeError("One of the differentiated Tensors does not require grad")
+    return edges
 
 
 def backward(
@@ -372,33 +383,47 @@ def gradients_of(
     outputs, wanted = listed(outputs), _inputs(inputs, "grad")
     edges = [_edge(t) for t in outputs]
     cotangents = cotangents_of(outputs, edges, grad_outputs, is_grads_batched)
-    if is_grads_batched:
-        # positions of the gradients that are tensors: vmap returns nothing else
-        reached: list[int] = []
 
-        def one(*batched: Any) -> tuple[Any, ...]:
-            grads = _grads(
-                edges, wanted, batched, retain_graph, create_graph, allow_unused, materialize_grads
-            )
-            reached[:] = [i for i, g in enumerate(grads) if g is not None]
-            return tuple(grads[i] for i in reached)
-
-        _refuse_unrecorded(edges)
-        level = _level(edges)
-        batches = vmap(one)(*cotangents)
-        at = dict(zip(reached, batches, strict=True))
-        found = tuple(for_users(level, at[i]) if i in at else None for i in range(len(wanted)))
-    else:
-        found = _grads(
-            edges, wanted, cotangents, retain_graph, create_graph, allow_unused, materialize_grads
+    def run(*of_outputs: Any) -> tuple[Any, ...]:
+        return _grads(
+            edges, wanted, of_outputs, retain_graph, create_graph, allow_unused, materialize_grads
         )
-        sparse = [isinstance(t, Value) and t.layout is not torch.strided for t in wanted]
-        if any(sparse):
-            found = tuple(
-                in_layout(g, t._inner) if g is not None and s else g
-                for g, t, s in zip(found, wanted, sparse, strict=True)
-            )
+
+    if is_grads_batched:
+        _refuse_unrecorded(edges)
+        found = _batched_grads(_level(edges), run, cotangents, len(wanted))
+    else:
+        found = _in_layouts_of(wanted, run(*cotangents))
     return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else found
+
+
+def _batched_grads(
+    level: Any, run: Callable[..., tuple[Any, ...]], cotangents: Sequence[Any], number: int
+) -> tuple[Any, ...]:
+    """Return the ``number`` gradients of a batch of cotangents. ``run`` returns those of one
+    element."""
+    reached: list[int] = []
+
+    def run_element(*batched: Any) -> tuple[Any, ...]:
+        grads = run(*batched)
+        # vmap returns nothing but tensors, so the others are left out
+        reached[:] = [i for i, g in enumerate(grads) if g is not None]
+        return tuple(grads[i] for i in reached)
+
+    batches = vmap(run_element)(*cotangents)
+    found: list[Any] = [None] * number
+    for i, batch in zip(reached, batches, strict=True):
+        found[i] = for_users(level, batch)
+    return tuple(found)
+
+
+def _in_layouts_of(inputs: Sequence[Any], grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the gradients, those of sparse inputs in the layout of the input."""
+    found = list(grads)
+    for i, (t, g) in enumerate(zip(inputs, grads, strict=True)):
+        if g is not None and isinstance(t, Value) and t.layout is not torch.strided:
+            found[i] = in_layout(g, t._inner)
+    return tuple(found)
 
 
 def _grads(

@@ -167,17 +167,14 @@ def _linear_without_bias(x: Any, weight: Any) -> Any:
 def binary(op: Op, x: Part, y: Part, kernel: Any = None) -> Part:
     """Run an op of two tensors. It is recorded if one of them requires grad."""
     of_x, of_y = x[1], y[1]
-    if of_x is None:
-        return step(
-            op, [x[0], y[0]], () if of_y is None else (of_y,), 0 if of_y is None else 2, kernel
-        )
-    return step(
-        op,
-        [x[0], y[0]],
-        (of_x,) if of_y is None else (of_x, of_y),
-        1 if of_y is None else 3,
-        kernel,
-    )
+    inner = [x[0], y[0]]
+    if of_x is not None and of_y is not None:
+        return step(op, inner, (of_x, of_y), 3, kernel)
+    if of_x is not None:
+        return step(op, inner, (of_x,), 1, kernel)
+    if of_y is not None:
+        return step(op, inner, (of_y,), 2, kernel)
+    return step(op, inner, (), 0, kernel)
 
 
 def _folded(x: Any, y: Any) -> Any:
@@ -192,14 +189,11 @@ def _folded(x: Any, y: Any) -> Any:
         return None
     rows = [prod(shape[:-1]), shape[-1]]
     dense, of_x = known
-    flat: Any = (
-        step(_VIEW, [dense, rows], (of_x,), of_x is not None)
-        if dense.is_contiguous()
-        else known_part(x.reshape(rows))
-    )
-    x, of_x = flat
-    recorded: Any = ((of_x, of_y), 3) if of_x is not None else ((of_y,), 2)
-    out, edge = step(_MM if y.dim() == 2 else _MV, [x, y], *recorded)
+    if dense.is_contiguous():
+        flat: Any = step(_VIEW, [dense, rows], (of_x,), of_x is not None)
+    else:
+        flat = known_part(x.reshape(rows))
+    out, edge = binary(_MM if y.dim() == 2 else _MV, flat, (y, of_y))
     return SESSION.wrap(*step(_UNSAFE_VIEW, [out, [*shape[:-1], *y.shape[1:]]], (edge,), True))
 
 
@@ -261,13 +255,7 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
         result = _matmul(x, y)
         if result is not None:
             return result
-    elif (
-        type(x) in VALUES
-        and type(y) in VALUES
-        and x._level is y._level
-        and x._level.hidden
-        and _aligned(x.shape, y.shape)
-    ):
+    elif _are_batched_alike(x, y):
         return _batched_matmul(x, y)
     # the casts are a call of their own, after which the product arrives here again
     if not (is_autocast_enabled() and _casts_next(keys)):
@@ -288,10 +276,16 @@ def _folded_matmul(x: Any, y: Any) -> Any:
     return _folded_calls(y.mT, x.t()).mT.contiguous()
 
 
-def _aligned(x: Any, y: Any) -> bool:
-    """Return whether products of arguments of these shapes are those of stacks of the same
-    sizes."""
-    return len(x) == len(y) >= 2 and x[-1] == y[-2] and x[:-2] == y[:-2]
+def _are_batched_alike(x: Any, y: Any) -> bool:
+    """Return whether the arguments are values of one vmap and stacks of the same sizes."""
+    if type(x) not in VALUES or type(y) not in VALUES:
+        return False
+    if x._level is not y._level or not x._level.hidden:
+        return False
+    of_x, of_y = x.shape, y.shape
+    if len(of_x) != len(of_y) or len(of_x) < 2:
+        return False
+    return of_x[-1] == of_y[-2] and of_x[:-2] == of_y[:-2]
 
 
 def _batched_matmul(x: Any, y: Any) -> Any:

@@ -75,15 +75,17 @@ def _basic(index: tuple[Any, ...]) -> bool:
             continue
         if i is Ellipsis:
             ellipses += 1
-        elif type(i) is not slice:
+        elif type(i) is not slice or not _is_plain_slice(i):
             return False
-        else:
-            for end in (i.start, i.stop):
-                if end is not None and type(end) is not int:
-                    return False
-            if i.step is not None and (type(i.step) is not int or i.step < 1):
-                return False
     return ellipses < 2
+
+
+def _is_plain_slice(i: slice) -> bool:
+    """Return whether the ends of a slice are integers and its step is positive."""
+    for end in (i.start, i.stop):
+        if end is not None and type(end) is not int:
+            return False
+    return i.step is None or (type(i.step) is int and i.step >= 1)
 
 
 def _n_indexed(index: tuple[Any, ...]) -> int:
@@ -115,11 +117,16 @@ def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tup
             dim += skipped
         else:
             size = next(sizes)
-            start, stop, step = i.start or 0, _END if i.stop is None else i.stop, i.step or 1
+            start, stop, step = _ends_of(i)
             if lone or start or stop < size or step != 1:
                 parts.append((_SLICE, (dim, start, stop, step)))
             dim += 1
     return parts or [(_ALIAS, ())]
+
+
+def _ends_of(i: slice) -> tuple[int, int, int]:
+    """Return the start, stop and step that ATen has for a slice."""
+    return i.start or 0, _END if i.stop is None else i.stop, i.step or 1
 
 
 def _part(t: torch.Tensor, *index: Any) -> torch.Tensor:

@@ -15,7 +15,7 @@ that thread's calls to it."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -112,9 +112,13 @@ class DualSession(StandIn):
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
-        on = computes_tangents(0)
-        tangents, found = self._split(op, args) if on or op.kind is VIEW else ([], False)
-        in_kwargs = bool(kwargs) and on and self._any_dual(kwargs.values())
+        is_on = computes_tangents(0)
+        tangents: list[Any] = []
+        found = False
+        # a view shares its base's tangent, also where no tangents are computed
+        if is_on or op.kind is VIEW:
+            tangents, found = self._split(op, args)
+        in_kwargs = is_on and self._any_dual(kwargs.values())
         if op.kind is OUT:
             if found or in_kwargs:
                 raise NotImplementedError(
@@ -137,11 +141,7 @@ class DualSession(StandIn):
         if op.kind is not VIEW:
             return out
         base = args[0]
-        if (
-            isinstance(base, Value)
-            and base._level is self.session
-            and self.tangents.entered(base._inner)
-        ):
+        if self._owns(base) and self.tangents.entered(base._inner):
             self._put_all(op, out, None)
         return out
 
@@ -154,13 +154,9 @@ class DualSession(StandIn):
             return func.decompose(*args, **kwargs)
         if len(op.nondiff) >= op.n_results:
             return self.record(func, args, kwargs)
-        # the tape would decompose it, and intermediate tensors would have no tangents
-        if record is None or record.vjp is None:
-            decomposed = decomposition_of(op, "jvp")
-            if decomposed is not None:
-                return decomposed(*args, **kwargs)
-            if record is None or record.jvp is None:
-                raise MissingRule(str(func), "jvp")
+        decomposed = _decomposition_for_tangents(op)
+        if decomposed is not None:
+            return decomposed(*args, **kwargs)
         out = self.record(func, args, kwargs)
         if op.kind is VIEW:
             # a view of the tangent, so that they share writes
@@ -171,80 +167,86 @@ class DualSession(StandIn):
         self._put_all(op, out, unshared(ts, tangents))
         return out
 
+    def _owns(self, a: Any) -> bool:
+        """Return whether ``a`` is a value of level zero."""
+        return isinstance(a, Value) and a._level is self.session
+
+    def _tangent_of(self, a: Any) -> Any:
+        """Return the tangent of an argument, None if it is no value of level zero."""
+        return self.tangents.of(a) if self._owns(a) else None
+
     def _any_dual(self, args: Iterable[Any]) -> bool:
-        return any(
-            isinstance(a, Value) and a._level is self.session and self.tangents.of(a) is not None
-            for a in args
-        )
+        return any(self._tangent_of(a) is not None for a in args)
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
         """Return the tangent of each argument (a list for a list), and whether there is any."""
         tangents: list[Any] = [None] * len(args)
-        found = False
         for i in op.tensor_args:
             if i >= len(args):
                 break
             a = args[i]
-            if isinstance(a, Value):
-                tangents[i] = self.tangents.of(a) if a._level is self.session else None
-            elif type(a) is list or type(a) is tuple:
-                ts = [
-                    self.tangents.of(b)
-                    if isinstance(b, Value) and b._level is self.session
-                    else None
-                    for b in a
-                ]
-                tangents[i] = ts if any(t is not None for t in ts) else None
-            found = found or tangents[i] is not None
-        return tangents, found
+            if type(a) is not list and type(a) is not tuple:
+                tangents[i] = self._tangent_of(a)
+                continue
+            of_parts = [self._tangent_of(part) for part in a]
+            if any(t is not None for t in of_parts):
+                tangents[i] = of_parts
+        return tangents, any(t is not None for t in tangents)
 
     def without_tangent(self, a: Any) -> Any:
         """``a`` with its history and without its tangent. In a list or tuple: each element."""
         if isinstance(a, torch.Tensor):
             if not isinstance(a, Value):
                 return self.session.wrap(a.detach())
-            return (
-                self.session.wrap(a._inner.detach(), edge_of(a)) if a._level is self.session else a
-            )
+            if a._level is not self.session:
+                return a
+            return self.session.wrap(a._inner.detach(), edge_of(a))
         if type(a) is list or type(a) is tuple:
             return type(a)(map(self.without_tangent, a))
         return a
 
     def _put_all(self, op: Op, out: Any, tangents: Any) -> None:
+        """Give each result of ``op`` that is differentiable its tangent. None: they have none."""
         if isinstance(out, torch.Tensor):
-            out, tangents = (out,), tangents if isinstance(tangents, (tuple, list)) else (tangents,)
+            out = (out,)
+            if not isinstance(tangents, (tuple, list)):
+                tangents = (tangents,)
+        if tangents is None:
+            tangents = [None] * len(out)
         for i, o in enumerate(out):
-            if (
-                not isinstance(o, Value)
-                or i in op.nondiff
-                or not (o.is_floating_point() or o.is_complex())
-            ):
+            if not isinstance(o, Value) or i in op.nondiff:
                 continue
-            t = None if tangents is None else tangents[i]
+            if not (o.is_floating_point() or o.is_complex()):
+                continue
+            t = tangents[i]
             # as in torch, a result with the derivative zero has a tangent of zeros
-            if op.kind is not VIEW:
-                t = (
-                    torch.zeros_like(o.detach())
-                    if t is None
-                    else laid_out_like(fit(t, o), o._inner)
-                )
-            if t is not None or op.kind is VIEW:
-                self.tangents.put(o._inner, t)
+            if op.kind is not VIEW and t is None:
+                t = torch.zeros_like(o.detach())
+            elif op.kind is not VIEW:
+                t = laid_out_like(fit(t, o), o._inner)
+            self.tangents.put(o._inner, t)
 
     def _write(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
     ) -> Any:
-        """Run an in-place op. The tangent of the target is written in place, too, so that tangents
-        share memory where primals do."""
+        """Run an in-place op of arguments with tangents."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
             return foreach.run(op, args, kwargs)
-        if not (isinstance(target, Value) and target._level is self.session):
+        if not self._owns(target):
             self.session.refuse_captured_write(op.func)
         if op.base_name in GEOMETRY and op.functional is not None:
             return self.record(op.func, args, kwargs)
         if op.base_name in inplace.METADATA:
             return self._detach(op, target, args, kwargs)
+        return self._write_tangent(op, args, kwargs, tangents)
+
+    def _write_tangent(
+        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
+    ) -> Any:
+        """Run an in-place op of one tensor that writes numbers. The tangent of the target is
+        written in place, too, so that tangents share memory where primals do."""
+        target = args[0]
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
@@ -259,12 +261,12 @@ class DualSession(StandIn):
             # the dispatcher counts this write after we return, so the tape must not save
             # the target itself
             after = after.clone()
-        t = (
-            None
-            if functional.nondiff
-            else tangent_rule(functional)(functional, before, tangents, kwargs, after)
-        )
-        self.assign(target, None if t is None else fit(t, target), tangents)
+        t = None
+        if not functional.nondiff:
+            t = tangent_rule(functional)(functional, before, tangents, kwargs, after)
+        if t is not None:
+            t = fit(t, target)
+        self.assign(target, t, tangents)
         return target
 
     def _detach(self, op: Op, target: Value, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
@@ -283,18 +285,23 @@ class DualSession(StandIn):
         one of ``inputs``."""
         tangents = self.tangents
         own = tangents.of(target)
+        if own is not None and t is None:
+            own.zero_()
+            return
         if own is not None:
-            own.copy_(t) if t is not None else own.zero_()
-        elif t is not None:
-            view = target._view
-            if view is None or tangents.entered(target._inner):
-                tangents.put(target._inner, laid_out_like(unshared(t, inputs), target._inner))
-                return
-            base = view.base
-            # made from t, so that it is batched if t is
-            of_base = empty_like_laid_out(t, base._inner)
-            tangents.put(base._inner, of_base)
-            tangents.of(target).copy_(t)
+            own.copy_(t)
+            return
+        if t is None:
+            return
+        view = target._view
+        if view is None or tangents.entered(target._inner):
+            tangents.put(target._inner, laid_out_like(unshared(t, inputs), target._inner))
+            return
+        base = view.base
+        # made from t, so that it is batched if t is
+        of_base = empty_like_laid_out(t, base._inner)
+        tangents.put(base._inner, of_base)
+        tangents.of(target).copy_(t)
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         """As :meth:`Tape.copy_before_write`, with a copy of the tangent."""
@@ -305,8 +312,23 @@ class DualSession(StandIn):
         return copy
 
 
+def _decomposition_for_tangents(op: Op) -> Any:
+    """Return the decomposition of an op that the tape would decompose, None if it has a formula.
+    Intermediate tensors of the tape would have no tangents."""
+    record = op.record
+    if record is not None and record.vjp is not None:
+        return None
+    decomposed = decomposition_of(op, "jvp")
+    if decomposed is None and (record is None or record.jvp is None):
+        raise MissingRule(str(op.func), "jvp")
+    return decomposed
+
+
 def _storage_of(t: Any) -> Any:
-    return storage_of(t)._cdata if type(t) is torch.Tensor and t.layout is torch.strided else None
+    """Return what identifies the storage of a plain strided tensor, None for any other."""
+    if type(t) is torch.Tensor and t.layout is torch.strided:
+        return storage_of(t)._cdata
+    return None
 
 
 def _apart(a: Any, written: Any) -> Any:
@@ -328,18 +350,19 @@ def unshared(t: Any, inputs: list[Any]) -> Any:
         return [unshared(x, inputs) for x in t]
     if t is None or not isinstance(t, Value):
         return t
-    flat = [
-        x
-        for group in inputs
-        for x in (group if isinstance(group, list) else (group,))
-        if x is not None
-    ]
-    mine = _storage_of(t._inner)
-    return (
-        t.clone()
-        if any(t is x or (mine is not None and mine == _storage_of(x._inner)) for x in flat)
-        else t
-    )
+    own = _storage_of(t._inner)
+    for x in _tensors_in(inputs):
+        if t is x or (own is not None and own == _storage_of(x._inner)):
+            return t.clone()
+    return t
+
+
+def _tensors_in(inputs: list[Any]) -> Iterator[Any]:
+    """Yield the tensors among ``inputs`` and in the lists among them."""
+    for group in inputs:
+        for x in group if isinstance(group, list) else (group,):
+            if x is not None:
+                yield x
 
 
 def _same_strides(t: Any, p: torch.Tensor) -> bool:
@@ -368,7 +391,9 @@ def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
     made = t.new_zeros(cells, dtype=p.dtype).as_strided(p.shape, p.stride(), p.storage_offset())
     if p.is_conj():
         made = made.conj()
-    return neg_view(made) if p.is_neg() else made
+    if p.is_neg():
+        made = neg_view(made)
+    return made
 
 
 def laid_out_like(t: Any, p: torch.Tensor) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -379,9 +379,8 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     if dispatches(kind):
         base = _Wrapper
         for name in ("__torch_dispatch__", "holding", "__getattr__", "__setattr__", "__getstate__"):
-            body[name] = next(vars(c)[name] for c in base.__mro__ if name in vars(c))
-    of_bases = (session_class(b) for b in kind.__bases__ if issubclass(b, torch.Tensor))
-    bases = dict.fromkeys((kind, *(b for b in of_bases if issubclass(b, Subclassed)), base))
+            body[name] = _entry_of(base, name)
+    bases = _bases_of(kind, base)
     made: Any = types.new_class(
         kind.__name__, (_silent(), *bases), {}, lambda namespace: namespace.update(body)
     )
@@ -391,6 +390,22 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     for listener in ON_NEW_VALUES:
         listener(made)
     return made  # type: ignore[no-any-return]
+
+
+def _entry_of(cls: type, name: str) -> Any:
+    """Return the attribute ``name`` as the body of a class has it: not bound, not called."""
+    for base in cls.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    raise AttributeError(name)
+
+
+def _bases_of(kind: type[torch.Tensor], base: type[Tensor]) -> Iterable[type]:
+    """Return the bases of the session's class for ``kind``, each once: ``kind``, the classes of the
+    session for its bases, and ``base``."""
+    of_bases = [session_class(b) for b in kind.__bases__ if issubclass(b, torch.Tensor)]
+    subclassed = [b for b in of_bases if issubclass(b, Subclassed)]
+    return dict.fromkeys((kind, *subclassed, base))
 
 
 SESSION.class_of = session_class

@@ -180,32 +180,7 @@ class Tensor(GradValue):
             return
         _refuse_in_capture("assigns grad of")
         if value is not None:
-            if not isinstance(value, torch.Tensor):
-                raise TypeError(
-                    "assigned grad expected to be a Tensor or None but got grad of type "
-                    f"{type(value).__name__}"
-                )
-            if value is self:
-                raise RuntimeError("can't assign Variable as its own grad")
-            dtype = self.dtype_of_grad()
-            if dtype is not None and value.dtype is not dtype:
-                raise RuntimeError(
-                    f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with "
-                    f"grad_dtype '{dtype}'. Convert it, or set grad_dtype first."
-                )
-            if value.device.type != self.device.type:
-                raise RuntimeError(
-                    f"attempting to assign a gradient with device type '{value.device.type}' "
-                    f"to a tensor with device type '{self.device.type}'. "
-                    "Move the gradient with .to(tensor.device)."
-                )
-            sizes = [extent(t) for t in (value, self)]
-            if sizes[0] != sizes[1]:
-                got, own = (list(s) if isinstance(s, torch.Size) else s for s in sizes)
-                raise RuntimeError(
-                    f"attempting to assign a gradient of size '{got}' to a tensor of size "
-                    f"'{own}'. A gradient has the shape of its tensor."
-                )
+            _refuse_unfit_gradient(self, value)
             if not isinstance(value, Value):
                 value = wrap(value)
         self._grad = value
@@ -260,22 +235,8 @@ class Tensor(GradValue):
         if not isinstance(new, torch.Tensor):
             raise TypeError(f"Variable data has to be a tensor, but got {type(new).__name__}")
         new = constant_of(new)
-        if isinstance(new, Value) and new._level is not SESSION:
-            raise RuntimeError(
-                f"the data of a tensor cannot be set to a value of {new._level.what}. "
-                "Use copy_() to write its numbers."
-            )
-        if self.requires_grad and not (new.is_floating_point() or new.is_complex()):
-            raise RuntimeError(
-                "data set to a tensor that requires gradients must be floating "
-                "point or complex dtype"
-            )
-        other_sizes = extent(new) != extent(self)
-        if other_sizes and (new.is_nested or self.is_nested):
-            raise RuntimeError(
-                "the data of a nested tensor can only be set to data of the same sizes"
-            )
-        if other_sizes or new.dtype is not self.dtype:
+        _refuse_unfit_data(self, new)
+        if extent(new) != extent(self) or new.dtype is not self.dtype:
             self._accumulator = None  # the next one has the new shape and dtype
         acting = SESSION.acting()
         if acting is not SESSION:
@@ -408,9 +369,11 @@ class Tensor(GradValue):
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         value = entering()
-        if value is not None and not self.requires_grad and (inside := value(self)) is not self:
-            memo[id(self)] = inside.clone()  # a call that a capture sees
-            return memo[id(self)]  # type: ignore[no-any-return]
+        if value is not None and not self.requires_grad:
+            inside = value(self)
+            if inside is not self:
+                memo[id(self)] = inside.clone()  # a call that a capture sees
+                return memo[id(self)]  # type: ignore[no-any-return]
         # as in torch, the copy has neither gradient nor attributes
         if type(self) is Tensor and isinstance(self, torch.nn.Parameter):
             memo[id(self)] = copied = torch.nn.Parameter(
@@ -418,13 +381,7 @@ class Tensor(GradValue):
             )
             return copied  # type: ignore[return-value]
         copied = pickling.deep_copied(self, memo)
-        # not if copies share memory: a level would not know them as views. Sparse tensors
-        # cannot be asked.
-        if (
-            SCOPE.levels
-            and not copied.requires_grad
-            and (self.is_sparse or users(self._inner) == 2)
-        ):
+        if SCOPE.levels and not copied.requires_grad and _is_sole_user(self):
             memo[id(self)] = copied = lifted(copied, 0)
         return copied  # type: ignore[no-any-return]
 
@@ -439,24 +396,15 @@ class Tensor(GradValue):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         _note_elements(self)
         kind = getattr(type(self), "_kind", torch.Tensor)
-        suffixes = []
-        try:
-            fn = self.grad_fn
-            if fn is not None:
-                suffixes.append(f"grad_fn=<{type(fn).__name__}>")
-        except RuntimeError:  # the history of a view is lost
-            suffixes.append("grad_fn=<Invalid>")
+        suffixes = _suffixes_of_history(self)
         with unseen_by_classes():
             required = not suffixes and self.requires_grad
             shown = pickling.plain_leaf(self, required)
             if required and not shown.requires_grad:  # a user's class, below the tape
                 suffixes.append("requires_grad=True")
-            text = printed(
-                shown
-                if kind in (torch.Tensor, type(shown))
-                else make_subclass(kind, shown, shown.requires_grad),
-                tensor_contents=tensor_contents,
-            )
+            if kind not in (torch.Tensor, type(shown)):
+                shown = make_subclass(kind, shown, shown.requires_grad)
+            text = printed(shown, tensor_contents=tensor_contents)
         if text.startswith("Parameter("):  # the instance below the tape is marked as one, too
             text = text[len("Parameter(") : -1]
         tangent = SESSION.tangent_of(self)
@@ -471,6 +419,66 @@ class Tensor(GradValue):
         return f"Parameter containing:\n{text}" if kind is torch.Tensor else f"Parameter({text})"
 
 
+def _refuse_unfit_gradient(t: Tensor, value: Any) -> None:
+    """Raise unless ``value`` has the dtype, device and shape of a gradient of ``t``."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            "assigned grad expected to be a Tensor or None but got grad of type "
+            f"{type(value).__name__}"
+        )
+    if value is t:
+        raise RuntimeError("can't assign Variable as its own grad")
+    dtype = t.dtype_of_grad()
+    if dtype is not None and value.dtype is not dtype:
+        raise RuntimeError(
+            f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with "
+            f"grad_dtype '{dtype}'. Convert it, or set grad_dtype first."
+        )
+    if value.device.type != t.device.type:
+        raise RuntimeError(
+            f"attempting to assign a gradient with device type '{value.device.type}' "
+            f"to a tensor with device type '{t.device.type}'. "
+            "Move the gradient with .to(tensor.device)."
+        )
+    sizes = [extent(value), extent(t)]
+    if sizes[0] != sizes[1]:
+        got, own = (list(s) if isinstance(s, torch.Size) else s for s in sizes)
+        raise RuntimeError(
+            f"attempting to assign a gradient of size '{got}' to a tensor of size "
+            f"'{own}'. A gradient has the shape of its tensor."
+        )
+
+
+def _refuse_unfit_data(t: Tensor, new: torch.Tensor) -> None:
+    """Raise unless ``new`` can become the data of ``t``."""
+    if isinstance(new, Value) and new._level is not SESSION:
+        raise RuntimeError(
+            f"the data of a tensor cannot be set to a value of {new._level.what}. "
+            "Use copy_() to write its numbers."
+        )
+    if t.requires_grad and not (new.is_floating_point() or new.is_complex()):
+        raise RuntimeError(
+            "data set to a tensor that requires gradients must be floating point or complex dtype"
+        )
+    if (new.is_nested or t.is_nested) and extent(new) != extent(t):
+        raise RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
+
+
+def _is_sole_user(t: Tensor) -> bool:
+    """Return whether no other tensor shares the memory of ``t``. A level would not know copies that
+    share memory as views. Sparse tensors cannot be asked."""
+    return t.is_sparse or users(t._inner) == 2  # the value and its inner tensor
+
+
+def _suffixes_of_history(t: Tensor) -> list[str]:
+    """List what the text of ``t`` says about its history: nothing, or its node."""
+    try:
+        fn = t.grad_fn
+    except RuntimeError:  # the history of a view is lost
+        return ["grad_fn=<Invalid>"]
+    return [] if fn is None else [f"grad_fn=<{type(fn).__name__}>"]
+
+
 def _new(name: str) -> Callable[..., Any]:
     """``Tensor.new_zeros`` and its like. As torch's, but ``requires_grad`` applies to our
     engine."""
@@ -482,7 +490,9 @@ def _new(name: str) -> Callable[..., Any]:
         if innermost_of_torch() is not None and not requires_grad:
             return made  # wrapped by torch, like any other result there
         made = wrap(made, requires_grad)
-        return lifted(made, made._level.number) if SCOPE.levels and not requires_grad else made
+        if SCOPE.levels and not requires_grad:
+            return lifted(made, made._level.number)
+        return made
 
     return method
 
