@@ -44,8 +44,7 @@ def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> to
     if g.is_nested:
         raise _misfit(g, shape, node, index)
     if g.shape != shape:
-        lead = g.dim() - len(shape)
-        if lead < 0 or any(n != m and n != 1 for n, m in zip(shape, g.shape[lead:], strict=True)):
+        if not _is_broadcast(g.shape, shape):
             raise _misfit(g, shape, node, index)
         g = sum_to(g, shape)
     if dtype is not None and g.dtype is not dtype:  # a leaf may take gradients of any dtype
@@ -54,6 +53,14 @@ def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> to
         if g.dtype is not dtype:
             g = g.to(dtype)
     return g
+
+
+def _is_broadcast(wide: torch.Size, shape: torch.Size) -> bool:
+    """Return whether a tensor of ``shape`` can be broadcast to the sizes ``wide``."""
+    lead = len(wide) - len(shape)
+    if lead < 0:
+        return False
+    return all(n == m or n == 1 for n, m in zip(shape, wide[lead:], strict=True))
 
 
 def _conform_nested(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -179,9 +179,8 @@ class GraphTask:
         inputs."""
         users: dict[Node, list[Node]] = {}
         for node in self.count:
-            for edge in node.edges:
-                if edge is not None:
-                    users.setdefault(edge[0], []).append(node)
+            for following in _nodes_after(node):
+                users.setdefault(following, []).append(node)
         stack = [node for node in self.captured or () if node in self.count]
         found = set(stack) if self.accumulate else set()
         while stack:
@@ -363,10 +362,7 @@ class GraphTask:
         runs, captured = self.should_run, self.captured or ()
         if runs is not None and node not in runs:
             return
-        for edge in node.edges:
-            if edge is None:
-                continue
-            following = edge[0]
+        for following in _nodes_after(node):
             if runs is not None and following not in runs and following not in captured:
                 continue
             self.count[following] -= 1
@@ -378,9 +374,8 @@ class GraphTask:
         another one."""
         waiting = dict.fromkeys(self.start, 0)
         for node in self.count:
-            for edge in node.edges:
-                if edge is not None:
-                    waiting[edge[0]] = waiting.get(edge[0], 0) + 1
+            for following in _nodes_after(node):
+                waiting[following] = waiting.get(following, 0) + 1
         tickets = itertools.count()
         ready = [(-n.seq, next(tickets), n) for n in dict.fromkeys(self.start) if not waiting[n]]
         heapify(ready)
@@ -390,12 +385,10 @@ class GraphTask:
             if not self._runs_or_captures(node):
                 continue
             order.append(node)
-            for edge in node.edges:
-                if edge is None:
-                    continue
-                waiting[edge[0]] -= 1
-                if not waiting[edge[0]]:
-                    heappush(ready, (-edge[0].seq, next(tickets), edge[0]))
+            for following in _nodes_after(node):
+                waiting[following] -= 1
+                if not waiting[following]:
+                    heappush(ready, (-following.seq, next(tickets), following))
         return order
 
     def _runs_or_captures(self, node: Node) -> bool:
@@ -447,15 +440,21 @@ class GraphTask:
         is_op = isinstance(node, OpNode)
         if is_op and all(g is None for g in grads):
             return (None,) * len(node.edges)
+        events: Any = reported(node) if is_profiler_enabled() else _NOTHING
+        modes: Any = _NOTHING
         # modes over torch's functions see no call of a formula, as in torch, whose formulas are in
         # C++
-        with (
-            reported(node) if is_profiler_enabled() else _NOTHING,
-            unseen_by_handlers()
-            if node.unseen and number_of_function_modes() and not (is_op and _unpacks(node))
-            else _NOTHING,
-        ):
+        if node.unseen and number_of_function_modes() and not (is_op and _unpacks(node)):
+            modes = unseen_by_handlers()
+        with events, modes:
             return node.apply(grads, mask, self.create_graph)  # type: ignore[no-any-return]
+
+
+def _nodes_after(node: Node) -> Iterator[Node]:
+    """Yield the node at the end of each edge of ``node``."""
+    for edge in node.edges:
+        if edge is not None:
+            yield edge[0]
 
 
 def _differs(g: Any, dtype: Any, shape: Any) -> bool:
@@ -467,9 +466,11 @@ def _differs(g: Any, dtype: Any, shape: Any) -> bool:
 
 def _unpacks(node: OpNode) -> bool:
     """Return whether ``node`` calls an unpack hook, which is a program of the user's."""
-    return any(
-        type(t) is Packed for s in node.saved or () for t in (s if type(s) is list else (s,))
-    )
+    for s in node.saved or ():
+        parts = s if type(s) is list else (s,)
+        if any(type(t) is Packed for t in parts):
+            return True
+    return False
 
 
 def _wrong_number(node: Node, got: int, expected: int) -> RuntimeError:

@@ -53,12 +53,16 @@ def refuse_plain_inputs(inputs: Iterable[Any]) -> None:
 def pass_mark_on(args: Iterable[Any], output: Any) -> None:
     """Set torch's mark on ``output`` if one of ``args`` has it. For a custom Function or a
     transform, whose computation torch does not see."""
-    if torch.is_grad_enabled() and any(isinstance(a, Value) and _has_mark(a) for a in args):
-        for o in output if isinstance(output, tuple) else (output,):
-            if (
-                isinstance(o, Value)
-                and (o.is_floating_point() or o.is_complex())
-                and not recorded_by_torch(o)
-            ):
-                with unseen_by_handlers():  # a capture would take it for the program's
-                    _mark(o, True)
+    if not torch.is_grad_enabled():
+        return
+    if not any(isinstance(a, Value) and _has_mark(a) for a in args):
+        return
+    for o in output if isinstance(output, tuple) else (output,):
+        if isinstance(o, Value) and _lacks_mark(o):
+            with unseen_by_handlers():  # a capture would take it for the program's
+                _mark(o, True)
+
+
+def _lacks_mark(v: Value) -> bool:
+    """Return whether torch could have marked ``v``, and has not."""
+    return (v.is_floating_point() or v.is_complex()) and not recorded_by_torch(v)

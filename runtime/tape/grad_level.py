@@ -38,65 +38,82 @@ class GradLevel(Tape):
 
     def call(self, func: OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """As :meth:`Level.call`. The most common call, of an op with a formula and one result, uses
-        as few Python frames as possible: :func:`op_of` and :meth:`_recorded` are inlined for it."""
+        few Python frames: :func:`op_of` is inlined."""
         op = _OPS.get(id(func)) or op_of(func)
         try:
-            special = op.special
-            if special:
-                if op.kind is INPLACE:
-                    return inplace.run(self, op, args, kwargs)
-                record = op.record
-                if op.kind is OUT or (op.composite if record is None else record.nondiff is True):
-                    return self._unrecorded(op, args, kwargs)
+            if op.special:
+                result = self._call_special(op, args, kwargs)
+                if result is not NotImplemented:
+                    return result
             inner, edges, wanted, spans = self.collect(op, args)
             if kwargs:
-                if _grad_enabled() and self._any_with_history(kwargs.values()):
+                if self._any_with_history(kwargs.values()):
                     return self.run_inside(written_out(op, "vjp"), args, kwargs)
                 kwargs = self.lowered_kwargs(kwargs)
             if not wanted or not _grad_enabled():
                 return self._wrap_plain(op, args, kwargs, self.outward(op, inner, kwargs))
-            if special and (record is None or (record.vjp is None and not record.nondiff)):
-                decomposed = decomposition_of(op, "vjp")
+            if op.special:
+                decomposed = _decomposition_for_history(op)
                 if decomposed is not None:
                     return self.run_inside(decomposed, args, kwargs)
             if HOOKS.innermost():
                 return self._record_packed(op, args, inner, kwargs, edges, wanted, spans)
             outs = self.outward(op, inner, kwargs)
-            if not isinstance(outs, torch.Tensor):
-                return self._recorded(
-                    op, args, inner, kwargs, outs, OpNode.of(op, self, edges, (), wanted, spans)
-                )
-            dtype = outs.dtype
-            if dtype not in DIFFERENTIABLE or (special and op.nondiff):
-                return self._wrap_plain(op, args, kwargs, outs)
+            if isinstance(outs, torch.Tensor):
+                return self._record_tensor(op, args, inner, kwargs, outs, edges, wanted, spans)
             node = OpNode.of(op, self, edges, (), wanted, spans)
-            v = self.wrap(outs, (node, 0))
-            try:
-                node.metas = ((outs.shape, dtype),)
-            except RuntimeError:  # a nested tensor has no shape
-                check_origin(op, args)
-                node.metas = (meta_of(outs, dtype),)
-            if type(node) is not Undifferentiable:
-                node.save_unpacked(inner, kwargs, outs)
-            if op.kind is VIEW:
-                view_history.mark_view(v, op, args, kwargs)
-            return v
+            return self._recorded(op, args, inner, kwargs, outs, node)
         except RuntimeError as error:
             refuse_nested(args, error)
             raise
 
+    def _record_tensor(
+        self,
+        op: Op,
+        args: Sequence[Any],
+        inner: list[Any],
+        kwargs: dict[str, Any],
+        out: torch.Tensor,
+        edges: tuple[Edge | None, ...],
+        wanted: int,
+        spans: dict[int, int] | None,
+    ) -> Any:
+        """Return the one result of a call as a value with a history: :meth:`_recorded`, with less
+        work."""
+        dtype = out.dtype
+        if dtype not in DIFFERENTIABLE or (op.special and op.nondiff):
+            return self._wrap_plain(op, args, kwargs, out)
+        node = OpNode.of(op, self, edges, (), wanted, spans)
+        v = self.wrap(out, (node, 0))
+        try:
+            node.metas = ((out.shape, dtype),)
+        except RuntimeError:  # a nested tensor has no shape
+            check_origin(op, args)
+            node.metas = (meta_of(out, dtype),)
+        if type(node) is not Undifferentiable:
+            node.save_unpacked(inner, kwargs, out)
+        if op.kind is VIEW:
+            view_history.mark_view(v, op, args, kwargs)
+        return v
+
     def _any_with_history(self, args: Iterable[Any]) -> bool:
-        return any(
+        """Return whether grad mode is on and a value of the level requires grad."""
+        return _grad_enabled() and any(
             isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in args
         )
 
-    def _unrecorded(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Run a call that makes no node: the op writes to ``out=``, is composite, or has no
-        derivative by nature."""
+    def _call_special(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run a call that makes no node of its own: the op writes, is composite, or has no
+        derivative by nature. ``NotImplemented`` for any other call."""
+        if op.kind is INPLACE:
+            return inplace.run(self, op, args, kwargs)
         if op.kind is OUT:
             return self._out(op, args, kwargs)
-        if op.record is None:
+        record = op.record
+        if record is None and op.composite:
             return self.run_inside(op.func.decompose, args, kwargs)
+        if record is None or record.nondiff is not True:
+            return NotImplemented
         return self._wrap_plain(
             op, args, kwargs, self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
         )
@@ -132,23 +149,16 @@ class GradLevel(Tape):
         ]
         if not any(recorded):
             return self._wrap_plain(op, args, kwargs, outs)
-        try:
-            node.metas = tuple(
-                (o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in results
-            )
-        except RuntimeError:
-            check_origin(op, args)
-            node.metas = tuple(
-                meta_of(o, o.dtype) if isinstance(o, torch.Tensor) else None for o in results
-            )
+        node.metas = _metas_of(results, op, args)
         if isinstance(node, OpNode):
             node.save(inner, kwargs, outs)
         view = op.kind is VIEW
 
         def wrapped(o: torch.Tensor, i: int | None) -> Any:
-            if not (recorded[i or 0] or view or o.dtype in self.wrapped_dtypes):
+            place = i or 0
+            if not (recorded[place] or view or o.dtype in self.wrapped_dtypes):
                 return o
-            v = self.wrap(o, (node, i or 0) if recorded[i or 0] else None)
+            v = self.wrap(o, (node, place) if recorded[place] else None)
             if view:
                 view_history.mark_view(v, op, args, kwargs, i)
             return v
@@ -160,14 +170,13 @@ class GradLevel(Tape):
         because they can never get a history."""
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
-            return rewrapped(
-                outs,
-                lambda o, i: (
-                    self._plain(o, op, args, kwargs, i)
-                    if view or o.dtype in self.wrapped_dtypes
-                    else o
-                ),
-            )
+
+            def wrapped(o: torch.Tensor, i: int | None) -> Any:
+                if view or o.dtype in self.wrapped_dtypes:
+                    return self._plain(o, op, args, kwargs, i)
+                return o
+
+            return rewrapped(outs, wrapped)
         if not view and outs.dtype not in self.wrapped_dtypes:
             return outs
         v = self.wrap(outs)  # `_plain`, without its frame
@@ -189,7 +198,7 @@ class GradLevel(Tape):
 
     def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         tensors = _items((*args, *kwargs.values()))
-        if _grad_enabled() and self._any_with_history(tensors):
+        if self._any_with_history(tensors):
             raise RuntimeError(
                 f"{op.base_name}(): functions with out=... arguments don't support automatic "
                 "differentiation, but one of the arguments requires grad."
@@ -205,6 +214,24 @@ class GradLevel(Tape):
             return given[0] if given else outer
         # an op whose out= is a list returns nothing
         return tuple(given) if given and outer is not None else outer
+
+
+def _metas_of(results: Sequence[Any], op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what a node notes of each result of a call, None for one that is no tensor."""
+    try:
+        return tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in results)
+    except RuntimeError:  # a nested tensor has no shape
+        check_origin(op, args)
+    return tuple(meta_of(o, o.dtype) if isinstance(o, torch.Tensor) else None for o in results)
+
+
+def _decomposition_for_history(op: Op) -> Any:
+    """Return the decomposition of an op without a formula, None if it has one or no derivative by
+    nature."""
+    record = op.record
+    if record is not None and (record.vjp is not None or record.nondiff):
+        return None
+    return decomposition_of(op, "vjp")
 
 
 def _tensors_of_out(op: Op, kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -40,11 +40,9 @@ def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
 def for_users(level: Level, g: Any) -> Any:
     """``g`` as users see it: a value of ``level``, or of an inner level if it is one (a
     batch of cotangents)."""
-    return (
-        g
-        if g is None or (isinstance(g, Value) and g._level.number >= level.number)
-        else level.wrap(g)
-    )
+    if g is None or (isinstance(g, Value) and g._level.number >= level.number):
+        return g
+    return level.wrap(g)
 
 
 def for_engine(level: Level, g: Any, create_graph: bool) -> Any:
@@ -69,15 +67,17 @@ def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_grap
             variable = ref()
             g = grads[index]
             if variable is not None and g is not None:
-                if variable._grad is None:
-                    variable._grad = for_users(
-                        level,
-                        g.clone()
-                        if g.is_sparse
-                        else g.clone(memory_format=torch.contiguous_format),
-                    )
-                else:
-                    variable._grad = variable._grad + for_users(level, g)
+                _retain(level, variable, g)
+
+
+def _retain(level: Level, variable: Any, g: Any) -> None:
+    """Add a cotangent to the ``.grad`` of a tensor that retains it."""
+    if variable._grad is not None:
+        variable._grad = variable._grad + for_users(level, g)
+    elif g.is_sparse:
+        variable._grad = for_users(level, g.clone())
+    else:
+        variable._grad = for_users(level, g.clone(memory_format=torch.contiguous_format))
 
 
 def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: bool) -> list[Any]:
@@ -95,11 +95,7 @@ def run_posthooks(
 ) -> Sequence[Any]:
     """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and
     dtypes, and of its outputs. It may replace those of the inputs. Returns these."""
-    outs = list(outs)
-    for i, g in enumerate(outs):
-        if g is not None and node.edges[i] is not None:
-            following, index = node.edges[i]
-            outs[i] = conform(g, following.metas[index], node, i)
+    outs = _conformed(node, outs)
     inputs = node.inputs()
     seen: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
     shown = tuple(for_users(level, g) for g in grads)
@@ -111,6 +107,16 @@ def run_posthooks(
         if at is not None:
             outs[at] = g
     return outs
+
+
+def _conformed(node: TapeNode, outs: Sequence[Any]) -> list[Any]:
+    """List the results of ``node``, in the sizes and dtypes of the inputs."""
+    conformed = list(outs)
+    for i, g in enumerate(outs):
+        if g is not None and node.edges[i] is not None:
+            following, index = node.edges[i]
+            conformed[i] = conform(g, following.metas[index], node, i)
+    return conformed
 
 
 def run_post_accumulate(leaf: Any, hooks: Mapping[int, Hook] | None) -> None:

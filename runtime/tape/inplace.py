@@ -37,7 +37,7 @@ _INFERENCE = (
 def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run an in-place op: write to the inner tensor, then give the target its new history."""
     target: Any = args[0]
-    if type(target) is list or type(target) is tuple:
+    if type(target) in (list, tuple):
         return _foreach(level, op, args, kwargs)
     if type(target) not in VALUES or target._level is not level:
         return _write_to_foreign(level, op, args, kwargs)
@@ -49,17 +49,18 @@ def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     if special is not None:
         return special(level, op, target, inner, edges, kwargs)
     node = _node_of_write(level, op, target, edges, wanted, spans)
-    saved = _before_write(level, node, inner) if isinstance(node, OpNode) else []
-    _write(level, op, inner, kwargs)
-    # an op of a library may write and return nothing
-    returned = target if op.func._schema.returns else None
+    if isinstance(node, OpNode):
+        saved = _before_write(level, node, inner)
+        _write(level, op, inner, kwargs)
+        _save(node, saved, kwargs, inner[0])
+    else:
+        _write(level, op, inner, kwargs)
     if node is None:
         unrecorded(target)
-        return returned
-    if isinstance(node, OpNode):
-        _save(node, saved, kwargs, inner[0])
-    rebase(level, target, (node, 0), 0 if wanted & 1 else None)
-    return returned
+    else:
+        rebase(level, target, (node, 0), 0 if wanted & 1 else None)
+    # an op of a library may write and return nothing
+    return target if op.func._schema.returns else None
 
 
 def _node_of_write(
@@ -79,17 +80,23 @@ def _node_of_write(
         check_write(target, edges[0] if wanted & 1 else None, recording)
     if not recording:
         return None
-    functional = op.functional
-    if functional is None or functional.record is None:
-        functional = op
-    if functional.record is None:
-        raise InplaceError(
-            f"{op.func} has no functional form with a record, so its gradient is not known"
-        )
+    functional = _functional_form(op)
     inner = target._inner
     metas = (meta_of(inner, inner.dtype),)
     node = OpNode.of(functional, level, edges, metas, wanted, spans)
     return node.as_written(op, functional) if isinstance(node, OpNode) else node
+
+
+def _functional_form(op: Op) -> Op:
+    """Return the op whose formula is that of a write by ``op``. Raise if there is none."""
+    functional = op.functional
+    if functional is not None and functional.record is not None:
+        return functional
+    if op.record is None:
+        raise InplaceError(
+            f"{op.func} has no functional form with a record, so its gradient is not known"
+        )
+    return op
 
 
 def _before_write(level: Tape, node: OpNode, inner: Sequence[Any]) -> list[Any]:
@@ -176,7 +183,14 @@ def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -
     ):
         foreach.run(op, args, kwargs)
         return
-    mine = _values_of(level, args[0])
+    _write_to_several(level, op, args[0], inner, kwargs)
+
+
+def _write_to_several(
+    level: Tape, op: Op, targets: Sequence[Any], inner: list[Any], kwargs: dict[str, Any]
+) -> None:
+    """Run one call that writes to several tensors without a history, and count the writes."""
+    mine = _values_of(level, targets)
     before = [None if t.is_inference() else t._version for t in mine]
     level.outward(op, inner, level.lowered_kwargs(kwargs))
     # The dispatcher counts no call of several tensors. The kernel counts the writes to the inner
@@ -208,15 +222,19 @@ def _change_geometry(op: Op, target: Any, args: Sequence[Any], kwargs: dict[str,
     with torch.set_grad_enabled(_grad_enabled() or target._edge is not None):
         change_geometry(op.functional.func, target, args, kwargs)  # type: ignore[union-attr]
     if target._edge is not None and target._edge != before:
-        node, index = target._edge
-        if isinstance(node, OpNode) and op.functional is not None:
-            node = node.as_written(op, op.functional)
-        target._edge = node, index
+        target._edge = _as_written(op, *target._edge)
     if before is not None:
         target._generation += 1
     if target._retains:
         hooks.follow(target, before)
     return target
+
+
+def _as_written(op: Op, node: Any, index: int) -> Edge:
+    """Return the edge of a result of a view op as that of a tensor to which ``op`` has written."""
+    if isinstance(node, OpNode) and op.functional is not None:
+        node = node.as_written(op, op.functional)
+    return node, index
 
 
 def follow_inner(v: Any) -> None:

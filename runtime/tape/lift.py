@@ -37,11 +37,7 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
     ``InplaceError`` if that is impossible. ``what``: the op that writes to ``t``."""
     base: Any = t._base if type(t) is torch.Tensor and t._is_view() else None
     known: list[Any] = [t] if base is None else [base, t]
-    if (
-        wraps_tensors()
-        or not all(_is_simple(x, base) for x in known)
-        or users(t) != sum(1 + int(getattr(x, _SHELLS, 0)) for x in known)
-    ):
+    if wraps_tensors() or not _can_be_lifted(t, base, known):
         level.refuse_captured_write(what)
     path = () if base is None else _path(base, t)
     _renew(base, t)
@@ -56,6 +52,14 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
                 # the contents of `base` at the outer level are in another object now
                 v._inner._view.base = base._inner
     return t
+
+
+def _can_be_lifted(t: Any, base: Any, known: list[Any]) -> bool:
+    """Return whether only ``known``, that is ``t`` and its ``base``, show this memory, and their
+    views can be taken again."""
+    if not all(_is_simple(x, base) for x in known):
+        return False
+    return users(t) == sum(1 + int(getattr(x, _SHELLS, 0)) for x in known)
 
 
 def _is_simple(t: Any, base: Any) -> bool:

@@ -312,24 +312,31 @@ class OpNode(Node):
 
     def _pack(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
         """:meth:`save` under pack hooks."""
-        plan, level, early = self.plan, self.level, self.saved
+        plan, early = self.plan, self.saved
         operands = plan.op.operands(args, kwargs, () if outs is None else outs, plan.reach)
         saved: list[Any] = []
         for i, (at, reader) in enumerate(plan.slots):
-            v = operands[at] if at >= 0 or outs is not None else None
-            if early is not None and at >= 0:
-                v = early[i]
-            elif reader is not None:
-                v = None if v is None else reader(v)
-            elif isinstance(v, torch.Tensor):
-                v = save(level, v, self._history(at, 0))
-            elif type(v) is list or type(v) is tuple:
-                v = [
-                    save(level, x, self._history(at, k)) if isinstance(x, torch.Tensor) else x
-                    for k, x in enumerate(v)
-                ]
-            saved.append(v)
+            if at < 0 and outs is None:
+                saved.append(None)  # the kernel has not run yet
+            elif at >= 0 and early is not None:
+                saved.append(early[i])
+            else:
+                saved.append(self._pack_operand(operands[at], at, reader))
         self.saved = saved
+
+    def _pack_operand(self, v: Any, at: int, reader: Any) -> Any:
+        """Return what is saved of operand ``at``, which is ``v``."""
+        if reader is not None:
+            return None if v is None else reader(v)
+        if isinstance(v, torch.Tensor):
+            return save(self.level, v, self._history(at, 0))
+        if type(v) is not list and type(v) is not tuple:
+            return v
+        parts = list(v)
+        for k, x in enumerate(parts):
+            if isinstance(x, torch.Tensor):
+                parts[k] = save(self.level, x, self._history(at, k))
+        return parts
 
     def _history(self, at: int, k: int) -> Edge | None:
         """Return the history of a saved tensor: operand ``at``, or the ``k``-th tensor if the
@@ -355,17 +362,16 @@ class OpNode(Node):
         batch = plan.elementwise and type(g) in VALUES
         at, spans = self.args_at, self.spans
         for targets, formula, pick, asks_g, single in plan.steps:
-            if (wanted is not None and not self._any_wanted(targets, wanted)) or (
-                asks_g and g is None
-            ):
+            if wanted is not None and not self._any_wanted(targets, wanted):
+                continue
+            if asks_g and g is None:
                 continue
             # on a batch of cotangents an elementwise formula runs once, without a dispatch
             # for each of its ops
-            result = (
-                run_elementwise(formula, pick(values))
-                if batch and asks_g
-                else formula(*pick(values))
-            )
+            if batch and asks_g:
+                result = run_elementwise(formula, pick(values))
+            else:
+                result = formula(*pick(values))
             if single and not spans:
                 out[at[targets[0]]] = result
             elif single:
@@ -385,11 +391,9 @@ class OpNode(Node):
             how = type(s)
             if how is Saved:
                 t = s.tensor
-                values.append(
-                    t
-                    if not create_graph and t._version == s.version
-                    else self._value(s, len(values), 0, create_graph)
-                )
+                if create_graph or t._version != s.version:
+                    t = self._value(s, len(values), 0, create_graph)
+                values.append(t)
             elif how is Packed:
                 values.append(self._value(s, len(values), 0, create_graph))
             elif how is list and self.plan.slots[len(values)][1] is None:
@@ -403,11 +407,13 @@ class OpNode(Node):
     def _any_wanted(self, targets: tuple[int, ...], wanted: Any) -> bool:
         for t in targets:
             first = self.args_at.get(t, -1)
-            if first >= 0 and any(
-                wanted[first : first + (self.spans.get(t, 1) if self.spans else 1)]
-            ):
+            if first >= 0 and any(wanted[first : first + self._span(t)]):
                 return True
         return False
+
+    def _span(self, at: int) -> int:
+        """Count the edges of an argument, of which a list has several."""
+        return self.spans.get(at, 1) if self.spans else 1
 
     def _place(self, out: list[Any], target: int, result: Any) -> None:
         first = self.args_at.get(target, -1)
@@ -429,11 +435,10 @@ class OpNode(Node):
         found: list[int | None] = []
         for at in sorted(self.plan.op.vjp_args):
             first = self.args_at.get(at)
-            found += (
-                [None]
-                if first is None
-                else range(first, first + (self.spans.get(at, 1) if self.spans else 1))
-            )
+            if first is None:
+                found.append(None)
+            else:
+                found += range(first, first + self._span(at))
         return found
 
     def saved_under(self, name: str, raw: bool) -> Any:
@@ -445,23 +450,19 @@ class OpNode(Node):
         if self.saved is None:
             raise RuntimeError(FREED)
         s = self.saved[i]
+        if not raw and type(s) is list:
+            return tuple(self._value(x, i, k, True) for k, x in enumerate(s))
         if not raw:
-            return (
-                tuple(self._value(x, i, k, True) for k, x in enumerate(s))
-                if type(s) is list
-                else self._value(s, i, 0, True)
-            )
+            return self._value(s, i, 0, True)
         at = self.plan.slots[i][0]
         if type(s) is list:
             return tuple(SavedTensor.of(self, s, k, self._history(at, k)) for k in range(len(s)))
         return SavedTensor.of(self, self.saved, i, self._history(at, 0))
 
     def __dir__(self) -> list[str]:
-        missing = {
-            prefix + _shown(n)
-            for n in _saved_names(self.plan.op) - set(self.plan.names)
-            for prefix in _PREFIXES
-        }
+        missing: set[str] = set()
+        for name in _saved_names(self.plan.op) - set(self.plan.names):
+            missing.update(prefix + _shown(name) for prefix in _PREFIXES)
         return [name for name in super().__dir__() if name not in missing]
 
 
@@ -494,8 +495,12 @@ _PREFIXES = ("_saved_", "_raw_saved_")
 
 def _saved_names(op: Op) -> set[str]:
     """Return the names of all values that the formulas of an op may need."""
-    formulas = op.record.vjp.values() if op.record is not None and op.record.vjp is not None else ()
-    return {p for formula in formulas for p in parameters(formula)} - {"g", "gs", "needs"}
+    if op.record is None or op.record.vjp is None:
+        return set()
+    names: set[str] = set()
+    for formula in op.record.vjp.values():
+        names.update(parameters(formula))
+    return names - {"g", "gs", "needs"}
 
 
 def _shown(name: str) -> str:

@@ -247,13 +247,11 @@ class SavedTensor:
     def data(self) -> Any:
         """What is stored: the tensor itself, or the result of the pack hook."""
         s = self._slots[self._index]
-        return (
-            s.payload
-            if type(s) is Packed
-            else None
-            if s is None
-            else present(self._node.level, s.tensor, self._edge)
-        )
+        if type(s) is Packed:
+            return s.payload
+        if s is None:
+            return None
+        return present(self._node.level, s.tensor, self._edge)
 
     @property
     def unpack_hook(self) -> Unpack | None:

@@ -153,13 +153,16 @@ class View:
         self.generation = base._generation
         before = v._edge
         with torch.enable_grad():
-            if v._level.restrides_views and not is_view_replay_enabled() and _comparable(v, base):
-                v._edge = replay((_strided_step(v),), base)._edge
-            else:
-                v._edge = replay(self.short_path(v), base)._edge
+            v._edge = replay(self._chain_for_history(v), base)._edge
         v._req = False
         if v._retains and v._edge is not None:
             hooks.follow(v, before)
+
+    def _chain_for_history(self, v: Any) -> tuple[Any, ...]:
+        """Return the steps that are recorded from the base to ``v``."""
+        if v._level.restrides_views and not is_view_replay_enabled() and _comparable(v, self.base):
+            return (_strided_step(v),)
+        return self.short_path(v)
 
 
 def replay(chain: tuple[Any, ...], base: Any) -> Any:
@@ -422,32 +425,41 @@ class CopySlices(Node):
             return (None,) * len(self.edges)
         base = _shown_lazily(_memory_like(g, self.geometry), self.lazy).copy_(g)
         part = replay(self.chain, base)
-        inner_wanted = None
-        if wanted is not None:
-            inner_wanted = [False] * len(self.inner_node.edges)
-            for k, i in enumerate(self.others):
-                inner_wanted[i] = wanted[k + 1]
-            if self.self_edge is not None:
-                inner_wanted[self.self_edge] = wanted[0]
+        inner_wanted = None if wanted is None else self._wanted_of_inner(wanted)
         # when the pass is recorded, a saved result has the inner node as its history, which is to
         # be freed on its own
         node = copy.copy(self.inner_node) if create_graph else self.inner_node
         out = node.apply([part.clone()], inner_wanted, create_graph)
+        of_base = None
         if self.edges[0] is not None:
-            own = out[self.self_edge] if self.self_edge is not None else None
-            if own is None:
-                part.zero_()
-            elif (
-                create_graph
-                and not part.is_complex()
-                and not without_overlap(part.shape, part.stride())
-            ):
-                base = self._shown_once(
-                    g, conform(own, (part.shape, part.dtype), self.inner_node, 0)
-                )
-            else:
-                part.copy_(conform(own, (part.shape, part.dtype), self.inner_node, 0))
-        return (base if self.edges[0] is not None else None, *(out[i] for i in self.others))
+            own = None if self.self_edge is None else out[self.self_edge]
+            of_base = self._with_own(g, base, part, own, create_graph)
+        return (of_base, *(out[i] for i in self.others))
+
+    def _wanted_of_inner(self, wanted: Any) -> list[bool]:
+        """Return which edges of the inner node are wanted, from ``wanted`` of this node."""
+        of_inner = [False] * len(self.inner_node.edges)
+        for k, i in enumerate(self.others):
+            of_inner[i] = wanted[k + 1]
+        if self.self_edge is not None:
+            of_inner[self.self_edge] = wanted[0]
+        return of_inner
+
+    def _with_own(self, g: Any, base: Any, part: Any, own: Any, create_graph: bool) -> Any:
+        """Return the cotangent of the base: ``base``, a copy of ``g``, with its ``part`` that was
+        written replaced by the target's cotangent ``own``. None: zero."""
+        if own is None:
+            part.zero_()
+            return base
+        own = conform(own, (part.shape, part.dtype), self.inner_node, 0)
+        if (
+            create_graph
+            and not part.is_complex()
+            and not without_overlap(part.shape, part.stride())
+        ):
+            return self._shown_once(g, own)
+        part.copy_(own)
+        return base
 
     def _shown_once(self, g: Any, own: Any) -> Any:
         """``g`` with the written part replaced by ``own``, where the view shows a
