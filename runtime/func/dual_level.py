@@ -11,8 +11,9 @@ import torch
 from ..errors import InplaceError, MissingRule, refuse_data_write
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.tensors import foreach
+from ..seam.containers import rewrapped
 from ..seam.keys import uncounted
-from ..seam.levels import Level, Value, rewrapped
+from ..seam.levels import Level, Value
 from ..seam.shells import same_shape
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA, follow_inner

@@ -32,6 +32,7 @@ from ..torch_private.native_autograd import increment_version
 from ..torch_private.native_tensors import TensorBase
 from ..torch_private.pytrees import pytree
 from .ambient import Ambient
+from .containers import rewrapped, targets_by_alias, with_arguments
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
 from .literals import has_values, readable, stacked
 from .memory import guard_methods, refuse_access
@@ -109,7 +110,7 @@ class Level:
         """Return whether one of the arguments is no value, and consists of values of this level or
         of an inner one."""
         tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
-        if not any(v._level.number >= self.number for t in tensors for v in _parts_of(t)):
+        if not any(self._is_around_part_of(t) for t in tensors):
             return False
         for t in tensors:
             if isinstance(t, Value) and composes((type(bottom(t)),)):
@@ -119,6 +120,10 @@ class Level:
                     f"both outside. It happened{called_from()}"
                 )
         return True
+
+    def _is_around_part_of(self, t: torch.Tensor) -> bool:
+        """Return whether ``t`` consists of a value of this level or of an inner one."""
+        return any(part._level.number >= self.number for part in _parts_of(t))
 
     def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
         """Return a value of this level that holds ``inner``, a tensor of the outer levels.
@@ -131,11 +136,9 @@ class Level:
     def valued(self, result: Any) -> Any:
         """Return the result of an op, one tensor or several, as values without a history. Anything
         else stays as it is. Called for each tensor."""
-        return (
-            self.wrap(result)
-            if isinstance(result, torch.Tensor)
-            else rewrapped(result, lambda t, _: self.valued(t))
-        )
+        if isinstance(result, torch.Tensor):
+            return self.wrap(result)
+        return rewrapped(result, lambda t, _: self.valued(t))
 
     def lowered(self, a: Any) -> Any:
         """Return the inner tensor of ``a`` if it is a value of this level, else ``a``: what the
@@ -159,9 +162,9 @@ class Level:
         return out
 
     def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return (
-            dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True)) if kwargs else kwargs
-        )
+        if not kwargs:
+            return kwargs
+        return dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True))
 
     def written(
         self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
@@ -170,25 +173,14 @@ class Level:
         itself, for any other result a new value."""
         schema = func._schema
         given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
-        targets = {
-            frozenset(a.alias_info.before_set): given[a.name]
-            for a in schema.arguments
-            if a.alias_info is not None and a.alias_info.is_write and a.name in given
-        }
+        targets = targets_by_alias(schema, given)
         for t in targets.values():
             if isinstance(t, Value) and t._level is self and t.shape != t._inner.shape:
                 raise InplaceError(
                     f"{func} changes the size of a value of {self.what}: "
                     "use an op that returns its result"
                 )
-        several = type(result) in (list, tuple)
-        outs = [
-            self.valued(out)
-            if r.alias_info is None
-            else targets.get(frozenset(r.alias_info.before_set), out)
-            for r, out in zip(schema.returns, result if several else [result], strict=True)
-        ]
-        return type(result)(outs) if several else outs[0] if outs else None
+        return with_arguments(schema, targets, result, self.valued)
 
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
         """``formula(*args)`` for a formula of broadcasting elementwise ops. This level is the
@@ -449,11 +441,9 @@ class Value(torch.Tensor):
     def __format__(self, spec: str) -> str:
         """As ``torch.Tensor.__format__``: of a 0-d tensor the format of its number. Torch's own
         does not do this for subclasses."""
-        return (
-            format(self.item(), spec)
-            if self.dim() == 0 and not self.is_meta
-            else object.__format__(self, spec)
-        )
+        if self.dim() == 0 and not self.is_meta:
+            return format(self.item(), spec)
+        return object.__format__(self, spec)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -743,25 +733,3 @@ def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
     argument is marked."""
     level = innermost(args, None)
     return formula(*args, (False,) * len(args)) if level is None else level.batchwise(formula, args)
-
-
-def rewrapped(result: Any, wrap: Callable[[torch.Tensor, Any], Any]) -> Any:
-    """Return the result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number
-    is None for a single result, and a pair for a tensor in a list among several results.
-
-    A list stays a list, a named tuple becomes a plain one. Anything that is no
-    tensor stays as it is.
-    """
-    if isinstance(result, torch.Tensor):
-        return wrap(result, None)
-    if not isinstance(result, (tuple, list)):
-        return result
-    wrapped = [
-        wrap(r, i)
-        if isinstance(r, torch.Tensor)
-        else [wrap(t, (i, j)) if isinstance(t, torch.Tensor) else t for j, t in enumerate(r)]
-        if isinstance(r, list)
-        else r
-        for i, r in enumerate(result)
-    ]
-    return wrapped if type(result) is list else tuple(wrapped)

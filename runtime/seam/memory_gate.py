@@ -180,7 +180,8 @@ _BY_NAME: dict[_Access, tuple[str, ...]] = {
 _METHODS = {name: access for access, names in _BY_NAME.items() for name in names}
 _ACCESSES: dict[Any, _Access] = {
     getattr(torch.Tensor, name): access for name, access in _METHODS.items()
-} | {TensorBase.data.__set__: lambda gate, func, args, kwargs: refuse_data()}  # type: ignore[attr-defined]
+}
+_ACCESSES[TensorBase.data.__set__] = lambda gate, func, args, kwargs: refuse_data()  # type: ignore[attr-defined]
 
 
 def _access_by_name(func: Any) -> _Access | None:

@@ -90,7 +90,9 @@ def _leaves_out(encoder: Any, src: Any) -> bool:
     if src.dim() != 3 or src.device.type not in _DEVICES:
         return False
     weights = (first.self_attn, first.norm1, first.norm2, first.linear1, first.linear2)
-    leaves = [src, *(p for part in weights for p in part.parameters())]
+    leaves = [src]
+    for part in weights:
+        leaves += part.parameters()
     return not (torch.is_grad_enabled() and any(t.requires_grad for t in leaves))
 
 

@@ -285,7 +285,7 @@ def _are_batched_alike(x: Any, y: Any) -> bool:
     of_x, of_y = x.shape, y.shape
     if len(of_x) != len(of_y) or len(of_x) < 2:
         return False
-    return of_x[-1] == of_y[-2] and of_x[:-2] == of_y[:-2]
+    return bool(of_x[-1] == of_y[-2]) and of_x[:-2] == of_y[:-2]
 
 
 def _batched_matmul(x: Any, y: Any) -> Any:

@@ -269,7 +269,7 @@ class DualSession(StandIn):
         self.assign(target, t, tangents)
         return target
 
-    def _detach(self, op: Op, target: Value, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
+    def _detach(self, op: Op, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run ``detach_``, which drops the tangent. Raise for another op of ``METADATA``."""
         if op.base_name != "detach_":
             raise InplaceError(

@@ -382,7 +382,8 @@ def _fit_cell(cell: Cell, x: Any, states: Any, weight: Any, of_state: Any) -> bo
     (rows, features), hidden = x.shape, of_state.shape[1]
     if any(state.shape != (rows, hidden) for state in states):
         return False
-    return weight.shape == (cell.gates * hidden, features) and of_state.shape[0] == weight.shape[0]
+    fits: bool = weight.shape == (cell.gates * hidden, features)
+    return fits and of_state.shape[0] == weight.shape[0]
 
 
 def _run_cell(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) -> Any:

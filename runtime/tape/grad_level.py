@@ -3,7 +3,7 @@ eager session is one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from ..rules.ops import (
     op_of,
     written_out,
 )
-from ..seam.levels import Value, rewrapped
+from ..seam.containers import items_of, rewrapped, tensors_of
+from ..seam.levels import Value
 from ..torch_private.dispatcher import OpOverload
 from . import inplace, view_history
 from .metas import check_origin, meta_of, refuse_nested
@@ -197,8 +198,7 @@ class GradLevel(Tape):
         return v
 
     def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        tensors = _items((*args, *kwargs.values()))
-        if self._any_with_history(tensors):
+        if self._any_with_history(items_of((*args, *kwargs.values()))):
             raise RuntimeError(
                 f"{op.base_name}(): functions with out=... arguments don't support automatic "
                 "differentiation, but one of the arguments requires grad."
@@ -241,13 +241,4 @@ def _tensors_of_out(op: Op, kwargs: dict[str, Any]) -> list[torch.Tensor]:
         for a in op.func._schema.arguments
         if a.kwarg_only and a.alias_info is not None
     ]
-    return [t for t in _items(written) if isinstance(t, torch.Tensor)]
-
-
-def _items(args: Iterable[Any]) -> Iterator[Any]:
-    """Yield each of ``args``, and in place of a list or tuple each of its items."""
-    for a in args:
-        if isinstance(a, (list, tuple)):
-            yield from a
-        else:
-            yield a
+    return tensors_of(written)

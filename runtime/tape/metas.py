@@ -10,6 +10,7 @@ import torch
 from ..errors import NestedTensor
 from ..rules.ops import Op
 from ..rules.record import NestedMeta
+from ..seam.containers import tensors_of
 from ..seam.shells import VALUES
 
 _FROM_LIST = torch.ops.aten._nested_tensor_from_tensor_list.default
@@ -34,21 +35,12 @@ def check_origin(op: Op, args: Any) -> None:
     # torch.nested.nested_tensor, which then sets torch's requires_grad
     if op.func is _FROM_LIST and len(args) > 4 and args[4] is not None:
         raise NestedTensor
-    tensors = _tensors_in(args)
+    tensors = tensors_of(args)
     if _only_of_torch(tensors):
         raise NestedTensor
     for t in tensors:
         if type(t) not in VALUES:
             refuse_recorded(op.func, t)
-
-
-def _tensors_in(args: Any) -> list[torch.Tensor]:
-    """List the tensors among ``args`` and in the lists among them."""
-    found: list[torch.Tensor] = []
-    for a in args:
-        parts = a if isinstance(a, (list, tuple)) else (a,)
-        found += [t for t in parts if isinstance(t, torch.Tensor)]
-    return found
 
 
 def refuse_recorded(func: Any, t: torch.Tensor) -> None:

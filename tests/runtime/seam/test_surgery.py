@@ -8,7 +8,7 @@ import torch
 import runtime
 from runtime.func import grad, vmap
 from runtime.rules.ops import op_of
-from runtime.seam.levels import rewrapped
+from runtime.seam.containers import rewrapped
 from runtime.seam.surgery import GEOMETRY, detach_inner, exchange, refit
 
 

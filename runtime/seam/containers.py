@@ -1,0 +1,71 @@
+"""Arguments and results of calls of ATen: tensors, and lists of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+
+def items_of(args: Iterable[Any]) -> Iterator[Any]:
+    """Yield each of ``args``, and in place of a list or tuple each of its items."""
+    for a in args:
+        if isinstance(a, (list, tuple)):
+            yield from a
+        else:
+            yield a
+
+
+def tensors_of(args: Iterable[Any]) -> list[torch.Tensor]:
+    """List the tensors among ``args`` and in the lists among them."""
+    return [t for t in items_of(args) if isinstance(t, torch.Tensor)]
+
+
+def targets_by_alias(schema: Any, given: dict[str, Any]) -> dict[frozenset[str], Any]:
+    """Return the arguments that a call writes to, by the alias set that its results name."""
+    return {
+        frozenset(a.alias_info.before_set): given[a.name]
+        for a in schema.arguments
+        if a.alias_info is not None and a.alias_info.is_write and a.name in given
+    }
+
+
+def with_arguments(
+    schema: Any,
+    targets: dict[frozenset[str], Any],
+    result: Any,
+    value: Callable[[Any], Any],
+) -> Any:
+    """Return the results of a call: for one that shows an argument that argument, one of
+    ``targets``, for any other one ``value(result)``."""
+    several = type(result) in (list, tuple)
+    outs = list(result) if several else [result]
+    for i, (declared, out) in enumerate(zip(schema.returns, outs, strict=True)):
+        if declared.alias_info is None:
+            outs[i] = value(out)
+        else:
+            outs[i] = targets.get(frozenset(declared.alias_info.before_set), out)
+    return type(result)(outs) if several else outs[0]
+
+
+def rewrapped(result: Any, wrap: Callable[[torch.Tensor, Any], Any]) -> Any:
+    """Return the result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number
+    is None for a single result, and a pair for a tensor in a list among several results.
+
+    A list stays a list, a named tuple becomes a plain one. Anything that is no
+    tensor stays as it is.
+    """
+    if isinstance(result, torch.Tensor):
+        return wrap(result, None)
+    if not isinstance(result, (tuple, list)):
+        return result
+    wrapped = list(result)
+    for i, r in enumerate(wrapped):
+        if isinstance(r, torch.Tensor):
+            wrapped[i] = wrap(r, i)
+        elif isinstance(r, list):
+            wrapped[i] = [
+                wrap(t, (i, j)) if isinstance(t, torch.Tensor) else t for j, t in enumerate(r)
+            ]
+    return wrapped if type(result) is list else tuple(wrapped)
