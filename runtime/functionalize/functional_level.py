@@ -22,8 +22,9 @@ from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
 from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
 from ..rules.tensors import foreach
+from ..seam.containers import rewrapped, tensors_of
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Level, Value, rewrapped
+from ..seam.levels import Level, Value
 from ..seam.memory_gate import address_of
 from ..seam.nested_views import view_of
 from ..seam.shells import faithful_shell
@@ -42,10 +43,11 @@ from .stores import (
     Store,
     WriteWatch,
     agree,
-    has_gradient,
     has_history,
     refuse_overlapping_piece,
+    refuse_recorded_write,
     refuse_restrided,
+    refuse_taken,
 )
 from .writes import (
     WrittenBack,
@@ -221,21 +223,12 @@ class FunctionalLevel(Level):
     def _replace(self, v: FunctionalValue, new: torch.Tensor, counted: bool) -> None:
         """Make ``new`` the value of the base of ``v``."""
         store = v._store
-        if store.memory.taken is not None:
-            raise InplaceError(
-                "the program writes to a tensor whose memory it has taken as an array, which "
-                "would not show the write. Let it read the elements by tolist(). "
-                f"The array was taken{store.memory.taken}"
-            )
+        refuse_taken(store.memory)
         refuse_overlapping_piece(store.memory)
         old = self.present(store)
         recorded = torch.is_grad_enabled()
-        if v._unrecorded and recorded and (has_gradient(old) or has_gradient(new)):
-            raise RuntimeError(
-                "A view was created in no_grad mode and is being "
-                "modified inplace with grad mode enabled. "
-                "Make the view and write to it both inside the no_grad block, or both outside."
-            )
+        if v._unrecorded and recorded:
+            refuse_recorded_write(old, new)
         if not recorded and has_history(old):  # only the numbers change, not the history
             with torch.enable_grad():
                 copied = old.clone()
@@ -539,13 +532,7 @@ class FunctionalLevel(Level):
         ``others``, or one shows an element several times, so that they must be written one after
         the other."""
         memories = {id(self.own(t)._store.memory) for t in targets}
-        read = [
-            t
-            for other in others
-            if isinstance(other, (list, tuple))
-            for t in other
-            if isinstance(t, torch.Tensor)
-        ]
+        read = tensors_of(other for other in others if isinstance(other, (list, tuple)))
         if len(memories) < len(targets) or any(
             id(self.own(t)._store.memory) in memories for t in read
         ):

@@ -171,6 +171,26 @@ class Pieces:
         return (*self.chain[:-1], (func, rest, kwargs, i if self.several else None))
 
 
+def refuse_taken(memory: Memory) -> None:
+    """Refuse a write to memory that the program has taken as an array."""
+    if memory.taken is not None:
+        raise InplaceError(
+            "the program writes to a tensor whose memory it has taken as an array, which "
+            "would not show the write. Let it read the elements by tolist(). "
+            f"The array was taken{memory.taken}"
+        )
+
+
+def refuse_recorded_write(old: torch.Tensor, new: torch.Tensor) -> None:
+    """Refuse a recorded write to a view whose history would be needed, and that has none."""
+    if has_gradient(old) or has_gradient(new):
+        raise RuntimeError(
+            "A view was created in no_grad mode and is being "
+            "modified inplace with grad mode enabled. "
+            "Make the view and write to it both inside the no_grad block, or both outside."
+        )
+
+
 def refuse_overlapping_piece(memory: Memory) -> None:
     """Refuse a write to a piece that shows an element several times, of which the kernel writes
     each place in turn."""
@@ -245,7 +265,8 @@ def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
     written to pieces of a piece comes first."""
     order = [(whole, pieces) for pieces in whole.pieces if pieces is not but]
     for _, pieces in order:  # grows
-        order += [(piece, own) for piece in pieces.memories for own in piece.pieces]
+        for piece in pieces.memories:
+            order += [(piece, own) for own in piece.pieces]
     for memory, pieces in reversed(order):
         for i, piece in enumerate(pieces.memories):
             if piece.generation != pieces.seen[i]:

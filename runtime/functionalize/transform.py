@@ -42,20 +42,23 @@ def _run(
             outs = living(f(*(values.get(i, x) for i, x in enumerate(inputs))))
         results = [level.lowered(o) for o in outs]
         level.settle((*stores.values(), *(s for _, s in level.held)))
-        changed = [
-            (i, level.written_back(stores[i], turns))
-            for i, v in values.items()
-            if (turns := level.turns[id(v)]) or stores[i].memory.generation
-        ]
+        changed = []
+        for i, v in values.items():
+            turns = level.turns[id(v)]
+            if turns or stores[i].memory.generation:
+                changed.append((i, level.written_back(stores[i], turns)))
         _refuse_shared(inputs, changed, stores)
-        outside = [
-            (t, level.written_back(store)) for t, store in level.held if store.memory.generation
-        ]
+        outside = _written_outside(level)
         for t, _ in outside:
             gate.refuse_written(t)
     finally:
         level.close()
     return results, changed, outside
+
+
+def _written_outside(level: FunctionalLevel) -> list[tuple[torch.Tensor, WrittenBack]]:
+    """List the closed-over tensors that the program has written to, each with what was written."""
+    return [(t, level.written_back(store)) for t, store in level.held if store.memory.generation]
 
 
 def _refuse_shared(

@@ -76,8 +76,8 @@ def refuse_shared(
     given = [t for t in pytree.tree_leaves((list(args), kwargs)) if isinstance(t, torch.Tensor)]
     if any(t.layout is not torch.strided for t in given):
         return
-    of_given, written = list(map(memory, given)), list(map(memory, targets))
-    apart = all(m is None or sum(m is other for other in of_given) < 2 for m in written)
+    of_given = list(map(memory, given))
+    apart = not any(_is_shared(memory(target), of_given) for target in targets)
     if any(_depends_on_values(t) for t in given):
         return
     with without_dispatch_to_python():
@@ -88,6 +88,11 @@ def refuse_shared(
             places.reserve(t, m)
         plain, named = pytree.tree_map_only(torch.Tensor, places.stand_in, (list(args), kwargs))
         _ask(func, plain, named, _OF_MEMORY)
+
+
+def _is_shared(memory: Any, of_given: Sequence[Any]) -> bool:
+    """Tell whether two of the arguments have this memory."""
+    return memory is not None and sum(memory is other for other in of_given) > 1
 
 
 def _depends_on_values(t: torch.Tensor) -> bool:
@@ -284,6 +289,11 @@ def refuse_several_written(op: Op) -> None:
         )
 
 
+def _copied(x: Any) -> Any:
+    """Return a copy of a tensor, or of each in a list."""
+    return [t.clone() for t in x] if isinstance(x, list) else x.clone()
+
+
 def run_on_copies(
     level: FunctionalLevel,
     op: Op,
@@ -293,16 +303,12 @@ def run_on_copies(
 ) -> tuple[list[Any], list[Any]]:
     """Run ``op``, which has no functional form, on copies of ``targets``. Return its own results,
     and the copies."""
-    copies = [
-        [t.clone() for t in x] if isinstance(x, list) else x.clone()
-        for x in level.lowered_args(targets)
-    ]
+    copies = [_copied(x) for x in level.lowered_args(targets)]
     copy_of = dict(zip(map(id, targets), copies, strict=True))
     lowered = zip(args, level.lowered_args(args), strict=True)
-    results = op.func(
-        *(copy_of.get(id(a), plain) for a, plain in lowered),
-        **{name: copy_of.get(id(a), level.lowered(a)) for name, a in kwargs.items()},
-    )
+    plain = [copy_of.get(id(a), inner) for a, inner in lowered]
+    named = {name: copy_of.get(id(a), level.lowered(a)) for name, a in kwargs.items()}
+    results = op.func(*plain, **named)
     if not number_of_own_results(op):
         return [], copies
     return list(results) if isinstance(results, tuple) else [results], copies
