@@ -197,26 +197,28 @@ _UNGIVEN = {
 }
 
 
+def _without_generator(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the call without its generator: nothing is drawn from it, and torch's decompositions
+    refuse one."""
+    others = {name: x for name, x in kwargs.items() if name != "generator"}
+    if func in _UNGIVEN:
+        return _UNGIVEN[func], others
+    return func, {**others, "generator": None}
+
+
 def run_abstractly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """``func(*args, **kwargs)`` on fake tensors, in their mode: by ``abstract`` of the record, by
     torch, or by the decomposition in it.
 
     Raises ``UnsupportedOperatorException`` if there is none of these.
     """
-    if "generator" in kwargs:  # nothing is drawn, and torch's decompositions refuse one
-        others = {name: x for name, x in kwargs.items() if name != "generator"}
-        func, kwargs = (
-            (_UNGIVEN[func], others) if func in _UNGIVEN else (func, {**others, "generator": None})
-        )
+    if "generator" in kwargs:
+        func, kwargs = _without_generator(func, kwargs)
     op = op_of(func)
     record = op.record
     if record is not None and record.abstract is not None:
-        return record.abstract(
-            *(
-                op.argument(op.arg_names.index(name), args, dict(kwargs))
-                for name in parameters(record.abstract)
-            )
-        )
+        places = map(op.arg_names.index, parameters(record.abstract))
+        return record.abstract(*(op.argument(place, args, dict(kwargs)) for place in places))
     try:
         return func(*args, **kwargs)
     except UnsupportedOperatorException:

@@ -187,11 +187,7 @@ def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:
         return False
     deciding = list(args)
     if func is aten.index.Tensor:
-        deciding = [
-            i
-            for i in args[1]
-            if isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8)
-        ]
+        deciding = _masks_among(args[1])
         if not deciding:
             return False
     if func is aten.masked_select.default:
@@ -199,6 +195,12 @@ def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:
     return not all(
         _made_of_sizes(t) for t in pytree.tree_leaves(deciding) if isinstance(t, torch.Tensor)
     )
+
+
+def _masks_among(index: Sequence[Any]) -> list[Any]:
+    """List the masks in an index: they select as many elements as are true."""
+    tensors = [i for i in index if isinstance(i, torch.Tensor)]
+    return [t for t in tensors if t.dtype in (torch.bool, torch.uint8)]
 
 
 def _made_of_sizes(t: Any) -> bool:

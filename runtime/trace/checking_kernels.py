@@ -73,6 +73,14 @@ def _cov(
         centred = x - (x.sum(1) / n).unsqueeze(1)
         divisor: Any = torch.sym_max(n - correction, 0)
         return centred.mm(centred.t().conj()).true_divide(divisor).squeeze()
+    return _weighted_cov(x, correction, fweights, aweights)
+
+
+def _weighted_cov(
+    x: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None
+) -> Tensor:
+    """Return the covariance of the rows of ``x``, with one or both kinds of weights."""
+    n = x.shape[1]
     given = [
         _checked_weights(name, each, n)
         for name, each in (("fweights", fweights), ("aweights", aweights))
@@ -82,7 +90,7 @@ def _cov(
     total = w.sum()
     _require(total.ne(0), "cov(): weights sum to zero, can't be normalized")
     centred = x - ((x * w).sum(1) / total).unsqueeze(1)
-    divisor = total - correction
+    divisor: Any = total - correction
     if aweights is not None and correction != 0:
         divisor = total - correction * (w * aweights).sum() / total
     divisor = torch.where(divisor <= 0, torch.zeros_like(divisor), divisor)

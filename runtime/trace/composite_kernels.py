@@ -7,12 +7,13 @@ call. Other calls go on to ATen, and so does a call that ATen refuses."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from ..seam.containers import items_of
 from ..torch_private.dispatcher import DispatchKey
 from .python_kernels import sees_ours
 from .symbols import SYMBOLIC
@@ -48,11 +49,7 @@ def _in_python(*overloads: Any) -> Callable[[Callable[..., Any]], Callable[..., 
 def _install(overload: Any, f: Callable[..., Any]) -> None:
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(*args: Any, **kwargs: Any) -> Any:
-        tensors = [
-            x
-            for a in (*args, *kwargs.values())
-            for x in (a if isinstance(a, (list, tuple)) else (a,))
-        ]
+        tensors = list(items_of((*args, *kwargs.values())))
         if any(map(symbolic, tensors)) and sees_ours(tensors):
             try:
                 return f(*args, **kwargs)
@@ -64,10 +61,22 @@ def _install(overload: Any, f: Callable[..., Any]) -> None:
 @_in_python(aten.kron.default)
 def _kron(self: Tensor, other: Tensor) -> Tensor:
     rank = max(self.dim(), other.dim())
-    rows, columns = ([1] * (rank - x.dim()) + list(x.shape) for x in (self, other))
-    left = self.reshape([n for size in rows for n in (size, 1)])
-    right = other.reshape([n for size in columns for n in (1, size)])
+    rows, columns = _shape_of_rank(self, rank), _shape_of_rank(other, rank)
+    ones = [1] * rank
+    # each dimension of one tensor beside the same dimension of the other
+    left = self.reshape(_alternating(rows, ones))
+    right = other.reshape(_alternating(ones, columns))
     return (left * right).reshape([m * n for m, n in zip(rows, columns, strict=True)])
+
+
+def _shape_of_rank(t: Tensor, rank: int) -> list[Any]:
+    """Return the sizes of ``t`` after as many ones as ``rank`` asks for."""
+    return [1] * (rank - t.dim()) + list(t.shape)
+
+
+def _alternating(first: list[Any], second: list[Any]) -> list[Any]:
+    """List an item of ``first``, one of ``second``, and so on."""
+    return list(chain.from_iterable(zip(first, second, strict=True)))
 
 
 @_in_python(aten.take_along_dim.default)
@@ -232,10 +241,8 @@ def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
         + weights[1] * _part(x, dim, 1, -1)
         + weights[2] * _part(x, dim, 2)
     )
-    front, back = (
-        [gaps.select(dim, n).unsqueeze(dim) for n in places[:edge_order]]
-        for places in ((0, 1), (-1, -2))
-    )
+    front = [gaps.select(dim, n).unsqueeze(dim) for n in (0, 1)[:edge_order]]
+    back = [gaps.select(dim, n).unsqueeze(dim) for n in (-1, -2)[:edge_order]]
     return torch.cat([_edge(x, dim, front, True), inside, _edge(x, dim, back, False)], dim)
 
 
@@ -262,6 +269,15 @@ def _is_symbol_to_resize(size: Any, n: Any) -> bool:
     return isinstance(size, SYMBOLIC) and not same_size(n, -1) and not same_size(size, n)
 
 
+def _fit_dimensions(t: Tensor, dims: list[Any], sizes: list[Any]) -> bool:
+    """Return whether these are dimensions of ``t``, and sizes that a transform of them takes."""
+    if len(dims) != len(sizes):
+        return False
+    if not all(-t.dim() <= d < t.dim() for d in dims):
+        return False
+    return not any(n < -1 for n in sizes)
+
+
 def _transformed_as_resized(overload: Any) -> None:
     """Resize the input of a Fourier transform before the call, where the call would ask which of
     two sizes is the larger."""
@@ -270,15 +286,11 @@ def _transformed_as_resized(overload: Any) -> None:
     def run(self: Tensor, size: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
         if size is None:
             raise Refused
-        sizes = list(size) if isinstance(size, (list, tuple)) else [size]
+        sizes = list(items_of((size,)))
         if dim is None:
-            dim = -1 if not isinstance(size, (list, tuple)) else list(range(-len(sizes), 0))
-        dims = list(dim) if isinstance(dim, (list, tuple)) else [dim]
-        if (
-            len(dims) != len(sizes)
-            or not all(-self.dim() <= d < self.dim() for d in dims)
-            or any(n < -1 for n in sizes)
-        ):
+            dim = list(range(-len(sizes), 0)) if isinstance(size, (list, tuple)) else -1
+        dims = list(items_of((dim,)))
+        if not _fit_dimensions(self, dims, sizes):
             raise Refused
         resized = self
         for d, n in zip(dims, sizes, strict=True):

@@ -19,6 +19,7 @@ message gets the line in both cases."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from contextlib import ContextDecorator
 from types import FrameType, TracebackType
 
@@ -47,6 +48,11 @@ class naming_line(ContextDecorator):
             name_line(error, at)
 
 
+def _mentions(texts: Iterable[str], line: Line) -> bool:
+    """Return whether one of the texts names the file of ``line``."""
+    return any(f"{line[0]}:" in text for text in texts)
+
+
 def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> None:
     """Add the user's line to ``error``, unless its message names one. If no function of the user's
     ran, it is the line that has called the package. ``at``: the traceback, from the frame on that
@@ -56,7 +62,7 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
     additions = [
         f"{where} {text_of(line)}"
         for where, line in trail.lines() or _lines_of_caller()
-        if not any(f"{line[0]}:" in text for text in said)
+        if not _mentions(said, line)
     ]
     if not additions:
         return

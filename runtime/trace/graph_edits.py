@@ -8,6 +8,7 @@ everything else in it. No caller here has any."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from itertools import chain
 from typing import Any
 
 from torch import fx
@@ -59,7 +60,7 @@ def replace_each(by: Mapping[fx.Node, Any]) -> None:
     def replaced(n: fx.Node) -> Any:
         return by.get(n, n)
 
-    for user in dict.fromkeys(u for n in by for u in n.users):
+    for user in dict.fromkeys(chain.from_iterable(n.users for n in by)):
         _set_args(user, fx.map_arg(user.args, replaced))
         if user.kwargs:
             _set_kwargs(user, fx.map_arg(user.kwargs, replaced))

@@ -44,12 +44,11 @@ class OutsideMemory:
     def hold(self, t: torch.Tensor) -> None:
         """Note a tensor that is not the trace's."""
         parts = list(_parts(t))
-        self.tensors.update(
-            (storage._cdata, storage) for part in parts for storage in _storages(part)
-        )
-        self.versions += [
-            (each, each._version) for each in (t, *parts) if parts and not each.is_inference()
-        ]
+        for part in parts:
+            self.tensors.update((storage._cdata, storage) for storage in _storages(part))
+        if parts:
+            counted = [each for each in (t, *parts) if not each.is_inference()]
+            self.versions += [(each, each._version) for each in counted]
 
     def literal(self, value: Any) -> None:
         """Note a literal of the program's text, whose memory is its own."""
@@ -61,20 +60,19 @@ class OutsideMemory:
         outside, and end literals in it."""
         for t in written_by(op, args, kwargs):
             for part in _parts(t):
-                fresh = [
-                    s
-                    for s in _storages(part)
-                    if s._cdata in self.tensors and s._cdata not in self.saved
-                ]
-                self.saved.update((storage._cdata, storage.clone()) for storage in fresh)
-                if fresh and part.layout in _COMPRESSED:
-                    self._keep_pattern(part)
-            if (
-                self.literals
-                and t.layout is torch.strided
-                and (value := self.literals.pop(address(t), None)) is not None
-            ):
-                value._literal = None
+                self._save(part)
+            if self.literals and t.layout is torch.strided:
+                value = self.literals.pop(address(t), None)
+                if value is not None:
+                    value._literal = None
+
+    def _save(self, part: torch.Tensor) -> None:
+        """Copy those storages of a plain tensor that come from outside and are not copied yet."""
+        outer = [storage for storage in _storages(part) if storage._cdata in self.tensors]
+        fresh = [storage for storage in outer if storage._cdata not in self.saved]
+        self.saved.update((storage._cdata, storage.clone()) for storage in fresh)
+        if fresh and part.layout in _COMPRESSED:
+            self._keep_pattern(part)
 
     def _keep_pattern(self, t: torch.Tensor) -> None:
         """Note how many elements a compressed tensor specifies: ``zero_`` resizes the tensors that
@@ -135,9 +133,8 @@ def _parts(t: Any) -> Iterator[torch.Tensor]:
 def _storages(t: torch.Tensor) -> list[Any]:
     """Return the storages of a plain tensor; of a sparse one those of its indices and values."""
     with without_dispatch_to_python():
-        return [
-            storage_of(part) for part in (getattr(t, name)() for name in _PARTS.get(t.layout, ()))
-        ]
+        parts = [getattr(t, name)() for name in _PARTS.get(t.layout, ())]
+        return [storage_of(part) for part in parts]
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -83,10 +83,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         level. They are decomposed as the dispatcher would do it before the inner level sees them:
         it might draw in another way. And the mode of the inner level sees them first. It sees
         ordinary calls only, so it would see this one after the trace."""
-        mode = current_dispatch_mode() if number_of_dispatch_modes() else None
-        inner = (
-            mode if isinstance(mode, LevelMode) and mode.level.number > self.level.number else None
-        )
+        inner = self._mode_of_inner_level()
         found = innermost(args, kwargs)
         level = inner.level if inner is not None else found
         decomposed = (
@@ -101,6 +98,15 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
             with without_innermost_mode() as mode, self:
                 return mode.__torch_dispatch__(func, types, args, kwargs)
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _mode_of_inner_level(self) -> LevelMode | None:
+        """Return the innermost mode, if it is that of a level inside the trace."""
+        if not number_of_dispatch_modes():
+            return None
+        mode = current_dispatch_mode()
+        if isinstance(mode, LevelMode) and mode.level.number > self.level.number:
+            return mode
+        return None
 
     def handled_inside(self, level: Level, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         with self:

@@ -25,6 +25,7 @@ import sysconfig
 from bisect import bisect_right
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -170,7 +171,8 @@ def made_at(node: fx.Node) -> str:
         lines = [line for n in nearest if (line := origin_of(n)) is not None]
         if lines:
             return happened_at(lines[0])
-        nearest = list(dict.fromkeys(n for before in nearest for n in before.all_input_nodes))
+        inputs = (before.all_input_nodes for before in nearest)
+        nearest = list(dict.fromkeys(chain.from_iterable(inputs)))
     return ""
 
 
@@ -291,9 +293,15 @@ class Provenance:
         if self.stacks and frames:
             origin["stack_trace"] = "\n  ".join(reversed(frames))
         if self.root is not None:
-            origin["nn_module_stack"] = self._module_stack(modules[::-1])
-            if self.functions is not None and (name := self.functions.last) is not None:
-                origin["torch_fn"] = name
+            self._note_modules(origin, modules[::-1])
+
+    def _note_modules(
+        self, origin: dict[str, Any], running: list[tuple[FrameType, torch.nn.Module]]
+    ) -> None:
+        """Add the running modules and the last function of torch's to an origin."""
+        origin["nn_module_stack"] = self._module_stack(running)
+        if self.functions is not None and self.functions.last is not None:
+            origin["torch_fn"] = self.functions.last
 
     def _module_stack(
         self, running: list[tuple[FrameType, torch.nn.Module]]
@@ -310,10 +318,7 @@ class Provenance:
                 continue  # no submodule of the root
             path = next((p for p in paths if p.startswith(around)), paths[0])
             around = path
-            calls = self.calls.setdefault(path, [])
-            if not any(frame is known for known in calls):
-                calls.append(frame)
-            times = next(i for i, known in enumerate(calls) if frame is known)
+            times = _number_of_call(frame, self.calls.setdefault(path, []))
             stack[f"{path}@{times}" if times else path] = (path, _class_of(module))
         return stack
 
@@ -322,6 +327,15 @@ class Provenance:
         self.calls.clear()
         self.numbers.clear()
         self.origins.clear()
+
+
+def _number_of_call(frame: FrameType, calls: list[FrameType]) -> int:
+    """Return the place of ``frame`` among ``calls``. A new one is added."""
+    for i, known in enumerate(calls):
+        if known is frame:
+            return i
+    calls.append(frame)
+    return len(calls) - 1
 
 
 def _class_of(module: Any) -> str:

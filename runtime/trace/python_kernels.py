@@ -69,8 +69,7 @@ def _layer_by_layer(overload: Any) -> None:
         hx, params, has_biases, n, dropout, train, bidirectional, batch_first = rest
         if not (sees_ours((x, *params)) and train and dropout and n > 1):
             return theirs(x, *rest)
-        several = isinstance(hx, (list, tuple))
-        of_layers = list(zip(*(h.chunk(n) for h in hx), strict=True)) if several else hx.chunk(n)
+        of_layers = _states_of_layers(hx, n)
         size = len(params) // n
         states = []
         for i in range(n):
@@ -82,6 +81,14 @@ def _layer_by_layer(overload: Any) -> None:
             if i < n - 1:
                 x = torch.dropout(x, dropout, train)
         return (x, *(torch.cat(each) for each in zip(*states, strict=True)))
+
+
+def _states_of_layers(hx: Any, n: int) -> Sequence[Any]:
+    """Return the states of each of ``n`` layers: a pair for an LSTM, else a tensor."""
+    if isinstance(hx, (list, tuple)):
+        return list(zip(*(h.chunk(n) for h in hx), strict=True))
+    states: Sequence[Any] = hx.chunk(n)
+    return states
 
 
 def sees_ours(args: Sequence[Any]) -> bool:

@@ -25,7 +25,7 @@ import gc
 import secrets
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -179,18 +179,22 @@ def _in_variables(generator: Any) -> Any:
             continue
         names = (frame.f_globals.get(name) for name in frame.f_code.co_names)
         for x in (*frame.f_locals.values(), *names):
-            held = (
-                x.values()
-                if type(x) is dict
-                else x
-                if type(x) in (list, tuple)
-                else getattr(x, "__dict__", {}).values()
-            )
-            for y in (x, *held):
+            for y in (x, *_held_by(x)):
                 if isinstance(y, torch.Generator) and y is not generator and y._cdata == address:  # type: ignore[attr-defined]
                     return y
         frame = frame.f_back
     return None
+
+
+def _held_by(x: Any) -> Iterable[Any]:
+    """Return the elements of a container, or the attributes of any other object."""
+    if type(x) is dict:
+        return x.values()
+    if type(x) in (list, tuple):
+        elements: Iterable[Any] = x
+        return elements
+    attributes: dict[str, Any] = getattr(x, "__dict__", {})
+    return attributes.values()
 
 
 def _watched(generator: Any) -> weakref.ref[Any]:
@@ -234,9 +238,8 @@ class RandomStates:
     def __init__(self, generators: Sequence[Any]) -> None:
         self.around = _AROUND.states
         known = [] if self.around is None else [g for g, _ in self.around.states.values()]
-        generators = [
-            g for g in {g._cdata: g for g in (*known, *generators)}.values() if not _is_default(g)
-        ]
+        by_address = {g._cdata: g for g in (*known, *generators)}
+        generators = [g for g in by_address.values() if not _is_default(g)]
         self.before = [(g, g.get_state()) for g in generators]
         # by address of a generator: the seed that it has while the program is traced
         self.secrets: dict[int, int] = {}

@@ -42,11 +42,10 @@ def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
     argument."""
     if running_traces():
         return True
-    return any(
-        isinstance(level, Trace)
-        for a in itertools.chain(args, kwargs.values())
-        for level in levels_of(a)
-    )
+    for a in itertools.chain(args, kwargs.values()):
+        if any(isinstance(level, Trace) for level in levels_of(a)):
+            return True
+    return False
 
 
 @contextmanager

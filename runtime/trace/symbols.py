@@ -8,7 +8,7 @@ import math
 import operator
 import re
 import types
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -510,16 +510,18 @@ def _without_modes_around(mode: FakeTensorMode) -> Generator[None]:
         yield
 
 
+def _hints_of(numbers: Iterable[Any]) -> list[int]:
+    """List sizes or strides, in place of a symbol the number that it has here."""
+    return [int(n if isinstance(n, int) else n.node.hint) for n in numbers]
+
+
 def _plain_like(t: torch.Tensor) -> torch.Tensor:
     """``t``, or for a value of a level around the trace, which has no elements to show, a tensor of
     its shape. Symbols of an outer trace count as the sizes that they have there."""
     t = held_by_session(t)
     if not isinstance(t, Value) or t.layout is not torch.strided:
         return t
-    shape, stride = (
-        [int(n if isinstance(n, int) else n.node.hint) for n in numbers]
-        for numbers in (t.shape, t.stride())
-    )
+    shape, stride = _hints_of(t.shape), _hints_of(t.stride())
     with without_modes():
         return factories.empty_strided(shape, stride, dtype=t.dtype, device=t.device).zero_()
 

@@ -22,9 +22,10 @@ from torch import fx
 
 from ..rules.ops import VIEW, generator_of, op_of
 from ..seam import factories
+from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.keys import VIEWS
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Level, Value, constant_of, rewrapped
+from ..seam.levels import Level, Value, constant_of
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from ..torch_private.dispatcher import set_excluded
@@ -226,17 +227,9 @@ class Trace(Level):
                     "the program closes over a fake tensor, and its arguments are real. "
                     f"Pass it as an argument, or give fake arguments of the same mode.{here()}"
                 )
-            node = self.attribute(
-                t, "_param_constant" if isinstance(t, torch.nn.Parameter) else "_tensor_constant"
-            )
-            inner = t
-            if type(t) in (torch.Tensor, torch.nn.Parameter):
-                inner = t.data  # with a version of its own: a write of the trace is undone
-            elif not isinstance(t, Value):
-                inner = t.detach() if t.requires_grad else t
-            elif not t._level.number:
-                # of the eager session: its tape has nothing to do with the trace
-                inner = constant_of(t.detach())
+            is_parameter = isinstance(t, torch.nn.Parameter)
+            node = self.attribute(t, "_param_constant" if is_parameter else "_tensor_constant")
+            inner = _without_tape(t)
             if self.abstraction is not None:
                 inner = self.abstraction.constant(inner, literal)
             self.outside.hold(t)
@@ -265,8 +258,10 @@ class Trace(Level):
             out = self._decomposed(func, table, args, kwargs)
             if out is not NotImplemented:
                 return out
-        if not facts.special:
-            return self.record(func, args, kwargs)
+        return self._call_whole(func, facts, args, kwargs)
+
+    def _call_whole(self, func: Any, facts: CallFacts, args: Any, kwargs: Any) -> Any:
+        """Run a call for which the trace has no decomposition of its own."""
         if facts.composite and not self.composites:
             with self.mode:
                 out = func.decompose(*args, **kwargs)
@@ -288,29 +283,29 @@ class Trace(Level):
             kwargs, named, options = (
                 dict(zip(kwargs, each, strict=True)) for each in (values, in_graph, inside)
             )
-        if (
-            facts.may_write
-            and (self.outside.tensors or self.outside.literals)
-            and func is not aten.detach_.default
-        ):
+        writes = facts.may_write and func is not aten.detach_.default
+        if writes and (self.outside.tensors or self.outside.literals):
             self.outside.before(op_of(func), inner, options)
         if facts.reshapes and isinstance(args[0], TracedValue):
-            if func is not aten.detach_.default and any(
-                args[0] is known for known in self.constants.values()
-            ):
-                raise RuntimeError(
-                    "Can't call metadata mutating ops on a tensor that the program closes over: "
-                    f"{func} changes its sizes or strides in place. "
-                    f"Pass it as an argument, or use the op that returns a view.{here()}"
-                )
-            if self.abstraction is not None:
-                self.abstraction.read_sizes_of(args[0]._node)
-            self.abstract.complete()
-            # of the sizes before the call
-            args[0]._node.meta["val"] = self.abstract.snapshot(args[0]._node.meta["val"])
+            self._note_sizes_before(func, args[0])
         with self.drawing((generator_of(inner, options),)) if facts.may_draw else _NOTHING:
             out = self._run(func, inner, options)
         return self._written(func, facts, given, named, out, args, kwargs)
+
+    def _note_sizes_before(self, func: Any, target: TracedValue) -> None:
+        """Describe ``target`` in the graph by its sizes before ``func`` changes them. Raise if the
+        program closes over it."""
+        is_constant = any(target is known for known in self.constants.values())
+        if is_constant and func is not aten.detach_.default:
+            raise RuntimeError(
+                "Can't call metadata mutating ops on a tensor that the program closes over: "
+                f"{func} changes its sizes or strides in place. "
+                f"Pass it as an argument, or use the op that returns a view.{here()}"
+            )
+        if self.abstraction is not None:
+            self.abstraction.read_sizes_of(target._node)
+        self.abstract.complete()
+        target._node.meta["val"] = self.abstract.snapshot(target._node.meta["val"])
 
     def _run(self, func: Any, inner: Sequence[Any], options: dict[str, Any]) -> Any:
         """Run ``func`` on inner tensors, or on what is known of them."""
@@ -486,15 +481,7 @@ class Trace(Level):
             return literal
         if v.dim() or not facts.follows:
             return None
-        given = [
-            b
-            for a in (*args, *kwargs.values())
-            for b in (a if isinstance(a, (list, tuple)) else (a,))
-        ]
-        if any(
-            isinstance(a, SYMBOLIC) or (isinstance(a, TracedValue) and a._literal is None)
-            for a in given
-        ):
+        if any(map(_follows_from_arguments, items_of((*args, *kwargs.values())))):
             return None
         with without_modes() if self.abstraction is not None else _NOTHING:
             out: torch.Tensor = func(
@@ -507,29 +494,25 @@ class Trace(Level):
     ) -> Any:
         """The call changed arguments. Their values stay; where the call returns one, its node
         becomes the newest name of it."""
-        flat: list[TracedValue] = []
-        for i in facts.written:
-            target = _argument(func, i, args, kwargs)
-            items = target if isinstance(target, (list, tuple)) else (target,)
-            flat += [t for t in items if isinstance(t, TracedValue)]
-        for t in flat:
-            t._literal = t._literal if func is aten.detach_.default else None
-            if t.shape != t._inner.shape or (
-                t.layout is torch.strided and t.stride() != t._inner.stride()
-            ):
+        targets = tensors_of(_argument(func, i, args, kwargs) for i in facts.written)
+        written = [t for t in targets if isinstance(t, TracedValue)]
+        for t in written:
+            if func is not aten.detach_.default:
+                t._literal = None
+            if _differs_from_inner(t):
                 refit(t, self._value(t._inner, t._node))
         abstract = self.abstract.describe(node, out)
         returned = None if facts.returned is None else _argument(func, facts.returned, args, kwargs)
         if isinstance(out, torch.Tensor) and isinstance(returned, TracedValue):
             returned._node = node
             return returned
-        same = {id(t._inner): t for t in flat}
-        return rewrapped(
-            out,
-            lambda t, i: (
-                same[id(t)] if id(t) in same else self._value(t, self._item(node, i, abstract))
-            ),
-        )
+        by_inner = {id(t._inner): t for t in written}
+
+        def value_of(t: torch.Tensor, i: Any) -> Any:
+            known = by_inner.get(id(t))
+            return self._value(t, self._item(node, i, abstract)) if known is None else known
+
+        return rewrapped(out, value_of)
 
     def _operands(self, args: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Return the arguments of a call three times: of this level, as in the graph, and on the
@@ -558,11 +541,9 @@ class Trace(Level):
 
     def _own(self, a: Any) -> Any:
         """Any tensor that is not of this level becomes a constant of the graph."""
-        return (
-            self.constant(a)
-            if isinstance(a, torch.Tensor) and not (isinstance(a, TracedValue) and a._level is self)
-            else a
-        )
+        if not isinstance(a, torch.Tensor) or (isinstance(a, TracedValue) and a._level is self):
+            return a
+        return self.constant(a)
 
     def _in_graph(self, a: Any) -> Any:
         if isinstance(a, TracedValue):
@@ -613,7 +594,37 @@ def _literal(a: Any) -> Any:
 
 
 def _literals(args: Iterable[Any]) -> list[Any]:
-    return [[_literal(b) for b in a] if isinstance(a, (list, tuple)) else _literal(a) for a in args]
+    literals: list[Any] = []
+    for a in args:
+        if isinstance(a, (list, tuple)):
+            literals.append([_literal(b) for b in a])
+        else:
+            literals.append(_literal(a))
+    return literals
+
+
+def _follows_from_arguments(a: Any) -> bool:
+    """Return whether ``a`` may be another one for other arguments of the program."""
+    return isinstance(a, SYMBOLIC) or (isinstance(a, TracedValue) and a._literal is None)
+
+
+def _differs_from_inner(t: TracedValue) -> bool:
+    """Return whether the inner tensor of ``t`` has got other sizes or strides."""
+    if t.shape != t._inner.shape:
+        return True
+    return t.layout is torch.strided and t.stride() != t._inner.stride()
+
+
+def _without_tape(t: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the memory of a closed-over ``t`` that no tape around the trace sees."""
+    if type(t) in (torch.Tensor, torch.nn.Parameter):
+        return t.data  # with a version of its own: a write of the trace is undone
+    if not isinstance(t, Value):
+        return t.detach() if t.requires_grad else t
+    if t._level.number:
+        return t
+    # of the eager session: its tape has nothing to do with the trace
+    return constant_of(t.detach())  # type: ignore[no-any-return]
 
 
 def _argument(func: Any, i: int, args: Any, kwargs: Any) -> Any:
