@@ -184,14 +184,14 @@ class BatchLevel(Level):
                 f"{func} with out= is not supported under vmap; "
                 "use the form that returns its result"
             )
-        if record is None or record.batch is None:
-            decomposed = decomposition_of(op, "batch")
-            if decomposed is not None:
-                if op.decomposed:  # a decomposition of a record checks its own arguments
-                    element_check.check(op, args, kwargs)
-                return decomposed(*args, **kwargs)
+        if record is not None and record.batch is not None:
+            return draws.draw(self, op, args, kwargs)
+        decomposed = decomposition_of(op, "batch")
+        if decomposed is None:
             return self.valued(self._loop(op, args, kwargs))
-        return draws.draw(self, op, args, kwargs)
+        if op.decomposed:  # a decomposition of a record checks its own arguments
+            element_check.check(op, args, kwargs)
+        return decomposed(*args, **kwargs)
 
     def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]:
         """Return the arguments with the physical tensor in place of each batched value, and a flag
@@ -243,18 +243,13 @@ class BatchLevel(Level):
         physical, rank = self.line_up(args)
         if physical is None:
             return formula(*args)
-        # a result of lower rank depends on no batched argument
         result = run_elementwise(formula, physical)
-        if isinstance(result, tuple):
-            return tuple(
-                self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r
-                for r in result
-            )
-        return (
-            self.wrap(result)
-            if isinstance(result, torch.Tensor) and result.dim() == rank
-            else result
-        )
+
+        def wrapped(r: Any) -> Any:
+            # a result of lower rank depends on no batched argument
+            return self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r
+
+        return tuple(map(wrapped, result)) if isinstance(result, tuple) else wrapped(result)
 
     def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
         physical, batched = self.physical(args)
@@ -293,11 +288,7 @@ class BatchLevel(Level):
             )
         if draws.is_random(op, args, kwargs):
             return draws.fill(self, op, args, kwargs)
-        record = op.record
-        in_place = record is not None and record.in_place
-        if not in_place or any(
-            isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args
-        ):
+        if _needs_check(op, target, args):
             element_check.check(op, args, kwargs)
         return self._write_batch(op, target, args, kwargs)
 
@@ -327,10 +318,8 @@ class BatchLevel(Level):
         return target
 
     def element(self, physical: list[Any], batched: Any, b: int) -> list[Any]:
-        return [
-            a[b] if f is True else [x[b] if g else x for x, g in zip(a, f, strict=True)] if f else a
-            for a, f in zip(physical, batched, strict=True)
-        ]
+        """List the arguments of element ``b`` of a call. ``batched``: see :meth:`physical`."""
+        return [_element_of(a, flag, b) for a, flag in zip(physical, batched, strict=True)]
 
     def _count_fallback(self, op: Op) -> None:
         """Count a loop over the batch. Warn of it or refuse it, as the policy says."""
@@ -370,6 +359,10 @@ class BatchLevel(Level):
             results = draws.with_one_draw(op, calls)
         else:
             results = [op.func(*element, **options) for element, options in calls]
+        return self._stacked(op, results)
+
+    def _stacked(self, op: Op, results: list[Any]) -> Any:
+        """Return the results of a call from those of each element."""
         if isinstance(results[0], torch.Tensor):
             return torch.stack(results)
         if not isinstance(results[0], (tuple, list)):
@@ -414,14 +407,34 @@ class EmptyBatch(BatchLevel):
     def _zeros(self, args: Any) -> list[Any]:
         """``args`` with one element of zeros in place of each batch."""
         physical, batched = self.physical(args)
-        one = [
-            a.new_zeros((1, *a.shape[1:])) if f is True else a
-            for a, f in zip(physical, batched, strict=True)
-        ]
-        one = [[x.new_zeros((1, *x.shape[1:])) if g else x for x,
-            g in zip(a, f, strict=True)] if type(f) is tuple else a
-               for a, f in zip(one, batched, strict=True)]  # fmt: skip
+        one = [_one_of_zeros(a, flag) for a, flag in zip(physical, batched, strict=True)]
         return self.element(one, batched, 0)
+
+
+def _needs_check(op: Op, target: Value, args: Sequence[Any]) -> bool:
+    """Return whether a write must be tried on one element: an element would not fit, and the batch
+    might."""
+    if op.record is None or not op.record.in_place:
+        return True
+    return any(isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args)
+
+
+def _element_of(a: Any, flag: Any, b: int) -> Any:
+    """Return element ``b`` of an argument, with its flag of :meth:`BatchLevel.physical`."""
+    if flag is True:
+        return a[b]
+    if flag:
+        return [x[b] if is_batched else x for x, is_batched in zip(a, flag, strict=True)]
+    return a
+
+
+def _one_of_zeros(a: Any, flag: Any) -> Any:
+    """Return an argument with one element of zeros in place of each batch in it."""
+    if flag is True:
+        return a.new_zeros((1, *a.shape[1:]))
+    if type(flag) is tuple:
+        return [_one_of_zeros(x, is_batched) for x, is_batched in zip(a, flag, strict=True)]
+    return a
 
 
 def _plain_rule(op: Op) -> Any:

@@ -195,8 +195,9 @@ class DualLevel(Level):
         def wrapped(r: torch.Tensor, i: int | None) -> Any:
             if not view and not (r.is_floating_point() or r.is_complex()):
                 return r
-            t = tangents[i or 0] if isinstance(tangents, (tuple, list)) else tangents
-            v = self.wrap(r, None if (i or 0) in op.nondiff else fit(t, r))
+            place = i or 0
+            t = tangents[place] if isinstance(tangents, (tuple, list)) else tangents
+            v = self.wrap(r, None if place in op.nondiff else fit(t, r))
             if view and not (i is None and op.nondiff):
                 self._mark(v, op, args, kwargs, i)
             return v
@@ -210,11 +211,10 @@ class DualLevel(Level):
         if isinstance(source, Value) and source._level is self:
             step = ((op.func, tuple(args[1:]), kwargs, which),)
             of = source._view
-            v._view = (
-                View(source, step, "")
-                if of is None
-                else View(of.base, of.chain + step, of.creation)
-            )
+            if of is None:
+                v._view = View(source, step, "")
+            else:
+                v._view = View(of.base, of.chain + step, of.creation)
             if op.func is _AS_STRIDED:
                 _show_memory_of_base(v)
 
@@ -236,20 +236,32 @@ class DualLevel(Level):
         if not found:
             _write(op, primals, kwargs)
             return target
+        return self._write_tangent(op, v, primals, tangents, kwargs)
+
+    def _write_tangent(
+        self,
+        op: Op,
+        target: DualValue,
+        primals: list[Any],
+        tangents: list[Any],
+        kwargs: dict[str, Any],
+    ) -> DualValue:
+        """Run an in-place op of arguments with tangents."""
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
         if functional.nondiff:  # draws, comparisons: what is written has no tangent
             _write(op, primals, kwargs)
-            self._set_tangent(v, None)
+            self._set_tangent(target, None)
             return target
         before = [
             p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p
             for p in primals
         ]
         _write(op, primals, kwargs)
-        t = fit(tangent_rule(functional)(functional, before, tangents, kwargs, v._inner), v._inner)
-        self._set_tangent(v, t)
+        inner = target._inner
+        t = fit(tangent_rule(functional)(functional, before, tangents, kwargs, inner), inner)
+        self._set_tangent(target, t)
         return target
 
     def _detach(self, v: DualValue) -> DualValue:
@@ -303,17 +315,7 @@ class DualLevel(Level):
         elif old is None and t is None:
             return
         else:
-            with torch.enable_grad():
-                if t is None:
-                    new = old.clone()  # type: ignore[union-attr]  # one of the two is a tensor
-                else:
-                    # made from t, so that it is batched if t is
-                    new = t.new_zeros(base.shape, dtype=base.dtype)
-                    new = new if old is None else new + old
-                new = new if view is None else view.laid_out(new)
-            part = new if view is None else view.replay(new, v)
-            part.zero_() if t is None else part.copy_(t)
-            base._tangent = new
+            base._tangent = _tangent_after_write(v, base, t)
         base._generation += 1
 
     def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -325,6 +327,28 @@ class DualLevel(Level):
             )
         op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
         return kwargs.get("out")
+
+
+def _tangent_after_write(v: DualValue, base: Any, t: torch.Tensor | None) -> torch.Tensor:
+    """Return the tangent of ``base`` after a write to ``v``, a view of it or ``base`` itself: its
+    old one, with ``t`` in place of the part that ``v`` shows. None: zeros."""
+    view, old = v._view, base._tangent
+    with torch.enable_grad():
+        if t is None:
+            new = old.clone()  # one of the two is a tensor
+        else:
+            # made from t, so that it is batched if t is
+            new = t.new_zeros(base.shape, dtype=base.dtype)
+            if old is not None:
+                new = new + old
+        if view is not None:
+            new = view.laid_out(new)
+    part = new if view is None else view.replay(new, v)
+    if t is None:
+        part.zero_()
+    else:
+        part.copy_(t)
+    return new  # type: ignore[no-any-return]
 
 
 def _show_memory_of_base(v: DualValue) -> None:

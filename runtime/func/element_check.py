@@ -19,6 +19,7 @@ import torch
 
 from ..errors import NestedTensor
 from ..rules.ops import VIEW, Op, generator_of
+from ..seam.containers import items_of
 from ..seam.shells import VALUES
 from ..torch_private.mode_stacks import without_modes
 from ..trace.symbol_values import has_symbols, symbols_may_occur
@@ -86,10 +87,8 @@ def run(
 
     If a batch has no elements, the op runs on the meta device. A kernel that reads the workspace of
     another kernel is not run."""
-    if op.record is not None:
-        differs = getattr(op.record.batch, "differs", None)
-        if op.record.workspace or (differs is not None and differs(args)):
-            return
+    if _cannot_run_alone(op, args):
+        return
     empty = 0 in _sizes(args, kwargs).values()
     element = functools.partial(_element, at=at or {}, empty=empty, copied=op.kind is not VIEW)
     with ExitStack() as stack:
@@ -99,10 +98,8 @@ def run(
             stack.enter_context(torch.random.fork_rng(devices=_accelerators(args)))
             stack.enter_context(_rewound(generator_of(args, kwargs)))
         try:
-            arguments, options = (
-                element(list(args)),
-                {name: element(a) for name, a in kwargs.items()},
-            )
+            arguments = element(list(args))
+            options = {name: element(a) for name, a in kwargs.items()}
         except (RuntimeError, NotImplementedError):
             # no element can be taken from some layouts, such as compressed sparse rows
             return
@@ -111,6 +108,15 @@ def run(
         except NotImplementedError:
             if not empty:
                 raise
+
+
+def _cannot_run_alone(op: Op, args: Sequence[Any]) -> bool:
+    """Return whether the op reads the workspace of another kernel, or its rule takes arguments
+    that differ from those of an element."""
+    if op.record is None:
+        return False
+    differs = getattr(op.record.batch, "differs", None)
+    return op.record.workspace or (differs is not None and differs(args))
 
 
 @contextmanager
@@ -146,8 +152,7 @@ def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
 
 
 def _leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
-    for a in (*args, *kwargs.values()):
-        yield from a if isinstance(a, (list, tuple)) else (a,)
+    return items_of((*args, *kwargs.values()))
 
 
 def _sizes(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -44,7 +45,9 @@ def functional_call(
     ):
         if isinstance(module, kind):
             raise RuntimeError(f"The stateless API can't be used with {what}")
-    tensors = {name: t for d in dicts for name, t in d.items()}
+    tensors: dict[str, torch.Tensor] = {}
+    for d in dicts:
+        tensors.update(d)
     if tie_weights:
         tensors = _tied(module, tensors)
     if strict:
@@ -70,7 +73,7 @@ def _as_dicts(given: Any) -> Sequence[Mapping[str, torch.Tensor]]:
         )
     if not all(isinstance(d, Mapping) for d in dicts):
         raise ValueError("Expected all elements of parameter_and_buffer_dicts to be dictionaries")
-    times = Counter(name for d in dicts for name in d)
+    times = Counter(chain.from_iterable(dicts))
     repeated = sorted(name for name, n in times.items() if n > 1)
     if repeated:
         raise ValueError(
@@ -231,7 +234,8 @@ def stack_module_state(
     """
     if len(models) == 0:
         raise RuntimeError("stack_module_state: Expected at least one model, got 0.")
-    if not (all(m.training for m in models) or not any(m.training for m in models)):
+    modes = [m.training for m in models]
+    if any(modes) and not all(modes):
         raise RuntimeError(
             "stack_module_state: Expected all models to have the same training/eval mode."
         )
@@ -239,10 +243,15 @@ def stack_module_state(
         raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
     parameters = [dict(m.named_parameters()) for m in models]
     buffers = [dict(m.named_buffers()) for m in models]
-    return (
-        {name: _stacked(name, [p[name] for p in parameters]) for name in parameters[0]},
-        {name: _stacked(name, [b[name] for b in buffers]) for name in buffers[0]},
-    )
+    return _stacked_by_name(parameters), _stacked_by_name(buffers)
+
+
+def _stacked_by_name(states: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+    """Return the tensors of each name, stacked."""
+    stacked: dict[str, Any] = {}
+    for name in states[0]:
+        stacked[name] = _stacked(name, [state[name] for state in states])
+    return stacked
 
 
 def _stacked(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -209,7 +209,8 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         results = trees.unflatten([level.lowered(v) for v in flat], spec)
         pass_mark_on(flat, tuple(trees.flatten(results)[0]))
         inputs, in_spec = trees.flatten(given)
-        edges, input_edges = [_edge(level, o) for o in flat], [_edge(level, x) for x in inputs]
+        edges = [_edge(level, o) for o in flat]
+        input_edges = [_edge(level, x) for x in inputs]
     finally:
         level.close()
 
@@ -343,13 +344,12 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
         return argnums
     each: tuple[Any, ...] = argnums if isinstance(argnums, tuple) else (argnums,)
     for i in each:
-        if not isinstance(i, int):
-            what = (
-                "argnum must be int"
-                if isinstance(argnums, tuple)
-                else "argnums must be int or Tuple[int, ...]"
-            )
-            raise RuntimeError(f"{what}, got: {type(i)}")
+        if isinstance(i, int):
+            continue
+        what = "argnums must be int or Tuple[int, ...]"
+        if isinstance(argnums, tuple):
+            what = "argnum must be int"
+        raise RuntimeError(f"{what}, got: {type(i)}")
     if not each:
         raise RuntimeError("argnums must be non-empty")
     for i in each:

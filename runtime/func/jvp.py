@@ -27,13 +27,11 @@ def own_memory(t: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor)
     expanded = any(
         a == 0 != b and n > 1 for n, a, b in zip(t.shape, t.stride(), result.stride(), strict=True)
     )
-    return (
-        t.clone(memory_format=torch.contiguous_format)
-        if expanded
-        else t.clone()
-        if any(aliases(t, g) for g in given)
-        else t
-    )
+    if expanded:
+        return t.clone(memory_format=torch.contiguous_format)
+    if any(aliases(t, g) for g in given):
+        return t.clone()
+    return t
 
 
 @outside_inference
@@ -72,11 +70,9 @@ def jvp(
         results, result_tangents = [], []
         for o in flat_out:
             refuse_closed(o, "the derivative")
-            inner, t = (
-                (o._inner, tangent_of(o))
-                if isinstance(o, Value) and o._level is level
-                else (o, None)
-            )
+            inner, t = o, None
+            if isinstance(o, Value) and o._level is level:
+                inner, t = o._inner, tangent_of(o)
             if t is None and strict:
                 raise RuntimeError(
                     "jvp(f, primals, tangents, strict=True): The output of f is independent "
@@ -116,30 +112,39 @@ def _checked(
         raise RuntimeError(
             "jvp(f, primals, tangents): Expected primals to contain at least one Tensor."
         )
-    for what, leaves in (("primals", flat), ("tangents", flat_t)):
-        for x in leaves:
-            if not isinstance(x, torch.Tensor):
-                raise RuntimeError(
-                    "jvp(f, primals, tangents): "
-                    f"Expected {what} to only contain Tensors, got {type(x)}"
-                )
-            if x.is_nested:
-                raise NestedTensor
-            if not (x.is_floating_point() or x.is_complex()):
-                raise ValueError(
-                    f"Expected {what.removesuffix('s')} to be floating point "
-                    f"or complex, but got: {x.dtype}"
-                )
+    for x in flat:
+        _refuse_no_float(x, "primals")
+    for x in flat_t:
+        _refuse_no_float(x, "tangents")
     for p, t in zip(flat, flat_t, strict=True):
-        if p.shape != t.shape:
-            raise RuntimeError(
-                "Trying to set a forward gradient that has a different size "
-                "than that of the original Tensor, this is not supported. "
-                f"The tensor is of size {list(p.shape)}, its tangent of size {list(t.shape)}."
-            )
-        if t.is_complex() and not p.is_complex():
-            raise RuntimeError(
-                "jvp(f, primals, tangents): "
-                f"a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype})."
-            )
+        _refuse_unfit_tangent(p, t)
     return flat, flat_t, spec
+
+
+def _refuse_no_float(x: Any, what: str) -> None:
+    """Raise unless ``x``, one of the leaves of ``what``, is a real or complex tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise RuntimeError(
+            f"jvp(f, primals, tangents): Expected {what} to only contain Tensors, got {type(x)}"
+        )
+    if x.is_nested:
+        raise NestedTensor
+    if not (x.is_floating_point() or x.is_complex()):
+        raise ValueError(
+            f"Expected {what.removesuffix('s')} to be floating point or complex, but got: {x.dtype}"
+        )
+
+
+def _refuse_unfit_tangent(p: torch.Tensor, t: torch.Tensor) -> None:
+    """Raise unless the primal ``p`` can have the tangent ``t``."""
+    if p.shape != t.shape:
+        raise RuntimeError(
+            "Trying to set a forward gradient that has a different size "
+            "than that of the original Tensor, this is not supported. "
+            f"The tensor is of size {list(p.shape)}, its tangent of size {list(t.shape)}."
+        )
+    if t.is_complex() and not p.is_complex():
+        raise RuntimeError(
+            "jvp(f, primals, tangents): "
+            f"a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype})."
+        )

@@ -102,14 +102,8 @@ def _linearized(
         )
         tangents = []
         for o in flat_out:
-            if not isinstance(o, torch.Tensor):
-                raise RuntimeError(
-                    f"linearize(f, *primals): Expected f to return only Tensors, got {type(o)}"
-                )
-            refuse_closed(o, "the derivative")
-            mine = isinstance(o, Value) and o._level is level
-            results.append(o._inner if isinstance(o, Value) and mine else o)
-            t = tangent_of(o) if mine else None
+            primal, t = _split_output(level, o)
+            results.append(primal)
             active.append(t is not None)
             if t is not None:
                 tangents.append(trace.lower_output(t))
@@ -137,6 +131,18 @@ def _linearized(
         )
 
     return pytree.tree_unflatten(results, out_spec), push
+
+
+def _split_output(level: DualLevel, o: Any) -> tuple[Any, torch.Tensor | None]:
+    """Return an output of the function without its tangent, and the tangent."""
+    if not isinstance(o, torch.Tensor):
+        raise RuntimeError(
+            f"linearize(f, *primals): Expected f to return only Tensors, got {type(o)}"
+        )
+    refuse_closed(o, "the derivative")
+    if isinstance(o, Value) and o._level is level:
+        return o._inner, tangent_of(o)
+    return o, None
 
 
 @cache

@@ -88,9 +88,7 @@ class OutsideWrites(TorchDispatchMode):
         if not self.lasting and any(self.inside_modes or _changes_history(t) for t in outside):
             self.lasting = f"{func}{called_from()}"
         if op.kind is FUNCTIONAL:
-            given = {address(t) for t in _strided(pytree.tree_leaves((args, kwargs)))}
-            made = {address(t) for t in _strided(pytree.tree_leaves(result))}
-            self.own |= made - given
+            self.own |= _addresses(result) - _addresses((args, kwargs))
         return result
 
     def _below(self, t: Any) -> Any:
@@ -113,6 +111,11 @@ def _changes_history(t: torch.Tensor) -> bool:
     if isinstance(t, Value) and t._level.number:
         return True
     return t.requires_grad and torch.is_grad_enabled()
+
+
+def _addresses(tree: Any) -> set[int]:
+    """Return the addresses of the tensors in nested values."""
+    return {address(t) for t in _strided(pytree.tree_leaves(tree))}
 
 
 def _strided(each: Any) -> Iterator[torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 
@@ -34,23 +35,15 @@ def rearrange(
         )
     left, right = (_parse(side, pattern) for side in sides)
     names, wanted = _axes(left), _axes(right)
-    if set(names) != set(wanted):
-        raise ValueError(
-            f"rearrange: {sorted(set(names) ^ set(wanted))} stand on one side of {pattern!r} only"
-        )
-    unknown = sorted(axes_lengths.keys() - set(names))
-    if unknown:
-        raise ValueError(
-            f"rearrange: lengths are given for {unknown}, which are not in {pattern!r}"
-        )
+    _refuse_other_axes(names, wanted, pattern, axes_lengths)
     sizes = _sizes(x, left, pattern, axes_lengths)
-    flat = x.reshape([n for axis in names for n in sizes[axis]])
+    flat = x.reshape(list(chain.from_iterable(sizes[axis] for axis in names)))
     places: dict[str, range] = {}  # by axis, its dimensions in `flat`
     n_dims = 0
     for axis in names:
         places[axis] = range(n_dims, n_dims + len(sizes[axis]))
         n_dims += len(sizes[axis])
-    order = [dim for axis in wanted for dim in places[axis]]
+    order = list(chain.from_iterable(places[axis] for axis in wanted))
     shape: list[int] = []
     for group in right:
         if group is _OTHERS:
@@ -62,7 +55,22 @@ def rearrange(
 
 def _axes(groups: Groups) -> list[str]:
     """List the axes of one side, in order."""
-    return [axis for group in groups for axis in group]
+    return list(chain.from_iterable(groups))
+
+
+def _refuse_other_axes(
+    names: list[str], wanted: list[str], pattern: str, lengths: dict[str, int]
+) -> None:
+    """Raise unless both sides have the same axes, and the lengths are lengths of these."""
+    if set(names) != set(wanted):
+        raise ValueError(
+            f"rearrange: {sorted(set(names) ^ set(wanted))} stand on one side of {pattern!r} only"
+        )
+    unknown = sorted(lengths.keys() - set(names))
+    if unknown:
+        raise ValueError(
+            f"rearrange: lengths are given for {unknown}, which are not in {pattern!r}"
+        )
 
 
 def _parse(side: str, pattern: str) -> Groups:
@@ -85,11 +93,15 @@ def _parse(side: str, pattern: str) -> Groups:
             groups.append(_OTHERS if token == _REST else axes)
     if inside:
         raise ValueError(f"rearrange: unbalanced or nested parentheses in {pattern!r}")
-    names = _axes(groups)
+    _refuse_repeated(_axes(groups), pattern)
+    return groups
+
+
+def _refuse_repeated(names: list[str], pattern: str) -> None:
+    """Raise if an axis of one side stands there twice."""
     repeated = sorted({axis for axis in names if names.count(axis) > 1})
     if repeated:
         raise ValueError(f"rearrange: {repeated} stand twice on one side of {pattern!r}")
-    return groups
 
 
 def _refuse_no_axis(token: str, pattern: str) -> None:
@@ -132,13 +144,18 @@ def _sizes_of_group(
 ) -> dict[str, list[int]]:
     """Return the sizes of the axes that a dimension of ``size`` joins. At most one is not in
     ``lengths``."""
-    open_axes = [axis for axis in group if axis not in lengths]
+    sizes: dict[str, list[int]] = {}
+    open_axes: list[str] = []
+    for axis in group:
+        if axis in lengths:
+            sizes[axis] = [lengths[axis]]
+        else:
+            open_axes.append(axis)
     if len(open_axes) > 1:
         raise ValueError(
             f"rearrange: the sizes of {open_axes} in {pattern!r} do not follow from "
             "the shape; give all but one as keywords"
         )
-    sizes = {axis: [lengths[axis]] for axis in group if axis in lengths}
     known = math.prod(n for (n,) in sizes.values())
     left_over = known == 0 or size % known
     if left_over or (not open_axes and known != size):

@@ -11,6 +11,7 @@ import torch
 from ..errors import MissingRule
 from ..rules.ops import Op
 from ..rules.record import parameters
+from ..seam.containers import items_of
 from ..seam.levels import Value, run_elementwise
 from ..tape.conform import conform
 from ..tape.engine import execute
@@ -91,15 +92,22 @@ def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
     elementwise = op.record is not None and op.record.elementwise
     sources = []
     for p in parameters(formula):
-        tangent = p.endswith("_t") and p[:-2] in op.positions
-        sources.append((tangent, *((op.positions[p[:-2]], None) if tangent else op.locate(p))))
+        if p.endswith("_t") and p[:-2] in op.positions:
+            sources.append((True, op.positions[p[:-2]], None))
+        else:
+            sources.append((False, *op.locate(p)))
     reach = 1 + max(at for _, at, _ in sources)
 
     def call(primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
         operands = op.operands(primals, kwargs, result, reach)
         actual = []
-        for tangent, at, reader in sources:
-            v = (tangents[at] if at < len(tangents) else None) if tangent else operands[at]
+        for is_tangent, at, reader in sources:
+            if not is_tangent:
+                v = operands[at]
+            elif at < len(tangents):
+                v = tangents[at]
+            else:
+                v = None
             actual.append(v if reader is None else reader(v))
         return run_elementwise(formula, actual) if elementwise else formula(*actual)
 
@@ -128,8 +136,7 @@ def _summed(op: Op, table: dict[str, Callable[..., Any]]) -> TangentRule:
 def _linear(
     op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
 ) -> Any:
-    flat = [t for group in tangents for t in (group if isinstance(group, list) else (group,))]
-    like = next(t for t in flat if t is not None)
+    like = next(t for t in items_of(tangents) if t is not None)
 
     def zeros(p: Any, t: Any) -> Any:
         """Zeros in place of a missing tangent. They are made from another tangent, so that they are
@@ -138,13 +145,13 @@ def _linear(
 
     actual = list(primals)
     for i in op.vjp_args:
-        if i < len(actual):
-            p, t = primals[i], tangents[i]
-            actual[i] = (
-                [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)]
-                if isinstance(p, list)
-                else zeros(p, t)
-            )
+        if i >= len(actual):
+            continue
+        p, t = primals[i], tangents[i]
+        if isinstance(p, list):
+            actual[i] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)]
+        else:
+            actual[i] = zeros(p, t)
     return op.func(*actual, **kwargs)
 
 
@@ -180,12 +187,11 @@ def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]
     """Return an input of ``level`` for the cotangent of each result of a call. None for a result
     without derivative."""
     outs = [result] if isinstance(result, torch.Tensor) else list(result)
-    return [
-        level.input(torch.zeros_like(o))
-        if i not in op.nondiff and (o.is_floating_point() or o.is_complex())
-        else None
-        for i, o in enumerate(outs)
-    ]
+    cotangents: list[GradValue | None] = [None] * len(outs)
+    for i, o in enumerate(outs):
+        if i not in op.nondiff and (o.is_floating_point() or o.is_complex()):
+            cotangents[i] = level.input(torch.zeros_like(o))
+    return cotangents
 
 
 def _pulled_back(
@@ -204,10 +210,9 @@ def _pulled_back(
     """
     wanted = [i for i, t in enumerate(tangents) if t is not None]
     spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
-    ts: list[Any] = []
+    ts = list(items_of(tangents[i] for i in wanted))
     ps: list[Any] = []
     for i in wanted:
-        ts += tangents[i] if i in spans else [tangents[i]]
         ps += primals[i] if i in spans else [primals[i]]
     node: OpNode = OpNode.of(op, level, (None,) * len(ts), (), sum(1 << i for i in wanted), spans)
     node.save(primals, kwargs, result)

@@ -51,11 +51,11 @@ def map_tensors(function: Callable[[torch.Tensor], Any], tree: Tree) -> Tree:
 
 def torch_spec(spec: Spec) -> pytree.TreeSpec:
     """Return the spec as torch's ``TreeSpec``, for messages."""
-    return (
-        pytree.tree_structure(0 if spec is None else (0,) * spec)
-        if spec is None or isinstance(spec, int)
-        else spec
-    )
+    if spec is None:
+        return pytree.tree_structure(0)
+    if isinstance(spec, int):
+        return pytree.tree_structure((0,) * spec)
+    return spec
 
 
 def structure(tree: Tree) -> pytree.TreeSpec:

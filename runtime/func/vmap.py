@@ -93,6 +93,13 @@ def _mapped(
     return mapped
 
 
+def _batch_along(level: Any, x: Any, dim: int | None) -> Any:
+    """Return ``x`` as a batch along ``dim``, which becomes the first dimension. None: as it is."""
+    if dim is None:
+        return x
+    return level.wrap(x.movedim(dim, 0) if dim else x)
+
+
 class MappedFunction:
     """A function with its ``in_dims``, ``out_dims`` and ``randomness``.
 
@@ -192,10 +199,7 @@ class MappedFunction:
         level = self.level(size)
         try:
             entering = [x if d is None else entered(x) for x, d in zip(leaves, dims, strict=True)]
-            inputs = [
-                x if d is None else level.wrap(x.movedim(d, 0) if d else x)
-                for x, d in zip(entering, dims, strict=True)
-            ]
+            inputs = [_batch_along(level, x, d) for x, d in zip(entering, dims, strict=True)]
             args = trees.unflatten(inputs, spec)
             with draws.Randomness(level):
                 outs = living(self.func(*args, **kwargs))
