@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from gen.checks import known
 from gen.checks.case import Case, Lacking, Mismatch, SampleFailure, Vacuous
-from gen.checks.tables import Cell, Family, known
+from gen.checks.tables import Cell, Family
 from gen.language.axes import Axes
 from gen.targets.torch_target import TorchTarget
 

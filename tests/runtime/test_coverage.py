@@ -11,8 +11,10 @@ import torch
 from runtime import records_page
 from runtime.__main__ import main
 from runtime.coverage import denied, missing, rows, torch_differentiates
+from runtime.extend import Record, asking, register
 from runtime.records_page import source
-from runtime.rules.record import RECORDS, Record, asking, made_of, register
+from runtime.rules import RECORDS
+from runtime.rules.record import made_of
 
 ROOT = Path(__file__).parents[2]
 

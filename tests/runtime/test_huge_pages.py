@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from runtime import unwrap
 from runtime.dropin import installed
+from runtime.extend import Outer
 from runtime.huge_pages import LARGE, empty_in_huge_pages
-from runtime.rules.samples.factors import Outer, Term, Windows
-from runtime.session.tensor import unwrap
+from runtime.rules.samples.factors import Term, Windows
 
 CPU = torch.device("cpu")
 _SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")

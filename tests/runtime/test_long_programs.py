@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 import runtime
 from runtime import aot, func, jit
-from runtime.checkpoint.checkpoint import checkpoint
+from runtime.checkpoint import checkpoint
 
 LENGTH = 1100  # Python has 1,000 frames
 GROWTH = 1.0001

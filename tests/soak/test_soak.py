@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.entries import known
+from gen.checks import known
 from gen.cli import main
 from gen.commands.soak import Finding, row, write
 from gen.soak import trial

@@ -10,7 +10,7 @@ import torch
 import runtime
 import runtime.autograd.forward_ad as fw
 from runtime import unwrap, wrap
-from runtime.aot.capture.make_fx import make_fx
+from runtime.aot import make_fx
 from runtime.autograd import Function
 from runtime.autograd.function import once_differentiable
 from runtime.errors import EscapedValue, InplaceError

@@ -23,8 +23,8 @@ from runtime.checkpoint import (
     create_selective_checkpoint_contexts,
     set_checkpoint_early_stop,
 )
+from runtime.extend import Value
 from runtime.facts.lock import probe
-from runtime.seam.levels import Value
 
 from ..errors import told
 

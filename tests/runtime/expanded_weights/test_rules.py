@@ -9,8 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import runtime
-from runtime.expanded_weights import ExpandedWeight, call_for_per_sample_grads
-from runtime.expanded_weights.weight import _RULES, implements_per_sample_grads
+from runtime.expanded_weights import (
+    ExpandedWeight,
+    call_for_per_sample_grads,
+    implements_per_sample_grads,
+)
+from runtime.expanded_weights.weight import _RULES
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(4, 3), (5, 4)),

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from runtime.errors import BatchingError, MissingRule
+from runtime.extend import random
 from runtime.func import functionalize, grad, jvp, vmap
-from runtime.rules.derive.families import random
-from runtime.rules.record import RECORDS
+from runtime.rules import RECORDS
 
 runtime_batch = importlib.import_module("runtime.func.batch")
 aten = torch.ops.aten

@@ -14,7 +14,7 @@ from runtime.errors import MissingRule
 from runtime.extend import register
 from runtime.func import element_check, vmap
 from runtime.func.batch import BatchLevel, fallback_policy, fallbacks
-from runtime.rules.record import RECORDS
+from runtime.rules import RECORDS
 
 _LIBRARY = "runtime_test_batch_paths"
 torch.library.define(f"{_LIBRARY}::scale_", "(Tensor(a!) x, Tensor y) -> Tensor(a!)")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from runtime.extend import Value
 from runtime.func import grad, jvp, vjp, vmap
-from runtime.seam.levels import Value
 
 torch.manual_seed(0)
 X, ROW, S = (

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 import runtime.func
 from runtime.autograd import forward_ad as fw
 from runtime.errors import InplaceError, MissingRule
+from runtime.extend import linear, register
 from runtime.func import jacfwd, jvp, linearize, vmap
-from runtime.rules.derive.families import linear
-from runtime.rules.record import RECORDS, register
+from runtime.rules import RECORDS
 
 aten = torch.ops.aten
 X = torch.tensor([[1.0, -2.0, 3.0], [-4.0, 5.0, 6.0]], dtype=torch.float64)

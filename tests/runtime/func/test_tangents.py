@@ -12,8 +12,9 @@ from runtime.autograd import forward_ad as fw
 from runtime.errors import MissingRule
 from runtime.func import jacfwd, jvp, linearize, vmap
 from runtime.func.tangent_rules import tangent_rule
+from runtime.rules import RECORDS
 from runtime.rules.ops import op_of
-from runtime.rules.record import RECORDS, parameters
+from runtime.rules.record import parameters
 
 X = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 T = torch.tensor([[0.5, 1.5, 2.5], [3.5, 4.5, 5.5]])

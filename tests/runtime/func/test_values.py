@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from runtime import jit
-from runtime.aot.capture.make_fx import make_fx
+from runtime.aot import make_fx
 from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 X = torch.tensor([[0.5, 1.5], [2.5, 3.5]])

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import runtime
 from runtime import func, jit
+from runtime.extend import transform
 from runtime.func.batch import BatchLevel
-from runtime.func.level_transform import transform
 from runtime.jit import explain
 
 from .training import Wrap, both, left, linear, normal

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from runtime.extend import Dense
 from runtime.func import functional_call, trees
 from runtime.per_sample import PerSampleGrads, per_sample
 from runtime.per_sample.grads import Parameter
-from runtime.rules.samples.factors import Dense
 
 Params = dict[str, Tensor]
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from runtime.extend import Dense
 from runtime.per_sample import per_sample_grads
 from runtime.per_sample.general import General, Pulled
-from runtime.rules.samples.factors import Dense
 
 B, N = 4, 3
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from runtime import unwrap
+from runtime.extend import Dense, Outer
 from runtime.jit import jit
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads, projections
 from runtime.per_sample.grads import Parameter
-from runtime.rules.samples.factors import Dense, Outer
-from runtime.session.tensor import unwrap
 
 from .models import MODELS, build
 from .reference import by_loop, in_one, in_rows, parameters_of, sample_loss

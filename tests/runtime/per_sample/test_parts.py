@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from runtime.extend import Dense, Outer
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 from runtime.per_sample.projections import Projection, TwoSided, checked
-from runtime.rules.samples.factors import Dense, Outer, Rows
+from runtime.rules.samples.factors import Rows
 
 B, T, ROWS, COLUMNS = 6, 6, 4, 5
 EACH = ROWS * COLUMNS * 8  # bytes of the gradient of one sample

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from runtime import jit
+from runtime.extend import Outer
 from runtime.func import functional_call, grad, vmap
 from runtime.per_sample import per_sample_grads
-from runtime.rules.samples.factors import Outer
 from tests.runtime.per_sample.reference import in_one, in_rows, parameters_of
 
 KINDS: dict[str, Callable[..., nn.Module]] = {

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from runtime.extend import Dense, Outer
 from runtime.per_sample import per_sample
 from runtime.per_sample.general import OwnRows
 from runtime.per_sample.uses import Layout, Uses, flattened, unflattened
-from runtime.rules.samples.factors import Dense, Outer, Term
+from runtime.rules.samples.factors import Term
 from runtime.rules.samples.places import Place
 
 B = 3

@@ -12,8 +12,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.samples.opinfo import drawn
+from runtime.rules import RECORDS
 from runtime.rules.ops import op_of
-from runtime.rules.record import RECORDS
 
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 BOUND = {

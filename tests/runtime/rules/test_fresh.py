@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gen.samples.opinfo import drawn
+from runtime.rules import RECORDS
 from runtime.rules.ops import op_of
-from runtime.rules.record import RECORDS
 
 FRESH = {func for func, record in RECORDS.items() if record.fresh and func.namespace == "aten"}
 PLAIN = (

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from runtime import jit
-from runtime.aot.capture.make_fx import make_fx
+from runtime.aot import make_fx
 from runtime.rules.hidden_writes import hidden_writes
 from runtime.rules.ops import op_of
 

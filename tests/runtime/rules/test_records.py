@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch.library import Library
 
+from runtime.extend import Record, asking, register
 from runtime.func import vmap
+from runtime.rules import RECORDS
 from runtime.rules import record as records
 from runtime.rules.ops import VIEW, op_of
-from runtime.rules.record import RECORDS, HiddenWrites, Record, asking, overload, register
+from runtime.rules.record import HiddenWrites, overload
 from runtime.seam.surgery import GEOMETRY
 from runtime.tape.inplace import METADATA
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from runtime.seam.level_mode import EnteringMode, LevelMode, call_below
-from runtime.seam.levels import Level, Value
+from runtime.extend import Level, LevelMode, Value
+from runtime.seam.level_mode import EnteringMode, call_below
 
 
 class NotedValue(Value):

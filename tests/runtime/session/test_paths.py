@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 import runtime
 from runtime.facts.lock import probe
+from runtime.func import vmap
 from runtime.func.batch import BatchLevel
-from runtime.func.vmap import vmap
 from runtime.session.session import Session
 
 Seen = list[str]

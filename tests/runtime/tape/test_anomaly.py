@@ -11,12 +11,9 @@ import pytest
 import torch
 
 from runtime import aot
+from runtime.autograd import set_detect_anomaly
 from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vmap
-from runtime.tape.anomaly import (
-    is_anomaly_check_nan_enabled,
-    is_anomaly_enabled,
-    set_detect_anomaly,
-)
+from runtime.tape.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 
 from ..errors import first_sentence, told
 from ..scenarios import OURS, same

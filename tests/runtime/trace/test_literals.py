@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn.functional import batch_norm
 
 from runtime import jit
-from runtime.aot import aot_function
-from runtime.aot.capture.make_fx import make_fx
+from runtime.aot import aot_function, make_fx
 from runtime.func import grad
 
 X = torch.tensor([1.0, 2.0, 3.0])

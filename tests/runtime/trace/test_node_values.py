@@ -14,8 +14,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 import runtime
 from runtime.aot import make_fx
-from runtime.func import vmap
-from runtime.func.linearize import linearize
+from runtime.func import linearize, vmap
 from runtime.trace.abstract_values import AbstractValues
 from runtime.trace.symbols import Abstraction, Given, _plain_like
 from tests.runtime.trace.graphs import CallsSeen, Net, node

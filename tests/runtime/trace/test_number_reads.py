@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import fx
 
-from runtime.aot import aot_function, nop
-from runtime.aot.capture.make_fx import make_fx
+from runtime.aot import aot_function, make_fx, nop
 from runtime.trace.number_reads import (
     AskedForNumber,
     OtherSide,

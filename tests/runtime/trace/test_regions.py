@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from runtime.aot.capture.make_fx import make_fx
+from runtime.aot import make_fx
 from runtime.func import grad
 from runtime.trace.regions import region, region_of, running_traces, traced
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from runtime.aot.capture.make_fx import make_fx
+from runtime.aot import make_fx
 from tests.runtime.trace.graphs import node, targets
 
 X = torch.tensor([1.0, 2.0])

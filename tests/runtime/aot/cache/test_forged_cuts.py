@@ -14,17 +14,9 @@ import torch
 from torch.nn import functional as F
 
 from runtime import aot
+from runtime.aot import Cache, CacheInfo, cache_clear, cache_info
 from runtime.aot.cache import cuts
-from runtime.aot.cache.cuts import (
-    VARIABLE,
-    Cache,
-    CacheInfo,
-    _cut,
-    _saved,
-    cache_clear,
-    cache_info,
-    default_cache,
-)
+from runtime.aot.cache.cuts import VARIABLE, _cut, _saved, default_cache
 from runtime.aot.cache.store import Damaged, Folder
 
 

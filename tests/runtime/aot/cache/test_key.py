@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import runtime
 from runtime import aot
-from runtime.aot.cache.cuts import Cache
+from runtime.aot import Cache
 from runtime.aot.cache.key import (
     NoKey,
     _literal,

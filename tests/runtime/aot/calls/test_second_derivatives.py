@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import runtime
-from runtime import dropin, tensor
+from runtime import dropin, tensor, unwrap
 from runtime.aot import (
     aot_function,
     aot_module,
@@ -21,7 +21,6 @@ from runtime.aot import (
     min_cut_rematerialization_partition,
     nop,
 )
-from runtime.session.tensor import unwrap
 
 PARTITIONS = (default_partition, min_cut_rematerialization_partition)
 

@@ -12,10 +12,10 @@ import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
+from runtime import unwrap
 from runtime.aot.calls.arguments import Call, enter
 from runtime.aot.calls.shared_arguments import refuse_untangled, with_autograd_base, with_bases
 from runtime.aot.capture.aliasing import Group, overlapping, place_of, sharing
-from runtime.session.tensor import unwrap
 
 
 def leaf(n: int = 4) -> Any:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 import runtime
 from runtime import aot, dropin
 from runtime.aot.capture.global_state import own_casts, surroundings, without_collection
-from runtime.seam.levels import Value
+from runtime.extend import Value
 
 
 @contextmanager

@@ -15,9 +15,8 @@ from runtime.aot.capture.program import Reach
 from runtime.aot.capture.pullback import Pullback
 from runtime.aot.capture.subclass_parts import Layouts, layout_of
 from runtime.aot.python_state.reads import Read, Slots
-from runtime.jit import explain
+from runtime.jit import Report, explain
 from runtime.jit.outcome import Entry, Float, Layout, Outcome
-from runtime.jit.report import Report
 from tests.runtime.aot.subclass_helpers import two
 
 OWNER: dict[str, Any] = {}

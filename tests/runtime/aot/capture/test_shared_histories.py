@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import runtime
-from runtime.session.tensor import unwrap
+from runtime import unwrap
 
 from .boundary_helpers import both, compiled
 

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 
 import runtime
 from runtime import aot
-from runtime.aot.compilers.boxed import make_boxed_func
+from runtime.aot import make_boxed_func
 from runtime.trace.graph_module import complete
 
 _BITS = {

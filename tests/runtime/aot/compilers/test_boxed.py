@@ -11,14 +11,8 @@ import pytest
 import torch
 from torch import fx
 
-from runtime.aot import make_fx
-from runtime.aot.compilers.boxed import (
-    as_boxed,
-    examples,
-    make_boxed_compiler,
-    make_boxed_func,
-    nop,
-)
+from runtime.aot import make_boxed_compiler, make_boxed_func, make_fx, nop
+from runtime.aot.compilers.boxed import as_boxed, examples
 from runtime.aot.compilers.inductor_graphs import (
     _FUNCTIONS,
     _OF_TENSORS,

@@ -9,13 +9,9 @@ import pytest
 import torch
 
 import runtime
-from runtime.aot import aot_function, nop
+from runtime.aot import aot_function, get_aot_compilation_context, get_aot_graph_name, nop
 from runtime.aot.compilers import graph_names
-from runtime.aot.compilers.graph_names import (
-    get_aot_compilation_context,
-    get_aot_graph_name,
-    named_compilers,
-)
+from runtime.aot.compilers.graph_names import named_compilers
 from runtime.trace.graph_module import GraphModule, LateGraphModule
 
 

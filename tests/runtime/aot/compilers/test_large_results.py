@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime import jit
+from runtime import jit, unwrap
 from runtime.dropin import installed
 from runtime.huge_pages import LARGE
-from runtime.session.tensor import unwrap
 
 from .rewritten_graphs import calls, runs
 

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 import runtime
 from runtime import aot
-from runtime.aot.compilers.boxed import nop
+from runtime.aot import nop
 from runtime.aot.compilers.placing import DESTINATIONS, Destination, destinations, place
 from runtime.trace.number_reads import on_side
 

@@ -21,8 +21,8 @@ from runtime.aot import (
     nop,
 )
 from runtime.aot.partition.recompute import Again, again, n_bytes, recomputable, work
-from runtime.rules.derive.families import pointwise, random
-from runtime.rules.record import RECORDS, register
+from runtime.extend import pointwise, random, register
+from runtime.rules import RECORDS
 
 aten: Any = torch.ops.aten
 NAMESPACE = "recomputation_tests"

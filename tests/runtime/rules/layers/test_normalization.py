@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from runtime import func
 from runtime.errors import BatchingError
-from runtime.rules.record import RECORDS, overload
+from runtime.rules import RECORDS
+from runtime.rules.record import overload
 
 from ..agreement import Problem, check, check_problem, has_samples
 

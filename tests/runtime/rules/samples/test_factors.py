@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.rules.samples.factors import Dense, Grams, Outer, Rows, Term, Windows, joined, reduced
+from runtime.extend import Dense, Outer
+from runtime.rules.samples.factors import Grams, Rows, Term, Windows, joined, reduced
 
 
 def _draw(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
