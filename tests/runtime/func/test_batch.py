@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,9 +12,10 @@ import torch
 from runtime.errors import BatchingError, MissingRule
 from runtime.extend import random
 from runtime.func import functionalize, grad, jvp, vmap
+from runtime.func.batch import fallbacks
 from runtime.rules import RECORDS
+from tests.runtime.unheard import unheard_op
 
-runtime_batch = importlib.import_module("runtime.func.batch")
 aten = torch.ops.aten
 X = torch.arange(6.0).reshape(2, 3) - 2
 
@@ -311,7 +311,7 @@ def test_a_draw_of_a_librarys_op_is_refused_where_it_is_made_or_made_as_asked(dr
 
 @silently
 def test_a_librarys_op_in_place_is_done_by_its_form_out_of_place() -> None:
-    before = runtime_batch.fallbacks[f"{_NAMES}.twice.default"]
+    before = fallbacks[f"{_NAMES}.twice.default"]
 
     def f(x: Any) -> Any:
         y = x.clone()
@@ -319,19 +319,22 @@ def test_a_librarys_op_in_place_is_done_by_its_form_out_of_place() -> None:
         return y
 
     torch.testing.assert_close(vmap(f)(X), 2 * X)
-    assert runtime_batch.fallbacks[f"{_NAMES}.twice.default"] == before + 1
+    assert fallbacks[f"{_NAMES}.twice.default"] == before + 1
 
 
 def test_each_op_without_a_rule_warns_on_its_own_and_once() -> None:
-    runtime_batch._warned.clear()
+    pieces = unheard_op("(Tensor x) -> Tensor[]", lambda x: [x[:1] * 2, x[1:] * 3])
+    joined = unheard_op(
+        "(Tensor x, Tensor[] more) -> Tensor", lambda x, more: torch.cat([x, *more])
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            vmap(OWN.pieces)(X)
-            vmap(lambda x: OWN.both(x, [x]))(X)
+            vmap(pieces)(X)
+            vmap(lambda x: joined(x, [x]))(X)
     assert [str(w.message).split()[0] for w in caught] == [
-        f"{_NAMES}.pieces.default",
-        f"{_NAMES}.both.default",
+        str(pieces.default),
+        str(joined.default),
     ]
 
 

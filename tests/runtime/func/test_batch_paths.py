@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from runtime.errors import MissingRule
-from runtime.extend import register
-from runtime.func import element_check, vmap
-from runtime.func.batch import BatchLevel, fallback_policy, fallbacks
+from runtime.extend import Value, register
+from runtime.func import vmap
+from runtime.func.batch import fallback_policy, fallbacks
 from runtime.rules import RECORDS
+from tests.runtime.unheard import unheard_op
 
 _LIBRARY = "runtime_test_batch_paths"
 torch.library.define(f"{_LIBRARY}::scale_", "(Tensor(a!) x, Tensor y) -> Tensor(a!)")
@@ -108,18 +111,18 @@ def test_a_loop_in_place_over_elements_is_counted_and_told_as_the_policy_says(po
     ] * (policy == "warn")
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the ops that arrive at a batch level."""
-    seen: list[str] = []
-    real = BatchLevel.call
+class Arriving(TorchDispatchMode):
+    """Lists the names of the ops that arrive at a level of a transform."""
 
-    def call(self: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        seen.append(func._schema.name.removeprefix("aten::"))
-        return real(self, func, args, kwargs)
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
 
-    monkeypatch.setattr(BatchLevel, "call", call)
-    return seen
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = kwargs or {}
+        if any(isinstance(a, Value) for a in tree_leaves((args, options))):
+            self.names.append(func._schema.name.removeprefix("aten::"))
+        return func(*args, **options)
 
 
 X = torch.arange(12.0).reshape(2, 3, 2) / 4
@@ -138,44 +141,80 @@ ARRIVING: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", ARRIVING)
-def test_a_program_arrives_at_a_batch_as_these_ops(name: str, calls: list[str]) -> None:
+def test_a_program_arrives_at_a_batch_as_these_ops(name: str) -> None:
     f, expected = ARRIVING[name]
-    found = vmap(f)(X)
-    assert calls == expected
+    arriving = Arriving()
+
+    def watched(x: Any) -> Any:
+        with arriving:
+            return f(x)
+
+    found = vmap(watched)(X)
+    assert arriving.names == expected
     torch.testing.assert_close(found, torch.stack([f(x) for x in X]))
 
 
+ELEMENT = torch.ones(7, 5)
+# each is another signature than ELEMENT with the dimension 0
+OTHER_SIGNATURES: dict[str, tuple[torch.Tensor, int]] = {
+    "another dtype": (ELEMENT.double(), 0),
+    "another size": (ELEMENT[:6], 0),
+    "another argument that is no tensor": (ELEMENT, -2),
+}
+
+
+class Asked:
+    """An op with a batch rule, and a count of how often it has run on an element alone."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.op = unheard_op("(Tensor x, int dim) -> Tensor", self._kernel)
+        register(self.op.default.name(), batch=lambda func, size, batched, args, kwargs: args[0])
+
+    def _kernel(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        self.times += 1
+        return x.clone()
+
+    def by(self, batch: torch.Tensor, dim: int = 0) -> int:
+        """Call the op with a batch. Return how often an element was asked for that."""
+        before = self.times
+        vmap(lambda x: self.op(x, dim))(batch)
+        return self.times - before
+
+    def forget(self) -> None:
+        del RECORDS[self.op.default]
+
+
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the ops that were run on one element, to see whether it accepts them."""
-    seen: list[str] = []
-    real = element_check.run
-
-    def run(op: Any, *rest: Any) -> None:
-        seen.append(op.base_name)
-        real(op, *rest)
-
-    monkeypatch.setattr(element_check, "run", run)
-    return seen
+def asked() -> Iterator[Asked]:
+    op = Asked()
+    yield op
+    op.forget()
 
 
-def test_an_element_is_asked_once_for_each_signature(checked: list[str]) -> None:
-    def asked(f: Callable[..., Any], *args: torch.Tensor) -> int:
-        before = len(checked)
-        vmap(f)(*args)
-        return len(checked) - before
+def test_an_element_is_asked_at_the_first_call_alone(asked: Asked) -> None:
+    batch = ELEMENT.repeat(2, 1, 1)
+    assert [asked.by(batch), asked.by(batch), asked.by(batch + 1)] == [1, 0, 0]
 
-    def gather(x: torch.Tensor, dim: int = 0) -> torch.Tensor:
-        return x.gather(dim, torch.zeros(1, 5, dtype=torch.int64))
 
-    x = torch.ones(2, 7, 5)
-    assert [asked(gather, x), asked(gather, x), asked(gather, x + 1)] == [1, 0, 0]
-    assert [
-        asked(gather, x.double()),
-        asked(gather, x[:, :6]),
-        asked(lambda x: gather(x, -2), x),
-        asked(gather, x[:1]),
-    ] == [1, 1, 1, 0]
+def test_an_element_is_asked_once_for_batches_of_any_size(asked: Asked) -> None:
+    batch = ELEMENT.repeat(2, 1, 1)
+    assert [asked.by(batch), asked.by(batch[:1])] == [1, 0]
+
+
+@pytest.mark.parametrize("other", OTHER_SIGNATURES)
+def test_an_element_is_asked_for_each_signature(other: str, asked: Asked) -> None:
+    element, dim = OTHER_SIGNATURES[other]
+    asked.by(ELEMENT.repeat(2, 1, 1))
+    assert [asked.by(element.repeat(2, 1, 1), dim) for _ in range(2)] == [1, 0]
+
+
+def test_an_op_that_is_called_in_ever_new_ways_forgets_the_old_ones(asked: Asked) -> None:
+    """Or its memory would grow in a program that passes a new number in every call."""
+    batch, many = ELEMENT.repeat(2, 1, 1), 4096
+    assert [asked.by(batch, dim) for dim in range(many)] == [1] * many
+    assert asked.by(batch, 0) == 0, "so many are remembered"
+    assert [asked.by(batch, many), asked.by(batch, 0)] == [1, 1], "and no more"
 
 
 @pytest.mark.parametrize("level", [1, 2])

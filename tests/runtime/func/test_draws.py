@@ -1,6 +1,7 @@
 """vmap's randomness: an error, one draw for all elements, or one for each, for every random op and
 kind of argument."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,6 @@ import runtime
 from runtime.aot import make_fx
 from runtime.errors import BatchingError
 from runtime.func import functionalize, grad, jacfwd, jvp, vjp, vmap
-from runtime.rules.ops import _OPS
 
 X = torch.ones(2, 200)
 SHARED = torch.full((200,), 0.5)
@@ -270,12 +270,12 @@ G = torch.Generator()
 P = torch.tensor([[0.2, 0.5, 0.8], [0.3, 0.6, 0.9]])
 # Each draws from the generator that it is given. torch draws the whole batch by one call.
 FROM_GIVEN: dict[str, Callable[[Any], Any]] = {
-    "rand": lambda x: torch.rand(3, generator=G),
-    "randn": lambda x: torch.randn(3, generator=G),
-    "randint": lambda x: torch.randint(100, (3,), generator=G),
-    "randint between numbers": lambda x: torch.randint(5, 100, (3,), generator=G),
-    "randperm": lambda x: torch.randperm(5, generator=G),
-    "normal of numbers": lambda x: torch.normal(0.0, 1.0, (3,), generator=G),
+    "rand": lambda x: torch.rand(len(x), generator=G),
+    "randn": lambda x: torch.randn(len(x), generator=G),
+    "randint": lambda x: torch.randint(100, (len(x),), generator=G),
+    "randint between numbers": lambda x: torch.randint(5, 100, (len(x),), generator=G),
+    "randperm": lambda x: torch.randperm(len(x), generator=G),
+    "normal of numbers": lambda x: torch.normal(0.0, 1.0, (len(x),), generator=G),
     "normal": lambda x: torch.normal(x, x, generator=G),
     "normal with one mean": lambda x: torch.normal(0.5, x, generator=G),
     "bernoulli": lambda x: torch.bernoulli(x, generator=G),
@@ -298,8 +298,11 @@ FROM_DEFAULT: dict[str, Callable[[Any], Any]] = {
     "categorical": lambda x: torch.distributions.Categorical(x, validate_args=False).sample(),
     "multinomial, default": lambda x: torch.multinomial(x, 2),
     "poisson, default": lambda x: torch.poisson(x * 9),
-    "normal of numbers, default": lambda x: torch.normal(0.0, 1.0, (3,)),
+    "normal of numbers, default": lambda x: torch.normal(0.0, 1.0, (len(x),)),
 }
+
+
+UNHEARD_SIZES = itertools.count(101)
 
 
 def twice(f: Callable[[Any], Any], transform: Any, x: Any) -> list[Any]:
@@ -330,11 +333,9 @@ NESTED: dict[str, Any] = {
 @pytest.mark.parametrize("name", [*FROM_GIVEN, *FROM_DEFAULT])
 def test_a_batch_draws_torchs_numbers_from_the_first_call_on(name: str, nested: str) -> None:
     f = (FROM_GIVEN | FROM_DEFAULT)[name]
-    for op in _OPS.values():  # as in a fresh process
-        if op.accepted:
-            op.accepted.clear()
-    x = torch.stack([P, P])
-    x = P if nested == "one vmap" else x
+    # no call before this one had that size, so the first one tries an element, as in a new process
+    p = P.repeat(1, next(UNHEARD_SIZES))
+    x = p if nested == "one vmap" else torch.stack([p, p])
     assert twice(f, NESTED[nested](vmap), x) == twice(f, NESTED[nested](torch.func.vmap), x)
 
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 
+import runtime
 from runtime.aot import make_fx
+from runtime.autograd import forward_ad
 from runtime.func import (
     functional_call,
     functionalize,
@@ -23,8 +25,6 @@ from runtime.func import (
     vmap,
 )
 from runtime.func.batch import current_fallback_policy
-from runtime.seam.levels import SCOPE
-from runtime.session.dual import fwd_grad_enabled
 
 Apply = Callable[[Callable[..., Any], torch.Tensor], Any]
 APPLIED: dict[str, Apply] = {
@@ -60,7 +60,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "as usual": torch.enable_grad,
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,
-    "without forward mode": lambda: fwd_grad_enabled(False),
+    "without forward mode": lambda: forward_ad._set_fwd_grad_enabled(False),
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
 }
 
@@ -84,7 +84,8 @@ def _state() -> dict[str, Any]:
             torch._C._len_torch_function_stack(),
             _len_torch_dispatch_stack_pre_dispatch(),
         ),
-        "levels": list(SCOPE.levels),
+        # a new result is lifted to each transform whose function is said to run
+        "levels": type(runtime.tensor(1.0) * 2),
         "excluded": str(torch._C._dispatch_tls_local_exclude_set()),
         "included": str(torch._C._dispatch_tls_local_include_set()),
         "python dispatcher": torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE),
@@ -147,10 +148,10 @@ def test_a_derivative_is_recorded_whatever_the_grad_mode_is(name: str, setting: 
 @pytest.mark.parametrize("enabled", [False, True])
 def test_forward_mode_is_switched_for_a_block_and_back_also_after_an_error(enabled: bool) -> None:
     before = torch._C._is_fwd_grad_enabled()
-    with fwd_grad_enabled(enabled):
+    with forward_ad._set_fwd_grad_enabled(enabled):
         assert torch._C._is_fwd_grad_enabled() is enabled
     assert torch._C._is_fwd_grad_enabled() is before
-    with pytest.raises(Failure), fwd_grad_enabled(enabled):
+    with pytest.raises(Failure), forward_ad._set_fwd_grad_enabled(enabled):
         raise Failure
     assert torch._C._is_fwd_grad_enabled() is before
 

@@ -1,6 +1,6 @@
 """vmap: arguments, errors, randomness, fallback."""
 
-import importlib
+import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,8 +11,13 @@ import torch
 import runtime.func
 from runtime.errors import BatchingError, EscapedValue, MissingRule
 from runtime.func import grad, vmap
-
-module = importlib.import_module("runtime.func.batch")
+from runtime.func.batch import (
+    current_fallback_policy,
+    fallback_policy,
+    fallbacks,
+    set_fallback_policy,
+)
+from tests.runtime.unheard import unheard_op
 
 
 @pytest.mark.parametrize("in_dims", [(0, 0), (1, None), (-1, 1), (None, -1)])
@@ -112,31 +117,25 @@ def test_in_place_on_batched_values() -> None:
     )
 
 
-torch.library.define("runtime_test_vmap::run_sum", "(Tensor x, *, Tensor start) -> Tensor")
-torch.library.define("runtime_test_vmap::run_along_", "(Tensor(a!) x) -> Tensor(a!)")
-torch.library.impl("runtime_test_vmap::run_sum", "CompositeExplicitAutograd")(
-    lambda x, *, start: start + x.cumsum(0)
-)
-torch.library.impl("runtime_test_vmap::run_along_", "CompositeExplicitAutograd")(
-    lambda x: x.cumsum_(0)
-)
-# neither has a record
-run_sum, run_along_ = torch.ops.runtime_test_vmap.run_sum, torch.ops.runtime_test_vmap.run_along_
+def sum_along(x: torch.Tensor, *, start: torch.Tensor) -> torch.Tensor:
+    return start + x.cumsum(0)
+
+
+SUM_ALONG = "(Tensor x, *, Tensor start) -> Tensor"
+looped = unheard_op(SUM_ALONG, sum_along)
 
 
 @pytest.fixture
-def looping() -> Any:
-    """How often an op has looped; the test begins as if nothing had."""
-    module._warned.clear()
-    return lambda name: module.fallbacks[f"runtime_test_vmap.{name}.default"]
+def run_sum() -> Any:
+    """An op without a record, and so without a batch rule, that no warning has named."""
+    return unheard_op(SUM_ALONG, sum_along)
 
 
-def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise(looping: Any) -> None:
-    before = looping("run_sum")
+def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise(run_sum: Any) -> None:
+    name = str(run_sum.default)
     x, start = torch.randn(3, 8), torch.randn(3)
     with pytest.warns(
-        UserWarning,
-        match=r"runtime_test_vmap\.run_sum\.default has no batch rule.*loop over 3 elements",
+        UserWarning, match=rf"{re.escape(name)} has no batch rule.*loop over 3 elements"
     ) as caught:
         found = vmap(lambda x, s: run_sum(x, start=s))(x, start)
     assert [warning.filename for warning in caught] == [__file__], (
@@ -144,53 +143,63 @@ def test_an_op_without_batch_rule_loops_warns_once_counts_and_can_raise(looping:
     )
     torch.testing.assert_close(found, start[:, None] + x.cumsum(1))
     vmap(lambda x: run_sum(x, start=start[0]))(x)  # a second warning would be an error here
-    assert looping("run_sum") == before + 2
+    assert fallbacks[name] == 2
     with (
-        module.fallback_policy("raise"),
-        pytest.raises(MissingRule, match=r"runtime_test_vmap\.run_sum\.default has no batch rule"),
+        fallback_policy("raise"),
+        pytest.raises(MissingRule, match=f"{re.escape(name)} has no batch rule"),
     ):
         vmap(lambda x: run_sum(x, start=start[0]))(x)
 
 
-def test_an_in_place_op_loops_no_more_silently_than_another(looping: Any) -> None:
+def test_an_in_place_op_loops_no_more_silently_than_another() -> None:
+    run_along_ = unheard_op("(Tensor(a!) x) -> Tensor(a!)", lambda x: x.cumsum_(0))
+
     def f(x: Any) -> Any:
         y = x.clone()
         run_along_(y)
         return y
 
-    before = looping("run_along_")
+    name = str(run_along_.default)
     x = torch.randn(3, 8)
-    with pytest.warns(UserWarning, match=r"run_along_\.default has no batch rule"):
+    with pytest.warns(UserWarning, match=f"{re.escape(name)} has no batch rule"):
         torch.testing.assert_close(vmap(f)(x), x.cumsum(1))
-    assert looping("run_along_") == before + 1
+    assert fallbacks[name] == 1
     with (
-        module.fallback_policy("raise"),
-        pytest.raises(MissingRule, match=r"run_along_\.default has no batch rule"),
+        fallback_policy("raise"),
+        pytest.raises(MissingRule, match=f"{re.escape(name)} has no batch rule"),
     ):
         vmap(f)(x)
 
 
-def test_the_fallback_policy_is_the_threads_and_ends_with_its_block(looping: Any) -> None:
+def test_the_fallback_policy_is_the_threads_and_ends_with_its_block(run_sum: Any) -> None:
     x = torch.randn(3, 8)
     loop = vmap(lambda x: run_sum(x, start=x[0]))
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
         warnings.simplefilter("ignore")
-        with pytest.raises(ZeroDivisionError), module.fallback_policy("raise"):
-            assert module.current_fallback_policy() == "raise"
+        with pytest.raises(ZeroDivisionError), fallback_policy("raise"):
+            assert current_fallback_policy() == "raise"
             torch.testing.assert_close(pool.submit(loop, x).result(), x.cumsum(1) + x[:, :1])
             raise ZeroDivisionError
         loop(x)
-    with module.fallback_policy("silent"):
-        module._warned.clear()
+    assert current_fallback_policy() == "warn"
+
+
+def test_a_silent_policy_within_a_block_is_back_after_a_block_inside(run_sum: Any) -> None:
+    x = torch.randn(3, 8)
+    loop = vmap(lambda x: run_sum(x, start=x[0]))
+    with fallback_policy("silent"):
         loop(x)  # a warning would be an error here
-        with module.fallback_policy("raise"), pytest.raises(MissingRule):
+        with fallback_policy("raise"), pytest.raises(MissingRule):
             loop(x)
         loop(x)
-    assert module.current_fallback_policy() == "warn"
+    assert current_fallback_policy() == "warn"
+
+
+def test_a_policy_of_another_name_is_refused() -> None:
     with pytest.raises(
         ValueError, match="fallback policy must be 'warn', 'silent' or 'raise', got 'never'"
     ):
-        module.set_fallback_policy("never")
+        set_fallback_policy("never")
 
 
 def test_a_value_that_outlives_its_transform_says_so() -> None:
@@ -434,7 +443,7 @@ def test_what_is_not_batched_is_returned_as_it_is_or_repeated(chunk: int | None)
         lambda x: torch.cov(x),
         lambda x: x.index_select(1, torch.tensor([0, 1])),
         lambda x: torch.bucketize(x, torch.tensor([0.0, 1.0])),
-        lambda x: run_sum(x[0], start=x[0, 0]),
+        lambda x: looped(x[0], start=x[0, 0]),
         lambda x: torch.meshgrid(x[0], x[1], indexing="ij"),
         lambda x: torch.nn.functional.cross_entropy(x, x.softmax(1)),
         lambda x: x.clone().index_add_(0, torch.tensor([1]), x[:1]),

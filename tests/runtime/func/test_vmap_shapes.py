@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runtime import aot, func
-from runtime.func import element_check, vmap
-from runtime.rules.ops import op_of
+from runtime.func import vmap
 
 ones = torch.ones
 REFUSED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
@@ -158,21 +157,12 @@ def test_a_call_that_was_accepted_speaks_for_no_other(
     assert str(of_batch.value) == str(of_element.value)
 
 
-def test_only_so_many_accepted_calls_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(element_check, "REMEMBERED", 3)
-    op = op_of(torch.ops.aten.cumsum.default)
-    op.accepted = set()
-    for n in range(1, 9):
-        vmap(lambda x: x.cumsum(0))(ones(2, n))
-        assert 1 <= len(op.accepted) <= 3
-
-
 def test_an_element_that_is_asked_saves_nothing_for_torchs_gradients() -> None:
-    weight, saved = (torch.eye(2) * 2).requires_grad_(), []
-    op_of(torch.ops.aten.linalg_inv_ex.default).accepted = set()
+    size = 13  # no other test has this one, so the first call asks an element
+    weight, saved = (torch.eye(size) * 2).requires_grad_(), []
     for _ in range(2):
         count: list[Any] = []
         with torch.autograd.graph.saved_tensors_hooks(count.append, lambda x: x):
-            vmap(lambda x: torch.linalg.inv(weight) @ x)(ones(3, 2))
+            vmap(lambda x: torch.linalg.solve(weight, x))(ones(3, size))
         saved.append(len(count))
     assert saved[0] == saved[1]

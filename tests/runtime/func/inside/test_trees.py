@@ -1,4 +1,7 @@
-"""Pytrees of the transforms have the same leaves and structures as torch's, with every shortcut."""
+"""Pytrees of the transforms have the same leaves and structures as torch's, with every shortcut.
+
+Inside: ``runtime.func.trees``. A transform takes one path of it for each kind of tree, and its
+result does not tell which. Torch's pytree is the oracle for every path."""
 
 from __future__ import annotations
 
