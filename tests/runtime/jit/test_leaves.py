@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 import runtime
 from runtime import func, jit
-from runtime.extend import transform
-from runtime.func.batch import BatchLevel
+from runtime.extend import Level, Value, transform
 from runtime.jit import explain
 
 from .training import Wrap, both, left, linear, normal
@@ -68,6 +67,16 @@ def test_a_step_on_tensors_of_the_session_has_one_program_for_any_sizes() -> Non
 
 
 # of a vector x, such that the derivative of the sum is 3 x²
+class OwnValue(Value):
+    """A tensor within a transform of a user's."""
+
+
+class OwnLevel(Level):
+    """The level of a transform that changes nothing."""
+
+    what, values = "a transform of a user's", OwnValue
+
+
 TRANSFORMED: dict[str, Callable[[Any], Any]] = {
     "vmap": lambda x: func.vmap(lambda a: a**3)(x),
     "vjp": lambda x: func.vjp(lambda a: a**3, x)[0],
@@ -75,7 +84,7 @@ TRANSFORMED: dict[str, Callable[[Any], Any]] = {
     "a tangent": lambda x: func.jvp(lambda a: a**3, (x.detach(),), (x,))[1],
     "jacfwd": lambda x: func.jacfwd(lambda a: a**4)(x) / 4,
     "hessian": lambda x: func.hessian(lambda a: (a**5).sum())(x) / 20,
-    "a user's transform": lambda x: transform(lambda: BatchLevel(3, "error"))(lambda a: a**3)(x),
+    "a user's transform": lambda x: transform(OwnLevel)(lambda a: a**3)(x),
 }
 
 

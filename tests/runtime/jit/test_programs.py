@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from runtime import jit
-from runtime.aot.calls.known_programs import Programs
-from runtime.aot.python_state.reads import facts
-from runtime.aot.python_state.values import MISSING
 from runtime.jit import explain
-from runtime.jit.programs import Captures, described
+
+LIMIT = 64  # programs of one function; the oldest is dropped then
 
 
 class Case(NamedTuple):
@@ -137,15 +135,15 @@ def test_more_programs_for_any_sizes_than_are_kept_at_hand_are_found_again() -> 
 @pytest.mark.filterwarnings("ignore:double has been compiled for more than 64 kinds")
 def test_as_many_programs_are_told_of_as_are_kept() -> None:
     run = jit(double, dynamic=False)
-    for n in range(1, Programs.LIMIT + 4):
+    for n in range(1, LIMIT + 4):
         run(torch.ones(n))
     assert [c.arguments for c in explain(run).programs] == [
-        (f"float32[{n}]",) for n in range(4, Programs.LIMIT + 4)
+        (f"float32[{n}]",) for n in range(4, LIMIT + 4)
     ]
     assert run(torch.ones(2)).tolist() == [2.0, 2.0]  # is captured again
     assert (
         explain(run).programs[-1].arguments == ("float32[2]",)
-        and len(explain(run).programs) == Programs.LIMIT
+        and len(explain(run).programs) == LIMIT
     )
 
 
@@ -154,14 +152,14 @@ def test_as_many_refusals_are_told_of_as_programs() -> None:
         raise ValueError(n)
 
     run = jit(f, dynamic=False)
-    for n in range(Programs.LIMIT + 2):
+    for n in range(LIMIT + 2):
         with pytest.raises(ValueError, match=str(n)):
             run(torch.ones(1), str(n))
     assert [text[:19] for text in explain(run).refused[::63]] == [
         "(float32[1], '2'): ",
         "(float32[1], '65'):",
     ]
-    assert len(explain(run).refused) == Programs.LIMIT
+    assert len(explain(run).refused) == LIMIT
 
 
 def _by_elements(x: Any) -> Any:
@@ -218,36 +216,6 @@ def test_other_modes_are_a_reason() -> None:
     assert explain(run).programs[1].why.startswith("other modes: of grad, ")
 
 
-def test_a_program_for_any_sizes_is_at_hand_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = jit(double)
-    for args in ones(2, 2, 3, 3):
-        run(*args)
-    # which a call comes to only if no program at hand takes it
-    monkeypatch.setattr(Captures, "find", None)
-    for args in ones(2, 3, 4):
-        assert run(*args).tolist() == [2.0] * len(args[0])
-
-
-@pytest.mark.parametrize(
-    ("x", "text"),
-    [
-        (MISSING, "not there"),
-        (facts(torch.ones(2, requires_grad=True)), "float32[2] that requires grad"),
-        (torch.ones(2, 3, dtype=torch.int64), "int64[2, 3]"),
-        (True, "True"),
-        (2, "2"),
-        (0.5, "0.5"),
-        (None, "None"),
-        ("text", "'text'"),
-        ([1, 2], "list"),
-        (double, "function"),
-    ],
-    ids=["absent", "facts", "tensor", "bool", "int", "float", "None", "text", "list", "function"],
-)
-def test_objects_are_told_in_a_few_words(x: Any, text: str) -> None:
-    assert described(x) == text
-
-
 WHY: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "argument 0 is float32[3], was float32[2]": (double, ones(2, 3)),
     "argument 0 is int64[2], was float32[2]": (
@@ -279,6 +247,38 @@ def test_why_the_second_program_was_captured(why: str) -> None:
     first, second = explain(run).programs
     assert first.why == "the first call"
     assert second.why.partition(";")[0] == why
+
+
+ABSENT = object()
+TOLD: dict[str, Any] = {
+    "not there": ABSENT,
+    "int64[2, 3]": torch.ones(2, 3, dtype=torch.int64),
+    "True": True,
+    "2": 2,
+    "0.5": 0.5,
+    "None": None,
+    "'text'": "text",
+    "list": [1, 2],
+    "function": double,
+}
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_what_the_state_has_instead_is_told_in_a_few_words(text: str) -> None:
+    holder = SimpleNamespace(value="first")
+
+    def f(x: Tensor) -> Tensor:
+        return x * 2 if isinstance(getattr(holder, "value", None), str) else x * 3
+
+    run = jit(f)
+    run(torch.ones(2))
+    if TOLD[text] is ABSENT:
+        del holder.value
+    else:
+        holder.value = TOLD[text]
+    run(torch.ones(2))
+    why = explain(run).programs[1].why
+    assert why == f"'value' of 'holder' around {f.__qualname__} is {text}, was 'first'"
 
 
 @pytest.mark.parametrize("changed", [1, 4, 5, 7])

@@ -10,7 +10,6 @@ import torch
 
 from runtime import jit
 from runtime.jit import explain, source
-from runtime.jit.report import _text
 
 RATE = 2.0
 
@@ -181,20 +180,6 @@ def test_the_source_names_each_line_once_and_each_program() -> None:
         "#" in lines[i] and text in lines[i]
         for i, text in ((1, "y = x.sin() * 2"), (4, "y.max(0)"), (8, "return values"))
     )
-
-
-def test_calls_of_any_kind_are_spelled_as_in_python() -> None:
-    graph = torch.fx.Graph()
-    x = graph.placeholder("x")
-    held = graph.get_attr("held")
-    call = graph.call_function(torch.cat, (([x, held],)), {"dim": 0})
-    graph.output(((call,), [None, (call, 2.0)]))
-    assert _text("f", graph).splitlines() == [
-        "def f(x):",
-        "    held = self.held",
-        "    cat = cat([x, held], dim=0)",
-        "    return ((cat,), [None, (cat, 2.0)])",
-    ]
 
 
 def test_a_method_that_is_jitted_has_a_report() -> None:

@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from runtime import jit
-from runtime.jit.sides import Side, Sides
-from runtime.trace.number_reads import OtherSide
 
 X = torch.arange(3.0) + 1
 
@@ -73,27 +71,6 @@ def test_a_loop_that_ends_by_a_draw_is_that_of_eager_mode() -> None:
         return [(f(X).tolist(), t.n) for _ in range(3)]
 
     assert calls(jit) == calls(lambda f: f)
-
-
-def test_a_capture_goes_the_way_that_is_known_of_the_call() -> None:
-    tried: list[str | None] = []
-
-    def run(side: Side | None) -> str:
-        """A call on the way "-+-", whose captures take "+" where they are not told the side."""
-        way = "" if side is None else side.way
-        tried.append(way)
-        taken = way + "+++"[len(way) :]
-        for k, (ours, theirs) in enumerate(zip(taken, "-+-", strict=True)):
-            if ours != theirs:
-                raise OtherSide(way="-+-"[: k + 1])
-        return way
-
-    sides = Sides()
-    with pytest.raises(OtherSide) as other:
-        run(sides.known[0])
-    assert sides.by_another(run, other.value) == "-+-"
-    assert tried == ["", "-", "-+-"]
-    assert run(sides.known[0]) == "-+-"
 
 
 def test_what_python_makes_of_a_condition_is_refused_with_its_line() -> None:
