@@ -18,7 +18,7 @@ from runtime.checkpoint import (
     checkpoint,
     create_selective_checkpoint_contexts,
 )
-from runtime.checkpoint.selective import HOOKS_ARE_AN_OPTION
+from tests.runtime.of_torch import HOOKS_ARE_AN_OPTION
 
 aten = torch.ops.aten
 once = functools.partial(checkpoint, use_reentrant=False)

@@ -16,8 +16,8 @@ import runtime
 from runtime import jit
 from runtime.aot import make_fx
 from runtime.checkpoint import create_selective_checkpoint_contexts
-from runtime.checkpoint.selective import HOOKS_ARE_AN_OPTION
 from runtime.func import functionalize, grad, vmap
+from tests.runtime.of_torch import HOOKS_ARE_AN_OPTION
 
 
 def applied(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:

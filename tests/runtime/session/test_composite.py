@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import runtime
 from runtime.autograd import forward_ad
 from runtime.autograd.graph import saved_tensors_hooks
-from runtime.facts.lock import probe
 from runtime.session import composite
+from tests.runtime.of_torch import END_OF_A_LINEAR_LAYER
 
 from ..view_scenarios import OURS, TORCH, gradients, name, outcome, same
 
@@ -235,9 +235,7 @@ def test_dispatch_modes_see_the_parts() -> None:
         "aten.view.default",
         "aten.t.default",
         "aten.addmm.default",
-        {"ViewBackward0": "aten.view.default", "UnsafeViewBackward0": "aten._unsafe_view.default"}[
-            probe("linear.stack with bias", "memory and node").rpartition(" ")[2]
-        ],
+        END_OF_A_LINEAR_LAYER,
     ]
 
 

@@ -15,16 +15,12 @@ import torch
 from torch.nn import functional as F
 
 import runtime
-from runtime.facts.lock import probe
 from runtime.func import vmap
 from runtime.func.batch import BatchLevel
 from runtime.session.session import Session
+from tests.runtime.of_torch import WRITE_BY_MASK
 
 Seen = list[str]
-# the op that a number is written by, to where a mask is true
-WRITE_BY_MASK = {"IndexPutBackward0": "index_put_", "MaskedFillBackward0": "masked_fill_"}[
-    probe("written", "a number by a mask").partition(" ")[0]
-]
 
 
 def _watched(monkeypatch: pytest.MonkeyPatch, level: type) -> Seen:
