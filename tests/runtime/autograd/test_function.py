@@ -306,27 +306,12 @@ def test_no_grad_records_nothing() -> None:
         assert made(Function).apply(x).grad_fn is None
 
 
-def test_subclasses_of_torchs_class_serve_once_it_is_known_as_an_interface(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The drop-in routes ``torch.autograd.Function.apply`` here."""
-    from runtime.autograd import function, function_node
-
-    monkeypatch.setattr(
-        function_node,
-        "INTERFACES",
-        {
-            *function_node.INTERFACES,
-            torch.autograd.Function,
-            torch.autograd.function._SingleLevelFunction,
-        },
-    )
+@pytest.mark.parametrize("style", [Styles.with_ctx, Styles.with_setup])
+def test_a_subclass_of_torchs_class_serves_a_tensor_of_the_session(style: Any) -> None:
     x = leaf("runtime")
-    for style in (Styles.with_ctx, Styles.with_setup):
-        out = function.apply(style(torch.autograd.Function), (x, x, 2), {})
-        torch.testing.assert_close(
-            unwrap(runtime.autograd.grad(out.sum(), x)[0]), 3 * unwrap(x) ** 2
-        )
+    out = style(torch.autograd.Function).apply(x, x, 2)
+    assert isinstance(out, runtime.Tensor)
+    torch.testing.assert_close(unwrap(runtime.autograd.grad(out.sum(), x)[0]), 3 * unwrap(x) ** 2)
 
 
 def test_a_generated_vmap_rule_undoes_broadcasting_within_an_element() -> None:

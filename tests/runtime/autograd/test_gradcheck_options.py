@@ -11,7 +11,7 @@ import torch
 
 from runtime import unwrap, wrap
 from runtime.autograd import Function, forward_ad, gradcheck, gradgradcheck
-from runtime.autograd.gradcheck_special import GradcheckError
+from runtime.autograd.gradcheck import GradcheckError
 
 from ..errors import told
 

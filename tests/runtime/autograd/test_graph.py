@@ -12,8 +12,8 @@ import torch
 import runtime
 from runtime.aot import make_fx
 from runtime.autograd import graph
+from runtime.extend import linear
 from runtime.func import grad
-from runtime.tape.node_names import _numbered, node_name
 
 from ..scenarios import OURS, TORCH, same
 
@@ -67,16 +67,12 @@ def test_nodes_have_torchs_names_and_edges(op: int) -> None:
     same(scenario)
 
 
-def test_every_number_of_a_name_is_one_that_torch_has() -> None:
-    known = set(dir(torch._C._functions))
-    names = _numbered()
-    assert len(names) > 500
-    assert set(names.values()) <= known
-    assert len(set(names.values())) == len(names)
-
-
 def test_an_op_that_torch_has_no_derivative_of_is_number_zero() -> None:
-    assert node_name("my_op", "default") == "MyOpBackward0"
+    torch.library.define("runtime_test_graph::my_op", "(Tensor x) -> Tensor")
+    torch.library.impl("runtime_test_graph::my_op", "CompositeExplicitAutograd")(lambda x: x * 2)
+    linear("runtime_test_graph::my_op", {"x": lambda g: g * 2})
+    y = torch.ops.runtime_test_graph.my_op(OURS.tensor([1.0], requires_grad=True))
+    assert y.grad_fn.name() == "MyOpBackward0"
 
 
 def test_leaves_end_in_one_accumulator_that_dies_with_the_graph() -> None:

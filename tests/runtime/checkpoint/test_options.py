@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,8 +24,7 @@ from runtime.checkpoint import (
     set_checkpoint_debug_enabled,
     set_checkpoint_early_stop,
 )
-from runtime.checkpoint.checkpoint import _DECORATES, POLICY
-from runtime.checkpoint.state import Surroundings
+from tests.runtime.of_torch import CHECKPOINT_DECORATES
 
 aten = torch.ops.aten
 once = functools.partial(checkpoint, use_reentrant=False)
@@ -92,7 +90,16 @@ class TestDeterminism:
         with pytest.raises(CheckpointError) as caught:
             y.sum().backward()
         assert ("Operations executed during recomputation" in str(caught.value)) is logged
-        assert POLICY.debug is None
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_of_a_block_ends_with_the_block(self, fails: bool) -> None:
+        with suppress(KeyError), set_checkpoint_debug_enabled(True):
+            if fails:
+                raise KeyError
+        y = differing(lambda x: x.sin().exp(), lambda x: x.cos())
+        with pytest.raises(CheckpointError) as caught:
+            y.sum().backward()
+        assert "Operations executed during recomputation" not in str(caught.value)
 
     def test_the_log_numbers_the_ops_of_both_runs_and_shows_results_and_lines(self) -> None:
         y = differing(lambda x: x.mul(2).sin().exp(), lambda x: x.cos(), debug=True)
@@ -148,10 +155,23 @@ class TestEarlyStop:
         assert runs is None or found == runs
 
     def test_is_what_it_was_after_an_error(self) -> None:
-        before = POLICY.early_stop
+        def ends() -> int:
+            """How often a checkpointed function comes to its end."""
+            calls = []
+
+            def f(x: Any) -> Any:
+                y = x.sin().cos()
+                calls.append(1)
+                return y
+
+            once(f, leaf(1.0)).sum().backward()
+            return len(calls)
+
+        before = ends()
         with pytest.raises(KeyError), set_checkpoint_early_stop(False):
+            assert ends() == before + 1
             raise KeyError
-        assert POLICY.early_stop is before
+        assert ends() == before
 
 
 def test_groups_do_not_nest_and_end_with_an_error_too() -> None:
@@ -323,101 +343,6 @@ class TestState:
         assert states[0].item() == 20
 
 
-class Devices:
-    """Two devices of a type that this machine does not have, and the states of their generators."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, initialized: bool | None = True) -> None:
-        self.states, self.current = {0: torch.tensor([10]), 1: torch.tensor([11])}, 0
-        if initialized is not None:
-            self._initialized = initialized
-        monkeypatch.setattr(torch, "xpu", self)
-        monkeypatch.setattr("runtime.checkpoint.state._module", lambda kind: {"xpu": self}[kind])
-        monkeypatch.setattr(
-            "runtime.checkpoint.state._on_devices",
-            lambda args: [a for a in args if hasattr(a, "get_device")],
-        )
-
-    @contextmanager
-    def device(self, number: int) -> Iterator[None]:
-        before, self.current = self.current, number
-        yield
-        self.current = before
-
-    def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        return self.states[self._number(device)]
-
-    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
-        self.states[self._number(device)] = state
-
-    def _number(self, device: Any) -> int:
-        return self.current if device is None else getattr(device, "index", device)
-
-    @property
-    def numbers(self) -> list[int]:
-        return [int(state) for state in self.states.values()]
-
-
-def on_device(number: int, kind: str = "xpu") -> Any:
-    return SimpleNamespace(get_device=lambda: number, device=SimpleNamespace(type=kind))
-
-
-class TestSurroundings:
-    def test_the_generators_of_devices_are_as_they_were_and_afterwards_as_they_are(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        devices = Devices(monkeypatch)
-        for preserve, within in ((True, [10, 11]), (False, [20, 21])):
-            devices.states = {0: torch.tensor([10]), 1: torch.tensor([11])}
-            around = Surroundings((on_device(1), "word", on_device(0)), preserve)
-            devices.states = {0: torch.tensor([20]), 1: torch.tensor([21])}
-            with around.restored():
-                assert devices.numbers == within
-            assert devices.numbers == [20, 21]
-
-    @pytest.mark.parametrize("initialized", [False, None])
-    def test_a_device_that_was_not_used_yet_has_no_state(
-        self, initialized: bool | None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        devices = Devices(monkeypatch, initialized)
-        around = Surroundings((on_device(1),), True)
-        devices.states = {0: torch.tensor([20]), 1: torch.tensor([21])}
-        with around.restored():
-            assert devices.numbers == [20, 21]
-
-    def test_the_first_argument_on_a_device_says_which_type_it_is(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        Devices(monkeypatch)
-        assert Surroundings((1, on_device(0), on_device(0, "cuda")), True).device_type == "xpu"
-
-    def test_autocast_is_as_it_was_on_the_device_and_on_the_cpu(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def state() -> list[Any]:
-            kinds = ("cpu", "xpu")
-            return [
-                torch.is_autocast_cache_enabled(),
-                *((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds),
-            ]
-
-        Devices(monkeypatch)
-        outside = state()
-        with torch.autocast("cpu", dtype=torch.half, cache_enabled=False):
-            torch.set_autocast_enabled("xpu", True)
-            torch.set_autocast_dtype("xpu", torch.bfloat16)
-            try:
-                around, expected = Surroundings((on_device(0),), False), state()
-            finally:
-                torch.set_autocast_enabled("xpu", outside[2][0])
-                torch.set_autocast_dtype("xpu", outside[2][1])
-        assert (
-            expected == [False, (True, torch.half), (True, torch.bfloat16)] and state() == outside
-        )
-        with around.restored():
-            assert state() == expected
-        assert state() == outside
-
-
 def test_a_call_that_does_not_name_the_form_is_reentrant() -> None:
     modes: list[bool] = []
 
@@ -481,7 +406,7 @@ def test_without_grad_mode_the_first_context_is_around_the_only_run() -> None:
             assert value is None
 
 
-@pytest.mark.skipif(not _DECORATES, reason="torch's checkpoint is no decorator")
+@pytest.mark.skipif(not CHECKPOINT_DECORATES, reason="torch's checkpoint is no decorator")
 class TestDecorator:
     @staticmethod
     def runs(checkpoint: Any, leaf: Any) -> list[Any]:
@@ -520,11 +445,3 @@ class TestDecorator:
         with pytest.warns(UserWarning, match="the use_reentrant") as told:
             checkpoint()(torch.sin)(leaf())
         assert [w.filename for w in told] == [__file__]
-
-
-def test_a_checkpoint_of_nothing_is_refused_where_it_is_no_decorator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(import_module("runtime.checkpoint.checkpoint"), "_DECORATES", False)
-    with pytest.raises(TypeError):
-        checkpoint(use_reentrant=False)
