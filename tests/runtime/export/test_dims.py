@@ -4,20 +4,18 @@ torch has loaded it."""
 from __future__ import annotations
 
 import io
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from torch import fx
 from torch.export import Dim
+from torch.utils._pytree import tree_map_only
 
 from runtime.aot import export
-from runtime.export.dims import _move_checks, specs_of
 
-N = Dim("n", min=2, max=40)
+N, M = Dim("n", min=2, max=40), Dim("m", min=3, max=7)
 AUTO = Dim.AUTO
 
 
@@ -166,52 +164,56 @@ def test_a_size_with_too_few_pieces_is_refused_by_its_condition(f: Any) -> None:
             module(torch.ones(4))  # two pieces
 
 
-def test_checks_of_sizes_come_before_the_calls_of_the_program() -> None:
-    aten: Any = torch.ops.aten
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    layout = graph.call_function(aten._assert_tensor_metadata.default, (x,))
-    sine = graph.call_function(aten.sin.default, (x,))
-    other = graph.call_function(aten.sym_size.int, (x, 1))  # which no check needs
-    size = graph.call_function(aten.sym_size.int, (x, 0))
-    holds = graph.call_function(operator.gt, (size, 3))
-    check = graph.call_function(aten._assert_scalar.default, (holds, "of the argument"))
-    computed = graph.call_function(aten.sym_size.int, (sine, 0))
-    late = graph.call_function(aten._assert_scalar.default, (computed, "of what is computed"))
-    output = graph.output((sine, other))
-    _move_checks(graph)
-    assert list(graph.nodes) == [x, layout, size, holds, check, sine, other, computed, late, output]
-
-
 def f_of_all(x: Any, y: Any = None, *rest: Any, scale: Any = None, **more: Any) -> Any:
     return x
 
 
 T = torch.ones(2, 3)
+# the sizes that a dimension may have
+OF_N, OF_M, OF_AUTO = (2, 40), (3, 7), (2, None)
+
+
+def sizes_that_vary(program: torch.export.ExportedProgram) -> list[Any]:
+    """Return for each argument which of its sizes are in which range. ``None`` for what is no
+    tensor."""
+    ranges = {str(size): range_ for size, range_ in program.range_constraints.items()}
+
+    def varying(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return None
+        return {i: _bounds(ranges[str(n)]) for i, n in enumerate(x.shape) if str(n) in ranges}
+
+    return [varying(n.meta["val"]) for n in program.graph.nodes if n.op == "placeholder"]
+
+
+def _bounds(range_: Any) -> tuple[int, int | None]:
+    return int(range_.lower), int(range_.upper) if range_.upper < 10**6 else None
 
 
 @pytest.mark.parametrize(
     ("args", "kwargs", "shapes", "expected"),
     [
         ((T, 3, [T, None]), {}, None, [{}, None, {}, None]),
-        ((T, T), {}, ({0: N}, None), [{0: N}, {}]),
-        ((T, T), {}, [None, {1: AUTO}], [{}, {1: AUTO}]),
-        ((T,), {"scale": T}, ({0: N}, {1: N}), [{0: N}, {1: N}]),
-        ((T,), {"scale": T}, {"scale": {0: N}}, [{}, {0: N}]),
-        ((T, T), {}, {"y": {0: N}}, [{}, {0: N}]),
-        ((T, T, T, T), {}, {"rest": [None, {0: N}]}, [{}, {}, {}, {0: N}]),
-        ((T, T, T), {}, {"x": {0: N}}, [{0: N}, {}, {}]),
-        ((T,), {"a": T, "b": T}, {"more": {"b": {0: N}}}, [{}, {}, {0: N}]),
-        ((T,), {}, ((N, None),), [{0: N}]),
-        ((T,), {}, ([None, AUTO],), [{1: AUTO}]),
-        (({"p": T, "q": [T, T]},), {}, ({"q": [None, {0: N}]},), [{}, {}, {0: N}]),
-        (((T, (T, 5)),), {}, (({0: N}, ({1: N}, None)),), [{0: N}, {1: N}, None]),
+        ((T, T), {}, ({0: N}, None), [{0: OF_N}, {}]),
+        ((T, T), {}, [None, {1: AUTO}], [{}, {1: OF_AUTO}]),
+        ((T,), {"scale": T}, ({0: N}, {1: M}), [{0: OF_N}, {1: OF_M}]),
+        ((T,), {"scale": T}, {"scale": {0: N}}, [{}, {0: OF_N}]),
+        ((T, T), {}, {"y": {0: N}}, [{}, {0: OF_N}]),
+        ((T, T, T, T), {}, {"rest": [None, {0: N}]}, [{}, {}, {}, {0: OF_N}]),
+        ((T, T, T), {}, {"x": {0: N}}, [{0: OF_N}, {}, {}]),
+        ((T,), {"a": T, "b": T}, {"more": {"b": {0: N}}}, [{}, {}, {0: OF_N}]),
+        ((T,), {}, ((N, None),), [{0: OF_N}]),
+        ((T,), {}, ([None, AUTO],), [{1: OF_AUTO}]),
+        (({"p": T, "q": [T, T]},), {}, ({"q": [None, {0: N}]},), [{}, {}, {0: OF_N}]),
+        (((T, (T, 5)),), {}, (({0: N}, ({1: M}, None)),), [{0: OF_N}, {1: OF_M}, None]),
     ],
 )
 def test_dynamic_shapes_say_something_of_each_tensor(
     args: Any, kwargs: Any, shapes: Any, expected: Any
 ) -> None:
-    assert specs_of(f_of_all, args, kwargs, shapes) == expected
+    args, kwargs = tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+    program = export(f_of_all, args, kwargs, dynamic_shapes=shapes)
+    assert sizes_that_vary(program) == expected
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_dynamic_shapes_of_another_structure_are_refused(
     args: Any, shapes: Any, error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
-        specs_of(f_of_all, args, {}, shapes)
+        export(f_of_all, args, dynamic_shapes=shapes)
 
 
 def test_a_size_of_one_is_constant_in_an_automatic_dimension_and_refused_in_a_named_one() -> None:

@@ -17,7 +17,6 @@ from torch.testing._internal.two_tensor import TwoTensor
 import runtime
 from runtime import aot
 from runtime.aot import aot_export_joint_simple, aot_export_module
-from runtime.export.flat_export import Loss as MarkedLoss
 
 
 class Scaled(nn.Module):
@@ -550,10 +549,11 @@ def test_the_first_argument_of_a_module_without_buffers_is_no_parameter() -> Non
 
 @pytest.mark.parametrize(("index", "n"), [(-2, 1), (1, 1), (2, 2), (-3, 2)])
 def test_a_loss_beyond_the_results_is_refused(index: int, n: int) -> None:
+    program = Calls(lambda w, x: ((w * x).sum(),) * n)
     with pytest.raises(
         RuntimeError, match=f"output_loss_index is {index}, and the program returns {n} results"
     ):
-        MarkedLoss(index).check([torch.ones(1, requires_grad=True)] * n)
+        aot_export_module(program, (torch.ones(2),), trace_joint=True, output_loss_index=index)
 
 
 def test_records_of_an_export_are_not_changed() -> None:
@@ -564,7 +564,6 @@ def test_records_of_an_export_are_not_changed() -> None:
         output_loss_index=0,
     )
     for record, name in (
-        (MarkedLoss(0), "number"),
         (s, "parameters"),
         (s.backward_signature, "loss_output"),
     ):
