@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import handle_torch_function, has_torch_function
 
 import runtime
 from runtime.expanded_weights import (
@@ -14,7 +15,6 @@ from runtime.expanded_weights import (
     call_for_per_sample_grads,
     implements_per_sample_grads,
 )
-from runtime.expanded_weights.weight import _RULES
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(4, 3), (5, 4)),
@@ -172,19 +172,22 @@ def test_an_expanded_weight_alone_is_taken_by_layers_only() -> None:
         torch.mul(torch.randn(3, 4), w)
 
 
+def of_the_user(x: torch.Tensor, *, other: torch.Tensor) -> Any:
+    """A function that lets its arguments override it, as torch's do."""
+    if has_torch_function((x, other)):
+        return handle_torch_function(of_the_user, (x, other), x, other=other)
+    return x * other
+
+
 def test_a_rule_of_the_user_comes_first() -> None:
     class Rule:
         @staticmethod
         def apply(names: tuple[str, ...], func: Any, *given: Any) -> Any:
             return "mine", names, len(given)
 
-    implements_per_sample_grads(torch.mul)(Rule)
-    try:
-        w = ExpandedWeight(torch.randn(4, requires_grad=True), 3, "sum")
-        found: Any = torch.mul(torch.randn(3, 4), other=w)
-        assert found == ("mine", ("other",), 2)
-    finally:
-        del _RULES[torch.mul]
+    implements_per_sample_grads(of_the_user)(Rule)
+    w = ExpandedWeight(torch.randn(4, requires_grad=True), 3, "sum")
+    assert of_the_user(torch.randn(3, 4), other=w) == ("mine", ("other",), 2)
 
 
 def test_samples_that_mix_are_refused_by_op_and_module() -> None:

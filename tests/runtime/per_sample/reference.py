@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runtime.extend import Dense
-from runtime.func import functional_call, trees
-from runtime.per_sample import PerSampleGrads, per_sample
-from runtime.per_sample.grads import Parameter
+from runtime.func import functional_call
+from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 
 Params = dict[str, Tensor]
 
@@ -60,14 +58,24 @@ def in_one(tree: dict[str, Any]) -> Tensor:
     return torch.cat([t.flatten() for t in tree.values()])
 
 
+def with_gradients(expected: dict[str, Tensor], **options: Any) -> PerSampleGrads:
+    """The gradients ``expected`` of shape (B, *parameter), of a loss that has just these."""
+
+    def loss(params: Params, each: Params) -> Tensor:
+        products = [(p * each[name].conj()).sum() for name, p in params.items()]
+        return torch.stack([p.real if p.is_complex() else p for p in products]).sum()
+
+    return per_sample_grads(loss, **options)(
+        {name: torch.zeros_like(g[0]) for name, g in expected.items()}, expected
+    )
+
+
 def compare_projections(
     grads: per_sample, expected: dict[str, Tensor], rtol: float = 1e-8, atol: float = 1e-9
 ) -> None:
     """The projections are those of the loop's gradients by the same random matrices, and their
     products are near those of the gradients."""
-    params = [Parameter(name, g[0], [Dense(g)]) for name, g in expected.items()]
-    losses = next(iter(expected.values())).new_zeros(len(grads))
-    of_loop = PerSampleGrads(params, trees.flatten(expected)[1], losses, (), 1 << 28)
+    of_loop = with_gradients(expected)
     for k in (7, (3, 2)):
         torch.testing.assert_close(
             grads.project(k, seed=3), of_loop.project(k, seed=3), rtol=rtol, atol=atol

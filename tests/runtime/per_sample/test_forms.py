@@ -1,103 +1,20 @@
-"""Which uses of a parameter have factors, beside gradients of torch's engine for one sample
-after the other."""
+"""Gradients of uses of a parameter, beside those of torch's engine for one sample after the
+other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from runtime.per_sample import per_sample_grads
-from runtime.per_sample.uses import ParameterCall
 
-TABLE = torch.arange(10.0, dtype=torch.float64).reshape(5, 2).sin()
-IDS = torch.tensor([[0, 3, 3], [4, 1, 0], [2, 2, 2]])
-ENDS = torch.tensor([0, 0, 2])
-IMAGES = torch.linspace(-1, 1, 4 * 2 * 5 * 5, dtype=torch.float64).reshape(4, 2, 5, 5).cos()
-KERNEL = torch.linspace(-1, 1, 2 * 3 * 3 * 2, dtype=torch.float64).reshape(2, 3, 3, 2)
-
-# whether the op gives factors
-Use = tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor, bool]
-USES: dict[str, Use] = {
-    "rows by an index": (lambda w, i: w[i], TABLE, IDS, True),
-    "rows by an index from the end": (lambda w, i: w[i - 5], TABLE, IDS, True),
-    "rows by an index of all samples": (lambda w, i: w[IDS[0]] * i.sum(), TABLE, IDS, True),
-    "rows by two indices": (lambda w, i: w[i, i % 2], TABLE, IDS, False),
-    "columns by an index": (lambda w, i: w[:, i % 2], TABLE, IDS, False),
-    "selected rows": (lambda w, i: w.index_select(0, i), TABLE, IDS, True),
-    "selected columns": (lambda w, i: w.index_select(1, i % 2), TABLE, IDS, False),
-    "sums of bags": (lambda w, i: F.embedding_bag(i, w, ENDS, mode="sum"), TABLE, IDS, True),
-    "means of bags": (lambda w, i: F.embedding_bag(i, w, ENDS), TABLE, IDS, True),
-    "means of bags with padding": (
-        lambda w, i: F.embedding_bag(i, w, ENDS, padding_idx=3),
-        TABLE,
-        IDS,
-        True,
-    ),
-    "bags with weights": (
-        lambda w, i: F.embedding_bag(
-            i, w, ENDS, mode="sum", per_sample_weights=i.to(w.dtype) + 0.5
-        ),
-        TABLE,
-        IDS,
-        True,
-    ),
-    "bags with the last offset": (
-        lambda w, i: F.embedding_bag(
-            i, w, torch.tensor([0, 2, 3]), mode="mean", include_last_offset=True
-        ),
-        TABLE,
-        IDS,
-        True,
-    ),
-    "transposed convolution": (lambda w, x: F.conv_transpose2d(x, w), KERNEL, IMAGES, True),
-    "transposed convolution with steps": (
-        lambda w, x: F.conv_transpose2d(
-            x, w, stride=(2, 3), padding=1, output_padding=(1, 0), dilation=(1, 2)
-        ),
-        KERNEL,
-        IMAGES,
-        True,
-    ),
-    "transposed convolution with places at which nothing is": (
-        lambda w, x: F.conv_transpose2d(
-            x, w, stride=(1, 2), padding=1, output_padding=(2, 2), dilation=(3, 4)
-        ),
-        KERNEL,
-        IMAGES,
-        True,
-    ),
-    "transposed convolution in groups": (
-        lambda w, x: F.conv_transpose2d(x, w, groups=2),
-        KERNEL,
-        IMAGES,
-        True,
-    ),
-}
+from .parameter_uses import USES, loss_of_use
 
 
 @pytest.mark.parametrize("name", USES)
-def test_the_gradients_and_whether_they_come_in_factors(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use, parameter, batch, factored = USES[name]
-    made = []
-    general = ParameterCall._general
-
-    def noted(call: ParameterCall, i: int, gs: list[Any]) -> Any:
-        made.append(i)
-        return general(call, i, gs)
-
-    monkeypatch.setattr(ParameterCall, "_general", noted)
-
-    def loss(w: Tensor, x: Tensor) -> Tensor:
-        out = use(w, x)
-        return (out**3 + out).sum()
-
+def test_the_gradients(name: str) -> None:
+    use, parameter, batch, _ = USES[name]
+    loss = loss_of_use(use)
     grads = per_sample_grads(loss)(parameter, batch)
     leaves = [parameter.clone().requires_grad_() for _ in batch]
     loop = torch.stack(
@@ -108,4 +25,3 @@ def test_the_gradients_and_whether_they_come_in_factors(
     weights = torch.linspace(-1, 2, len(batch), dtype=loop.dtype)
     torch.testing.assert_close(grads.weighted_sum(weights), torch.tensordot(weights, loop, 1))
     torch.testing.assert_close(grads.dot(parameter), (loop * parameter).flatten(1).sum(1))
-    assert bool(made) is not factored

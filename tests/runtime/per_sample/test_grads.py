@@ -10,13 +10,12 @@ import torch
 import torch.nn.functional as F
 
 from runtime import unwrap
-from runtime.extend import Dense, Outer
+from runtime.extend import Outer
 from runtime.jit import jit
-from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads, projections
-from runtime.per_sample.grads import Parameter
+from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 
 from .models import MODELS, build
-from .reference import by_loop, in_one, in_rows, parameters_of, sample_loss
+from .reference import by_loop, in_one, in_rows, parameters_of, sample_loss, with_gradients
 
 
 @pytest.fixture(params=MODELS, scope="module")
@@ -166,11 +165,7 @@ def test_projections_of_parameters_add_up(both: Both, k: int | tuple[int, int]) 
 
 def test_a_projection_from_both_sides_is_that_of_the_dense_gradients(both: Both) -> None:
     grads, _ = both
-    dense = [
-        Parameter(p.name, p.value, [Dense(t)])
-        for p, t in zip(grads._parameters, grads.materialize().values(), strict=True)
-    ]
-    wanted = PerSampleGrads(dense, grads._spec, grads.losses, (), grads.memory_limit)
+    wanted = with_gradients(grads.materialize())
     for k in ((2, 3), 7):
         torch.testing.assert_close(grads.project(k, seed=4), wanted.project(k, seed=4))
 
@@ -466,21 +461,6 @@ def test_without_a_seed_it_is_zero(k: int | tuple[int, int]) -> None:
 def test_every_bit_of_a_seed_counts(both: Both) -> None:
     found = [both[0].project(64, seed=seed) for seed in (1, 1 + 2**32, 1 + 2**40)]
     assert len({tuple(columns.flatten().tolist()) for columns in found}) == 3
-
-
-def test_every_random_part_of_a_projection_has_a_generator_of_its_own(
-    both: Both, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    places: list[tuple[int, ...]] = []
-    generator = projections._generator
-
-    def noted(place: Sequence[int]) -> torch.Generator:
-        places.append(tuple(place))
-        return generator(place)
-
-    monkeypatch.setattr(projections, "_generator", noted)
-    both[0].project(5, seed=1)
-    assert places and len(places) == len(set(places))
 
 
 @pytest.mark.parametrize("k", [5, (3, 2)])

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from runtime.extend import Dense, Outer
+from runtime.extend import Dense
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
-from runtime.per_sample.projections import Projection, TwoSided, checked
-from runtime.rules.samples.factors import Rows
+
+from .reference import with_gradients
 
 B, T, ROWS, COLUMNS = 6, 6, 4, 5
 EACH = ROWS * COLUMNS * 8  # bytes of the gradient of one sample
@@ -111,7 +111,8 @@ def test_small_gradients_are_computed_at_once_where_no_limit_is_said(
 
 def test_factors_are_kept_if_they_give_the_norms() -> None:
     few, many = gradients(times=1), gradients(times=T)
-    assert [type(p.terms[0]) for g in (few, many) for p in g._parameters] == [Outer, Dense]
+    forms = [_lines(g)[3][4] for g in (few, many)]
+    assert forms == ["outer", "dense"]
     expected = many.materialize()[0].flatten(1).norm(dim=1)
     torch.testing.assert_close(many.norms(), expected)
 
@@ -157,36 +158,47 @@ def test_a_table_of_large_gradients_has_no_more_than_a_hundred_and_twenty_column
     [(1, True), (0, False), (-1, False), ((1, 1), True), ((1, 0), False), ((0, 1), False)],
 )
 def test_a_number_of_columns_is_positive(k: Any, fits: bool) -> None:
+    grads = gradients()
     if fits:
-        checked(k)
-        assert gradients().project(k).shape == (B, 1)
-    else:
-        with pytest.raises(ValueError, match="project: k must be positive"):
-            checked(k)
+        assert grads.project(k).shape == (B, 1)
+        return
+    with pytest.raises(ValueError, match="project: k must be positive"):
+        grads.project(k)
 
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (5,), (3, 4), (2, 3, 4), (1, 1)]
 
 
+def basis(shape: tuple[int, ...]) -> Tensor:
+    """A gradient for each entry of a parameter of that shape: one there, and zero elsewhere."""
+    n = torch.Size(shape).numel()
+    return torch.eye(n, dtype=torch.float64).reshape(n, *shape)
+
+
+def four(shape: tuple[int, ...]) -> Tensor:
+    return torch.randn(4, *shape, dtype=torch.float64)
+
+
 @pytest.mark.parametrize("k", [1, 2, 3, 8, 9])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_projection_is_linear_and_of_signs(shape: tuple[int, ...], k: int) -> None:
-    like = torch.ones((), dtype=torch.float64)
-    n = torch.Size(shape).numel()
-    basis = Dense(torch.eye(n, dtype=torch.float64).reshape(n, *shape))
-    matrix = Projection(n, k, 3, 1 << 30, like).of(0, torch.Size(shape), [basis])
-    assert matrix.shape == (n, k)
+    units, values = basis(shape), four(shape)
+    n = len(units)
+    matrix = with_gradients({"w": units}).project(k, seed=3)
     torch.testing.assert_close(matrix.abs(), torch.full((n, k), k**-0.5, dtype=torch.float64))
-    values = torch.randn(4, n, dtype=torch.float64)
-    found = Projection(4, k, 3, 100, like).of(
-        0, torch.Size(shape), [Dense(values.reshape(4, *shape))] * 2
-    )
-    torch.testing.assert_close(found, 2 * values @ matrix)
-    others = (
-        Projection(n, k, seed, 1 << 30, like).of(number, torch.Size(shape), [basis])
-        for seed, number in ((4, 0), (3, 1))
-    )
-    assert n * k < 8 or not any(other.equal(matrix) for other in others)
+    found = with_gradients({"w": values}, memory_limit=100).project(k, seed=3)
+    torch.testing.assert_close(found, values.reshape(4, n) @ matrix)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_seeds_and_parameters_have_matrices_of_their_own(shape: tuple[int, ...]) -> None:
+    units, k = basis(shape), 9  # so that two of them are not equal by chance
+    first = with_gradients({"w": units}).project(k, seed=3)
+    of_another_seed = with_gradients({"w": units}).project(k, seed=4)
+    before = torch.zeros(len(units), 2, dtype=torch.float64)
+    of_the_second_parameter = with_gradients({"v": before, "w": units}).project(k, seed=3)
+    assert not of_another_seed.equal(first)
+    assert not of_the_second_parameter.equal(first)
 
 
 @pytest.mark.parametrize("k", [(1, 1), (2, 3), (4, 1)])
@@ -194,76 +206,29 @@ def test_a_projection_is_linear_and_of_signs(shape: tuple[int, ...], k: int) -> 
 def test_a_projection_from_both_sides_is_a_product_of_signs(
     shape: tuple[int, ...], k: tuple[int, int]
 ) -> None:
-    like = torch.ones((), dtype=torch.float64)
-    n = torch.Size(shape).numel()
-    basis = Dense(torch.eye(n, dtype=torch.float64).reshape(n, *shape))
-    found = TwoSided(n, k, 3, 1 << 30, like).of(0, torch.Size(shape), [basis])
-    assert found.shape == (n, *k)
+    units, values = basis(shape), four(shape)
+    n, columns = len(units), k[0] * k[1]
+    matrix = with_gradients({"w": units}).project(k, seed=3)
     torch.testing.assert_close(
-        found.abs(), torch.full((n, *k), (k[0] * k[1]) ** -0.5, dtype=torch.float64)
+        matrix.abs(), torch.full((n, columns), columns**-0.5, dtype=torch.float64)
     )
-    values = torch.randn(4, n, dtype=torch.float64)
-    again = TwoSided(4, k, 3, 1, like).of(0, torch.Size(shape), [Dense(values.reshape(4, *shape))])
-    torch.testing.assert_close(again, torch.einsum("bn,nij->bij", values, found))
+    found = with_gradients({"w": values}, memory_limit=1).project(k, seed=3)
+    torch.testing.assert_close(found, values.reshape(4, n) @ matrix)
 
 
+@pytest.mark.parametrize("k", [3, (3, 4)])
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
-def test_a_parameter_without_elements_or_uses_projects_to_zeros(shape: tuple[int, ...]) -> None:
-    like = torch.ones((), dtype=torch.float64)
-    for terms in ([Dense(torch.ones(2, *shape))], []):
-        assert (
-            Projection(2, 3, 0, 1, like)
-            .of(0, torch.Size(shape), terms)
-            .equal(torch.zeros(2, 3, dtype=torch.float64))
-        )
-        assert (
-            TwoSided(2, (3, 4), 0, 1, like)
-            .of(0, torch.Size(shape), terms)
-            .equal(torch.zeros(2, 3, 4, dtype=torch.float64))
-        )
+def test_a_parameter_without_elements_projects_to_zeros(shape: tuple[int, ...], k: Any) -> None:
+    columns = k if isinstance(k, int) else k[0] * k[1]
+    found = with_gradients({"w": torch.ones(2, *shape, dtype=torch.float64)}).project(k)
+    assert found.equal(torch.zeros(2, columns, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("kind", ["an outer product", "rows"])
-def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By factors, of which the rows are known, as by the dense gradients."""
-    monkeypatch.setattr("runtime.per_sample.projections._ENTRIES", 10)
-    like = torch.ones((), dtype=torch.float64)
-    left, right = (
-        torch.randn(B, 2, ROWS, dtype=torch.float64),
-        torch.randn(B, 2, COLUMNS, dtype=torch.float64),
-    )
-    used = torch.stack([torch.tensor([b % ROWS, (b * b) % ROWS]) for b in range(B)])
-    term = Outer(left, right) if kind == "an outer product" else Rows(used, right, ROWS)
-    seen: list[int] = []
-    of = Projection._projected
-
-    def projected(self: Projection, number: int, piece: int, columns: Tensor) -> Tensor:
-        seen.append(columns.shape[1])
-        return of(self, number, piece, columns)
-
-    monkeypatch.setattr(Projection, "_projected", projected)
-    found = [
-        Projection(B, 7, 0, 1 << 30, like).of(0, term.shape, [t])
-        for t in (term, Dense(term.dense()))
-    ]
-    assert seen == [10, 10] * 2
-    torch.testing.assert_close(*found)
-
-
-def test_entries_of_a_stack_that_is_too_large_to_be_projected_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("runtime.per_sample.projections._ENTRIES", 12)
-    shape, like = torch.Size((2, 3, 5)), torch.ones((), dtype=torch.float64)
-    basis = Dense(torch.eye(30, dtype=torch.float64).reshape(30, *shape))
-    matrix = Projection(30, 7, 3, 1 << 30, like).of(0, shape, [basis])
-    torch.testing.assert_close(matrix.abs(), torch.full((30, 7), 7**-0.5, dtype=torch.float64))
-    assert len({tuple(row.sign().tolist()) for row in matrix}) > 20
-    values = torch.randn(4, 30, dtype=torch.float64)
-    found = Projection(4, 7, 3, 1 << 30, like).of(0, shape, [Dense(values.reshape(4, *shape))])
-    torch.testing.assert_close(found, values @ matrix)
+@pytest.mark.parametrize(("k", "columns"), [(3, 3), ((3, 4), 12)])
+def test_a_parameter_without_uses_projects_to_zeros(k: Any, columns: int) -> None:
+    params = {"w": torch.ones(2, dtype=torch.float64)}
+    grads = per_sample_grads(lambda params, x: x.sum())(params, torch.ones(2, 3).double())
+    assert grads.project(k).equal(torch.zeros(2, columns, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("limit", [1, 2 * EACH, 1 << 30])

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from runtime import jit
+from runtime.extend import Dense
 from runtime.func import grad, hessian, jvp, vmap
 from runtime.per_sample import PerSampleGrads, per_sample_grads
-from runtime.rules.samples.factors import Term
 
 W, X = (
     torch.linspace(0.5, 1.5, 6, dtype=torch.float64),
@@ -205,14 +205,14 @@ def test_parts_within_the_memory_limit_give_the_same(monkeypatch: pytest.MonkeyP
     limit = 2 * w.nbytes
     small = per_sample_grads(loss, memory_limit=limit)(w, x)
     sizes = []
-    dense = type(whole._parameters[0].terms[0]).dense
+    dense = Dense.dense
 
-    def measured(term: Term) -> Tensor:
+    def measured(term: Dense) -> Tensor:
         found = dense(term)
         sizes.append(found.nbytes)
         return found
 
-    monkeypatch.setattr(type(whole._parameters[0].terms[0]), "dense", measured)
+    monkeypatch.setattr(Dense, "dense", measured)
     found = [small.norms(), small.variance(), small.gram(), small.project(8, seed=1)]
     assert max(sizes) <= limit
     monkeypatch.undo()

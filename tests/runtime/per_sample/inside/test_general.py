@@ -1,5 +1,8 @@
 """Gradients by derivatives of an op: of a call that has no factors, and of what is
-computed of a parameter."""
+computed of a parameter.
+
+Inside: ``runtime.per_sample.general``. Which questions are answered without dense gradients shows
+in memory alone, so each is asked of a term that the test has made."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Which calls of layers are one node of the tape, and which ATen takes apart: by the vectors
-and by the context."""
+and by the context.
+
+Inside: ``linear``, ``recurrent_nodes`` and ``whole_layers`` of ``runtime.per_sample``. Both ways
+give the same gradients, and one is fast."""
 
 from __future__ import annotations
 
