@@ -6,7 +6,6 @@ import functools
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -312,35 +311,6 @@ class TestState:
         )
         kind.set_device_type("meta")
         assert kind.get_device_type() == "meta"
-
-    def test_the_states_of_devices_are_taken_and_given_back_on_them(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        states, current = {0: torch.tensor([10]), 1: torch.tensor([11])}, [0]
-
-        @contextmanager
-        def device(number: int) -> Iterator[None]:
-            before, current[0] = current[0], number
-            yield
-            current[0] = before
-
-        module = SimpleNamespace(
-            device=device,
-            get_rng_state=lambda: states[current[0]],
-            set_rng_state=lambda s: states.update({current[0]: s}),
-        )
-        monkeypatch.setattr("runtime.checkpoint.state._module", lambda kind: module)
-        monkeypatch.setattr("runtime.checkpoint.state._on_devices", lambda args: list(args))
-        on = [
-            SimpleNamespace(get_device=lambda n=n: n, device=SimpleNamespace(type="fake"))
-            for n in (1, 0, 1)
-        ]
-        devices, found = ckpt.get_device_states(*on)
-        assert devices == [0, 1] and [s.item() for s in found] == [10, 11]
-        ckpt.set_device_states([0, 1], [torch.tensor([20]), torch.tensor([21])], device_type="fake")
-        assert [s.item() for s in states.values()] == [20, 21]
-        ckpt.set_device_states([0], [torch.tensor([30])], device_type="cpu")
-        assert states[0].item() == 20
 
 
 def test_a_call_that_does_not_name_the_form_is_reentrant() -> None:

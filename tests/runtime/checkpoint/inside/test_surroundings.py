@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from runtime.checkpoint import get_device_states, set_device_states
 from runtime.checkpoint.state import Surroundings
 
 
@@ -52,6 +53,24 @@ class Devices:
 
 def on_device(number: int, kind: str = "xpu") -> Any:
     return SimpleNamespace(get_device=lambda: number, device=SimpleNamespace(type=kind))
+
+
+class TestStates:
+    def test_of_devices_are_taken_on_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        Devices(monkeypatch)
+        numbers, found = get_device_states(on_device(1), on_device(0), on_device(1))
+        assert numbers == [0, 1]
+        assert [s.item() for s in found] == [10, 11]
+
+    def test_of_devices_are_given_back_on_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        devices = Devices(monkeypatch)
+        set_device_states([0, 1], [torch.tensor([20]), torch.tensor([21])], device_type="xpu")
+        assert devices.numbers == [20, 21]
+
+    def test_of_the_cpu_are_not_given_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        devices = Devices(monkeypatch)
+        set_device_states([0], [torch.tensor([30])], device_type="cpu")
+        assert devices.numbers == [10, 11]
 
 
 class TestSurroundings:

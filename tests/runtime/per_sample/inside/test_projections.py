@@ -64,9 +64,10 @@ def test_entries_of_a_stack_that_is_too_large_to_be_projected_at_once(
     torch.testing.assert_close(found, values @ matrix)
 
 
+@pytest.mark.parametrize("k", [5, (2, 3)])
 @pytest.mark.parametrize("model", MODELS)
 def test_every_random_part_of_a_projection_has_a_generator_of_its_own(
-    model: str, monkeypatch: pytest.MonkeyPatch
+    model: str, k: int | tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places: list[tuple[int, ...]] = []
     generator = projections._generator
@@ -78,5 +79,5 @@ def test_every_random_part_of_a_projection_has_a_generator_of_its_own(
     monkeypatch.setattr(projections, "_generator", noted)
     module, x = build(model)
     grads = per_sample_grads(sample_loss(module))(parameters_of(module), x)
-    grads.project(5, seed=1)
+    grads.project(k, seed=1)
     assert places and len(places) == len(set(places))
