@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 
-from gen.samples.opinfo import drawn
 from runtime.func.batch import fallback_policy
 from runtime.per_sample import per_sample_grads
+from tests.runtime.opinfo_samples import drawn
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.qr is deprecated:UserWarning"),

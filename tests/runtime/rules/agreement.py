@@ -18,9 +18,9 @@ import torch.autograd.forward_ad
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-from gen.samples.opinfo import drawn
 from runtime import func
 from runtime.func.batch import fallback_policy
+from tests.runtime.opinfo_samples import drawn
 
 forward_ad: Any = torch.autograd.forward_ad
 Tensors = tuple[torch.Tensor, ...]

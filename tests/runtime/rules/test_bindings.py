@@ -11,9 +11,9 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gen.samples.opinfo import drawn
 from runtime.rules import RECORDS
 from runtime.rules.ops import op_of
+from tests.runtime.opinfo_samples import drawn
 
 Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 BOUND = {

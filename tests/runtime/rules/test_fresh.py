@@ -9,9 +9,9 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gen.samples.opinfo import drawn
 from runtime.rules import RECORDS
 from runtime.rules.ops import op_of
+from tests.runtime.opinfo_samples import drawn
 
 FRESH = {func for func, record in RECORDS.items() if record.fresh and func.namespace == "aten"}
 PLAIN = (

@@ -12,10 +12,10 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-from gen.samples.opinfo import drawn
 from runtime.per_sample import per_sample
 from runtime.per_sample.batch_session import BatchSession
 from runtime.rules.samples.places import Place, listed, reshaped
+from tests.runtime.opinfo_samples import drawn
 
 OPS = {
     f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name: op
