@@ -118,22 +118,24 @@ def test_the_order_of_execution_follows_sequence_numbers() -> None:
     assert same(scenario) == ["a", "b"]
 
 
-def test_saved_values_are_attributes() -> None:
-    def scenario(lib: Any) -> Any:
-        x = lib.tensor([[1.0, 2.0]], requires_grad=True)
-        product, total, power, e = x * x, x.sum(1), x**3, x.exp()
-        fn = product.grad_fn
-        return [
-            fn._saved_self is x,
-            total.grad_fn._saved_dim,
-            total.grad_fn._saved_keepdim,
-            list(total.grad_fn._saved_self_sym_sizes),
-            power.grad_fn._saved_exponent,
-            e.grad_fn._saved_result.grad_fn is e.grad_fn,
-            e.grad_fn._saved_result,
-        ]
+def _saved_result(x: Any) -> Any:
+    y = x.exp()
+    return y.grad_fn._saved_result.grad_fn is y.grad_fn, y.grad_fn._saved_result
 
-    same(scenario)
+
+SAVED: dict[str, Callable[[Any], Any]] = {
+    "an argument": lambda x: (x * x).grad_fn._saved_self is x,
+    "a dimension": lambda x: x.sum(1).grad_fn._saved_dim,
+    "a flag": lambda x: x.sum(1).grad_fn._saved_keepdim,
+    "sizes": lambda x: list(x.sum(1).grad_fn._saved_self_sym_sizes),
+    "a number": lambda x: (x**3).grad_fn._saved_exponent,
+    "the result": _saved_result,
+}
+
+
+@pytest.mark.parametrize("what", SAVED)
+def test_a_saved_value_is_an_attribute(what: str) -> None:
+    same(lambda lib: SAVED[what](lib.tensor([[1.0, 2.0]], requires_grad=True)))
 
 
 @pytest.mark.parametrize("name", ["_saved_other", "_saved_self"])

@@ -58,15 +58,46 @@ MATRIX, VECTOR, MASK = (
     torch.eye(3) > 0,
 )
 WRITES: dict[str, tuple[Any, ...]] = {
-    "__iadd__": (1.5,), "__imul__": (MATRIX,), "__isub__": (2,), "__itruediv__": (4.0,),
-    "add_": (MATRIX,), "addcdiv_": (MATRIX, MATRIX), "addcmul_": (MATRIX, MATRIX),
-    "addmm_": (MATRIX, MATRIX), "bernoulli_": (0.5,), "clamp_": (0.25, 0.75), "clamp_max_": (0.5,),
-    "clamp_min_": (0.5,), "copy_": (MATRIX,), "div_": (2,), "exp_": (), "exponential_": (),
-    "fill_": (3.0,), "lerp_": (MATRIX, 0.5), "log_": (), "masked_fill_": (MASK, 0.0), "mul_": (2,),
-    "neg_": (), "normal_": (), "pow_": (2,), "random_": (9,), "reciprocal_": (),
-    "relu_": (), "round_": (), "rsqrt_": (), "sigmoid_": (), "sign_": (), "sqrt_": (),
-    "square_": (), "sub_": (1,), "tanh_": (), "tril_": (), "triu_": (), "uniform_": (), "zero_": (),
-}  # fmt: skip
+    "__iadd__": (1.5,),
+    "__imul__": (MATRIX,),
+    "__isub__": (2,),
+    "__itruediv__": (4.0,),
+    "add_": (MATRIX,),
+    "addcdiv_": (MATRIX, MATRIX),
+    "addcmul_": (MATRIX, MATRIX),
+    "addmm_": (MATRIX, MATRIX),
+    "bernoulli_": (0.5,),
+    "clamp_": (0.25, 0.75),
+    "clamp_max_": (0.5,),
+    "clamp_min_": (0.5,),
+    "copy_": (MATRIX,),
+    "div_": (2,),
+    "exp_": (),
+    "exponential_": (),
+    "fill_": (3.0,),
+    "lerp_": (MATRIX, 0.5),
+    "log_": (),
+    "masked_fill_": (MASK, 0.0),
+    "mul_": (2,),
+    "neg_": (),
+    "normal_": (),
+    "pow_": (2,),
+    "random_": (9,),
+    "reciprocal_": (),
+    "relu_": (),
+    "round_": (),
+    "rsqrt_": (),
+    "sigmoid_": (),
+    "sign_": (),
+    "sqrt_": (),
+    "square_": (),
+    "sub_": (1,),
+    "tanh_": (),
+    "tril_": (),
+    "triu_": (),
+    "uniform_": (),
+    "zero_": (),
+}
 
 
 @pytest.mark.parametrize(
@@ -108,8 +139,10 @@ CALLS: dict[str, tuple[Call, Seen]] = {
     "a row of a constant": (lambda y, c: c.__setitem__(0, torch.ones(4, dtype=torch.float64)), []),
     "a row": (lambda y, c: y.__setitem__(0, c[0]), []),
     "a row of one number": (lambda y, c: y.__setitem__(0, c[0, 0]), []),
-    "a row of a column": (lambda y, c: y.__setitem__(0, c[:1, 0]),
-        ["select", "view", "expand", "copy_"]),
+    "a row of a column": (
+        lambda y, c: y.__setitem__(0, c[:1, 0]),
+        ["select", "view", "expand", "copy_"],
+    ),
     "a mask": (lambda y, c: c.__setitem__(torch.ones(3, 4) > 0, 1.0), [WRITE_BY_MASK]),
     "bool": (lambda y, c: bool(y[0, 0]), []),
     "float": (lambda y, c: float(y[0, 0]), []),
@@ -125,11 +158,13 @@ CALLS: dict[str, tuple[Call, Seen]] = {
     "a recorded write": (lambda y, c: y.mul_(2), ["mul_"]),
     "a write of what is recorded": (lambda y, c: c.copy_(y), ["copy_"]),
     "a write to a view": (lambda y, c: c[0].mul_(2), ["mul_"]),
-    "a write with a tensor by keyword": (lambda y,
-        c: c.lerp_(end=torch.ones_like(c._inner), weight=0.5), ["lerp_"]),
+    "a write with a tensor by keyword": (
+        lambda y, c: c.lerp_(end=torch.ones_like(c._inner), weight=0.5),
+        ["lerp_"],
+    ),
     "a write with a number by keyword": (lambda y, c: c.add_(c, alpha=2), []),
     "a sum": (lambda y, c: c.sum(), ["sum"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -212,12 +247,16 @@ def test_any_other_composite_op_arrives_in_these_parts(name: str, arrived: Seen)
 @pytest.mark.parametrize(
     ("left", "right", "whole"),
     [
-        ((2, 3), (3, 4), True), ((5, 2, 3), (5, 3, 4), True), ((2, 5, 2, 3), (2, 5, 3, 4), True),
-        ((1, 2, 3), (5, 3, 4), False), ((2, 3), (3,), False), ((3,), (3,), False),
+        ((2, 3), (3, 4), True),
+        ((5, 2, 3), (5, 3, 4), True),
+        ((2, 5, 2, 3), (2, 5, 3, 4), True),
+        ((1, 2, 3), (5, 3, 4), False),
+        ((2, 3), (3,), False),
+        ((3,), (3,), False),
         ((5, 2, 3), (3, 4), False),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_product_of_two_batches_of_stacks_is_one_product(
     left: tuple[int, ...], right: tuple[int, ...], whole: bool, batched: Seen
 ) -> None:

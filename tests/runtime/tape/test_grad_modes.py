@@ -2,6 +2,7 @@
 for tensors. Torch is the oracle."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,43 +43,48 @@ def test_set_grad_enabled_is_a_function_too() -> None:
     assert same(scenario) == [False, True]
 
 
+Recording = Callable[[], bool]  # asks whether what is computed now is recorded
+
+
+def _function(decorate: Any, records: Recording) -> Any:
+    return decorate(records)()
+
+
+def _generator(decorate: Any, records: Recording) -> Any:
+    @decorate  # type: ignore[untyped-decorator]
+    def generator() -> Any:
+        got = yield records()
+        yield got, records()
+
+    steps = generator()
+    first = next(steps)
+    between = records()
+    return first, between, steps.send("sent"), records()
+
+
+def _coroutine(decorate: Any, records: Recording) -> Any:
+    @decorate  # type: ignore[untyped-decorator]
+    async def coroutine() -> bool:
+        return records()
+
+    return asyncio.run(coroutine())
+
+
+def _method(decorate: Any, records: Recording) -> Any:
+    class Owner:
+        @decorate  # type: ignore[untyped-decorator]
+        def method(self) -> bool:
+            return records()
+
+    return Owner().method()
+
+
 @pytest.mark.parametrize("mode", ["no_grad", "enable_grad", "inference_mode"])
-def test_modes_decorate_functions_generators_coroutines_and_methods(mode: str) -> None:
+@pytest.mark.parametrize("decorated", [_function, _generator, _coroutine, _method])
+def test_a_mode_is_a_decorator(decorated: Callable[[Any, Recording], Any], mode: str) -> None:
     def scenario(lib: Any) -> Any:
         x = leaf(lib)
-        decorate = getattr(lib.autograd, mode)()
-
-        @decorate  # type: ignore[untyped-decorator]
-        def function() -> bool:
-            return bool((x * 2).requires_grad)
-
-        @decorate  # type: ignore[untyped-decorator]
-        def generator() -> Any:
-            got = yield (x * 2).requires_grad
-            yield got, (x * 2).requires_grad
-
-        @decorate  # type: ignore[untyped-decorator]
-        async def coroutine() -> bool:
-            return bool((x * 2).requires_grad)
-
-        class Owner:
-            @decorate  # type: ignore[untyped-decorator]
-            def method(self) -> bool:
-                return bool((x * 2).requires_grad)
-
-        steps = generator()
-        first = next(steps)
-        between = (x * 2).requires_grad
-        second = steps.send("sent")
-        return [
-            function(),
-            first,
-            between,
-            second,
-            (x * 2).requires_grad,
-            asyncio.run(coroutine()),
-            Owner().method(),
-        ]
+        return decorated(getattr(lib.autograd, mode)(), lambda: bool((x * 2).requires_grad))
 
     same(scenario)
 

@@ -42,13 +42,23 @@ VIEWS: list[Callable[[Any], Any]] = [
     _quietly,
 ]
 WRITES: list[Callable[[Any, Any], Any]] = [
-    lambda t, o: t.mul_(1.5), lambda t, o: t.add_(0.5), lambda t, o: t.exp_(), lambda t,
-    o: t.zero_(), lambda t, o: t.sin_(), lambda t, o: t.clamp_(min=0.3), lambda t, o: t.pow_(2),
-    lambda t, o: t.fill_(0.7), lambda t, o: torch.relu_(t), lambda t, o: t.mul_(o), lambda t,
-    o: t.add_(o), lambda t, o: t.copy_(o), lambda t, o: t.sub_(o.detach()), lambda t,
-    o: t.div_(o.exp()), lambda t, o: torch._foreach_mul_([t], [o]), lambda t,
-    o: t.__setitem__((..., 0), o.flatten()[0]),
-]  # fmt: skip
+    lambda t, o: t.mul_(1.5),
+    lambda t, o: t.add_(0.5),
+    lambda t, o: t.exp_(),
+    lambda t, o: t.zero_(),
+    lambda t, o: t.sin_(),
+    lambda t, o: t.clamp_(min=0.3),
+    lambda t, o: t.pow_(2),
+    lambda t, o: t.fill_(0.7),
+    lambda t, o: torch.relu_(t),
+    lambda t, o: t.mul_(o),
+    lambda t, o: t.add_(o),
+    lambda t, o: t.copy_(o),
+    lambda t, o: t.sub_(o.detach()),
+    lambda t, o: t.div_(o.exp()),
+    lambda t, o: torch._foreach_mul_([t], [o]),
+    lambda t, o: t.__setitem__((..., 0), o.flatten()[0]),
+]
 GEOMETRY: list[Callable[[Any], Any]] = [
     lambda t: t.t_() if t.dim() <= 2 else t.swapaxes_(0, 1),
     lambda t: t.unsqueeze_(0),
