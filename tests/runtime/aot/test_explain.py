@@ -14,7 +14,6 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime import aot
-from runtime.aot.partition.reasons import SavedValue, Why
 from runtime.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 CUT: Any = aot.min_cut_rematerialization_partition
@@ -35,7 +34,22 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(4, 8), torch.randn(8, 16, requires_grad=True)
 
 
-def by_source(report: aot.Explanation) -> dict[str, SavedValue]:
+class Why:
+    """The reasons for which a value is saved, as a report tells them."""
+
+    ARGUMENT = "an argument of the program"
+    CLOSED_OVER = "a tensor that the program closes over"
+    SIZE = "a size"
+    DRAW = "a random draw, which a second run would not repeat"
+    UNKNOWN = "no record says that its op is pure"
+    POLICY = "a checkpoint policy asks for it"
+    BOUNDARY = "it leaves a checkpoint region"
+    RESULT = "a result of the forward anyway"
+    EXPENSIVE = "its op is expensive to run again"
+    FORWARD = "the forward has it, and the partition runs nothing again"
+
+
+def by_source(report: aot.Explanation) -> dict[str, Any]:
     return {v.source: v for v in report.saved}
 
 
@@ -45,15 +59,15 @@ def test_each_saved_value_has_its_bytes_shape_and_reason() -> None:
     x, product = values.pop("args[0]"), values.pop("aten.mm.default")
     draw = values.pop("aten.rand_like.default")
     assert not values
-    assert (x.bytes, x.shape, x.dtype, x.why, x.line) == (
+    assert (x.bytes, x.shape, x.dtype, x.why.value, x.line) == (
         4 * 8 * 4,
         (4, 8),
         torch.float32,
         Why.ARGUMENT,
         None,
     )
-    assert (product.bytes, product.shape, product.why) == (4 * 16 * 4, (4, 16), Why.EXPENSIVE)
-    assert draw.why is Why.DRAW and draw.shape == (4, 16)
+    assert (product.bytes, product.shape, product.why.value) == (4 * 16 * 4, (4, 16), Why.EXPENSIVE)
+    assert draw.why.value == Why.DRAW and draw.shape == (4, 16)
     assert report.saved_bytes == x.bytes + product.bytes + draw.bytes
     assert report.new_bytes == product.bytes + draw.bytes
     assert {r.op for r in report.recomputed} >= {"aten.sin.default"}
@@ -107,15 +121,15 @@ def test_the_default_partition_runs_nothing_again() -> None:
         torch.randn(3, requires_grad=True),
     )
     assert report.recomputed == ()
-    assert [v.why for v in report.saved] == [Why.ARGUMENT, Why.FORWARD]
+    assert [v.why.value for v in report.saved] == [Why.ARGUMENT, Why.FORWARD]
 
 
 def test_parameters_go_by_their_names() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
     for f in (net, compiled(net), aot.aot_module(net, aot.nop, partition_fn=CUT)):
         report = aot.explain(f, torch.randn(3, 4))
-        assert by_source(report)["2.weight"].why is Why.CLOSED_OVER
-        assert by_source(report)["args[0]"].why is Why.ARGUMENT
+        assert by_source(report)["2.weight"].why.value == Why.CLOSED_OVER
+        assert by_source(report)["args[0]"].why.value == Why.ARGUMENT
 
 
 def test_a_regions_border_a_policy_and_a_result_are_reasons() -> None:
@@ -132,11 +146,11 @@ def test_a_regions_border_a_policy_and_a_result_are_reasons() -> None:
         return out
 
     square = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
-    assert Why.BOUNDARY in {v.why for v in aot.explain(compiled(bordered), *square).saved}
+    assert Why.BOUNDARY in {v.why.value for v in aot.explain(compiled(bordered), *square).saved}
     chosen = compiled(lambda x, w: checkpoint(half, x, w, use_reentrant=False, context_fn=contexts))
-    assert by_source(aot.explain(chosen, *square))["aten.mm.default"].why is Why.POLICY
+    assert by_source(aot.explain(chosen, *square))["aten.mm.default"].why.value == Why.POLICY
     result = aot.explain(compiled(lambda x: x.exp()), torch.randn(3, requires_grad=True))
-    assert [v.why for v in result.saved] == [Why.RESULT]
+    assert [v.why.value for v in result.saved] == [Why.RESULT]
 
 
 def test_an_op_without_a_record_is_a_reason() -> None:
@@ -148,7 +162,7 @@ def test_an_op_without_a_record_is_a_reason() -> None:
         report = aot.explain(
             compiled(lambda x: double(x.detach()) * x.sin()), torch.randn(3, requires_grad=True)
         )
-        assert by_source(report)["explain_tests.double.default"].why is Why.UNKNOWN
+        assert by_source(report)["explain_tests.double.default"].why.value == Why.UNKNOWN
     finally:
         library._destroy()
 
@@ -157,7 +171,7 @@ def test_sizes_of_a_dynamic_graph_are_numbers() -> None:
     report = aot.explain(
         compiled(lambda x: x.sum(0), dynamic=True), torch.randn(3, 5, requires_grad=True)
     )
-    assert {v.why for v in report.saved} == {Why.SIZE}
+    assert {v.why.value for v in report.saved} == {Why.SIZE}
     assert all(v.dtype is None for v in report.saved)
     assert (report.saved_bytes, report.new_bytes) == (2 * 8, 2 * 8), (
         "two numbers, and not the tensor whose sizes they are"
@@ -295,7 +309,7 @@ def test_arguments_that_share_memory_and_parts_of_a_subclass_have_their_names() 
 
     outside, base, x = torch.ones(3), torch.ones(5), torch.ones(3, requires_grad=True)
     report = aot.explain(compiled(written), base[:3], base[2:], x)
-    assert [(v.source, v.why) for v in report.saved] == [
+    assert [(v.source, v.why.value) for v in report.saved] == [
         ("a tensor from outside", Why.CLOSED_OVER),
         ("aten.sin.default", Why.FORWARD),
     ]
@@ -303,7 +317,7 @@ def test_arguments_that_share_memory_and_parts_of_a_subclass_have_their_names() 
     report = aot.explain(
         compiled(lambda a, b: a * b * outside), TwoTensor(torch.ones(3), torch.ones(3)), x
     )
-    assert [(v.source, v.why) for v in report.saved] == [
+    assert [(v.source, v.why.value) for v in report.saved] == [
         ("args[0].a", Why.ARGUMENT),
         ("args[0].b", Why.ARGUMENT),
         ("a tensor from outside", Why.CLOSED_OVER),
@@ -401,4 +415,4 @@ def test_boxes_of_a_drawing_do_not_overlap() -> None:
 
 def test_a_program_of_the_session_is_explained_like_a_plain_one() -> None:
     x = runtime.tensor([1.0, 2.0], requires_grad=True)
-    assert [v.why for v in aot.explain(lambda x: (x * x).sum(), x).saved] == [Why.ARGUMENT]
+    assert [v.why.value for v in aot.explain(lambda x: (x * x).sum(), x).saved] == [Why.ARGUMENT]

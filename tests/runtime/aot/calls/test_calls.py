@@ -13,7 +13,6 @@ import torch
 import runtime
 from runtime import tensor
 from runtime.aot import aot_function, default_partition, min_cut_rematerialization_partition, nop
-from runtime.aot.calls.known_programs import Programs
 
 PARTITIONS = (default_partition, min_cut_rematerialization_partition)
 
@@ -233,9 +232,10 @@ def test_a_program_of_any_size_is_made_again_where_a_condition_divides_by_a_size
         assert g(torch.ones(n)).tolist() == f(torch.ones(n)).tolist()
 
 
-def test_what_a_dropped_program_was_called_with_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Programs, "LIMIT", 3)
+MOST = 64  # programs of one function
 
+
+def test_what_a_dropped_program_was_called_with_is_let_go() -> None:
     class Name:
         """A key of a dictionary of arguments, by which programs are told apart."""
 
@@ -243,22 +243,18 @@ def test_what_a_dropped_program_was_called_with_is_let_go(monkeypatch: pytest.Mo
     names: list[Any] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for i in range(6):
+        for i in range(MOST + 3):
             name = Name()
             names.append(weakref.ref(name))
             assert f({name: torch.ones(i + 1)}).tolist() == [2.0] * (i + 1)
             del name
     gc.collect()
-    assert [r() is None for r in names] == [True, True, True, False, False, False]
-    assert (
-        len([w for w in caught if "has been compiled for more than 3 kinds" in str(w.message)]) == 1
-    )
+    assert [r() is None for r in names] == [True] * 3 + [False] * MOST
+    said = [w for w in caught if "has been compiled for more than 64 kinds" in str(w.message)]
+    assert len(said) == 1
 
 
-def test_the_program_that_was_not_called_for_longest_makes_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Programs, "LIMIT", 2)
+def test_the_program_that_was_not_called_for_longest_makes_room() -> None:
     made: list[int] = []
 
     def counting(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
@@ -268,6 +264,6 @@ def test_the_program_that_was_not_called_for_longest_makes_room(
     f = aot_function(lambda x: x * 2, counting)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for n in (1, 2, 2, 3, 2, 3, 1, 3, 2):
+        for n in (*range(1, MOST + 1), 1, MOST + 1, 1, 3, 2):  # the last one was dropped
             f(torch.ones(n))
-    assert made == [1, 2, 3, 1, 2]
+    assert made == [*range(1, MOST + 2), 2]
