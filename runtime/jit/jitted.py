@@ -9,7 +9,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from types import MethodType
 from typing import Any
 
@@ -26,6 +25,7 @@ from .options import Options
 from .outside_calls import OutsideCalls, WithCalls
 from .programs import Break, Captured, Captures, Raised
 from .steps import Steps
+from .turns import BesideEager, Turns
 
 
 class Jitted:
@@ -40,20 +40,19 @@ class Jitted:
         self._captures: dict[Any, Captures] = {}  # by the static arguments
         self._runs: dict[Any, Callable[..., Any]] = {}
         self._lock = threading.Lock()
-        # of captures and of calls that may assign to Python's state, those in eager mode included
-        self._one_by_one = threading.RLock()
+        self._turns = Turns()
         names = _parameters(f)
         options.refuse_others(f, self.__name__, names)
         self._static_names = options.static_names(names)
         self._names = names
         if not self._static_names:
-            self._captures[None], self._run = _captures(f, options, self._one_by_one)
+            self._captures[None], self._run = _captures(f, options, self._turns)
         else:
             self._run = self._with_static
         if options.donate:
             self._run = donating(self._run, names, options.donate)
         if options.on_break == "eager":
-            self._run = _or_eager(f, self._run, self._one_by_one)
+            self._run = _or_eager(f, self._run, self._turns)
         if options.check is not None:
             self._run = checking(f, self._run, options.check, self.__name__, options.ignore)
 
@@ -65,12 +64,17 @@ class Jitted:
             return result.finish() if type(result) is WithCalls else result
         except Raised as e:
             raised = e.__cause__
+        except BesideEager as e:
+            if e.turns is not self._turns:
+                raise
+            with self._turns.in_eager_mode():
+                return self.__wrapped__(*args, **kwargs)
         return self._eager(raised, args, kwargs)
 
     def _eager(self, raised: BaseException | None, args: Any, kwargs: Any) -> Any:
         """The call in eager mode, as its program raises an error of its own: objects are afterwards
         as the program has left them when it raised."""
-        with naming_line(), self._one_by_one:
+        with naming_line(), self._turns.in_eager_mode():
             result = self.__wrapped__(*args, **kwargs)
         warnings.warn(
             f"{self.__name__} raises {raised!r} when it is captured, and not in eager mode, in "
@@ -123,7 +127,7 @@ class Jitted:
             with self._lock:
                 if key not in self._runs:
                     f = _partial(self.__wrapped__, self._names, static)
-                    found = _captures(f, self.options, self._one_by_one)
+                    found = _captures(f, self.options, self._turns)
                     self._captures[key], self._runs[key] = found
                 run = self._runs[key]
         rest = [
@@ -147,11 +151,11 @@ class JittedModule(torch.nn.Module):
 
 
 def _captures(
-    f: Callable[..., Any], options: Options, one_by_one: AbstractContextManager[Any]
+    f: Callable[..., Any], options: Options, turns: Turns
 ) -> tuple[Captures, Callable[..., Any]]:
     """Return what finds the programs of ``f``, and the function that runs them."""
     outside = OutsideCalls(f)
-    steps = Steps(outside.program, bool(options.donate), one_by_one)
+    steps = Steps(outside.program, bool(options.donate), turns)
     recipe = Recipe(
         fn=steps.program,
         again=function_of,
@@ -206,9 +210,7 @@ def _partial(
     return without_static
 
 
-def _or_eager(
-    f: Callable[..., Any], run: Callable[..., Any], one_by_one: AbstractContextManager[Any]
-) -> Callable[..., Any]:
+def _or_eager(f: Callable[..., Any], run: Callable[..., Any], turns: Turns) -> Callable[..., Any]:
     """``run``, or ``f`` where it cannot be captured."""
     told: list[str] = []
 
@@ -223,7 +225,7 @@ def _or_eager(
                     UserWarning,
                     stacklevel=3,
                 )
-        with one_by_one:
+        with turns.in_eager_mode():
             return f(*args, **kwargs)
 
     return call

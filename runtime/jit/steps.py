@@ -16,10 +16,9 @@ them there."""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from operator import attrgetter
@@ -65,6 +64,7 @@ from .same_containers import (
 )
 from .sides import Side, Sides, undraw
 from .state_values import Numbers, StateValues, place_of
+from .turns import Turns
 
 _BACKWARD_HOOKS, _POST_HOOKS = (
     attrgetter("_backward_hooks"),
@@ -143,11 +143,9 @@ class Steps:
     read. ``values``: the places of Python's state whose values they take. ``layout``: both, for
     the next call. ``sides``: of their branches. ``shared``: what they ask of containers that a
     call is given. ``attributes``: of tensors. ``donates``: whether calls take the memory of
-    arguments, see :mod:`.donation`. ``one_by_one``: the lock of calls that may assign."""
+    arguments, see :mod:`.donation`. ``turns``: of the calls of the function."""
 
-    def __init__(
-        self, f: Callable[..., Any], donates: bool, one_by_one: AbstractContextManager[Any]
-    ) -> None:
+    def __init__(self, f: Callable[..., Any], donates: bool, turns: Turns) -> None:
         self.f = f
         self.donates = donates
         self.asked: list[Any] = []
@@ -161,8 +159,7 @@ class Steps:
         self._assigns: bool | None = None
         self._changes = False  # whether the program does that was captured last
         self._is_plain = False  # see :meth:`_gives_nothing`
-        self._one_by_one = one_by_one
-        self._runs_alone: int | None = None  # the thread that holds it
+        self._turns = turns
         self._found: ProgramState | None = None  # by the program that is captured last
 
         @wraps(f)
@@ -183,8 +180,9 @@ class Steps:
             raise _ToldArguments(self)
 
     def _require_alone(self) -> None:
-        if self._runs_alone != threading.get_ident():
+        if not self._turns.is_mine:
             raise _Unlocked(self)
+        self._turns.require_alone()
 
     def starting(self, state: ProgramState) -> None:
         """A capture begins, of a program that finds ``state``."""
@@ -251,8 +249,10 @@ class Steps:
             except _Unlocked as unlocked:
                 if unlocked.steps is not self:
                     raise
+        if RUN.state is not None:  # a part of another program, which its capture knows
+            return self._result(run, args, kwargs)
         # what one call finds and assigns is no other call's meanwhile
-        with self._alone():
+        with self._turns.alone():
             self._is_plain = False
             try:
                 return self._result(run, args, kwargs)
@@ -269,16 +269,6 @@ class Steps:
             and not self.shared.matters
             and not self.attributes.asked
         )
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """While entered, no other thread captures, nor runs a call that assigns."""
-        with self._one_by_one:
-            before, self._runs_alone = self._runs_alone, threading.get_ident()
-            try:
-                yield
-            finally:
-                self._runs_alone = before
 
     def _result(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return what ``run`` gives and leaves, by the program for the side that the call is on."""

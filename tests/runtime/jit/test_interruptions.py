@@ -333,31 +333,37 @@ def test_no_change_is_lost_by_threads_that_make_the_first_calls(kind: str) -> No
     assert counted.get(kind, t.number) == 4 * n
 
 
-def test_a_capture_waits_for_a_call_that_runs_in_eager_mode() -> None:
-    t = SimpleNamespace(number=0)
-    entered, leave = threading.Event(), threading.Event()
+def test_calls_in_eager_mode_wait_for_one_another_s_locks_and_lose_no_change() -> None:
+    t, lock, meeting = SimpleNamespace(number=0), threading.RLock(), threading.Barrier(2)
 
     def step(x: torch.Tensor) -> torch.Tensor:
         t.number += 1
         if x.numel() == 3 and x.sum() > 0:  # which no program can ask
-            entered.set()
-            assert leave.wait(10)
+            meeting.wait(20)  # the other call begins meanwhile
+            with lock:
+                t.number += 1
         return x * 2
 
-    run = jit(step, on_break="eager", ignore=[entered, leave])
+    run = jit(step, on_break="eager", ignore=[lock, meeting])
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            with lock:
+                run(torch.ones(2))
+            run(torch.ones(3))
+        except BaseException as error:
+            errors.append(error)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        in_eager_mode = threading.Thread(target=lambda: run(torch.ones(3)))
-        in_eager_mode.start()
-        assert entered.wait(10)
-        capture = threading.Thread(target=lambda: run(torch.ones(2)))
-        capture.start()
-        capture.join(0.3)
-        assert capture.is_alive()
-        leave.set()
-        in_eager_mode.join()
-        capture.join()
-    assert t.number == 2
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert errors == [] and not any(thread.is_alive() for thread in threads)
+    assert t.number == 6
 
 
 class Batch:

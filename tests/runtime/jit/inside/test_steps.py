@@ -6,7 +6,6 @@ only if its draws happen to fall so. Here the outcome of each run is given."""
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +17,7 @@ import runtime
 from runtime.jit.beginning import Beginning
 from runtime.jit.sides import DRAWS, Side, Sides
 from runtime.jit.steps import Steps, _Again, _Leaves
+from runtime.jit.turns import Turns
 from runtime.seam.generator_states import GeneratorStates
 from runtime.trace.number_reads import OtherSide, on_side
 
@@ -27,7 +27,7 @@ class Runs:
     is a result or an error, or :class:`_Again` for one of this function."""
 
     def __init__(self, *outcomes: Any) -> None:
-        self.steps = Steps(lambda x: x, False, threading.RLock())
+        self.steps = Steps(lambda x: x, False, Turns())
         self.left = list(outcomes)
         self.sides: list[Any] = []
         self.call = self.steps.around(self.run)
@@ -56,7 +56,7 @@ def test_a_program_that_is_to_be_captured_again_is_run_again() -> None:
 
 
 def test_a_program_inside_leaves_the_one_around_it_to_be_captured_again() -> None:
-    around = Steps(lambda x: x, False, threading.RLock())
+    around = Steps(lambda x: x, False, Turns())
     with pytest.raises(_Again) as raised:
         Runs(_Again(around))()
     assert raised.value.steps is around

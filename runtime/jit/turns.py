@@ -1,0 +1,72 @@
+"""Whose turn it is: captures and calls that assign run one after the other, and calls in eager mode
+run beside one another, not beside these.
+
+    turns = Turns()
+    with turns.alone():                 # a capture, or a call that assigns
+        turns.require_alone()           # BesideEager if another thread runs in eager mode
+    with turns.in_eager_mode():         # user's code, which may wait for other threads
+        f(x)
+
+A capture puts Python's state back, and with it what others would assign meanwhile. User's code may
+hold a lock of its own, or wait for another thread. So nobody waits for a call in eager mode: where
+one runs in another thread, a call runs in eager mode as well."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class BesideEager(BaseException):
+    """A call would be captured, or assign, beside one in eager mode. No ``Exception``, since
+    nothing is wrong with it. ``turns``: of the function that it is of."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__()
+        self.turns = turns
+
+
+class Turns:
+    """The turns of the calls of one jitted function."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._alone: int | None = None  # the thread that holds the lock
+        self._eager: Counter[int] = Counter()  # calls in eager mode, by thread
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread runs alone."""
+        return self._alone == threading.get_ident()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While entered, no other thread captures, or runs a call that assigns."""
+        with self._lock:
+            before, self._alone = self._alone, threading.get_ident()
+            try:
+                yield
+            finally:
+                self._alone = before
+
+    def require_alone(self) -> None:
+        """Raise :class:`BesideEager` if another thread runs a call in eager mode. None begins while
+        this thread runs alone."""
+        if self._eager and set(self._eager) != {threading.get_ident()}:
+            raise BesideEager(self)
+
+    @contextmanager
+    def in_eager_mode(self) -> Iterator[None]:
+        """Run user's code in eager mode, after what runs alone in another thread."""
+        me = threading.get_ident()
+        with self._lock:
+            self._eager[me] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._eager[me] -= 1
+                if not self._eager[me]:
+                    del self._eager[me]
