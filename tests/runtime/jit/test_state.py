@@ -450,7 +450,7 @@ def test_attributes_of_a_generator_are_state(what: str, whose: str, way: Any) ->
     if whose == "the user's":
         f = way(lambda x: x * read(own))
     else:
-        f = way(lambda x: x * read(random._inst))  # type: ignore[attr-defined]
+        f = way(lambda x: x * read(random._inst))
     try:
         for _ in range(4):
             assert f(torch.ones(1)).item() == pytest.approx(read(own), rel=1e-6)
