@@ -28,3 +28,6 @@ END_OF_A_LINEAR_LAYER = {
 
 # a tensor that is no leaf tells the dtype of its gradients
 RESULTS_HAVE_A_GRAD_DTYPE = probe("refused", "grad_dtype of a result") == "runs"
+
+# torch runs a second pass over what a policy has saved, and gives a wrong gradient
+SECOND_PASS_RUNS = probe("refused", "a second pass over what a policy saved") == "runs"

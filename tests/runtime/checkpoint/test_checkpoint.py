@@ -24,7 +24,7 @@ from runtime.checkpoint import (
     set_checkpoint_early_stop,
 )
 from runtime.extend import Value
-from runtime.facts.lock import probe
+from tests.runtime.of_torch import SECOND_PASS_RUNS
 
 from ..errors import told
 
@@ -521,7 +521,7 @@ class TestSelective:
             y.backward(retain_graph=True)
             y.backward()
 
-        if probe("refused", "a second pass over what a policy saved") == "runs":
+        if SECOND_PASS_RUNS:
             scenario(TORCH)  # with a wrong gradient
             assert "Trying to backward an extra time" in str(error(scenario, OURS))
             return
