@@ -34,6 +34,7 @@ from ..aot.python_state.nodes import Change, Place
 from ..aot.python_state.program_state import RUN, Held, Order, ProgramState
 from ..aot.python_state.reads import Read, Slots
 from ..seam.ambient import Ambient
+from ..seam.generator_states import TRACING
 from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
@@ -249,7 +250,8 @@ class Steps:
             except _Unlocked as unlocked:
                 if unlocked.steps is not self:
                     raise
-        if RUN.state is not None:  # a part of another program, which its capture knows
+        # A part of another program takes no lock: who has it may wait for the end of this trace.
+        if TRACING.now:
             return self._result(run, args, kwargs)
         # what one call finds and assigns is no other call's meanwhile
         with self._turns.alone():

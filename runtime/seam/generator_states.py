@@ -1,9 +1,12 @@
 """The states of torch's default generators, on the CPU and on the accelerator.
 
-What a trace draws, a call of its graph draws once more. So a trace gives the states back."""
+What a trace draws, a call of its graph draws once more. So a trace gives the states back. They are
+of the process: while one thread traces, another one waits, else each would find and give back the
+states of the other one's trace."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +14,19 @@ from typing import Any
 import torch
 
 from ..torch_private.mode_stacks import without_modes
+from .ambient import Ambient
+
+_TRACES = threading.Lock()
+
+
+class _Tracing(Ambient):
+    """``now``: whether this thread traces a program, so that it has the lock of all traces, or goes
+    on with the work of a thread that has it."""
+
+    now: bool = False
+
+
+TRACING = _Tracing()
 
 
 def _accelerator() -> Any:
@@ -43,6 +59,20 @@ class GeneratorStates:
 @contextmanager
 def own_draws() -> Iterator[None]:
     """The draws inside are not those of the program: afterwards the states are as before."""
+    if TRACING.now:
+        with _restored():
+            yield
+        return
+    with _TRACES, _restored():
+        TRACING.now = True
+        try:
+            yield
+        finally:
+            TRACING.now = False
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
     with without_modes():
         states = GeneratorStates()
     try:

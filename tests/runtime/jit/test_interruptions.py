@@ -412,3 +412,35 @@ def test_a_program_that_another_thread_has_just_captured_assigns_as_in_eager_mod
     leave.set()
     thread.join()
     assert torch.equal(found[0], late.x + 1) and torch.equal(t.last, late.x * 3)
+
+
+def test_traces_of_two_threads_leave_torch_s_generator_alone() -> None:
+    first, second, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def doubles(x: torch.Tensor) -> torch.Tensor:
+        first.set()
+        second.wait(0.5)  # for a trace that must not begin by now
+        return x * 2
+
+    def triples(x: torch.Tensor) -> torch.Tensor:
+        second.set()
+        assert ended.wait(20)
+        return x * 3
+
+    events = [first, second, ended]
+    before, errors = torch.get_rng_state(), list[BaseException]()
+
+    def call(f: Callable[..., Any]) -> None:
+        try:
+            jit(f, ignore=events)(X)
+        except BaseException as error:
+            errors.append(error)
+        ended.set()
+
+    threads = [threading.Thread(target=call, args=(f,)) for f in (doubles, triples)]
+    threads[0].start()
+    assert first.wait(20)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and torch.equal(before, torch.get_rng_state())
