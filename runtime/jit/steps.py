@@ -244,15 +244,13 @@ class Steps:
         return call
 
     def _call(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._assigns is False:
+        # A part of another program takes no lock: who has it may wait for the end of this trace.
+        if self._assigns is False or TRACING.now:
             try:
                 return self._result(run, args, kwargs)
             except _Unlocked as unlocked:
                 if unlocked.steps is not self:
                     raise
-        # A part of another program takes no lock: who has it may wait for the end of this trace.
-        if TRACING.now:
-            return self._result(run, args, kwargs)
         # what one call finds and assigns is no other call's meanwhile
         with self._turns.alone():
             self._is_plain = False
