@@ -323,19 +323,31 @@ class Variable(Node):
 
 class Draws(Node):
     """The state of a random generator of Python's or NumPy's. A program may draw from it where a
-    call does not ask for its state."""
+    call does not ask for its state. ``watched``: whether the program has read that state, as
+    ``copy.deepcopy(generator)`` does, so that each call asks for it."""
 
-    __slots__ = ()
-    watched = False
+    __slots__ = ("watched",)
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.watched = False
+        super().__init__(owner, name)
 
     def look(self) -> Any:
+        """Return what C compares, and the state that the generator takes back."""
         x = self.owner
-        if isinstance(x, np.random.Generator):
-            return repr(x.bit_generator.state), x.bit_generator.state
         if isinstance(x, random.Random):
             return (x.getstate(),)
-        state = x.get_state()
-        return repr(state[2:]), state[1].tobytes(), state
+        if isinstance(x, np.random.RandomState):
+            state: Any = x.get_state()
+            return repr(state[2:]), state[1].tobytes(), state
+        if isinstance(x, np.random.SeedSequence):
+            return x.n_children_spawned, None
+        bits: Any = x
+        if isinstance(x, np.random.Generator):
+            bits = x.bit_generator
+        # a child that is spawned changes no other part
+        spawned = getattr(bits.seed_seq, "n_children_spawned", None)
+        return _bytes_of(bits.state), spawned, bits.state
 
     def holds(self) -> bool:
         # numbers and bytes, which C compares; an array of NumPy comes last
@@ -352,13 +364,22 @@ class Draws(Node):
         x, state = self.owner, values[-1]
         if isinstance(x, np.random.Generator):
             x.bit_generator.state = state
+        elif isinstance(x, np.random.BitGenerator):
+            x.state = state
         elif isinstance(x, random.Random):
             x.setstate(state)
-        else:
+        elif isinstance(x, np.random.RandomState):
             x.set_state(state)
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ()
+
+
+def _bytes_of(state: Any) -> Any:
+    """Return the state of a generator of NumPy's with bytes in place of arrays."""
+    if isinstance(state, dict):
+        return {key: _bytes_of(value) for key, value in state.items()}
+    return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
 class Arguments(Node):

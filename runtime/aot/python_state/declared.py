@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-import numpy as np
 import torch
 
 from ...torch_private.mode_stacks import unseen_by_handlers
@@ -27,6 +26,7 @@ from .contents import Draws, Fact, Parts
 from .name_lines import line_naming
 from .nodes import Attributes, Cell, Change, ClassNames, ClassParts, FunctionParts, Globals, Node
 from .object_graph import ObjectGraph
+from .object_kinds import GENERATORS_OF_NUMPY
 
 _NAMED = 4  # objects that an error names
 _OF_CODE = (Globals, ClassNames, ClassParts, FunctionParts, Cell, Fact, Draws, Parts)
@@ -38,7 +38,7 @@ _WITHOUT_STATE = (
     logging.Logger,
     logging.Handler,
     random.Random,
-    np.random.RandomState,
+    *GENERATORS_OF_NUMPY,
 )
 """Kinds of objects with attributes that are code, constants, or are only told something."""
 

@@ -43,7 +43,7 @@ class Node:
     of values that are inputs of the program, so that a call does not compare them."""
 
     __slots__ = ("free", "had", "name", "owner")
-    watched: ClassVar[bool] = True
+    watched: bool = True
     """Whether a call asks if the values are as they were."""
     puts: ClassVar[bool] = True
     """Whether values can be put back."""

@@ -53,7 +53,7 @@ from .nodes import (
     Node,
     Place,
 )
-from .object_kinds import FACTS, PLAIN, Row, registered, row_of
+from .object_kinds import FACTS, GENERATORS_OF_NUMPY, PLAIN, Row, registered, row_of
 from .program_code import Code, ProgramCode, computes, is_of_ours, is_of_user, module_of
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
@@ -207,6 +207,8 @@ class ObjectGraph:
 
     def _by_row(self, row: Row, x: Any, name: str) -> None:
         kind = type(x)
+        if kind is types.MethodType and isinstance(x.__self__, GENERATORS_OF_NUMPY):
+            self.code.learn((x.__name__,), ())  # the program may have another name for it
         if row.node is not None and id(x) not in self.moving:
             self._add(self._made(row.node, x, name))
         if issubclass(kind, defaultdict):  # beside its items

@@ -44,6 +44,14 @@ from .contents import (
 from .iterators import position_of
 from .nodes import Node
 
+GENERATORS_OF_NUMPY = (
+    np.random.RandomState,
+    np.random.Generator,
+    np.random.BitGenerator,
+    np.random.SeedSequence,
+)
+"""Kinds of generators of NumPy's, each with a state of its own."""
+
 
 class Row(NamedTuple):
     """``kinds``: classes. ``node``: makes what knows the values of such an object; None if it never
@@ -118,7 +126,7 @@ ROWS: tuple[Row, ...] = (
     Row((BaseException,), Arguments),
     Row((np.ndarray,), Elements),
     Row((random.SystemRandom,), None),
-    Row((random.Random, np.random.Generator, np.random.RandomState), Draws),
+    Row((random.Random, *GENERATORS_OF_NUMPY), Draws),
     *(Row((kind,), node) for kind, node in CONTAINERS),
     Row((tuple, frozenset), None, tuple),
 )

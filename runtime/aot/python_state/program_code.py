@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...trace.provenance import Line
@@ -29,6 +30,16 @@ _WITHOUT_STATE = (torch.nn.Module, object)
 _OF_OPTIMIZERS = frozenset(("_opt_called",))
 # what a generator of Python's keeps of the last two numbers that it has drawn
 _NEXT_DRAW = "gauss_next"
+
+# What reads or sets the state of a generator of NumPy's, by kind. Its methods tell no hook that
+# they are called. Of each other method the state tells, since it draws.
+_READS_STATE: tuple[tuple[type, frozenset[str]], ...] = (
+    (np.random.RandomState, frozenset(("get_state", "set_state", "_bit_generator"))),
+    (np.random.Generator, frozenset(("bit_generator", "_bit_generator"))),
+    (np.random.BitGenerator, frozenset(("state", "jumped"))),
+    (np.random.SeedSequence, frozenset(("state", "n_children_spawned"))),
+)
+_PICKLES = frozenset(("dump", "dumps", "Pickler", "__getstate__", "__reduce__"))
 
 
 class ProgramCode:
@@ -111,6 +122,20 @@ class ProgramCode:
         ):
             return True
         return self._sees_all(type(x))
+
+    def reads_state_of(self, generator: Any) -> bool:
+        """Return whether code has a name that reads or sets the state of a random generator of
+        NumPy's. False for one of Python's, whose methods the hook sees."""
+        if isinstance(generator, random.Random):
+            return False
+        asked = self.names | self.words
+        # other objects have a seed as well, and each program may come to NumPy's own generator
+        if "seed" in asked and (generator is not np.random.mtrand._rand or "random" in asked):
+            return True
+        return any(
+            isinstance(generator, kind) and not asked.isdisjoint(names | _PICKLES)
+            for kind, names in _READS_STATE
+        )
 
     def counts_in_modules(self, name: str) -> bool:
         """Return whether the program may ask a module for ``name``. Not for any where code computes

@@ -185,6 +185,9 @@ class _Run(Ambient):
 
 RUN = _Run()
 
+_MOVED: dict[type, str] = {Draws: "drawn from"}
+"""What a program has done to an object that it has moved, by the kind of its node."""
+
 
 class ProgramState:
     """What one capture of a program finds in Python's state, and what it changes. ``roots``: what
@@ -245,9 +248,9 @@ class ProgramState:
 
     def lost(self) -> list[str]:
         """Say what the program has done that nobody can undo, after :meth:`restore`: items that it
-        has taken from an iterator that cannot be put back."""
-        moved = (node for node in self.graph.nodes if not node.watched)
-        found = [f"taken items from {node.name}" for node in moved if node.changes()]
+        has taken from an iterator that cannot be put back, or a child of a generator."""
+        moved = [node for node in self.graph.nodes if not node.watched and node.changes()]
+        found = [f"{_MOVED.get(type(node), 'taken items from')} {node.name}" for node in moved]
         return [*found, *(["gone on after this refusal"] if self.seen.goes_on else ())]
 
     def refuse_moved(self) -> None:
@@ -518,10 +521,19 @@ class ProgramState:
             if change.node.puts:
                 found.append(change)
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
+        self._watch_draws()
         self.written = frozenset((id(c.node.owner), c.label) for c in found)
         # what was there before is not the program's to keep alive
         unlinked = [change._replace(before=None) for change in found]
         return Effects(unlinked, repeats, left, self.graph.code.first_line)
+
+    def _watch_draws(self) -> None:
+        """Let a call ask for the state of each random generator that the program has called and
+        not moved: it has read the state, or drawn and put it back."""
+        for node in self.graph.nodes:
+            if isinstance(node, Draws):
+                x = node.owner
+                node.watched = id(x) in self.seen.moved or self.graph.code.reads_state_of(x)
 
     def _warn_of_clocks(self) -> None:
         for name, line in self.seen.asked.items():
