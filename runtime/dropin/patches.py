@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+from ..seam.locks import lock_of
+
 _ABSENT: Any = object()
 _OWN = __name__.split(".")[0]
 _TORCH = ("torch", "functorch")
@@ -28,7 +30,7 @@ class Patches:
         self._table: Table = {}
         self._back: Table = {}
         self._scanned: dict[str, tuple[ModuleType, int]] = {}
-        self._lock = threading.RLock()
+        self._lock = lock_of(self, "_lock", threading.RLock)
         self._suspensions = 0
 
     def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:

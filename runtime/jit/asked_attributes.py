@@ -11,7 +11,7 @@ attribute that the program gives to an argument would not reach the caller's ten
 from __future__ import annotations
 
 import inspect
-import threading
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -26,6 +26,7 @@ from ..aot.python_state.program_state import ProgramState
 from ..aot.python_state.values import MISSING, SIMPLE
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
+from ..seam.locks import lock_of
 from ..trace.provenance import happened_at, here
 
 Key = object
@@ -135,7 +136,7 @@ class _Asking(Ambient):
 
 
 _ASKING = _Asking()
-_LOCK = threading.Lock()
+_LOCK = lock_of(sys.modules[__name__], "_LOCK")
 _count = 0  # how many captures ask, in all threads
 
 

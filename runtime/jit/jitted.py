@@ -6,7 +6,6 @@ import functools
 import inspect
 import itertools
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import MethodType
@@ -18,6 +17,7 @@ from ..aot.calls.compiled_function import function_of
 from ..aot.calls.recipe import Recipe
 from ..aot.compilers.graph_names import named_compilers
 from ..aot.python_state.closed_over import modules_of
+from ..seam.locks import lock_of
 from ..trace.error_lines import naming_line
 from .check import checking
 from .donation import donating
@@ -39,7 +39,7 @@ class Jitted:
         self._run: Callable[..., Any]
         self._captures: dict[Any, Captures] = {}  # by the static arguments
         self._runs: dict[Any, Callable[..., Any]] = {}
-        self._lock = threading.Lock()
+        self._lock = lock_of(self, "_lock")
         self._turns = Turns()
         names = _parameters(f)
         options.refuse_others(f, self.__name__, names)
@@ -61,7 +61,7 @@ class Jitted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             result = self._run(*args, **kwargs)
-            return result.finish() if type(result) is WithCalls else result
+            return result.finish(self._turns) if type(result) is WithCalls else result
         except Raised as e:
             raised = e.__cause__
         except BesideEager as e:

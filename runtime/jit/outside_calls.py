@@ -41,6 +41,7 @@ from ..session.captures import CAPTURE
 from ..torch_private.pytrees import pytree
 from ..trace.provenance import here, text_of
 from ..trace.symbols import SYMBOLIC
+from .turns import Turns
 
 _NAMED = 4  # changed places that an error names
 
@@ -197,9 +198,9 @@ class WithCalls:
         values = iter(self.values)
         return [(call.function.name, call.made(values)) for call in self.calls.calls]
 
-    def finish(self) -> Any:
-        """Make the calls. The result of the program."""
-        self.calls.run(self.values)
+    def finish(self, turns: Turns) -> Any:
+        """Make the calls. The result of the program. ``turns``: of the function that is called."""
+        self.calls.run(self.values, turns)
         return self.result
 
 
@@ -210,13 +211,17 @@ class _Calls:
         self.calls = calls
         self.state = state
 
-    def run(self, values: Sequence[Any]) -> None:
-        """Make the calls. ``RuntimeError`` if one of them changes what the program may read."""
+    def run(self, values: Sequence[Any], turns: Turns) -> None:
+        """Make the calls. ``RuntimeError`` if one of them changes what the program may read. What
+        is another after a call of another thread is not asked: that call may have changed it."""
         found = iter(values)
+        others = turns.of_others
         before = self._differences()
         for call in self.calls:
             call.run(found)
         after = self._differences()
+        if others[1] or turns.of_others != others:
+            return
         if not same(before, after):
             where = [w for w in {**after, **before} if not same(before.get(w), after.get(w))]
             names = ", ".join(call.function.name for call in self.calls)

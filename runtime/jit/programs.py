@@ -19,6 +19,7 @@ from ..aot.calls.recipe import Recipe
 from ..aot.python_state.reads import Facts
 from ..aot.python_state.summary import StateSummary
 from ..aot.python_state.values import MISSING
+from ..seam.locks import lock_of
 from ..torch_private.pytrees import pytree
 from ..trace.error_lines import raised_by_user
 
@@ -71,7 +72,7 @@ class Captures:
         self._bound: set[Kind] = set()  # those whose programs have no graph for any sizes
         # texts: an exception would hold the arguments of its call
         self._broken: dict[Kind, str] = {}
-        self._lock = threading.RLock()
+        self._lock = lock_of(self, "_lock", threading.RLock)
 
     def find(
         self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call

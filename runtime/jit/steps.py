@@ -26,9 +26,11 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..aot.calls.arguments import Call
 from ..aot.calls.recipe import Beside
 from ..aot.capture import opened
 from ..aot.capture.global_state import same_modes
+from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import LeafGradients, hooked
 from ..aot.python_state.nodes import Change, Place
 from ..aot.python_state.program_state import RUN, Held, Order, ProgramState
@@ -492,9 +494,7 @@ class Steps:
         flat, spec = opened.flatten(result)
         _refuse_retained(flat)
         if not (changed or result[1] or given or marked or gradients.has_effects):
-            alone = self._require_alone if self._changes else None
-            begin = Beginning((), (), self.donates, alone).of
-            self._beside = Beside(_without_hooks(gradients.differentiated), begin)
+            self._beside = Beside(_without_hooks(gradients.differentiated), self._begin)
             return result[0]
         self._assigns = True
         spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
@@ -507,6 +507,16 @@ class Steps:
         self._note_gradients(gradients, leaves)
         to = Destinations(leaves, gradients.frozen, spent, puts, orders, given, marked)
         return Outcome(result, values, to)
+
+    def _begin(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
+        """Return what a call does before the graph of a program that leaves no gradients and
+        returns no value of a place. It may assign objects, or write to tensors of Python's state,
+        such as a buffer: of two such calls at once one would write what the other has not seen."""
+        n_arguments = len(joint.boundary.inputs) - len(joint.closed_over)
+        writes = any(x.written for x in joint.boundary.inputs[n_arguments:])
+        self._assigns = self._assigns or writes
+        alone = self._require_alone if self._changes or writes else None
+        return Beginning((), (), self.donates, alone).of(joint)
 
     def _note_gradients(self, gradients: LeafGradients, leaves: Sequence[Any]) -> None:
         """Note what a call asks and does of gradients before its graph runs. ``leaves``: those that

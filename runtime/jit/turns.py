@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..seam.locks import in_child, lock_of
+
 
 class BesideEager(BaseException):
     """A call would be captured, or assign, beside one in eager mode. No ``Exception``, since
@@ -32,9 +34,11 @@ class Turns:
     """The turns of the calls of one jitted function."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = lock_of(self, "_lock", threading.RLock)
         self._alone: int | None = None  # the thread that holds the lock
         self._eager: Counter[int] = Counter()  # calls in eager mode, by thread
+        self._begun: Counter[int] = Counter()  # turns and calls in eager mode so far, by thread
+        in_child(self, Turns._forget_threads)
 
     @property
     def is_mine(self) -> bool:
@@ -46,6 +50,7 @@ class Turns:
         """While entered, no other thread captures, or runs a call that assigns."""
         with self._lock:
             before, self._alone = self._alone, threading.get_ident()
+            self._begun[self._alone] += 1
             try:
                 yield
             finally:
@@ -63,6 +68,7 @@ class Turns:
         me = threading.get_ident()
         with self._lock:
             self._eager[me] += 1
+            self._begun[me] += 1
         try:
             yield
         finally:
@@ -70,3 +76,18 @@ class Turns:
                 self._eager[me] -= 1
                 if not self._eager[me]:
                     del self._eager[me]
+
+    @property
+    def of_others(self) -> tuple[int, bool]:
+        """How many turns and calls in eager mode other threads have begun, and whether one of them
+        runs now."""
+        me = threading.get_ident()
+        begun = sum(self._begun.values()) - self._begun[me]
+        return begun, self._alone not in (None, me) or any(x != me for x in self._eager)
+
+    def _forget_threads(self) -> None:
+        """In the child of a fork, which has this thread alone."""
+        me = threading.get_ident()
+        if self._alone != me:
+            self._alone = None
+        self._eager = Counter({x: n for x, n in self._eager.items() if x == me})

@@ -6,7 +6,7 @@ samples in the first states of recurrent layers.
 
 from __future__ import annotations
 
-import threading
+import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,6 +22,7 @@ from ..rules.samples.factors import Tensor, wide
 from ..rules.samples.places import ALONE, Place, listed
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
+from ..seam.locks import lock_of
 from ..session.captures import CAPTURE
 from ..session.leaf import as_leaf
 from ..session.subclasses import NATIVE
@@ -354,7 +355,7 @@ class _Calls(Ambient):
 
 _CALLS = _Calls()
 _native_call = torch.nn.Module.__call__
-_lock = threading.Lock()
+_lock = lock_of(sys.modules[__name__], "_lock")
 _entered = 0
 
 

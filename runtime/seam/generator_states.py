@@ -6,7 +6,7 @@ states of the other one's trace."""
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,8 +15,9 @@ import torch
 
 from ..torch_private.mode_stacks import without_modes
 from .ambient import Ambient
+from .locks import lock_of
 
-_TRACES = threading.Lock()
+_TRACES = lock_of(sys.modules[__name__], "_TRACES")
 
 
 class _Tracing(Ambient):
@@ -64,8 +65,8 @@ def own_draws() -> Iterator[None]:
             yield
         return
     with _TRACES, _restored():
-        TRACING.now = True
         try:
+            TRACING.now = True
             yield
         finally:
             TRACING.now = False

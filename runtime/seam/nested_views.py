@@ -20,7 +20,7 @@ as in a symbolic trace, the results are marked all the same, so memory is quadra
 
 from __future__ import annotations
 
-import threading
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,6 +35,7 @@ from ..torch_private.dispatcher import (
 from ..torch_private.mode_stacks import without_dispatch_to_python
 from ..torch_private.native_tensors import TensorBase, make_subclass, swap_contents
 from .keys import CHUNK, NARROW, VIEWS, reopen_keys
+from .locks import lock_of
 from .passing_on import BELOW, SNAPSHOT, by_snapshot, passing_on
 from .shells import VALUES
 from .surgery import refit
@@ -81,7 +82,7 @@ _unmarked = BELOW - DispatchKeySet(VIEWS)
 _inference = torch.is_inference_mode_enabled
 _recorded_by_torch: Any = TensorBase.__dict__["requires_grad"].__get__
 _base_by_dispatcher: Any = TensorBase.__dict__["_base"].__get__
-_lock = threading.Lock()
+_lock = lock_of(sys.modules[__name__], "_lock")
 _libraries: list[torch.library.Library] = []  # their kernels last as long as they do
 
 

@@ -14,13 +14,13 @@ in the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..torch_private.global_settings import name_of_private_device
+from .locks import lock_of
 
 _DEVICES = ("cpu", "cuda", "xpu", name_of_private_device())
 
@@ -32,7 +32,7 @@ class Encoders:
 
     def __init__(self, captures: Callable[[], bool]) -> None:
         self.captures = captures
-        self._lock = Lock()
+        self._lock = lock_of(self, "_lock")
         self._running = 0  # captures, in all threads
         self._torchs = nn.TransformerEncoder.forward
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Level, Value
+from ..seam.locks import lock_of
 from . import hooks
 from .node_protocol import Hooks
 from .nodes import AccumulateGrad, Edge, Input, Node, Sink
@@ -35,7 +36,7 @@ def edge_of(v: Any) -> Edge | None:
     return None
 
 
-_making = threading.Lock()
+_making = lock_of(sys.modules[__name__], "_making")
 
 
 def accumulator_of(v: Any) -> AccumulateGrad:

@@ -11,7 +11,6 @@ does without the abstract values, which take a tenth of the time of its capture.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from ..rules.ops import op_of
 from ..rules.record import parameters
 from ..seam import factories
 from ..seam.ambient import Ambient
+from ..seam.locks import lock_of
 from ..seam.shells import Geometry, faithful_geometry
 from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from ..torch_private.mode_stacks import (
@@ -75,7 +75,7 @@ class AbstractValues:
         self._first: dict[torch.device, dict[str, Any]] = {} if mode is not None else _THREAD.first
         self.late = late
         self._noted: list[tuple[fx.Node, Geometry]] = []
-        self._lock = threading.Lock()
+        self._lock = lock_of(self, "_lock")
 
     def describe(self, node: fx.Node, value: Any, geometry: Geometry | None = None) -> Any:
         """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the

@@ -11,6 +11,7 @@ decomposed nothing yet.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from torch import fx
 
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, innermost
+from ..seam.locks import lock_of
 from ..torch_private.dispatcher import DispatchKey, has_kernel_for_key
 from ..torch_private.global_settings import enter_autocast, exit_autocast
 from ..torch_private.mode_stacks import (
@@ -40,7 +42,7 @@ from .provenance import here
 from .trace_level import Trace
 
 Autocast = tuple[bool, torch.dtype]  # enabled, dtype
-_TURN = threading.RLock()
+_TURN = lock_of(sys.modules[__name__], "_TURN", threading.RLock)
 _DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
@@ -113,18 +115,18 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
             return Value.__torch_dispatch__(func, types, args, kwargs)
 
     def __enter__(self) -> Any:
-        _TURN.acquire()
-        self.around.append(
-            pop_mode_before_dispatch() if number_of_modes_before_dispatch() else None
-        )
+        turn = _TURN  # a fork in between assigns another one
+        turn.__enter__()
+        around = pop_mode_before_dispatch() if number_of_modes_before_dispatch() else None
+        self.around.append((turn, around))
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
-        around = self.around.pop()
+        turn, around = self.around.pop()
         if around is not None:
             set_mode_before_dispatch(around)
-        _TURN.release()
+        turn.__exit__(None, None, None)
 
 
 class PreDispatchTrace(Trace):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import os
-import threading
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.locks import lock_of
 from ..capture.joint import Joint
 from ..partition.halves import Parts
 from ..partition.network import kept_in_forward
@@ -68,7 +68,7 @@ class Cache:
         if max_bytes < 0:
             raise ValueError(f"max_bytes={max_bytes}; it is a number of bytes")
         self._folder = Folder(folder, max_bytes)
-        self._lock = threading.Lock()
+        self._lock = lock_of(self, "_lock")
         self._warned = False
         self._forget()
 

@@ -7,7 +7,6 @@ and cotangents instead. So the result has a history of its own, to any order.
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import fx
 
 from ...seam import factories
+from ...seam.locks import lock_of
 from ...session.leaf import follow_hooks
 from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge, Node
@@ -95,7 +95,7 @@ class Backward:
         self._partial: dict[int, Boxed] = {}
         # by which cotangents are there
         self._differentiable: dict[int | None, Callable[..., Any]] = {}
-        self._lock = threading.Lock()
+        self._lock = lock_of(self, "_lock")
 
     def _exposed_primals(self, placeholders: Sequence[fx.Node]) -> Iterator[int]:
         """Say where the tensors among the primals in ``reread`` are stored."""

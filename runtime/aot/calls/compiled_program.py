@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ...seam.locks import lock_of
 from ...trace.error_lines import name_origin
 from ...trace.random_states import Seeding, seeded
 from ..capture.joint import Joint
@@ -36,7 +37,7 @@ class _SeededDraws:
 
     def __init__(self, seedings: Sequence[Seeding]) -> None:
         self._seedings = seedings
-        self._lock = threading.RLock()
+        self._lock = lock_of(self, "_lock", threading.RLock)
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:

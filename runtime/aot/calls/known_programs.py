@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 
 from ...errors import users_frame
+from ...seam.locks import lock_of
 from ...torch_private.pytrees import pytree
 from .arguments import Call, Kind
 from .compiled_program import CompiledProgram
@@ -53,7 +54,7 @@ class Programs:
         self.recent: dict[Kind, tuple[tuple[Take, CompiledProgram], ...]] = {}
         self._by_key: OrderedDict[Kind, list[CompiledProgram]] = OrderedDict()
         # a thread that needs a program waits for another one that makes it
-        self._lock = threading.RLock()
+        self._lock = lock_of(self, "_lock", threading.RLock)
         self._numbers = Numbers()
         self._warned = False
         self._in_turn = StatesInTurn(recipe.limit)

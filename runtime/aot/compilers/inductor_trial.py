@@ -24,6 +24,7 @@ from typing import Any
 
 from torch import fx
 
+from ...seam.locks import in_child
 from .trial_process import GRACE, cause, request
 
 _PROGRAM = Path(__file__).with_name("trial_process.py")
@@ -183,8 +184,7 @@ class _Trials:
 
 _TRIALS = _Trials()
 atexit.register(_TRIALS.end)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_TRIALS.forked)
+in_child(_TRIALS, _Trials.forked)
 
 
 def start() -> None:

@@ -11,12 +11,12 @@ is called once does without it."""
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from torch import fx
 
+from ...seam.locks import lock_of
 from ...torch_private.dispatcher import below_autograd
 from ...torch_private.global_settings import without_autocast
 from ...trace.stack_room import with_room
@@ -36,7 +36,7 @@ class Staged:
     def __init__(self, module: fx.GraphModule) -> None:
         self._module: fx.GraphModule | None = module
         self._called = False
-        self._lock = threading.Lock()
+        self._lock = lock_of(self, "_lock")
         self._run: Run
         self.settled: Callable[[Run], None] | None = None
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, Protocol
 
+from ...seam.locks import lock_of
 from ...seam.user_code import CaptureHook, hook_now
 from ...trace.provenance import is_of_package
 
@@ -106,7 +106,7 @@ class _Monitor:
 
     def __init__(self) -> None:
         self._monitoring: Any = vars(sys)["monitoring"]  # not of Python 3.11
-        self._lock = threading.Lock()
+        self._lock = lock_of(self, "_lock")
         self.number: int | None = None
         self.captures = 0
         self.asked: dict[int, CodeType] = {}

@@ -444,3 +444,98 @@ def test_traces_of_two_threads_leave_torch_s_generator_alone() -> None:
     for thread in threads:
         thread.join()
     assert errors == [] and torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("whose", ["the function that is captured", "another one"])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_process_that_is_forked_while_a_thread_captures_has_programs(whose: str) -> None:
+    tracing, ended = threading.Event(), threading.Event()
+
+    def waits(x: torch.Tensor) -> torch.Tensor:
+        if not tracing.is_set():  # in the capture alone
+            tracing.set()
+            ended.wait(20)
+        return x * 2
+
+    f = jit(waits, ignore=[tracing, ended])
+    thread = threading.Thread(target=f, args=(X,))
+    thread.start()
+    assert tracing.wait(20)
+    work = f if whose == "the function that is captured" else jit(_triples)
+    child = multiprocessing.get_context("fork").Process(target=work, args=(X,))
+    child.start()
+    child.join(10)
+    child.kill()  # one that has ended stays as it was
+    ended.set()
+    thread.join()
+    child.join()
+    assert child.exitcode == 0
+
+
+class Count(nn.Module):
+    """Counts its calls in a buffer. Other threads run while it multiplies, between read and
+    write."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.work = torch.ones(200, 200)
+
+    def forward(self, x: Tensor) -> Tensor:
+        calls = self.calls + 1
+        self.calls.copy_(calls + 0 * (self.work @ self.work).sum())
+        return x * self.calls
+
+
+def _run_in_threads(call: Callable[[], object], times: int) -> None:
+    """Call from four threads at once, which take turns as often as Python lets them."""
+
+    def work() -> None:
+        for _ in range(times):
+            call()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_calls_of_threads_that_write_to_a_buffer_run_one_after_the_other() -> None:
+    module = Count()
+    f = jit(module)
+    f(X), f(X)
+    seen = list[float]()
+    _run_in_threads(lambda: seen.append(f(X)[0].item()), 50)
+    assert module.calls == 202 and sorted(seen) == [float(i) for i in range(3, 203)]
+
+
+def test_what_another_thread_s_call_assigns_is_no_change_of_a_function_outside() -> None:
+    trainer, noted = SimpleNamespace(steps=0), list[int]()
+    errors = list[BaseException]()
+
+    @jit.outside
+    def note(loss: Tensor, steps: int) -> None:
+        noted.append(steps)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        trainer.steps += 1
+        note(x.sum(), trainer.steps)
+        return x * 2
+
+    def call() -> None:
+        try:
+            step(X)
+        except RuntimeError as e:
+            errors.append(e)
+
+    _run_in_threads(call, 25)
+    assert errors == [] and trainer.steps == 100 and sorted(noted) == list(range(1, 101))

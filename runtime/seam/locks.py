@@ -1,0 +1,50 @@
+"""Locks that a forked process finds free.
+
+    self._lock = lock_of(self, "_lock")                     # of an object
+    _TURN = lock_of(sys.modules[__name__], "_TURN", RLock)  # of a module
+
+The child of a fork has the thread that forks, and no other one. A lock that another thread held
+would stay closed there for ever. So each owner gets a new lock in the child. The thread that forks
+may hold the old one: its ``with`` statement has that object, and releases it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
+Lock = AbstractContextManager[bool]
+_RENEWALS: WeakKeyDictionary[Any, list[Callable[[Any], None]]] = WeakKeyDictionary()
+
+
+def in_child(owner: T, renew: Callable[[T], None]) -> None:
+    """Let the child of a fork call ``renew(owner)`` before its first statement, while the owner
+    lives. ``renew`` refers to the owner by its argument alone."""
+    _RENEWALS.setdefault(owner, []).append(renew)
+
+
+def lock_of(owner: object, name: str, kind: Callable[[], Lock] = threading.Lock) -> Lock:
+    """Return a lock for the attribute ``name`` of ``owner``, which a child of a fork assigns anew.
+
+    ``kind``: ``threading.Lock`` or ``threading.RLock``."""
+    in_child(owner, partial(_assign_lock, name, kind))
+    return kind()
+
+
+def _assign_lock(name: str, kind: Callable[[], Lock], owner: object) -> None:
+    setattr(owner, name, kind())
+
+
+def _renew_all() -> None:
+    for owner, renewals in list(_RENEWALS.items()):
+        for renew in renewals:
+            renew(owner)
+
+
+if hasattr(os, "register_at_fork"):  # not where processes are never forked
+    os.register_at_fork(after_in_child=_renew_all)
