@@ -55,12 +55,14 @@ class StateValues:
         self._numbers: set[Key] = set()  # those of `places` that are numbers
         self._constant: set[Key] = set()
         self._set_aside: list[Place] = []
-        self._places_before: list[Place] = []  # those that numbers were set aside from
+        self._resumed: list[Place] = []
 
     def begin(self, state: ProgramState) -> bool:
         """A capture begins, of a program that finds ``state``. Whether further values are arguments
         from now on."""
-        found = self._found(state)
+        resumed = {place.key for place in self._resumed}
+        found = [p for p in self._found(state) if p.key not in resumed]
+        found, self._resumed = [*self._resumed, *found], []
         self._last, self._made = state, frozenset()
         self.places += found
         return bool(found)
@@ -87,17 +89,16 @@ class StateValues:
     def set_aside(self) -> bool:
         """Let numbers be constants in the next run, as one has failed. Whether some were
         arguments."""
-        self._places_before = self.places
         self._set_aside = [p for p in self.places if p.key in self._numbers]
         return self._drop(self._set_aside)
 
     def resume(self) -> None:
-        """Numbers were not to blame: the run has failed on constants, too. They are the arguments
-        that they were."""
+        """Numbers were not to blame: the run has failed on constants, too. They are arguments from
+        the next capture on."""
         kept = {place.key for place in self._set_aside}
         self._constant -= kept
         self._numbers |= kept
-        self.places = self._places_before
+        self._resumed += self._set_aside
         self._set_aside = []
 
     def fix(self, places: Sequence[Place]) -> bool:

@@ -154,7 +154,6 @@ class Steps:
         self.asked: list[Any] = []
         self.values = StateValues()
         self.layout = Layout()
-        self._layout_before = self.layout  # before a run with constants in place of numbers
         self.sides = Sides()
         self.shared = SharedContainers()
         self.attributes = TensorAttributes()
@@ -436,11 +435,7 @@ class Steps:
         """A run has failed, perhaps since numbers of Python's state are arguments."""
         if self.values.tries_constants:
             self.values.resume()
-            self.layout = self._layout_before  # that of the programs which are known
-            return
-        before = self.layout
-        if self.values.set_aside():
-            self._layout_before = before
+        elif self.values.set_aside():
             raise self._again()
 
     def _made(self, entered: Entered) -> tuple[list[Change], dict[int, Order]]:

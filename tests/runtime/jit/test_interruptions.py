@@ -454,7 +454,7 @@ def test_a_process_that_is_forked_while_a_thread_captures_has_programs(whose: st
     def waits(x: torch.Tensor) -> torch.Tensor:
         if not tracing.is_set():  # in the capture alone
             tracing.set()
-            ended.wait(20)
+            ended.wait(100)
         return x * 2
 
     f = jit(waits, ignore=[tracing, ended])
@@ -464,7 +464,7 @@ def test_a_process_that_is_forked_while_a_thread_captures_has_programs(whose: st
     work = f if whose == "the function that is captured" else jit(_triples)
     child = multiprocessing.get_context("fork").Process(target=work, args=(X,))
     child.start()
-    child.join(10)
+    child.join(90)
     child.kill()  # one that has ended stays as it was
     ended.set()
     thread.join()

@@ -299,21 +299,3 @@ def test_a_few_changes_of_pythons_state_are_told_and_the_others_are_counted(chan
         f"'n{i}' of 'state' around {f.__qualname__} is 2, was 1" for i in range(min(changed, 4))
     ]
     assert told[4:] == ([f"{changed - 4} more"] if changed > 4 else [])
-
-
-def test_a_program_that_counts_and_raises_needs_no_program_for_each_count() -> None:
-    counter = SimpleNamespace(failures=0)
-
-    @jit
-    def step(x: torch.Tensor, fails: bool = False) -> torch.Tensor:
-        if fails:
-            counter.failures += 1
-            raise ValueError("a batch that cannot be used")
-        return x * 2
-
-    for _ in range(8):
-        with pytest.raises(ValueError, match="cannot be used"):
-            step(torch.ones(2), fails=True)
-        assert torch.equal(step(torch.ones(2)), torch.full((2,), 2.0))
-    assert counter.failures == 8
-    assert len(step.captured) == 2  # the count is an argument from the second one on
