@@ -10,7 +10,7 @@ import torch
 
 from ..session.backward import grad
 from . import forward_ad
-from .numerical import one_hots, plain, zeros
+from .numerical import dense, one_hots, plain, zeros
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:
@@ -28,10 +28,7 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
 def pull(out: Any, inputs: Sequence[Any], cotangent: torch.Tensor) -> list[Any]:
     """Plain dense gradients of ``inputs``, None for an input without a gradient."""
     found = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
-    return [
-        None if g is None else plain(g) if g.layout is torch.strided else plain(g).to_dense()
-        for g in found
-    ]
+    return [None if g is None else dense(g) for g in found]
 
 
 def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
@@ -41,12 +38,17 @@ def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
     same_dtype = True
     for cotangent in one_hots(out):
         for x, g, column in zip(inputs, pull(out, inputs, cotangent), columns, strict=True):
-            same_dtype = same_dtype and (g is None or g.dtype == x.dtype)
-            column.append(zeros(x, x.numel()) if g is None else g.reshape(-1))
-    jacobians = [
-        torch.stack(column, 1) if column else zeros(x, x.numel(), 0)
-        for column, x in zip(columns, inputs, strict=True)
-    ]
+            if g is None:
+                column.append(zeros(x, x.numel()))
+                continue
+            same_dtype = same_dtype and g.dtype == x.dtype
+            column.append(g.reshape(-1))
+    jacobians = []
+    for column, x in zip(columns, inputs, strict=True):
+        if column:
+            jacobians.append(torch.stack(column, 1))
+        else:
+            jacobians.append(zeros(x, x.numel(), 0))
     return jacobians, same_dtype
 
 
@@ -67,10 +69,13 @@ def pushed(
     func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]
 ) -> list[torch.Tensor]:
     """Return the plain tangents of the outputs, zeros for an output without one."""
-    return [
-        torch.zeros_like(plain(p)) if t is None else plain(t)
-        for p, t in push(func, inputs, tangents)
-    ]
+    found = []
+    for primal, tangent in push(func, inputs, tangents):
+        if tangent is None:
+            found.append(torch.zeros_like(plain(primal)))
+        else:
+            found.append(plain(tangent))
+    return found
 
 
 def at_rest(inputs: Sequence[Any], at: Sequence[int]) -> dict[int, torch.Tensor]:

@@ -54,9 +54,16 @@ def _overlaps(x: torch.Tensor) -> bool:
     return bool(places.unique().numel() < x.numel())
 
 
+def _as_arguments(tensors: Any) -> tuple[Any, ...]:
+    """Return a single tensor as a tuple of one, and a sequence as a tuple."""
+    if isinstance(tensors, torch.Tensor):
+        return (tensors,)
+    return tuple(tensors)
+
+
 def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     """Return the inputs as values, and the numbers of those that require grad."""
-    given = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    given = _as_arguments(inputs)
     values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in given)
     at = tuple(i for i, x in enumerate(values) if isinstance(x, Value) and x.requires_grad)
     if not at:
@@ -99,13 +106,18 @@ def _refuse_unfit_input(x: Any, i: int) -> None:
         )
 
 
+def _layout_name(t: Any) -> str:
+    """Return what errors call the layout of ``t``, which is not dense."""
+    return "MKLDNN" if t.layout is mkldnn_layout else "Sparse"
+
+
 def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
     for i in at:
         if values[i].layout is not torch.strided:
-            kind = "MKLDNN" if values[i].layout is mkldnn_layout else "Sparse"
             raise ValueError(
-                f"{kind} inputs are not support for forward AD gradcheck. Input #{i} has "
-                f"layout {values[i].layout}, and there are no tangents of such tensors; "
+                f"{_layout_name(values[i])} inputs are not support for forward AD gradcheck. "
+                f"Input #{i} has layout {values[i].layout}, "
+                "and there are no tangents of such tensors; "
                 "pass x.to_dense() and convert it within func."
             )
 
@@ -113,9 +125,8 @@ def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
 def _checked_outputs(outs: Sequence[Any]) -> None:
     for o in outs:
         if o.layout is not torch.strided:
-            kind = "MKLDNN" if o.layout is mkldnn_layout else "Sparse"
             raise ValueError(
-                f"{kind} output is not supported at gradcheck yet. "
+                f"{_layout_name(o)} output is not supported at gradcheck yet. "
                 "Let func return to_dense(masked_grad=...) of it."
             )
 
@@ -209,15 +220,20 @@ def _check(
     problem = Problem(func, values, at, outputs)
     differentiable = [outs[k] for k in outputs]
     if wanted.backward:
-        reverse = fast_reverse if options.fast_mode else slow_reverse
-        for part in parts_of_outputs(problem, differentiable):
-            reverse(part, part.evaluate(), options)
+        _check_backward(problem, differentiable, options)
     if wanted.forward:
         _check_forward(problem, wanted, options)
     if wanted.backward:
         _check_special_cotangents(problem, differentiable, wanted)
     if wanted.forward and wanted.undefined:
         special.undefined_tangents(func, values, at)
+
+
+def _check_backward(problem: Problem, outs: Sequence[Any], options: Options) -> None:
+    """Check the backward pass of each output."""
+    reverse = fast_reverse if options.fast_mode else slow_reverse
+    for part in parts_of_outputs(problem, outs):
+        reverse(part, part.evaluate(), options)
 
 
 def _check_forward(problem: Problem, wanted: _Wanted, options: Options) -> None:
@@ -291,11 +307,11 @@ def gradgradcheck(
     cotangents = _cotangents(outs, grad_outputs, gen_non_contig_grad_outputs)
 
     def backward(*args: Any) -> tuple[Any, ...]:
-        xs, gs = args[: len(values)], args[len(values) :]
-        # forward mode has detached the inputs, and the backward pass needs their history
-        xs = tuple(
-            x.requires_grad_() if i in at and not x.requires_grad else x for i, x in enumerate(xs)
-        )
+        xs, gs = list(args[: len(values)]), args[len(values) :]
+        for i in at:
+            # forward mode has detached the inputs, and the backward pass needs their history
+            if not xs[i].requires_grad:
+                xs[i] = xs[i].requires_grad_()
         found = grad(
             _differentiable(func(*xs)),
             [xs[i] for i in at],
@@ -303,11 +319,11 @@ def gradgradcheck(
             create_graph=True,
             allow_unused=True,
         )
-        return tuple(
-            g if g.layout is torch.strided else g.to_dense(masked_grad=masked)
-            for g in found
-            if g is not None
-        )
+        gradients = [g for g in found if g is not None]
+        for i, g in enumerate(gradients):
+            if g.layout is not torch.strided:
+                gradients[i] = g.to_dense(masked_grad=masked)
+        return tuple(gradients)
 
     return gradcheck(
         backward,
@@ -335,7 +351,7 @@ def _cotangents(outs: Sequence[Any], given: Any, non_contiguous: bool) -> tuple[
     """Return a cotangent for each of ``outs``: those ``given``, or random ones."""
     if given is None:
         return tuple(_cotangent_like(o, non_contiguous) for o in outs)
-    cotangents = (given,) if isinstance(given, torch.Tensor) else tuple(given)
+    cotangents = _as_arguments(given)
     if len(cotangents) != len(outs):
         raise ValueError(
             f"gradgradcheck: {len(outs)} outputs of func require grad, "
@@ -385,7 +401,9 @@ def get_numerical_jacobian(
     (elements of the tensor, elements of the output)."""
     outs = as_tuple(fn(inputs))
     _deprecated("get_numerical_jacobian", grad_out, outs)
-    targets = _tracked(inputs if target is None else target)
+    if target is None:
+        target = inputs
+    targets = _tracked(target)
     return tuple(
         numerical.jacobian(lambda: as_tuple(fn(inputs)), x, Steps(eps))[0] for x in targets
     )
@@ -402,8 +420,9 @@ def get_numerical_jacobian_wrt_specific_input(
 ) -> tuple[torch.Tensor, ...]:
     """As ``torch.autograd.gradcheck.get_numerical_jacobian_wrt_specific_input``: the Jacobian of
     each output by one input."""
-    x = inputs[input_idx] if input is None else input
-    return tuple(numerical.jacobian(lambda: as_tuple(fn(*inputs)), x, Steps(eps)))
+    if input is None:
+        input = inputs[input_idx]
+    return tuple(numerical.jacobian(lambda: as_tuple(fn(*inputs)), input, Steps(eps)))
 
 
 def get_analytical_jacobian(
@@ -424,5 +443,4 @@ def get_analytical_jacobian(
 
 
 def _tracked(tensors: Any) -> list[Any]:
-    each = (tensors,) if isinstance(tensors, torch.Tensor) else tensors
-    return [x for x in each if isinstance(x, Value) and x.requires_grad]
+    return [x for x in _as_arguments(tensors) if isinstance(x, Value) and x.requires_grad]

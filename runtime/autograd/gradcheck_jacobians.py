@@ -9,7 +9,7 @@ forward mode real inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,19 +105,16 @@ def parts_of_inputs(problem: Problem) -> Iterator[Problem]:
         def func(*inputs: Any, name: str = name) -> Any:
             args = list(inputs)
             for i, z in fixed.items():
-                args[i] = (
-                    torch.complex(z.real, args[i])
-                    if name == "imaginary"
-                    else torch.complex(args[i], z.imag)
-                )
+                if name == "imaginary":
+                    args[i] = torch.complex(z.real, args[i])
+                else:
+                    args[i] = torch.complex(args[i], z.imag)
             return problem.func(*args)
 
-        parts = [
-            (torch.imag if name == "imaginary" else torch.real)(fixed[i]).clone()
-            if i in complex_at
-            else x
-            for i, x in enumerate(problem.inputs)
-        ]
+        part_of = torch.imag if name == "imaginary" else torch.real
+        parts = list(problem.inputs)
+        for i in complex_at:
+            parts[i] = part_of(fixed[i]).clone()
         prefix = f"While considering the {name} part of complex inputs only, "
         yield Problem(func, tuple(parts), problem.at, problem.outputs, prefix)
 
@@ -126,9 +123,12 @@ def _directions(x: Any, draw: torch.Generator) -> list[torch.Tensor]:
     """One random unit vector with positive entries, or two if ``x`` is complex."""
     real = x.dtype.to_real()
     found = []
-    for _ in range(2 if x.is_complex() else 1):
+    n_axes = 2 if x.is_complex() else 1
+    for _ in range(n_axes):
         v = plain(torch.rand(x.numel(), dtype=real, generator=draw))
-        found.append((v / v.norm() if v.numel() else v).to(x.device))
+        if v.numel():
+            v = v / v.norm()
+        found.append(v.to(x.device))
     return found
 
 
@@ -144,18 +144,16 @@ def no_derivative(problem: Problem, options: Options) -> None:
     draw = _generator()
     for i in problem.at:
         x = problem.inputs[i]
-        steps = (
-            [u.reshape(x.shape) for u in _directions(x, draw)[:1]]
-            if options.fast_mode
-            else numerical.one_hots(x)
-        )
+        steps: Iterable[torch.Tensor]
+        if options.fast_mode:
+            steps = [_directions(x, draw)[0].reshape(x.shape)]
+        else:
+            steps = numerical.one_hots(x)
         axes = (1, 1j) if x.is_complex() else (1,)
-        moved = [
-            m
-            for step in steps
-            for axis in axes
-            for m in numerical.along(problem.evaluate, x, step * axis, options.steps)
-        ]
+        moved: list[torch.Tensor] = []
+        for step in steps:
+            for axis in axes:
+                moved += numerical.along(problem.evaluate, x, step * axis, options.steps)
         if any(m.any() for m in moved):
             raise GradcheckError("Numerical gradient for function expected to be zero")
 
@@ -201,32 +199,42 @@ def fast_reverse(problem: Problem, outs: Sequence[Any], options: Options) -> Non
         rows, again = _gradients(o, wrt, v), _gradients(o, wrt, v)
         for j, (i, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):
             n = (moved[j][k].reshape(-1) * v).sum()
-            flat = row.reshape(-1)
-            a = (
-                (flat.real * u[0]).sum() + 1j * (flat.imag * u[1]).sum()
-                if x.is_complex()
-                else (flat * u[0]).sum()
-            )
-            scale = float(max(part.sum() for part in u)) * float(v.sum()) if x.numel() else 1.0
+            a = _along_direction(row, u)
+            scale = 1.0
+            if x.numel():
+                scale = float(max(part.sum() for part in u)) * float(v.sum())
             if not options.agree(a, n, scale):
-                full_a, full_n = (
-                    analytical.reverse(o, [x])[0][0],
-                    numerical.jacobian(problem.evaluate, x, options.steps)[k],
-                )
+                full_a = analytical.reverse(o, [x])[0][0]
+                full_n = numerical.jacobian(problem.evaluate, x, options.steps)[k]
                 raise GradcheckError(
                     problem.mismatch("", k, i, n.item(), a.item())
                     + _in_full(full_a, full_n, options)
                 )
-        if options.check_grad_dtypes and any(
-            g.dtype != x.dtype for g, x in zip(rows, wrt, strict=True)
-        ):
-            raise GradcheckError("Gradient has dtype mismatch")
+        if options.check_grad_dtypes:
+            _check_dtypes(rows, wrt)
         _same_again(rows, again, options)
 
 
+def _along_direction(row: torch.Tensor, u: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the product of a gradient with the direction ``u`` of :func:`_directions`."""
+    flat = row.reshape(-1)
+    if len(u) == 1:
+        return (flat * u[0]).sum()
+    return (flat.real * u[0]).sum() + 1j * (flat.imag * u[1]).sum()
+
+
+def _check_dtypes(gradients: Sequence[torch.Tensor], inputs: Sequence[Any]) -> None:
+    """Raise unless each gradient has the dtype of its input."""
+    if any(g.dtype != x.dtype for g, x in zip(gradients, inputs, strict=True)):
+        raise GradcheckError("Gradient has dtype mismatch")
+
+
 def _in_full(a: torch.Tensor, n: torch.Tensor, options: Options) -> str:
+    """Return the part of an error that shows two Jacobians of fast mode in full."""
     text = _FAST.format(n, a, (a - n).abs().max().item())
-    return text + _FAST_ALONE if options.agree(a, n) else text
+    if options.agree(a, n):
+        text += _FAST_ALONE
+    return text
 
 
 def slow_forward(problem: Problem, options: Options) -> None:
@@ -250,7 +258,8 @@ def fast_forward(problem: Problem, options: Options) -> None:
         )
         for k, n in enumerate(expected):
             a = tangents[problem.outputs[k]]
-            if not options.agree(a, n, float(u[0].sum()) if x.numel() else 1.0):
+            scale = float(u[0].sum()) if x.numel() else 1.0
+            if not options.agree(a, n, scale):
                 full_a = analytical.forward(
                     problem.func, problem.inputs, problem.at, i, problem.outputs
                 )[k]

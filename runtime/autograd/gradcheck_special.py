@@ -16,7 +16,7 @@ from ..tape.engine import execute
 from ..tape.nodes import Edge
 from ..tape.values import edge_of
 from . import analytical
-from .numerical import plain, zeros
+from .numerical import dense, plain, zeros
 
 _UNDEFINED = "A backward that is given None for the gradient of an output must take it for zeros."
 _BATCHED = (
@@ -32,10 +32,7 @@ class GradcheckError(RuntimeError):
 
 
 def _all_zero(grads: Sequence[Any]) -> bool:
-    return all(
-        g is None or not (plain(g) if g.layout is torch.strided else plain(g).to_dense()).any()
-        for g in grads
-    )
+    return all(g is None or not dense(g).any() for g in grads)
 
 
 def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
@@ -56,7 +53,7 @@ def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]
     for i, x, g in zip(at, inputs, grads, strict=True):
         if g is None:
             continue
-        layouts = (x.layout,) if x.layout is torch.strided else (x.layout, torch.strided)
+        layouts = (x.layout, torch.strided)
         if (g.dtype, g.device, g.shape) != (x.dtype, x.device, x.shape) or g.layout not in layouts:
             raise GradcheckError(
                 f"the gradient of input {i} is incorrect: dtype {g.dtype}, {g.device}, "
@@ -68,13 +65,16 @@ def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]
 def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
     """Check a backward pass in which some outputs, or all, have no cotangent. Inputs that only they
     depend on get none, or zeros."""
-    groups = [list(outs)] + ([[o] for o in outs] if len(outs) > 1 else [])
+    groups = [list(outs)]
+    if len(outs) > 1:
+        groups += [[o] for o in outs]
     for group in groups:
         try:
             with torch.no_grad():  # as in a backward pass without create_graph
+                roots = [(cast(Edge, edge_of(o)), None) for o in group]
                 found = execute(
                     group[0]._level,
-                    [(cast(Edge, edge_of(o)), None) for o in group],
+                    roots,
                     [edge_of(x) for x in inputs],
                     create_graph=False,
                     keep_graph=True,
@@ -105,13 +105,19 @@ def undefined_tangents(func: Callable[..., Any], inputs: Sequence[Any], at: Sequ
         without = analytical.push(func, inputs, others)
         zeros = analytical.push(func, inputs, {**others, i: torch.zeros_like(plain(inputs[i]))})
         for k, ((_, a), (_, b)) in enumerate(zip(without, zeros, strict=True)):
-            same = _all_zero((a, b)) if a is None or b is None else torch.equal(plain(a), plain(b))
-            if not same:
+            if not _same_tangents(a, b):
                 raise GradcheckError(
                     f"Mismatch in tangent values for output with index: {k} when input: "
                     f"{plain(inputs[i])} has an undefined tangent value. Got: "
                     f"{a} but expected: {b}"
                 )
+
+
+def _same_tangents(a: Any, b: Any) -> bool:
+    """Return whether two tangents are equal. None counts as zeros."""
+    if a is None or b is None:
+        return _all_zero((a, b))
+    return torch.equal(plain(a), plain(b))
 
 
 def batched_cotangents(out: Any, inputs: Sequence[Any], number: int, at: Sequence[int]) -> None:
@@ -141,10 +147,10 @@ def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) ->
     tangents = [torch.randn_like(plain(inputs[i])) for _ in range(2)]
 
     def one(t: Any) -> tuple[Any, ...]:
-        return tuple(
-            torch.zeros_like(p) if d is None else d
-            for p, d in analytical.push(func, inputs, {i: t})
-        )
+        tangents = []
+        for primal, tangent in analytical.push(func, inputs, {i: t}):
+            tangents.append(torch.zeros_like(primal) if tangent is None else tangent)
+        return tuple(tangents)
 
     expected = [analytical.pushed(func, inputs, {i: t}) for t in tangents]
     try:

@@ -32,7 +32,16 @@ class Steps(NamedTuple):
 
 def plain(t: Any) -> torch.Tensor:
     """Return the tensor under a value of level zero, without history."""
-    return unwrap(t).detach() if isinstance(t, Value) else t.detach()
+    if isinstance(t, Value):
+        t = unwrap(t)
+    return t.detach()  # type: ignore[no-any-return]
+
+
+def dense(t: Any) -> torch.Tensor:
+    """Return the plain tensor under ``t`` without a sparse layout."""
+    if t.layout is torch.strided:
+        return plain(t)
+    return plain(t).to_dense()
 
 
 def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) -> torch.Tensor:
@@ -42,20 +51,18 @@ def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) 
     if layout is mkldnn_layout:
         return elements.to_mkldnn()
     if not masked:
-        blocks = (
-            pattern.values().shape[1:3] if layout in (torch.sparse_bsr, torch.sparse_bsc) else None
-        )
         if layout is torch.sparse_coo:
             return elements.to_sparse(pattern.sparse_dim())
+        blocks = None
+        if layout in (torch.sparse_bsr, torch.sparse_bsc):
+            blocks = pattern.values().shape[1:3]
         return elements.to_sparse(layout=layout, blocksize=blocks, dense_dim=pattern.dense_dim())
     values = pattern.values()
-    numbers = torch.arange(
-        1, values.numel() + 1, dtype=torch.float64, device=values.device
-    ).reshape(values.shape)
-    number = (
-        _like(pattern, numbers).to_dense().reshape(-1)
-    )  # the place of each element among the stored ones, counted from 1; 0 if it is not stored
-    places = number.argsort(stable=True)[number.numel() - values.numel() :]
+    n_stored = values.numel()
+    numbers = torch.arange(1, n_stored + 1, dtype=torch.float64, device=values.device)
+    # the place of each element among the stored ones, counted from 1; 0 if it is not stored
+    number = _like(pattern, numbers.reshape(values.shape)).to_dense().reshape(-1)
+    places = number.argsort(stable=True)[number.numel() - n_stored :]
     return _like(pattern, elements.reshape(-1)[places].reshape(values.shape))
 
 
