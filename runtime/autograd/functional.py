@@ -9,7 +9,7 @@ have the same structure."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,6 +43,25 @@ _JACOBIAN_INDEPENDENT = (
 _NEEDS_V = "The vector v can only be None if {} a single Tensor with a single element."
 
 
+class _Errors(NamedTuple):
+    """The messages for gradients that ``strict=True`` refuses. None: no error."""
+
+    none: str | None = None  # for an input that no gradient arrives at
+    constant: str | None = None  # for a gradient without a history
+
+    @classmethod
+    def of(cls, strict: bool, create_graph: bool, none: str, constant: str) -> _Errors:
+        """Return the errors of a call. Only with ``create_graph`` a gradient has a history."""
+        if not strict:
+            return cls()
+        if not create_graph:
+            return cls(none)
+        return cls(none, constant)
+
+
+_NO_ERRORS = _Errors()
+
+
 def _value(t: torch.Tensor) -> Tensor:
     value: Tensor = as_leaf(t)  # type: ignore[assignment]
     return value
@@ -53,7 +72,9 @@ def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
     each = given if isinstance(given, tuple) else (given,)
     for i, t in enumerate(each):
         if not isinstance(t, torch.Tensor):
-            which = f"the value at index {i}" if given is each else f"the given {what}"
+            which = f"the given {what}"
+            if given is each:
+                which = f"the value at index {i}"
             raise TypeError(
                 f"The {what} given to {function} must be either a Tensor or a tuple of Tensors "
                 f"but {which} has type {type(t)}."
@@ -71,8 +92,10 @@ def _opened(
         v: Any = _value(t)
         if create_graph and v.requires_grad:
             out.append(v.view_as(v))
+        elif track:
+            out.append(v.detach().requires_grad_())
         else:
-            out.append(v.detach().requires_grad_() if track else v.detach())
+            out.append(v.detach())
     return tuple(out)
 
 
@@ -146,7 +169,9 @@ def _pull(
     kept = [i for i, o in enumerate(outs) if o is not None and _tracked(o)]
     if not kept:
         return (None,) * len(inputs)
-    given = None if cotangents is None else [cotangents[i] for i in kept]
+    given = None
+    if cotangents is not None:
+        given = [cotangents[i] for i in kept]
     found: tuple[Any, ...] = grad(
         [outs[i] for i in kept],
         inputs,
@@ -159,18 +184,19 @@ def _pull(
 
 
 def _filled(
-    grads: Sequence[Any], like: Sequence[Any], none: str | None = None, constant: str | None = None
+    grads: Sequence[Any], like: Sequence[Any], errors: _Errors = _NO_ERRORS
 ) -> tuple[Any, ...]:
-    """``grads`` with zeros in place of None. ``none``, ``constant``: the errors for None and for a
-    gradient without history, if they are to be raised."""
+    """Return ``grads`` with zeros in place of None. Raise the error for one that ``errors``
+    names."""
     for i, g in enumerate(grads):
-        if g is None and none is not None:
-            raise RuntimeError(none.format(i))
-        if g is not None and constant is not None and not _tracked(g):
-            raise RuntimeError(constant.format(i))
-    return tuple(
-        torch.zeros_like(x.detach()) if g is None else g for g, x in zip(grads, like, strict=True)
-    )
+        if g is None and errors.none is not None:
+            raise RuntimeError(errors.none.format(i))
+        if g is not None and errors.constant is not None and not _tracked(g):
+            raise RuntimeError(errors.constant.format(i))
+    filled = []
+    for g, x in zip(grads, like, strict=True):
+        filled.append(torch.zeros_like(x.detach()) if g is None else g)
+    return tuple(filled)
 
 
 def _push(
@@ -187,15 +213,15 @@ def _push(
     cotangents = [_value(torch.zeros_like(_value(o).detach())).start_leaf() for o in outs]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
-        _filled(pulled, inputs, none)
+        _filled(pulled, inputs, _Errors(none))
     pushed = _pull(pulled, cotangents, v, create_graph)
-    return _filled(
-        pushed, outs, constant if strict else None, constant if strict and create_graph else None
-    )
+    return _filled(pushed, outs, _Errors.of(strict, create_graph, constant, constant))
 
 
 def _returned(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any:
-    each = tuple(tensors) if create_graph else tuple(t.detach() for t in tensors)
+    each = tuple(tensors)
+    if not create_graph:
+        each = tuple(t.detach() for t in each)
     return each if is_tuple else each[0]
 
 
@@ -223,12 +249,8 @@ def vjp(
         else:
             vs = None
         pulled = _pull(outs, opened, vs, create_graph)
-        filled = _filled(
-            pulled,
-            opened,
-            _OUTPUT_INDEPENDENT if strict else None,
-            _JACOBIAN_CONSTANT if strict and create_graph else None,
-        )
+        errors = _Errors.of(strict, create_graph, _OUTPUT_INDEPENDENT, _JACOBIAN_CONSTANT)
+        filled = _filled(pulled, opened, errors)
     return _returned(outs, is_tuple, create_graph), _returned(
         filled, isinstance(inputs, tuple), create_graph
     )
@@ -272,12 +294,8 @@ def vhp(
         out = _scalar(func, "vhp", strict)(*opened)
         jacobian_ = _gradient(out, opened, strict)
         pulled = _pull(jacobian_, opened, vs, create_graph)
-        filled = _filled(
-            pulled,
-            opened,
-            _JACOBIAN_INDEPENDENT if strict else None,
-            _HESSIAN_CONSTANT if strict and create_graph else None,
-        )
+        errors = _Errors.of(strict, create_graph, _JACOBIAN_INDEPENDENT, _HESSIAN_CONSTANT)
+        filled = _filled(pulled, opened, errors)
     return _returned((out,), False, create_graph), _returned(
         filled, isinstance(inputs, tuple), create_graph
     )
@@ -306,12 +324,10 @@ def hvp(
 
 
 def _gradient(out: Any, inputs: Sequence[Any], strict: bool) -> tuple[Any, ...]:
+    """Return the gradients of ``inputs`` with their history."""
     grads = _pull((out,), inputs, None, True)
-    return (
-        _filled(grads, inputs, _OUTPUT_INDEPENDENT, _JACOBIAN_INDEPENDENT)
-        if strict
-        else _filled(grads, inputs)
-    )
+    errors = _Errors.of(strict, True, _OUTPUT_INDEPENDENT, _JACOBIAN_INDEPENDENT)
+    return _filled(grads, inputs, errors)
 
 
 def _nested(blocks: list[list[Any]], many_outputs: bool, many_inputs: bool) -> Any:
@@ -377,16 +393,10 @@ def _rows(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: b
         )
     rows = []
     none = f"Output {i} of the user-provided function is independent of input {{}}. {_STRICT}"
+    errors = _Errors.of(strict, create_graph, none, _JACOBIAN_CONSTANT)
     for cotangent in _one_hot(out):
         grads = _pull((out,), inputs, (cotangent,), create_graph)
-        rows.append(
-            _filled(
-                grads,
-                inputs,
-                none if strict else None,
-                _JACOBIAN_CONSTANT if strict and create_graph else None,
-            )
-        )
+        rows.append(_filled(grads, inputs, errors))
     if not rows:
         return [x.detach().new_zeros((*out.shape, *x.shape)) for x in inputs]
     return [
@@ -409,12 +419,14 @@ def _rows_at_once(
             allow_unused=True,
             is_grads_batched=True,
         )
-    return [
-        x.detach().new_zeros((*out.shape, *x.shape))
-        if g is None
-        else g.reshape((*out.shape, *x.shape))
-        for g, x in zip(found, inputs, strict=True)
-    ]
+    blocks = []
+    for g, x in zip(found, inputs, strict=True):
+        shape = (*out.shape, *x.shape)
+        if g is None:
+            blocks.append(x.detach().new_zeros(shape))
+        else:
+            blocks.append(g.reshape(shape))
+    return blocks
 
 
 def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: bool) -> Any:
@@ -442,7 +454,10 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
             outs = _tensors(result, "outputs of the user-provided function", "jacobian")
             many_outputs = isinstance(result, tuple)
             unpacked = [forward_ad.unpack_dual(o) for o in outs]
-            return tuple(torch.zeros_like(p) if t is None else t for p, t in unpacked)
+            columns = []
+            for primal, tangent in unpacked:
+                columns.append(torch.zeros_like(primal) if tangent is None else tangent)
+            return tuple(columns)
 
     basis, start = [], 0
     for x, n in zip(xs, sizes, strict=True):
@@ -451,14 +466,20 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
         basis.append(full.reshape((sum(sizes), *x.shape)))
         start += n
     columns = vmap(push)(*basis)
-    blocks = [
-        [
-            part.movedim(0, -1).reshape((*c.shape[1:], *x.shape))
-            for part, x in zip(c.split(sizes), xs, strict=True)
-        ]
-        for c in columns
-    ]
+    blocks = []
+    for column in columns:
+        parts = zip(column.split(sizes), xs, strict=True)
+        blocks.append(
+            [part.movedim(0, -1).reshape((*column.shape[1:], *x.shape)) for part, x in parts]
+        )
     return _nested(blocks, many_outputs, isinstance(inputs, tuple))
+
+
+def _require_grad(x: Any) -> Any:
+    """Return ``x`` if it requires grad, else a leaf with its data that does."""
+    if x.requires_grad:
+        return x
+    return _value(x).start_leaf()
 
 
 def hessian(
@@ -482,7 +503,7 @@ def hessian(
 
     def gradient(*xs: Any) -> tuple[Any, ...]:
         if outer_jacobian_strategy == "forward-mode":
-            xs = tuple(x if x.requires_grad else _value(x).start_leaf() for x in xs)
+            xs = tuple(map(_require_grad, xs))
         found: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)
         for i, g in enumerate(found):
             if strict and not _tracked(g):
