@@ -28,6 +28,7 @@ from ..tape.running import (
 from ..torch_private.mode_stacks import DecoratorContextManager
 from ..torch_private.native_autograd import is_forward_enabled, set_forward_enabled
 from .function import TANGENT_NOT_WRITTEN, position_of, record, rule
+from .function_node import as_outputs
 
 __all__ = [
     "UnpackedDualTensor",
@@ -101,7 +102,9 @@ class dual_level(DecoratorContextManager):
 def _checked_level(level: int | None, what: str) -> int:
     if level not in (None, 0, -1):
         raise RuntimeError(f"Invalid level given to {what}")
-    return current_level() if level is None else level
+    if level is None:
+        return current_level()
+    return level
 
 
 def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None = None) -> Any:
@@ -118,11 +121,8 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
             "Trying to create a dual Tensor for forward AD but no level exists, "
             "make sure to enter_dual_level() first."
         )
-    for name, t in (("primal", tensor), ("tangent", tangent)):
-        if t.is_nested:
-            raise NestedTensor
-        if not (t.is_floating_point() or t.is_complex()):
-            raise ValueError(f"Expected {name} to be floating point or complex, but got: {t.dtype}")
+    _refuse_no_float(tensor, "primal")
+    _refuse_no_float(tangent, "tangent")
     if isinstance(tensor, Value) and tensor._level is not SESSION:
         raise RuntimeError(
             f"make_dual: the primal is a value of {tensor._level.what}; forward_ad works on "
@@ -130,6 +130,22 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
         )
     primal: Any = as_leaf(tensor)
     moving: Any = as_leaf(tangent)
+    _refuse_unfit_tangent(dual, primal, moving)
+    made: Any = torch.ops.aten.alias.default(primal)
+    dual.tangents.put(made._inner, laid_out_like(moving, primal._inner))
+    return made
+
+
+def _refuse_no_float(t: torch.Tensor, name: str) -> None:
+    """Raise unless ``t`` is a dense tensor of real or complex numbers."""
+    if t.is_nested:
+        raise NestedTensor
+    if not (t.is_floating_point() or t.is_complex()):
+        raise ValueError(f"Expected {name} to be floating point or complex, but got: {t.dtype}")
+
+
+def _refuse_unfit_tangent(dual: DualSession, primal: Any, moving: Any) -> None:
+    """Raise unless ``moving`` can become the tangent of ``primal``."""
     tangents = dual.tangents
     if tangents.of(primal) is not None:
         raise RuntimeError(
@@ -153,9 +169,6 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
             f"cannot have a tangent of dtype {moving.dtype} on {moving.device}; "
             "convert the tangent with tangent.to(tensor)."
         )
-    made: Any = torch.ops.aten.alias.default(primal)
-    tangents.put(made._inner, laid_out_like(moving, primal._inner))
-    return made
 
 
 def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDualTensor:
@@ -193,21 +206,29 @@ def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]
     set_forward_enabled(False)
     try:
         output, outs, ctx = record(level, cls, args)
-        wrapped = output if isinstance(output, tuple) else (output,)
         if any(t is not None for t in tangents):
             found: Sequence[Any] = ctx.push(args, outs, tangents)
-            for v, o, t in zip(wrapped, outs, found, strict=True):
+            for v, o, t in zip(as_outputs(output), outs, found, strict=True):
                 source = position_of(o, args)
                 if source is not None and position_of(o, ctx.dirty_tensors) is not None:
                     _check_write(tangents[source], versions[source], t)
                 elif t is not None and not _check_view(v, t, args, tangents):
                     t = unshared(t, tangents)
-                if ctx.differentiates(o) and isinstance(v, Value) and v._level is level:
-                    dual.tangents.put(v._inner, None if t is None else laid_out_like(t, v._inner))
+                if ctx.differentiates(o):
+                    _put_tangent(dual, v, t)
     finally:
         set_forward_enabled(enabled)
     ctx.forget_marks()
     return output, ctx
+
+
+def _put_tangent(dual: DualSession, v: Any, t: Any) -> None:
+    """Give an output its tangent, if it is a value of the session."""
+    if not isinstance(v, Value) or v._level is not dual.session:
+        return
+    if t is not None:
+        t = laid_out_like(t, v._inner)
+    dual.tangents.put(v._inner, t)
 
 
 def _tangents_of(dual: DualSession, args: Sequence[Any]) -> list[Any]:
@@ -216,8 +237,10 @@ def _tangents_of(dual: DualSession, args: Sequence[Any]) -> list[Any]:
         return [None] * len(args)
     tangents: list[Any] = []
     for a in args:
-        mine = isinstance(a, Value) and a._level is dual.session
-        tangents.append(dual.tangents.of(a) if mine else None)
+        if isinstance(a, Value) and a._level is dual.session:
+            tangents.append(dual.tangents.of(a))
+        else:
+            tangents.append(None)
     return tangents
 
 
@@ -249,18 +272,20 @@ def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) ->
             "is not returning a view."
         )
     for a, given in zip(args, tangents, strict=True):
-        if given is None or (
-            a is not view.base and (a._view is None or a._view.base is not view.base)
-        ):
+        if given is None or not _shows(a, view.base):
             continue
-        if found.base is not (given if given._view is None else given._view.base):
-            what = (
-                "the given grad input"
-                if given._view is None
-                else "the same base as the given grad input"
-            )
+        if given._view is None:
+            base, what = given, "the given grad input"
+        else:
+            base, what = given._view.base, "the same base as the given grad input"
+        if found.base is not base:
             raise RuntimeError(
                 "A custom Function is returning a view but the jvp is not "
                 f"returning a view of {what}."
             )
     return True
+
+
+def _shows(v: Any, base: Any) -> bool:
+    """Return whether ``v`` is ``base`` or a view of it."""
+    return v is base or (v._view is not None and v._view.base is base)

@@ -31,7 +31,15 @@ from ..tape.nodes import AccumulateGrad, Edge, Input
 from ..tape.values import edge_of
 from ..torch_private.native_autograd import increment_version, set_grad_enabled
 from ..torch_private.pytrees import pytree
-from .function_node import DECORATORS, INTERFACES, FunctionCtx, FunctionNode, defines
+from .function_node import (
+    DECORATORS,
+    INTERFACES,
+    FunctionCtx,
+    FunctionNode,
+    as_outputs,
+    as_returned,
+    defines,
+)
 
 _grad_enabled = torch.is_grad_enabled
 
@@ -199,15 +207,18 @@ def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     value = entering()
     if value is not None:
         args = tuple(map(value, args))
-    if _grad_enabled() and any(
-        isinstance(a, torch.Tensor) and not isinstance(a, Value) and a.requires_grad for a in args
-    ):
+    if _grad_enabled() and any(map(_is_plain_leaf, args)):
         args = tuple(
             as_leaf(a) if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args
         )
     output = dispatch(cls, args)[0]
     pass_mark_on(args, output)
     return output
+
+
+def _is_plain_leaf(a: Any) -> bool:
+    """Return whether ``a`` is a tensor that requires grad by torch's own engine."""
+    return isinstance(a, torch.Tensor) and not isinstance(a, Value) and a.requires_grad
 
 
 def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -226,9 +237,14 @@ def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
     found = next((_rules[c] for c in type(acting).__mro__ if c in _rules), None)
     counts = [] if isinstance(level, Session) else _counts(level, args)
     with scope_outside(level):
-        output, ctx = run_forward(cls, args) if found is None else found(acting, cls, args)
+        if found is None:
+            output, ctx = run_forward(cls, args)
+        else:
+            output, ctx = found(acting, cls, args)
     _count_writes(counts)
-    return (_lifted(output, args, level.number) if SCOPE.levels else output), ctx
+    if SCOPE.levels:
+        output = _lifted(output, args, level.number)
+    return output, ctx
 
 
 _Count = tuple[Value, int, torch.Tensor, int]  # a value and the tensor that it holds, with versions
@@ -256,16 +272,19 @@ def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
     one, stays as it is."""
     if isinstance(output, tuple):
         return tuple(_lifted(o, args, number) for o in output)
-    returned = position_of(output, args) is not None or getattr(output, "_view", None) is not None
-    return output if returned else lifted(output, number)
+    if position_of(output, args) is not None or getattr(output, "_view", None) is not None:
+        return output
+    return lifted(output, number)
 
 
 def _written_itself(output: Any) -> Any:
     """``output`` with the written argument itself in place of the alias that a caller gets for it.
     ``setup_context`` marks the argument, and the tape makes an alias of its own."""
-    return pytree.tree_map_only(
-        Value, lambda v: v if v.released_from is None else v.released_from, output
-    )
+
+    def written(v: Value) -> Value:
+        return v if v.released_from is None else v.released_from
+
+    return pytree.tree_map_only(Value, written, output)
 
 
 def require_setup_context(cls: FunctionClass) -> None:
@@ -278,12 +297,11 @@ def require_setup_context(cls: FunctionClass) -> None:
 
 
 def _innermost(args: tuple[Any, ...]) -> Level | None:
+    leaves: Sequence[Any] = args
+    if any(isinstance(a, (list, tuple, dict)) for a in args):
+        leaves = pytree.tree_leaves(args)
     best: Level | None = None
-    for a in (
-        args
-        if not any(isinstance(a, (list, tuple, dict)) for a in args)
-        else pytree.tree_leaves(args)
-    ):
+    for a in leaves:
         if isinstance(a, Value) and (best is None or a._level.number > best.number):
             best = a._level
     return best
@@ -326,7 +344,10 @@ def run_forward(
     if ctx.dirty_tensors:
         # as torch does: forward may have written without the dispatcher
         for t in ctx.dirty_tensors:
-            t.count_write() if isinstance(t, Value) else increment_version([t])
+            if isinstance(t, Value):
+                t.count_write()
+            else:
+                increment_version([t])
     return output, ctx
 
 
@@ -349,12 +370,10 @@ def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
                 cls.setup_context(ctx, given, output)
     finally:
         set_grad_enabled(was)
-    application = _Application(
-        level, cls, ctx, args, given, output if isinstance(output, tuple) else (output,), recording
-    )
+    application = _Application(level, cls, ctx, args, given, as_outputs(output), recording)
     wrapped = application.outputs()
     ctx.forget_marks()
-    return (wrapped if isinstance(output, tuple) else wrapped[0]), ctx
+    return as_returned(wrapped, output), ctx
 
 
 @rule(Session)
@@ -376,11 +395,9 @@ def record(
     them; the node. The node still has its marks (:meth:`FunctionNode.forget_marks`)."""
     ctx, recording = _node(session, cls, args)
     output, _ = run_forward(cls, args, ctx)
-    application = _InSession(
-        session, cls, ctx, args, args, output if isinstance(output, tuple) else (output,), recording
-    )
+    application = _InSession(session, cls, ctx, args, args, as_outputs(output), recording)
     wrapped = application.outputs()
-    return (wrapped if isinstance(output, tuple) else wrapped[0]), application.outs, ctx
+    return as_returned(wrapped, output), application.outs, ctx
 
 
 def _node(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[FunctionNode, bool]:
@@ -436,46 +453,47 @@ class _Application:
     def outputs(self) -> tuple[Any, ...]:
         """Return the outputs as values of the level, each with its history."""
         check_marks(self.ctx, self.outs, self.given)
-        wrapped = tuple(
-            self.output(i, o) if isinstance(o, torch.Tensor) else o for i, o in enumerate(self.outs)
-        )
+        wrapped = tuple(self.output(i, o) for i, o in enumerate(self.outs))
         if self.recording:
             self.ctx.record(self.args, self.given, self.outs)
         return wrapped
 
-    def output(self, i: int, o: torch.Tensor) -> Any:
+    def output(self, i: int, o: Any) -> Any:
+        """Return output number ``i``, a tensor as a value of the level with its history."""
+        if not isinstance(o, torch.Tensor):
+            return o
         if isinstance(o, Value) and o._level.number > self.level.number:
             return o  # an inner level recorded it. Example: a trace of the session's tensors
-        edge: Edge | None = (self.ctx, i) if self.recording and self.ctx.differentiates(o) else None
+        edge: Edge | None = None
+        if self.recording and self.ctx.differentiates(o):
+            edge = (self.ctx, i)
         source = position_of(o, self.given)
         if source is not None and position_of(o, self.ctx.dirty_tensors) is not None:
             return self.written(source, edge)
-        v = self.made(o, None if source is None else self.args[source], edge)
+        returned = None if source is None else self.args[source]
+        v = self.made(o, returned, edge)
         base = self.base_of(o, source, edge) if _grad_enabled() else None
         if base is not None:
-            base = base._view.base if base._view is not None else base
             v._view = view_history.View(base, (), "function")
         return v
 
     def base_of(self, o: torch.Tensor, source: int | None, edge: Edge | None) -> Any:
-        """Return the argument that the output ``o`` is a view of, or None. ``source``: which
-        argument ``forward`` returned as it was, if any.
+        """Return what the output ``o`` is a view of: the first argument that shares its memory, or
+        the base of this argument. None if there is none. ``source``: which argument ``forward``
+        returned as it was, if any.
 
         An argument may share its memory with another one, as ``x.detach()`` does with ``x``. An
         output without a history is no view of an argument that has one.
         """
-        of = list(zip(self.args, self.given, strict=True))
-        of = of if source is None else [of[source]]
-        return next(
-            (
-                a
-                for a, x in of
-                if self.owns(a)
-                and (edge is not None or not a.requires_grad)
-                and view_history.aliases(o, x)
-            ),
-            None,
-        )
+        candidates = list(zip(self.args, self.given, strict=True))
+        if source is not None:
+            candidates = [candidates[source]]
+        for a, x in candidates:
+            if not self.owns(a) or (edge is None and a.requires_grad):
+                continue
+            if view_history.aliases(o, x):
+                return a if a._view is None else a._view.base
+        return None
 
     def owns(self, a: object) -> bool:
         return isinstance(a, Value) and a._level is self.level
@@ -486,11 +504,9 @@ class _Application:
         target = self.args[source]
         if edge is None:
             released = self.level.releases_written and self.owns(target)
-            return (
-                target.detach()
-                if released and (target.requires_grad or view_history.base_edge(target) is not None)
-                else target
-            )
+            if released and (target.requires_grad or view_history.base_edge(target) is not None):
+                return target.detach()
+            return target
         if not self.owns(target):
             self.level.refuse_captured_write(f"{self.cls.__name__}.apply")
         _rewrite(self.level, target, edge, len(self.outs), self.args[:source])
@@ -558,12 +574,11 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
         witnesses = [t for t in (*grads, *ctx.saved_tensors) if isinstance(t, Value)]
         if not witnesses:
             return result
-        several = isinstance(result, tuple)
-        each = result if several else (result,)
+        each = as_outputs(result)
         tensors = [r for r in each if isinstance(r, torch.Tensor)]
         guarded = iter(_Once.apply(len(tensors), *tensors, *witnesses))
         out = tuple(next(guarded) if isinstance(r, torch.Tensor) else r for r in each)
-        return out if several else out[0]
+        return as_returned(out, result)
 
     return once
 

@@ -3,7 +3,7 @@ methods."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import new_class
 from typing import Any
@@ -16,7 +16,7 @@ from ..seam.levels import Value
 from ..tape.conform import sum_to
 from ..torch_private.pytrees import pytree
 from .function import Function, FunctionClass, position_of
-from .function_node import FunctionCtx, backward_of
+from .function_node import FunctionCtx, as_outputs, as_returned, backward_of
 
 
 class ForEach:
@@ -67,49 +67,48 @@ class ForEach:
         return output
 
     def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        several = isinstance(output, tuple)
-        out_dims = self.output_dims if several else (self.output_dims,)
+        out_dims = as_outputs(self.output_dims)
         with self.batch() as level:
             values = _batched(level, inputs, self.in_dims)
-            outs = tuple(
-                values[k]
-                if (k := position_of(o, inputs)) is not None and isinstance(o, torch.Tensor)
-                else _batched(level, o, d)
-                for o, d in zip(output if several else (output,), out_dims, strict=True)
-            )
+            outs = []
+            for o, d in zip(as_outputs(output), out_dims, strict=True):
+                source = position_of(o, inputs)
+                if source is not None and isinstance(o, torch.Tensor):
+                    # `setup_context` may compare outputs with inputs by identity
+                    outs.append(values[source])
+                else:
+                    outs.append(_batched(level, o, d))
             ctx.inner = _InnerCtx(ctx)
-            self.cls.setup_context(ctx.inner, tuple(values), outs if several else outs[0])
+            shown = as_returned(tuple(outs), output)
+            self.cls.setup_context(ctx.inner, tuple(values), shown)
             ctx.inner.move_out(ctx, level)
         ctx.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
         ctx.out_dims = out_dims
 
     def backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
         with self.batch() as level:
-            given = _batched(
-                level,
-                grads,
-                tuple(None if g is None else d for g, d in zip(grads, ctx.out_dims, strict=True)),
-            )
+            given = _batched_if_present(level, grads, ctx.out_dims)
             result = backward_of(self.cls)(ctx.inner.move_in(ctx, level), *given)
-            return tuple(
-                _gradient(level, r, self.in_dims[i], ctx.shapes[i])
-                if isinstance(r, torch.Tensor) and i < len(self.in_dims)
-                else r
-                for i, r in enumerate(result if isinstance(result, tuple) else (result,))
-            )
+            gradients = list(as_outputs(result))
+            # the outer Function complains of gradients without an argument
+            of_arguments = zip(gradients, self.in_dims, ctx.shapes, strict=False)
+            for i, (g, dim, shape) in enumerate(of_arguments):
+                if isinstance(g, torch.Tensor):
+                    gradients[i] = _gradient(level, g, dim, shape)
+            return tuple(gradients)
 
     def jvp(self, ctx: Any, *tangents: Any) -> Any:
         with self.batch() as level:
-            given = _batched(
-                level,
-                tangents,
-                tuple(
-                    None if t is None else d for t, d in zip(tangents, self.in_dims, strict=True)
-                ),
-            )
-            return _physical(
-                level, self.cls.jvp(ctx.inner.move_in(ctx, level), *given), given, tangents
-            )
+            given = _batched_if_present(level, tangents, self.in_dims)
+            result = self.cls.jvp(ctx.inner.move_in(ctx, level), *given)
+            return _physical(level, result, given, tangents)
+
+
+def _map_outputs(f: Callable[[Any], Any], output: Any) -> Any:
+    """Apply ``f`` to each output of a tuple, or to the single output."""
+    if isinstance(output, tuple):
+        return tuple(map(f, output))
+    return f(output)
 
 
 def _physical(
@@ -122,9 +121,11 @@ def _physical(
         if not isinstance(o, torch.Tensor):
             return o
         source = position_of(o, values)
-        return physical[source] if source is not None else _at_front(level, o)
+        if source is not None:
+            return physical[source]
+        return _at_front(level, o)
 
-    return tuple(map(out, output)) if isinstance(output, tuple) else out(output)
+    return _map_outputs(out, output)
 
 
 def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -> Any:
@@ -137,7 +138,7 @@ def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -
         source = position_of(o, physical)
         return 0 if source is None else in_dims[source]
 
-    return tuple(map(dim, output)) if isinstance(output, tuple) else dim(output)
+    return _map_outputs(dim, output)
 
 
 def _batched(level: BatchLevel, tree: Any, dims: Any) -> Any:
@@ -147,10 +148,28 @@ def _batched(level: BatchLevel, tree: Any, dims: Any) -> Any:
     )
 
 
+def _batched_if_present(
+    level: BatchLevel, tensors: Sequence[Any], dims: Sequence[int | None]
+) -> Any:
+    """Return the physical tensors as values of ``level``. An entry that is None stays None."""
+    present = tuple(None if t is None else d for t, d in zip(tensors, dims, strict=True))
+    return _batched(level, tensors, present)
+
+
+def batch_dims(level: BatchLevel, tree: pytree.PyTree) -> Any:
+    """Return a tree with 0 for each leaf that is batched at ``level``, None for any other."""
+
+    def dim(t: Any) -> int | None:
+        return 0 if isinstance(t, Value) and t._level is level else None
+
+    return pytree.tree_map(dim, tree)
+
+
 def _at_front(level: BatchLevel, t: torch.Tensor) -> torch.Tensor:
-    return (
-        t._inner if isinstance(t, Value) and t._level is level else t.expand(level.size, *t.shape)
-    )
+    """Return ``t`` with the batch as its first dimension."""
+    if isinstance(t, Value) and t._level is level:
+        return t._inner
+    return t.expand(level.size, *t.shape)
 
 
 def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:
@@ -159,7 +178,9 @@ def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -
     if shape is not None and g.shape != shape and len(shape) <= g.dim():
         g = sum_to(g, shape)  # broadcasting is undone before the batch dimension comes in between
     whole = _at_front(level, g)
-    return whole if dim == 0 else whole.sum(0)
+    if dim == 0:
+        return whole
+    return whole.sum(0)
 
 
 class _InnerCtx(FunctionCtx):
@@ -169,21 +190,19 @@ class _InnerCtx(FunctionCtx):
     the outer ctx, which saves them."""
 
     saved_tensors: tuple[Any, ...] = ()
+    # of `save_for_backward` and `save_for_forward`: the batch dimension of each tensor.
+    # None if the method was not called
+    to_save_dims: Any
+    saved_for_forward_dims: Any
+    # by name: a tree of physical tensors, and their batch dimensions
+    attributes: dict[str, tuple[Any, Any]]
 
     def __init__(self, outer: Any) -> None:
         self.needs_input_grad = outer.needs_input_grad
 
     def move_out(self, outer: Any, level: BatchLevel) -> None:
         """``setup_context`` has run: hand on to ``outer`` what it said, in physical tensors."""
-
-        def out(t: Any) -> Any:
-            return level.lowered(t)
-
-        def dims(tensors: Any) -> Any:
-            return pytree.tree_map(
-                lambda t: 0 if isinstance(t, Value) and t._level is level else None, tensors
-            )
-
+        out = level.lowered
         said = self.__dict__
         outer.materialize_grads = self.materialize_grads
         for name, tell in (
@@ -196,26 +215,26 @@ class _InnerCtx(FunctionCtx):
             ("saved_for_forward", outer.save_for_forward),
         ):
             tensors = said.pop(name, None)
-            said[f"{name}_dims"] = None if tensors is None else dims(tensors)
+            said[f"{name}_dims"] = None
             if tensors is not None:
+                said[f"{name}_dims"] = batch_dims(level, tensors)
                 tell(*map(out, tensors))
         self.attributes = {}
         for name in [n for n in said if n not in _OWN]:
             value = said.pop(name)
-            self.attributes[name] = pytree.tree_map_only(torch.Tensor, out, value), dims(value)
+            physical = pytree.tree_map_only(torch.Tensor, out, value)
+            self.attributes[name] = physical, batch_dims(level, value)
 
     def move_in(self, outer: Any, level: BatchLevel) -> FunctionCtx:
         """Return a ctx for a derivative, with values of ``level``."""
         ctx = _InnerCtx(outer)
         ctx.materialize_grads = outer.materialize_grads
-        which = (
-            self.saved_for_forward_dims  # type: ignore[attr-defined]
-            if outer.saved_for_forward is not None
-            else self.to_save_dims  # type: ignore[attr-defined]
-        )
-        ctx.saved_tensors = (
-            tuple(_batched(level, outer.saved_tensors, which)) if which is not None else ()
-        )
+        if outer.saved_for_forward is not None:
+            dims_of_saved = self.saved_for_forward_dims
+        else:
+            dims_of_saved = self.to_save_dims
+        if dims_of_saved is not None:
+            ctx.saved_tensors = tuple(_batched(level, outer.saved_tensors, dims_of_saved))
         for name, (value, dims) in self.attributes.items():
             setattr(ctx, name, _batched(level, value, dims))
         return ctx

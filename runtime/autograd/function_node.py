@@ -53,7 +53,8 @@ def backward_of(cls: type[Any]) -> Callable[..., Any]:
         and found.__globals__.get("__name__") == "torch.autograd.function"
     ):
         decorator = DECORATORS.get(found.__code__.co_qualname.partition(".")[0])
-        return found if decorator is None else decorator(found.__wrapped__)  # type: ignore[attr-defined]
+        if decorator is not None:
+            return decorator(found.__wrapped__)  # type: ignore[attr-defined, no-any-return]
     return found  # type: ignore[no-any-return]
 
 
@@ -104,6 +105,20 @@ class FunctionCtx:
     def set_materialize_grads(self, value: bool) -> None:
         """Where no gradient arrives, ``backward`` and ``jvp`` get zeros (the default) or None."""
         self.materialize_grads = value
+
+
+def as_outputs(result: Any) -> tuple[Any, ...]:
+    """Return the result of a staticmethod as a tuple. A single output becomes a tuple of one."""
+    if isinstance(result, tuple):
+        return result
+    return (result,)
+
+
+def as_returned(outputs: tuple[Any, ...], result: Any) -> Any:
+    """Return ``outputs`` in the form of ``result``: as a tuple, or the single output alone."""
+    if isinstance(result, tuple):
+        return outputs
+    return outputs[0]
 
 
 def _tensors(complaint: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -188,11 +203,14 @@ class FunctionNode(Node, FunctionCtx):
 
     def _edge(self, i: int) -> Edge | None:
         history = self._histories[i]
-        return (self, history) if isinstance(history, int) else history
+        if isinstance(history, int):
+            return (self, history)
+        return history
 
     def _keep(self, t: Any, i: int) -> Any:
-        inner = self.level.lowered(t)
-        return None if t is None else save(self.level, inner, self._edge(i))
+        if t is None:
+            return None
+        return save(self.level, self.level.lowered(t), self._edge(i))
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -216,7 +234,9 @@ class FunctionNode(Node, FunctionCtx):
         if s is None:
             return None
         t = restore(self.level, s, edge)
-        return t if self._outward else present(self.level, t, edge)
+        if self._outward:
+            return t
+        return present(self.level, t, edge)
 
     @property
     def _raw_saved_tensors(self) -> tuple[SavedTensor, ...]:
@@ -240,33 +260,35 @@ class FunctionNode(Node, FunctionCtx):
                 torch.zeros_like(p) if t is None and _floating(p) else t
                 for p, t in zip(primals, tangents, strict=True)
             ]
-        result = watched(self._forward_cls.jvp, self, *tangents)
-        found = result if isinstance(result, tuple) else (result,)
+        found = as_outputs(watched(self._forward_cls.jvp, self, *tangents))
         if len(found) != len(outs):
             raise RuntimeError(
                 "Function's jvp returned an invalid number of forward gradients "
                 f"(expected {len(outs)} but got {len(found)})"
             )
         for i, (o, t) in enumerate(zip(outs, found, strict=True)):
-            if t is None:
-                continue
-            if not isinstance(t, torch.Tensor):
-                raise RuntimeError(
-                    f"expected Variable or None (got {type(t).__name__}) for grad output {i}."
-                )
-            if not self.differentiates(o):
-                raise RuntimeError(
-                    f"Function's jvp returned a gradient at position {i}, "
-                    "but the corresponding forward output is not a differentiable Tensor. "
-                    "You should return None at that position instead."
-                )
-            if t.shape != o.shape:
-                raise RuntimeError(
-                    "Trying to set a forward gradient that has a different size "
-                    "than that of the original Tensor, this is not supported. "
-                    f"The tensor is of size {list(o.shape)}, its tangent of size {list(t.shape)}."
-                )
+            if t is not None:
+                self._refuse_unfit_tangent(i, o, t)
         return found
+
+    def _refuse_unfit_tangent(self, i: int, o: Any, t: Any) -> None:
+        """Raise unless ``t`` can be the tangent of output number ``i``."""
+        if not isinstance(t, torch.Tensor):
+            raise RuntimeError(
+                f"expected Variable or None (got {type(t).__name__}) for grad output {i}."
+            )
+        if not self.differentiates(o):
+            raise RuntimeError(
+                f"Function's jvp returned a gradient at position {i}, "
+                "but the corresponding forward output is not a differentiable Tensor. "
+                "You should return None at that position instead."
+            )
+        if t.shape != o.shape:
+            raise RuntimeError(
+                "Trying to set a forward gradient that has a different size "
+                "than that of the original Tensor, this is not supported. "
+                f"The tensor is of size {list(o.shape)}, its tangent of size {list(t.shape)}."
+            )
 
     def apply(
         self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
@@ -276,8 +298,10 @@ class FunctionNode(Node, FunctionCtx):
         shown = []
         for g, zeros in zip(grads, self._zeros, strict=True):
             if g is None and zeros is not None:
-                g = zeros.zeros() if type(zeros) is NestedMeta else torch.zeros(**zeros)
-            shown.append(for_users(level, g) if values else g)
+                g = _make_zeros(zeros)
+            if values:
+                g = for_users(level, g)
+            shown.append(g)
         if level.notes_backward:
             return level.noted_backward(self, shown, create_graph)
         return self.run_backward(shown, create_graph)
@@ -292,7 +316,7 @@ class FunctionNode(Node, FunctionCtx):
             result = watched(backward, self, *given)
         finally:
             self._outward = before
-        return self._edges_of(result if isinstance(result, tuple) else (result,), create_graph)
+        return self._edges_of(as_outputs(result), create_graph)
 
     def _edges_of(self, result: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
         """Return the gradient of each edge, from the results of ``backward``, one per argument of
@@ -307,15 +331,18 @@ class FunctionNode(Node, FunctionCtx):
             )
         level = self.level
         self._refuse_gradients_of_others(result)
-        for edge, i in zip(self.edges, self._positions, strict=True):
-            r = result[i]
-            if r is not None and r.is_nested and edge is not None:
-                # raises if the input is dense: the engine would ask for the shape of `r`
-                conform(r, edge[0].metas[edge[1]], self, i)
+        self._refuse_nested_of_dense(result)
         found = (result[i] for i in self._positions)
         if create_graph:
             return tuple(for_users(level, r) for r in found)
         return tuple(level.lowered(r) for r in found)
+
+    def _refuse_nested_of_dense(self, result: tuple[Any, ...]) -> None:
+        """Raise if the gradient of a dense input is nested: the engine would ask for its shape."""
+        for edge, i in zip(self.edges, self._positions, strict=True):
+            r = result[i]
+            if r is not None and r.is_nested and edge is not None:
+                conform(r, edge[0].metas[edge[1]], self, i)
 
     def _refuse_gradients_of_others(self, result: tuple[Any, ...]) -> None:
         """Raise if a result is no tensor, or belongs to an argument that is none."""
@@ -338,6 +365,13 @@ class FunctionNode(Node, FunctionCtx):
 
     def release(self) -> None:
         self.saved = None
+
+
+def _make_zeros(arguments: Any) -> torch.Tensor:
+    """Return the zeros that stand for a missing gradient (:meth:`FunctionNode._zeros_of`)."""
+    if type(arguments) is NestedMeta:
+        return arguments.zeros()
+    return torch.zeros(**arguments)
 
 
 def _metas_of(outs: Sequence[Any]) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@ for ``Function.apply``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -37,8 +37,8 @@ from .function import (
     rule,
     run_forward,
 )
-from .function_for_each import ForEach
-from .function_node import defines
+from .function_for_each import ForEach, batch_dims
+from .function_node import as_outputs, as_returned, defines
 
 
 @rule(DualLevel)
@@ -51,27 +51,22 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     tangents = _tangents_of(level, args)
     ctx = new_ctx(cls, [t is not None for t in tangents])
     cls.setup_context(ctx, primals, output)
-    several = isinstance(output, tuple)
-    outs = output if several else (output,)
+    outs = as_outputs(output)
     check_marks(ctx, outs, primals)
     for i, (a, p, t) in enumerate(zip(args, primals, tangents, strict=True)):
-        if (
-            t is not None
-            and position_of(p, ctx.dirty_tensors) is not None
-            and _batches(p) - _batches(t)
-        ):
+        if t is None or position_of(p, ctx.dirty_tensors) is None:
+            continue
+        if _batches(p) - _batches(t):
             # `jvp` writes to it, so it must be as large a batch as the primal
             level._set_tangent(a, t + torch.zeros_like(p))
             tangents[i] = tangent_of(a)
-    out_tangents = (
-        ctx.push(primals, outs, tangents)
-        if any(t is not None for t in tangents)
-        else (None,) * len(outs)
-    )
+    out_tangents = (None,) * len(outs)
+    if any(t is not None for t in tangents):
+        out_tangents = ctx.push(primals, outs, tangents)
     call = _Pushed(level, args, primals, tangents, ctx.dirty_tensors)
     wrapped = tuple(call.output(o, t) for o, t in zip(outs, out_tangents, strict=True))
     ctx.forget_marks()
-    return (wrapped if several else wrapped[0]), ctx
+    return as_returned(wrapped, output), ctx
 
 
 def _tangents_of(level: DualLevel, args: tuple[Any, ...]) -> list[torch.Tensor | None]:
@@ -80,8 +75,10 @@ def _tangents_of(level: DualLevel, args: tuple[Any, ...]) -> list[torch.Tensor |
         return [None] * len(args)
     tangents: list[torch.Tensor | None] = []
     for a in args:
-        mine = isinstance(a, Value) and a._level is level
-        tangents.append(tangent_of(a) if mine else None)
+        if isinstance(a, Value) and a._level is level:
+            tangents.append(tangent_of(a))
+        else:
+            tangents.append(None)
     return tangents
 
 
@@ -105,15 +102,18 @@ class _Pushed(NamedTuple):
         if isinstance(o, Value) and o._level.number > self.level.number:
             return o  # as at a grad level: an inner level recorded it
         v = self.level.wrap(o, t)
-        of = zip(self.args, self.primals, strict=True)
-        bases = [
-            a for a, p in of if isinstance(a, Value) and a._level is self.level and aliases(o, p)
-        ]
-        if bases:
-            v._view = View(
-                bases[0]._view.base if bases[0]._view is not None else bases[0], (), "function"
-            )
+        base = self._base_of(o)
+        if base is not None:
+            v._view = View(base, (), "function")
         return v
+
+    def _base_of(self, o: torch.Tensor) -> Any:
+        """Return what the output ``o`` is a view of: the first argument that shares memory with
+        it, or the base of this argument. None if none does."""
+        for a, p in zip(self.args, self.primals, strict=True):
+            if isinstance(a, Value) and a._level is self.level and aliases(o, p):
+                return a if a._view is None else a._view.base
+        return None
 
 
 def _batches(t: Any) -> set[BatchLevel]:
@@ -167,6 +167,28 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
     """Run the ``vmap`` staticmethod on physical tensors. With ``generate_vmap_rule``: a Function
     made from the other methods."""
     require_setup_context(cls)
+    _require_one_rule(cls)
+    physical = tuple(lowered(level, a) for a in args)
+    in_dims = batch_dims(level, args)
+    if cls.generate_vmap_rule:
+        each = ForEach(cls, in_dims, level.size, level.randomness)
+        with _outside_batch(level):
+            output, _ = dispatch(each.function(), physical)
+        out_dims = each.output_dims
+    else:
+        with _outside_batch(level):
+            result = cls.vmap(VmapInfo(level.size, level.randomness), in_dims, *physical)
+        _require_two_returns(result)
+        output, out_dims = result
+    flat, spec = pytree.tree_flatten(output)
+    dims = _checked_out_dims(out_dims, spec)
+    return pytree.tree_unflatten(
+        [_rebatched(level, o, d, args, physical) for o, d in zip(flat, dims, strict=True)], spec
+    ), None
+
+
+def _require_one_rule(cls: FunctionClass) -> None:
+    """Raise unless the Function has one rule for batches, its own or a generated one."""
     own_rule = defines(cls, "vmap")
     if cls.generate_vmap_rule and own_rule:
         raise RuntimeError(
@@ -178,31 +200,20 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
             f"You tried to vmap over {cls.__name__}, but it does not have vmap support. "
             f"Write its vmap staticmethod, or let generate_vmap_rule=True make one. {_EXTENDING}"
         )
-    physical = tuple(lowered(level, a) for a in args)
-    in_dims = pytree.tree_map(
-        lambda a: 0 if isinstance(a, Value) and a._level is level else None, args
+
+
+def _require_two_returns(result: Any) -> None:
+    """Raise unless a ``vmap`` staticmethod has returned an output and its dimensions."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return
+    got = f"a {type(result)}"
+    if isinstance(result, tuple):
+        got = f"{len(result)} returns"
+    raise RuntimeError(
+        "Expected the vmap staticmethod to have two returns, "
+        "an output and out_dims with pytree structure compatible with the output. Got "
+        f"{got} instead"
     )
-    if cls.generate_vmap_rule:
-        each = ForEach(cls, in_dims, level.size, level.randomness)
-        with _outside_batch(level):
-            output, _ = dispatch(each.function(), physical)
-        out_dims = each.output_dims
-    else:
-        with _outside_batch(level):
-            result = cls.vmap(VmapInfo(level.size, level.randomness), in_dims, *physical)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise RuntimeError(
-                "Expected the vmap staticmethod to have two returns, "
-                "an output and out_dims with pytree structure compatible with the output. Got "
-                f"{f'{len(result)} returns' if isinstance(result, tuple) else f'a {type(result)}'} "
-                "instead"
-            )
-        output, out_dims = result
-    flat, spec = pytree.tree_flatten(output)
-    dims = _checked_out_dims(out_dims, spec)
-    return pytree.tree_unflatten(
-        [_rebatched(level, o, d, args, physical) for o, d in zip(flat, dims, strict=True)], spec
-    ), None
 
 
 def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[int | None]:
@@ -227,7 +238,9 @@ def _rebatched(
         return args[source]
     if dim is None or not isinstance(o, torch.Tensor):
         return o
-    return level.wrap(o.movedim(dim, 0) if dim else o)
+    if dim:
+        o = o.movedim(dim, 0)
+    return level.wrap(o)
 
 
 @rule(FunctionalLevel)
@@ -236,27 +249,35 @@ def run_functional(
 ) -> tuple[Any, Any]:
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the
     next outer level."""
+
+    def read_own(v: FunctionalValue) -> Any:
+        return level.read(v) if v._level is level else v
+
     with _below(level):
-        read = pytree.tree_map_only(
-            FunctionalValue, lambda v: level.read(v) if v._level is level else v, args
-        )
+        read = pytree.tree_map_only(FunctionalValue, read_own, args)
     if not any(map(_transformed, pytree.tree_leaves(read))):
         return _run_alone(level, cls, args)
-    versions = [t._version if isinstance(t, torch.Tensor) else None for t in read]
+    versions = _versions(read)
     with _outside(level):
         output, ctx = dispatch(cls, tuple(read))
-    if any(
-        isinstance(t, torch.Tensor) and t._version != v for t, v in zip(read, versions, strict=True)
-    ):
+    if _versions(read) != versions:
         raise RuntimeError(
             f"functionalize: {cls.__name__} writes to an input, which cannot be taken back where "
             "an outer transform has its derivative. Write a Function that returns a new tensor."
         )
-    return pytree.tree_map_only(
-        torch.Tensor,
-        lambda t: args[k] if (k := position_of(t, read)) is not None else level.wrap(t),
-        output,
-    ), ctx
+
+    def as_value(t: torch.Tensor) -> Any:
+        source = position_of(t, read)
+        if source is not None:
+            return args[source]  # an input that was returned as it is
+        return level.wrap(t)
+
+    return pytree.tree_map_only(torch.Tensor, as_value, output), ctx
+
+
+def _versions(args: Sequence[Any]) -> list[int | None]:
+    """Return how often each tensor was written to, None for an argument that is no tensor."""
+    return [t._version if isinstance(t, torch.Tensor) else None for t in args]
 
 
 def _run_alone(
@@ -272,12 +293,12 @@ def _run_alone(
         for t in ctx.dirty_tensors
         if isinstance(t, FunctionalValue) and t._level is level and t.dtype in DIFFERENTIABLE
     ]
+
+    def release_written(v: FunctionalValue) -> Any:
+        return v if position_of(v, dirty) is None else level.released(v)
+
     with _below(level):
-        return pytree.tree_map_only(
-            FunctionalValue,
-            lambda v: v if position_of(v, dirty) is None else level.released(v),
-            output,
-        ), ctx
+        return pytree.tree_map_only(FunctionalValue, release_written, output), ctx
 
 
 def _transformed(t: object) -> bool:

@@ -116,7 +116,10 @@ def increment_version(tensor: torch.Tensor | Sequence[torch.Tensor]) -> None:
     dispatcher did not see."""
     tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
     for t in tensors:
-        t.count_write() if isinstance(t, Value) else native_increment_version([t])
+        if isinstance(t, Value):
+            t.count_write()
+        else:
+            native_increment_version([t])
 
 
 class _Handle:
@@ -167,7 +170,8 @@ class _AllowMutationOnSavedContext:
 
     def unpack(self, handle: _Handle) -> torch.Tensor:
         t = self.cloned.get(handle)
-        t = self.original.get(handle) if t is None else t
+        if t is None:
+            t = self.original.get(handle)
         if t is None:
             raise AssertionError(
                 "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context "
@@ -202,11 +206,15 @@ class _CopyBeforeWrite(TorchDispatchMode):
         kwargs = kwargs or {}
         for i, a in enumerate(func._schema.arguments):
             if a.alias_info is not None and a.alias_info.is_write:
-                written = args[i] if i < len(args) else kwargs.get(a.name)
-                for t in written if isinstance(written, (list, tuple)) else (written,):
-                    if isinstance(t, torch.Tensor):
-                        self.context.before_write(t)
+                self._before_write(args[i] if i < len(args) else kwargs.get(a.name))
         return func(*args, **kwargs)
+
+    def _before_write(self, argument: Any) -> None:
+        """Copy what graphs need of an argument that is written to: a tensor or a list of them."""
+        each = argument if isinstance(argument, (list, tuple)) else (argument,)
+        for t in each:
+            if isinstance(t, torch.Tensor):
+                self.context.before_write(t)
 
 
 class _Mutation(Ambient):

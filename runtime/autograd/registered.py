@@ -13,6 +13,7 @@ from typing import Any
 from ..rules.ops import PROVIDERS, Op
 from ..torch_private.dispatcher import OPDEFS, OpOverload
 from .function import Function
+from .function_node import as_outputs
 
 _FORMULAS = {"vjp": "_backward_fn", "batch": "_vmap_fn"}  # attributes of an op's definition
 # of each argument: the number of tensors if it is a list, because a Function takes each tensor
@@ -33,10 +34,7 @@ def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         every = [op.argument(i, args, kwargs) for i in range(len(op.arg_names))]
-        lengths = tuple(
-            len(a) if is_list and a is not None else None
-            for a, is_list in zip(every, lists, strict=True)
-        )
+        lengths = _lengths_of(every, lists)
         key = op.func, lengths
         if key not in _functions:
             _functions[key] = _function(op, definition, lengths)
@@ -45,19 +43,38 @@ def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
     return run
 
 
+def _lengths_of(every: Sequence[Any], lists: Sequence[bool]) -> Lengths:
+    """Return the number of tensors of each argument that is a list. ``lists``: which are."""
+    lengths: list[int | None] = []
+    for a, is_list in zip(every, lists, strict=True):
+        lengths.append(len(a) if is_list and a is not None else None)
+    return tuple(lengths)
+
+
 def _spread(every: Sequence[Any], lengths: Lengths) -> list[Any]:
     """One entry per tensor, from one entry per argument. The entry of a list may be None, which
     stands for None for each of its tensors."""
-    return [
-        x
-        for a, n in zip(every, lengths, strict=True)
-        for x in ((a,) if n is None else a if a is not None else [None] * n)
-    ]
+    entries: list[Any] = []
+    for a, n in zip(every, lengths, strict=True):
+        if n is None:
+            entries.append(a)
+        elif a is None:
+            entries += [None] * n
+        else:
+            entries += a
+    return entries
 
 
 def _gathered(flat: Iterable[Any], lengths: Lengths) -> tuple[Any, ...]:
+    """Return one entry per argument, from one entry per tensor."""
     each = iter(flat)
-    return tuple(next(each) if n is None else [next(each) for _ in range(n)] for n in lengths)
+    every: list[Any] = []
+    for n in lengths:
+        if n is None:
+            every.append(next(each))
+        else:
+            every.append([next(each) for _ in range(n)])
+    return tuple(every)
 
 
 def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
@@ -77,11 +94,10 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
             if definition._setup_context_fn is None:
                 return
             inputs = _gathered(inputs, lengths)
-            keywords = (
-                {"keyword_only_inputs": dict(zip(names, inputs[positional:], strict=True))}
-                if names
-                else {}
-            )
+            keywords = {}
+            if names:
+                # torch passes this argument only to ops that have keyword-only arguments
+                keywords["keyword_only_inputs"] = dict(zip(names, inputs[positional:], strict=True))
             definition._setup_context_fn(
                 ctx=ctx, inputs=inputs[:positional], output=output, **keywords
             )
@@ -89,8 +105,10 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             result = definition._backward_fn(ctx, *grads)
-            each = (*(result if isinstance(result, tuple) else (result,)), *[None] * len(names))
-            return tuple(_spread(each, lengths)) if len(each) == len(lengths) else each
+            each = (*as_outputs(result), *[None] * len(names))
+            if len(each) != len(lengths):
+                return each  # the engine complains of the wrong number
+            return tuple(_spread(each, lengths))
 
         if definition._vmap_fn is not None:
 

@@ -24,5 +24,6 @@ class Variable(torch.Tensor, metaclass=_VariableMeta):
     def __new__(
         cls, data: torch.Tensor | None = None, requires_grad: bool = False, volatile: Any = None
     ) -> Any:
-        data = torch.empty(0) if data is None else data
+        if data is None:
+            data = torch.empty(0)
         return wrap(data.detach(), requires_grad)
