@@ -93,7 +93,9 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
             return t.as_subclass(cls)
     args = tuple(readable(a) if isinstance(a, (list, tuple)) else a for a in args)
     made = as_runtime(_new_tensor(torch.Tensor, *args, **kwargs))
-    return made if cls is torch.Tensor else as_kind(made, cls)
+    if cls is torch.Tensor:
+        return made
+    return as_kind(made, cls)
 
 
 def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:

@@ -49,13 +49,17 @@ def _in_session(compiled: Callable[..., Any], graph: Callable[..., Any]) -> Call
     @functools.wraps(compiled, updated=())
     def run(*args: Any) -> Any:
         dual = any(isinstance(t, Tensor) and SESSION.tangent_of(t) is not None for t in args)
-        return pytree.tree_map_only(
-            torch.Tensor,
-            lambda t: wrap(t) if type(t) is torch.Tensor else t,
-            (graph if dual else compiled)(*args),
-        )
+        chosen = graph if dual else compiled
+        return pytree.tree_map_only(torch.Tensor, _wrap_plain, chosen(*args))
 
     return run
+
+
+def _wrap_plain(t: torch.Tensor) -> torch.Tensor:
+    """Return a plain tensor as one of the session, and any other as it is."""
+    if type(t) is torch.Tensor:
+        return wrap(t)
+    return t
 
 
 def _as_plain_tangent(t: Tensor, metadata: Any, expected: Any = None) -> torch.Tensor:
@@ -91,20 +95,20 @@ def _simplified(theirs: Callable[..., Any], patches: Patches) -> Callable[..., A
 
     @functools.wraps(theirs)
     def call(mod: Any, args: Any, *rest: Any, **options: Any) -> Any:
-        if _BACKEND.exchange is None or _needs_torchs(mod, (*rest, *options.values())):
+        exchange = _BACKEND.exchange
+        if exchange is None or _needs_torchs(mod, (*rest, *options.values())):
             if options.get("bw_compiler") is not None:
                 options["bw_compiler"] = _aside_later(options["bw_compiler"], patches)
-            return theirs(
-                mod, args if _BACKEND.exchange is None else _examples(mod, args), *rest, **options
-            )
-        rest, options = (
-            tuple(map(patches.replacement, rest)),
-            {k: patches.replacement(v) for k, v in options.items()},
-        )
-        made = simplified.aot_module_simplified(
-            mod, [_BACKEND.exchange.known(t) for t in _examples(mod, args)], *rest, **options
-        )
-        return _boxed(made) if type(mod).__name__ == "GmWrapper" else made
+            if exchange is not None:
+                args = _examples(mod, args)
+            return theirs(mod, args, *rest, **options)
+        rest = tuple(map(patches.replacement, rest))
+        options = {name: patches.replacement(value) for name, value in options.items()}
+        examples = [exchange.known(t) for t in _examples(mod, args)]
+        made = simplified.aot_module_simplified(mod, examples, *rest, **options)
+        if type(mod).__name__ == "GmWrapper":
+            return _boxed(made)
+        return made
 
     return call
 
@@ -122,17 +126,18 @@ def _examples(mod: Any, args: Any) -> list[Any]:
     """Return the example arguments. Those of a graph with symbolic sizes are the fake tensors that
     Dynamo has made of them."""
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"] if graph is not None else []
-    fakes = [n.meta.get("example_value") for n in placeholders]
-    if len(fakes) != len(args) or not any(
-        isinstance(n, torch.SymInt) for t in fakes for n in _sizes(t)
-    ):
+    if graph is None:
         return list(args)
-    return fakes
+    fakes = [n.meta.get("example_value") for n in graph.nodes if n.op == "placeholder"]
+    if len(fakes) == len(args) and any(map(_has_symbols, fakes)):
+        return fakes
+    return list(args)
 
 
-def _sizes(x: Any) -> tuple[Any, ...]:
-    return tuple(x.shape) if isinstance(x, torch.Tensor) else (x,)
+def _has_symbols(x: Any) -> bool:
+    """Return whether ``x`` is a symbol, or a tensor with a symbol among its sizes."""
+    sizes = x.shape if isinstance(x, torch.Tensor) else (x,)
+    return any(isinstance(n, torch.SymInt) for n in sizes)
 
 
 def _boxed(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
@@ -149,12 +154,12 @@ def _needs_torchs(mod: Any, options: tuple[Any, ...]) -> bool:
     operator of higher order or a transform."""
     if any(type(o).__name__ == "SerializableAOTDispatchCompiler" for o in options):
         return True
-    graphs = [m.graph for m in mod.modules() if isinstance(m, torch.fx.GraphModule)]
-    return any(
-        isinstance(n.target, HigherOrderOperator) or _of_functorch(n.target)
-        for g in graphs
-        for n in g.nodes
-    )
+    for module in mod.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            targets = [n.target for n in module.graph.nodes]
+            if any(isinstance(t, HigherOrderOperator) or _of_functorch(t) for t in targets):
+                return True
+    return False
 
 
 def _of_functorch(target: Any) -> bool:
@@ -201,6 +206,11 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
         # a closure may hold a name of torch since before the drop-in stood aside
         return original_wrap(variable, patches.original(value))
 
+    def infer_class(value: Any) -> Any:
+        if type(value) is Tensor:
+            return None  # Dynamo takes it for a plain tensor
+        return original_class(value)
+
     def call_backend(graph: Any, module: Any, examples: list[Any]) -> Any:
         exchange = _exchange(graph.fake_mode)
         plain = [exchange.plain(t) for t in examples]
@@ -219,11 +229,7 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
     dynamo.set(guards.GuardBuilder, "TENSOR_MATCH", _with_history(guards))
     dynamo.set(guards.GuardManager, "grad_manager", _by_attribute)
     dynamo.set(builder.VariableBuilder, "_wrap", wrap_variable)
-    dynamo.set(
-        builder,
-        "infer_subclass_type",
-        lambda value: None if type(value) is Tensor else original_class(value),
-    )
+    dynamo.set(builder, "infer_subclass_type", infer_class)
     dynamo.set(output_graph.OutputGraph, "_call_user_compiler", call_backend)
     dynamo.enter(_own_frames_not_captured())
 
@@ -255,7 +261,9 @@ def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
         found = original_description(describer, t, **options)
         # a user's class makes its own instances, which are below the tape
         kind = getattr(found.type, "_kind", None)
-        return found if kind is None else dataclasses.replace(found, type=kind)
+        if kind is None:
+            return found
+        return dataclasses.replace(found, type=kind)
 
     lasting.set(FakeTensorMode, "from_tensor", from_tensor)
     lasting.set(MetaTensorDescriber, "describe_tensor", describe)
@@ -303,7 +311,8 @@ def _with_history(guards: Any) -> Callable[..., Any]:
     def guarded(builder: Any, guard: Any, value: Any = None) -> None:
         guard_on(builder, guard, value)
         t = value() if isinstance(value, guards.TensorWeakRef) else value
-        t = builder.get(guard) if t is None else t
+        if t is None:
+            t = builder.get(guard)
         if not isinstance(t, Tensor):
             return
         known = _history(t)
@@ -358,12 +367,9 @@ def jitted(
         )
     if disable:
         return model
-    return jit(
-        model,
-        dynamic=dynamic,
-        compiler=backend if callable(backend) else "replay",
-        on_break="error" if fullgraph else "eager",
-    )
+    compiler = backend if callable(backend) else "replay"
+    on_break = "error" if fullgraph else "eager"
+    return jit(model, dynamic=dynamic, compiler=compiler, on_break=on_break)
 
 
 def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
@@ -387,12 +393,12 @@ def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
     theirs = entries.aot_module_simplified
     # graphs of both are numbered together
     patches.set(graph_names, "next_number", lambda: next(entries.AOT_COUNTER))
+    ours = jitted if by_jit else compile
     pairs = [
-        (_compile, ours_unless_aside(_compile, jitted if by_jit else compile)),
+        (_compile, ours_unless_aside(_compile, ours)),
         (theirs, _simplified(theirs, patches)),
     ]
     for name in ("aot_export_joint_with_descriptors", "aot_compile_joint_with_descriptors"):
-        pairs.append(
-            (getattr(entries, name), ours_unless_aside(getattr(entries, name), _refused(name)))
-        )
+        entry = getattr(entries, name)
+        pairs.append((entry, ours_unless_aside(entry, _refused(name))))
     return {id(old): (old, new) for old, new in pairs}

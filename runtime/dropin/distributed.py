@@ -117,11 +117,7 @@ class Reducer:
         ready, self._ready, self._waiting = self._ready, set(), False
         used = ready
         if self._lenient:
-            mask = unwrap(torch.tensor([float(i in ready) for i in range(len(self._params))])).to(
-                self._params[0].device
-            )
-            dist.all_reduce(mask, group=self._group)
-            used = {i for i, n in enumerate(mask.tolist()) if n}
+            used = self._used_somewhere(ready)
         elif len(ready) < len(self._params):
             missing = [
                 self._names.get(i, f"number {i}")
@@ -136,8 +132,18 @@ class Reducer:
                 else:
                     self._reduce_bucket(number, bucket, used)
 
+    def _used_somewhere(self, ready: set[int]) -> set[int]:
+        """Return the parameters that have a gradient in one of the processes."""
+        flags = torch.tensor([float(i in ready) for i in range(len(self._params))])
+        mask = unwrap(flags).to(self._params[0].device)
+        dist.all_reduce(mask, group=self._group)
+        return {i for i, n in enumerate(mask.tolist()) if n}
+
     def _gradient(self, p: Any) -> torch.Tensor:
-        return unwrap(torch.zeros_like(p.detach()) if p.grad is None else p.grad)
+        """Return the gradient of parameter ``p``, zeros if it has none in this process."""
+        if p.grad is None:
+            return unwrap(torch.zeros_like(p.detach()))
+        return unwrap(p.grad)
 
     def _reduce_bucket(self, number: int, bucket: list[int], used: set[int]) -> None:
         params = [self._params[i] for i in bucket]
@@ -147,10 +153,11 @@ class Reducer:
             dist.all_reduce(flat, group=self._group)
         else:
             state, hook = self._hook
-            result = hook(
-                state, GradBucket(number, number == len(self._buckets) - 1, wrap(flat), params)
-            ).wait()
-            flat = unwrap(*result) if isinstance(result, (list, tuple)) else unwrap(result)
+            is_last = number == len(self._buckets) - 1
+            result = hook(state, GradBucket(number, is_last, wrap(flat), params)).wait()
+            if not isinstance(result, (list, tuple)):
+                result = (result,)
+            flat = unwrap(*result)
         for i, part in zip(bucket, flat.split([p.numel() for p in params]), strict=True):
             p = self._params[i]
             if i not in used:

@@ -145,13 +145,16 @@ def _surroundings_of_values(
     if not running_traces() and not any(type(a) in VALUES for a in (*args, *kwargs.values())):
         return None
 
+    if context_fn is _checkpoint.noop_context_fn:
+        context_fn = noop_context_fn
+
     def stops() -> Iterator[None]:
         with surroundings(
             function,
             args,
             kwargs,
             preserve_rng_state=preserve_rng_state,
-            context_fn=noop_context_fn if context_fn is _checkpoint.noop_context_fn else context_fn,
+            context_fn=context_fn,
             determinism_check=determinism_check,
             debug=debug,
             early_stop=early_stop,
@@ -222,9 +225,8 @@ def _count_transforms() -> None:
 def intercept_torch_autograd() -> None:
     """Replace ``Function.apply``, the entry of torch's engine and what surrounds a function that
     is checkpointed, and count torch's transforms. ``import runtime`` calls this once."""
-    function_node.INTERFACES.update(
-        c for c in _Function.__mro__ if c is not object
-    )  # so subclasses of torch's Function work as subclasses of ours
+    # so subclasses of torch's Function work as subclasses of ours
+    function_node.INTERFACES.update(c for c in _Function.__mro__ if c is not object)
     _Function.apply = classmethod(_apply)
     # the drop-in answers `_current_level` by the class of the module, and this dictionary goes on
     # to say what torch's own level is

@@ -72,12 +72,16 @@ class Patches:
         is one of its replacement."""
         if isinstance(value, functools.partial) and self.replaces(value.func):
             return functools.partial(self.replacement(value.func), *value.args, **value.keywords)
-        return self._table[id(value)][1] if self.replaces(value) else value
+        if self.replaces(value):
+            return self._table[id(value)][1]
+        return value
 
     def original(self, value: Any) -> Any:
         """Return what ``value`` replaces everywhere, or ``value`` itself."""
         found = self._back.get(id(value))
-        return found[1] if found is not None and found[0] is value else value
+        if found is not None and found[0] is value:
+            return found[1]
+        return value
 
     def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, Any]]:
         """The names of the objects in ``table``: (module, name, replacement). Modules without new
@@ -140,7 +144,10 @@ class Patches:
 
 
 def _current(owner: Any, name: str) -> Any:
-    return type(owner) if name == "__class__" else vars(owner).get(name, _ABSENT)
+    """Return what ``owner`` itself has under ``name``, or a mark that it has nothing."""
+    if name == "__class__":
+        return type(owner)
+    return vars(owner).get(name, _ABSENT)
 
 
 def _put(owner: Any, name: str, value: Any) -> None:

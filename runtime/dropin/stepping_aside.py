@@ -48,12 +48,11 @@ def _torch_class_of(cls: type) -> Any:
     """Return a subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours.
     Under the drop-in programs make such."""
     own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
-    members = {
-        name: value
-        for c in own
-        for name, value in vars(c).items()
-        if name not in ("__dict__", "__weakref__", "_runtime_definition")
-    }
+    members: dict[str, Any] = {}
+    for c in own:
+        members.update(vars(c))
+    for name in ("__dict__", "__weakref__", "_runtime_definition"):
+        members.pop(name, None)
     meta: Any = type(torch.autograd.Function)
     return meta(cls.__name__, (torch.autograd.Function,), members)
 
@@ -64,11 +63,9 @@ def _functions_record_in_torch() -> Iterator[None]:
     ours = vars(Function)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return (
-            _torch_class_of(cls).apply(*args, **kwargs)
-            if standing_aside()
-            else function.apply(cls, args, kwargs)
-        )
+        if standing_aside():
+            return _torch_class_of(cls).apply(*args, **kwargs)
+        return function.apply(cls, args, kwargs)
 
     Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
     try:
@@ -94,7 +91,9 @@ def ours_unless_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> C
 
     @functools.wraps(theirs)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return theirs(*args, **kwargs) if standing_aside() else ours(*args, **kwargs)
+        if standing_aside():
+            return theirs(*args, **kwargs)
+        return ours(*args, **kwargs)
 
     return call
 
@@ -262,7 +261,9 @@ def _mappings(program: Any) -> Iterable[Any]:
         return (program,)
     if isinstance(program, list):
         return (_Items(program),)
-    return (vars(program),) if _is_ordinary_object(program) else ()
+    if _is_ordinary_object(program):
+        return (vars(program),)
+    return ()
 
 
 def _parts(program: Any) -> Iterable[Any]:
@@ -281,7 +282,9 @@ def _parts(program: Any) -> Iterable[Any]:
         return list(program.values())
     if isinstance(program, (list, tuple)):
         return program
-    return list(vars(program).values()) if _is_ordinary_object(program) else ()
+    if _is_ordinary_object(program):
+        return list(vars(program).values())
+    return ()
 
 
 def _is_ordinary_object(program: Any) -> bool:
@@ -307,7 +310,9 @@ def _parts_of_function(function: FunctionType) -> list[Any]:
     """Return what ``function`` closes over, its globals and its defaults."""
     if _of_torch(function):
         return []
-    closed_over = [v for cell in function.__closure__ or () for _, v in _Cell(cell).items()]
+    closed_over: list[Any] = []
+    for cell in function.__closure__ or ():
+        closed_over += [value for _, value in _Cell(cell).items()]
     return [
         *closed_over,
         *_used_globals(function),

@@ -45,9 +45,10 @@ _SEEN_BY_MODES = (
 def _own(t: Any, name: str) -> Any:
     """Return the attribute ``name`` of the runtime's class of ``t``, whatever a user's class has.
     None: it has torch's."""
-    return next(
-        (vars(c)[name] for c in type(t).__mro__ if issubclass(c, Value) and name in vars(c)), None
-    )
+    for cls in type(t).__mro__:
+        if issubclass(cls, Value) and name in vars(cls):
+            return vars(cls)[name]
+    return None
 
 
 class Property:
@@ -56,6 +57,8 @@ class Property:
     def __init__(self, name: str, native: Any) -> None:
         self.name = name
         self.native = native
+        # `_grad` is another name of `grad`, as in torch
+        self._own_name = "grad" if name == "_grad" else name
 
     def __get__(self, t: Any, owner: Any = None) -> Any:
         if t is None:
@@ -66,9 +69,10 @@ class Property:
             # the class of a lazy parameter recognizes torch's own descriptors alone
             with unseen_by_classes():
                 return self.native.__get__(t)
-        # `_grad` is another name of `grad`, as in torch
-        found = _own(t, "grad" if self.name == "_grad" else self.name)
-        return self.native.__get__(t) if found is None else found.__get__(t)
+        found = _own(t, self._own_name)
+        if found is None:
+            return self.native.__get__(t)
+        return found.__get__(t)
 
     def __set__(self, t: Any, value: Any) -> None:
         if type(t) not in VALUES:
@@ -78,12 +82,16 @@ class Property:
             with unseen_by_classes():
                 self.native.__set__(t, value)
             return
-        found = _own(t, "grad" if self.name == "_grad" else self.name)
-        (self.native if found is None else found).__set__(t, value)
+        found = _own(t, self._own_name)
+        if found is None:
+            found = self.native
+        found.__set__(t, value)
 
     def __delete__(self, t: Any) -> None:
         found = _own(t, self.name) if type(t) in VALUES else None
-        (self.native if found is None else found).__delete__(t)
+        if found is None:
+            found = self.native
+        found.__delete__(t)
 
 
 def _method(name: str, native: Callable[..., Any]) -> Callable[..., Any]:

@@ -68,15 +68,18 @@ def as_runtime(result: Any, requires_grad: bool = False) -> Any:
         result = wrap(result)  # raises for a nested tensor of the jagged layout
     if requires_grad:
         return result.requires_grad_()
-    return lifted(result, result._level.number) if SCOPE.levels else result
+    if SCOPE.levels:
+        return lifted(result, result._level.number)
+    return result
 
 
 def _with_one_counter(t: Any) -> Any:
     """``t``, the result of ``ones_like`` or its like, wrapped again. Torch has given the value a
     version counter of its own. Saved tensors are checked by the counter of the inner tensor, so the
     two must share one."""
-    kind = type(t)
-    return t._level.wrap(t._inner, None) if kind is Tensor or kind is GradValue else t
+    if type(t) in (Tensor, GradValue):
+        return t._level.wrap(t._inner, None)
+    return t
 
 
 def _tensor(data: Any, **kwargs: Any) -> Any:
@@ -91,7 +94,8 @@ def _of_lists(read: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(read)
     def made(*args: Any, **kwargs: Any) -> Any:
-        given = kwargs.get("data", kwargs.get("obj", args[0] if args else None))
+        first = args[0] if args else None
+        given = kwargs.get("data", kwargs.get("obj", first))
         if not isinstance(given, (list, tuple)):
             return read(*args, **kwargs)
         data = readable(given)
@@ -118,7 +122,13 @@ _READERS = {
 
 
 def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``factory`` with results that are runtime tensors in a user's program."""
     alike = factory.__name__.endswith("_like")
+
+    def as_own(result: Any, requires_grad: bool) -> Any:
+        if alike:
+            result = _with_one_counter(result)
+        return as_runtime(result, requires_grad)
 
     @wraps(factory)
     def made(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
@@ -128,9 +138,9 @@ def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
             return factory(*args, **kwargs)
         result = factory(*args, **kwargs)
         if not number_of_function_modes():
-            return as_runtime(_with_one_counter(result) if alike else result, requires_grad)
+            return as_own(result, requires_grad)
         with unseen_by_handlers():  # a mode of the user's sees the factory alone
-            return as_runtime(_with_one_counter(result) if alike else result, requires_grad)
+            return as_own(result, requires_grad)
 
     del made.__wrapped__  # a built-in function has no source to show
     return made
@@ -152,7 +162,9 @@ def forget_tables() -> None:
 
 
 def _wrap_all() -> list[tuple[Any, Any]]:
-    found = [getattr(module, name) for module, names in _NAMES.items() for name in names.split()]
+    found: list[Any] = []
+    for module, names in _NAMES.items():
+        found += [getattr(module, name) for name in names.split()]
     return [(f, _wrapped(_READERS.get(f, f))) for f in found]
 
 
