@@ -54,11 +54,9 @@ def _sum_of_values(old: Any, g: Any) -> Any:
     task = RUNNING.task
     task.sums = True
     try:
-        return (
-            g + old
-            if old.is_sparse and not g.is_sparse
-            else run_elementwise(operator.add, (old, g))
-        )
+        if old.is_sparse and not g.is_sparse:
+            return g + old
+        return run_elementwise(operator.add, (old, g))
     finally:
         task.sums = False
 
@@ -140,11 +138,12 @@ def into_leaf(
         # Dynamo's frames hold a further one.
         sole = sys.getrefcount(g) <= (3 if held else 2)
         if variable._deliver is not None:
-            variable._deliver(
-                laid_out(g, variable)._inner if create_graph else _as_gradient(g, variable, sole)
-            )
+            if create_graph:
+                variable._deliver(laid_out(g, variable)._inner)
+            else:
+                variable._deliver(_as_gradient(g, variable, sole))
         elif create_graph:
-            variable._grad = laid_out(g, variable) if old is None else _sum(old, g)
+            variable._grad = _next_grad(old, g, variable)
         elif old is None:
             variable._grad = level.wrap(_as_gradient(g, variable, sole))
         else:
@@ -163,9 +162,14 @@ def _refuse_moved(variable: Leaf) -> None:
         )
 
 
-def _sum(old: Any, g: Any) -> Any:
-    """Return ``old + g``. Torch adds a dense tensor to a sparse one in this order alone."""
-    return g + old if old.is_sparse and not g.is_sparse else old + g
+def _next_grad(old: Any, g: Any, variable: Leaf) -> Any:
+    """Return what ``.grad`` becomes in a pass that is recorded: ``old + g``, or ``g`` laid out as
+    ``variable`` if there was none."""
+    if old is None:
+        return laid_out(g, variable)
+    if old.is_sparse and not g.is_sparse:
+        return g + old  # torch adds a dense tensor to a sparse one in this order alone
+    return old + g
 
 
 def _add_to_grad(level: Level, variable: Leaf, g: Any) -> None:
@@ -189,8 +193,11 @@ def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
         mine = has_required_layout(g, inner)
     if mine and g._base is not None:
         mine = _alone(g)
-        g = g.data if mine else g  # no longer a view
-    return g if mine else laid_out(g, variable)
+        if mine:
+            g = g.data  # no longer a view
+    if mine:
+        return g
+    return laid_out(g, variable)
 
 
 def has_required_layout(g: Any, variable: Any) -> bool:

@@ -20,19 +20,22 @@ def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     def summed(t: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
         first = int(batched[0])
         lead = t.dim() - len(shape)
-        dims = [
-            *range(first, lead),
-            *(i + lead for i, n in enumerate(shape) if n == 1 and t.shape[i + lead] != 1),
-        ]
+        stretched = [i + lead for i, n in enumerate(shape) if n == 1 and t.shape[i + lead] != 1]
+        dims = [*range(first, lead), *stretched]
+        if not dims and lead == first:
+            return t
         if len(dims) == lead - first:
-            return t.sum(dims) if dims else t
+            return t.sum(dims)
         t = t.sum(dims, keepdim=True)
-        return t.reshape((*t.shape[:first], *shape)) if lead > first else t
+        if lead > first:
+            t = t.reshape((*t.shape[:first], *shape))
+        return t
 
     if type(g) is not torch.Tensor:
         return run_batchwise(summed, g)  # type: ignore[no-any-return]
-    # the former is every bias, at half the price
-    return g.sum(0) if g.shape[1:] == shape else g.sum_to_size(shape)
+    if g.shape[1:] == shape:
+        return g.sum(0)  # every bias, at half the price
+    return g.sum_to_size(shape)
 
 
 def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> torch.Tensor:
@@ -74,15 +77,23 @@ def _conform_nested(
         if g.dtype.is_complex and not meta.dtype.is_complex:
             g = meta.view(torch.real(values(g)))
         g = g.to(meta.dtype)
-    return g if g.is_contiguous() else g.contiguous()
+    if g.is_contiguous():
+        return g
+    return g.contiguous()
 
 
 def _misfit(g: torch.Tensor, expected: Any, node: TapeNode | None, index: int) -> RuntimeError:
     """Return the error for a gradient that does not fit ``expected``: a shape, or the
     ``NestedMeta`` of a nested tensor."""
     name = "GraphRoot" if node is None else node.name()
-    got, wanted = (x if type(x) is NestedMeta else list(x) for x in (extent(g), expected))
     return RuntimeError(
-        f"Function {name} returned an invalid gradient at index {index} - got {got} but expected "
-        f"shape compatible with {wanted}"
+        f"Function {name} returned an invalid gradient at index {index} - got "
+        f"{_as_text(extent(g))} but expected shape compatible with {_as_text(expected)}"
     )
+
+
+def _as_text(extent: Any) -> str:
+    """Return a shape as errors show it: a list of sizes, or that of a nested tensor."""
+    if type(extent) is NestedMeta:
+        return f"{extent}"
+    return f"{list(extent)}"

@@ -295,17 +295,15 @@ class GraphTask:
             raise _wrong_number(node, len(outs), len(node.edges))
         if node.post_hooks:
             outs = hooks.run_posthooks(self.level, node, outs, grads, self.create_graph)
-        return outs if type(outs) is list else list(outs)
+        if type(outs) is list:
+            return outs
+        return list(outs)
 
     def _send(self, node: Node, edges: Sequence[Edge | None], outs: list[Any]) -> None:
         """Add the results of ``node`` to the buffers of the nodes to which ``edges`` lead. Those
         that wait for no other are ready."""
-        count, buffers, at_once, surrounded = (
-            self.count,
-            self.buffers,
-            self.at_once,
-            self.surrounded,
-        )
+        count, buffers = self.count, self.buffers
+        at_once, surrounded = self.at_once, self.surrounded
         for i, edge in enumerate(edges):
             if edge is None:
                 continue
@@ -414,7 +412,8 @@ class GraphTask:
         watched = bool(node.post_hooks)
         seen = list(grads) if watched else ()
         if grads[0] is not None and self.accumulate:
-            with reported(node) if self.profiled else _NOTHING:
+            events: Any = reported(node) if self.profiled else _NOTHING
+            with events:
                 adding.into_leaf(self.level, node.variable, grads, 0, self.create_graph, watched)
         if watched:
             hooks.run_posthooks(self.level, node, (), seen, self.create_graph)

@@ -57,7 +57,8 @@ def pass_mark_on(args: Iterable[Any], output: Any) -> None:
         return
     if not any(isinstance(a, Value) and _has_mark(a) for a in args):
         return
-    for o in output if isinstance(output, tuple) else (output,):
+    outputs = output if isinstance(output, tuple) else (output,)
+    for o in outputs:
         if isinstance(o, Value) and _lacks_mark(o):
             with unseen_by_handlers():  # a capture would take it for the program's
                 _mark(o, True)

@@ -115,9 +115,8 @@ class GradLevel(Tape):
             return self.run_inside(op.func.decompose, args, kwargs)
         if record is None or record.nondiff is not True:
             return NotImplemented
-        return self._wrap_plain(
-            op, args, kwargs, self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
-        )
+        outs = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
+        return self._wrap_plain(op, args, kwargs, outs)
 
     def _record_packed(
         self,
@@ -159,7 +158,8 @@ class GradLevel(Tape):
             place = i or 0
             if not (recorded[place] or view or o.dtype in self.wrapped_dtypes):
                 return o
-            v = self.wrap(o, (node, place) if recorded[place] else None)
+            edge = (node, place) if recorded[place] else None
+            v = self.wrap(o, edge)
             if view:
                 view_history.mark_view(v, op, args, kwargs, i)
             return v
@@ -210,10 +210,11 @@ class GradLevel(Tape):
                 if g.shape != g._inner.shape:
                     inplace.follow_inner(g)
                 inplace.unrecorded(g)
+        if outer is None or not given:
+            return outer  # an op whose out= is a list returns nothing
         if isinstance(outer, torch.Tensor):
-            return given[0] if given else outer
-        # an op whose out= is a list returns nothing
-        return tuple(given) if given and outer is not None else outer
+            return given[0]
+        return tuple(given)
 
 
 def _metas_of(results: Sequence[Any], op: Op, args: Sequence[Any]) -> tuple[Any, ...]:

@@ -65,8 +65,12 @@ def register_multi_grad_hook(
     """
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
-    hooked = [t for t in tensors if t.requires_grad] if mode == "any" else list(tensors)
-    inner = _when_any(fn) if mode == "any" else _when_all([_located(t) for t in hooked], fn)
+    if mode == "any":
+        hooked = [t for t in tensors if t.requires_grad]
+        inner = _when_any(fn)
+    else:
+        hooked = list(tensors)
+        inner = _when_all([_located(t) for t in hooked], fn)
     return _Handles([t.register_hook(inner(i)) for i, t in enumerate(hooked)])
 
 
@@ -81,7 +85,9 @@ def _located(t: torch.Tensor) -> Callable[[], Node | None]:
     def present() -> Node | None:
         variable = leaf()
         edge = None if variable is None else edge_of(variable)
-        return None if edge is None else edge[0]
+        if edge is None:
+            return None
+        return edge[0]
 
     return present
 

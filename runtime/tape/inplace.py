@@ -58,9 +58,11 @@ def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     if node is None:
         unrecorded(target)
     else:
-        rebase(level, target, (node, 0), 0 if wanted & 1 else None)
-    # an op of a library may write and return nothing
-    return target if op.func._schema.returns else None
+        own_edge = 0 if wanted & 1 else None
+        rebase(level, target, (node, 0), own_edge)
+    if not op.func._schema.returns:
+        return None  # an op of a library may write and return nothing
+    return target
 
 
 def _node_of_write(
@@ -77,14 +79,17 @@ def _node_of_write(
         return None
     recording = bool(edges) and target.dtype in DIFFERENTIABLE
     if recording or target._view is not None:
-        check_write(target, edges[0] if wanted & 1 else None, recording)
+        own_edge = edges[0] if wanted & 1 else None
+        check_write(target, own_edge, recording)
     if not recording:
         return None
     functional = _functional_form(op)
     inner = target._inner
     metas = (meta_of(inner, inner.dtype),)
     node = OpNode.of(functional, level, edges, metas, wanted, spans)
-    return node.as_written(op, functional) if isinstance(node, OpNode) else node
+    if isinstance(node, OpNode):
+        node = node.as_written(op, functional)
+    return node
 
 
 def _functional_form(op: Op) -> Op:
@@ -137,9 +142,9 @@ def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
     view = target._view
     rewritten = target if view is None else view.base
     before = edge_of(rewritten)
-    rewritten._edge = (
-        edge if view is None else (CopySlices(level, before, target, edge[0], self_edge), 0)
-    )
+    if view is not None:
+        edge = CopySlices(level, before, target, edge[0], self_edge), 0
+    rewritten._edge = edge
     rewritten._generation += 1
     if rewritten._retains:
         hooks.follow(rewritten, before)

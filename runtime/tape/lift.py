@@ -24,6 +24,7 @@ from ..seam.transforms_of_torch import wraps_tensors
 from ..torch_private.native_tensors import storage_use_count
 from .view_history import View, replay
 
+_alias = torch.ops.aten.alias.default
 _as_strided = torch.ops.aten.as_strided.default
 _view_as_real = torch.ops.aten.view_as_real.default
 _view_as_complex = torch.ops.aten.view_as_complex.default
@@ -39,8 +40,8 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
     known: list[Any] = [t] if base is None else [base, t]
     if wraps_tensors() or not _can_be_lifted(t, base, known):
         level.refuse_captured_write(what)
-    path = () if base is None else _path(base, t)
-    _renew(base, t)
+    path = _path(base, t)
+    _renew(base, t, path)
     # outermost first, as for a tensor that is made in the scope of several transforms
     for each in (*SCOPE.levels, level):
         for x in known:
@@ -85,9 +86,12 @@ def users(t: torch.Tensor) -> int:
     return int(storage_use_count(storage._cdata)) - 1
 
 
-def _path(base: torch.Tensor, t: torch.Tensor) -> tuple[Any, ...]:
+def _path(base: torch.Tensor | None, t: torch.Tensor) -> tuple[Any, ...]:
     """Return the view ops that lead from ``base`` to its view ``t``, as the chain of a
-    :class:`View`. A view of another dtype shows a complex base as real or a real one as complex."""
+    :class:`View`. None lead to a tensor without a base. A view of another dtype shows a complex
+    base as real or a real one as complex."""
+    if base is None:
+        return ()
     shape, stride, start = t.shape, t.stride(), t.storage_offset()
     if t.dtype is base.dtype:
         return (_step(_as_strided, shape, stride, start),)
@@ -101,16 +105,16 @@ def _step(func: Any, *rest: Any) -> tuple[Any, ...]:
     return func, rest, {}, None
 
 
-def _renew(base: Any, t: Any) -> None:
+def _renew(base: Any, t: Any, path: tuple[Any, ...]) -> None:
     """Give ``t`` and its base other tensors of the same memory. What they were leads to them: a
     call of ``torch.ops.aten.add_.Tensor(t, x)`` returns the tensor that it was called with.
 
     In the scope of a transform they get version counters of their own. The dispatcher counts the
     present write on the tensor that it was called with, after all levels have counted it.
     """
-    path = () if base is None else _path(base, t)
     whole = t if base is None else base
-    replace(whole, whole.data if SCOPE.levels else whole.detach())
+    same_memory = whole.data if SCOPE.levels else whole.detach()
+    replace(whole, same_memory)
     if base is not None:
         replace(t, replay(path, base))
 
@@ -130,10 +134,8 @@ def give_back(level: Level, t: Any) -> None:
     """Make ``t`` a value of the next outer level again, or a plain tensor, with all that was
     written to it. The transform has returned."""
     if isinstance(t, Value) and t._level is level:
-        inner = t._inner
-        other: Any = (
-            torch.ops.aten.alias.default(inner) if isinstance(inner, Value) else inner.detach()
-        )
+        inner: Any = t._inner
+        other = _alias(inner) if isinstance(inner, Value) else inner.detach()
         exchange(t, other)
         if isinstance(t, Value) and t._level.keeps_history:
             t._level.on_close(partial(give_back, t._level, t))

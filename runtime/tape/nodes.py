@@ -103,8 +103,14 @@ class Node:
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
-        edges = (None if i is None else self.edges[i] for i in self.inputs())
-        return tuple((None, 0) if e is None or type(e[0]) is Sink else e for e in edges)
+        found: list[tuple[Node | None, int]] = []
+        for i in self.inputs():
+            edge = None if i is None else self.edges[i]
+            if edge is None or type(edge[0]) is Sink:
+                found.append((None, 0))
+            else:
+                found.append(edge)
+        return tuple(found)
 
     @property
     def metadata(self) -> dict[Any, Any]:
@@ -153,11 +159,12 @@ class Node:
         if len(grads) != len(self.metas):
             raise TypeError(f"expected {len(self.metas)} arguments, got {len(grads)} instead")
         recording = torch.is_grad_enabled()
-        outs = self.apply(
-            [hooks.for_engine(self.level, g, recording) for g in grads], None, recording
-        )
+        cotangents = [hooks.for_engine(self.level, g, recording) for g in grads]
+        outs = self.apply(cotangents, None, recording)
         shown = tuple(hooks.for_users(self.level, g) for g in outs)
-        return shown[0] if len(shown) == 1 else shown
+        if len(shown) == 1:
+            return shown[0]
+        return shown
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} object at {id(self):#x}>"
@@ -207,7 +214,9 @@ class Input(Node):
     @property
     def variable(self) -> Any:
         """The leaf, or None if it is gone."""
-        return None if self.value is None else self.value()
+        if self.value is None:
+            return None
+        return self.value()
 
 
 Input.__name__ = Input.__qualname__ = AccumulateGrad.__name__
@@ -263,12 +272,10 @@ class OpNode(Node):
         if cls is type(self):
             return self
         node = cls(self.level, self.edges, self.metas)
-        node.plan, node.args_at, node.spans, node.saved = (
-            self.plan,
-            self.args_at,
-            self.spans,
-            self.saved,
-        )
+        node.plan = self.plan
+        node.args_at = self.args_at
+        node.spans = self.spans
+        node.saved = self.saved
         return node
 
     def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
@@ -313,7 +320,8 @@ class OpNode(Node):
     def _pack(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
         """:meth:`save` under pack hooks."""
         plan, early = self.plan, self.saved
-        operands = plan.op.operands(args, kwargs, () if outs is None else outs, plan.reach)
+        results = () if outs is None else outs
+        operands = plan.op.operands(args, kwargs, results, plan.reach)
         saved: list[Any] = []
         for i, (at, reader) in enumerate(plan.slots):
             if at < 0 and outs is None:
@@ -326,8 +334,8 @@ class OpNode(Node):
 
     def _pack_operand(self, v: Any, at: int, reader: Any) -> Any:
         """Return what is saved of operand ``at``, which is ``v``."""
-        if reader is not None:
-            return None if v is None else reader(v)
+        if reader is not None and v is not None:
+            return reader(v)
         if isinstance(v, torch.Tensor):
             return save(self.level, v, self._history(at, 0))
         if type(v) is not list and type(v) is not tuple:
@@ -343,16 +351,21 @@ class OpNode(Node):
         operand or the output is a list."""
         if at < 0:
             op = self.plan.op
-            return None if at + op.n_results in op.nondiff else (self, at + op.n_results + k)
+            number = at + op.n_results
+            return None if number in op.nondiff else (self, number + k)
         first = self.args_at.get(at, -1)
-        return self.edges[first + k] if first >= 0 else None
+        if first < 0:
+            return None
+        return self.edges[first + k]
 
     def _value(self, s: Any, i: int, k: int, create_graph: bool) -> Any:
         if type(s) is not Saved and type(s) is not Packed:
             return s
         edge = self._history(self.plan.slots[i][0], k)
         t = restore(self.level, s, edge)
-        return present(self.level, t, edge) if create_graph else t
+        if create_graph:
+            return present(self.level, t, edge)
+        return t
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> list[Any]:
         plan, g = self.plan, grads[0]
@@ -413,7 +426,9 @@ class OpNode(Node):
 
     def _span(self, at: int) -> int:
         """Count the edges of an argument, of which a list has several."""
-        return self.spans.get(at, 1) if self.spans else 1
+        if not self.spans:
+            return 1
+        return self.spans.get(at, 1)
 
     def _place(self, out: list[Any], target: int, result: Any) -> None:
         first = self.args_at.get(target, -1)
@@ -482,9 +497,10 @@ class Undifferentiable(Node):
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
         names = self.op.arg_names
         known = [names[i] for i in self.op.vjp_args]
-        raise MissingRule(
-            str(self.op.func), "vjp", [names[i] for i in self.missing] if known else (), known
-        )
+        missing: Sequence[str] = ()
+        if known:
+            missing = [names[i] for i in self.missing]
+        raise MissingRule(str(self.op.func), "vjp", missing, known)
 
     def name(self) -> str:
         return "NotImplemented"
@@ -526,7 +542,9 @@ def inplace_class(op: Op, functional: Op) -> type[OpNode]:
     """``TBackward1`` for ``aten.t_``, if torch has a node of its own for the in-place op, else the
     class of the functional form."""
     name = own_name(op.base_name, op.func._overloadname)
-    return node_class(functional) if name is None else type(name, (OpNode,), _members(functional))
+    if name is None:
+        return node_class(functional)
+    return type(name, (OpNode,), _members(functional))
 
 
 def node_class(op: Op) -> type[OpNode]:

@@ -104,7 +104,9 @@ def current_graph_task_id() -> int:
 
 def current_node() -> Any:
     """Return the node that the backward pass of this thread runs now, None without a pass."""
-    return None if RUNNING.task is None else RUNNING.task.node
+    if RUNNING.task is None:
+        return None
+    return RUNNING.task.node
 
 
 def current_graph_is_retained() -> bool:

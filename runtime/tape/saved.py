@@ -67,8 +67,10 @@ class _Hooks(Ambient):
         """
         if self.stack:
             return self.stack[-1]
-        hooks = innermost_saved_hooks(True)
-        return None if hooks is None or _is_of_checkpoint(hooks) else hooks
+        hooks: tuple[Pack, Unpack] | None = innermost_saved_hooks(True)
+        if hooks is None or _is_of_checkpoint(hooks):
+            return None
+        return hooks
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -121,11 +123,9 @@ class Saved:
 def modified(t: torch.Tensor, version: int, edge: History | None = None) -> RuntimeError:
     """Return the error for a tensor of history ``edge`` that was saved at ``version`` and written
     to since."""
-    source = (
-        ""
-        if edge is None or not edge[0].edges
-        else f", which is output {edge[1]} of {op_name(edge[0])},"
-    )
+    source = ""
+    if edge is not None and edge[0].edges:
+        source = f", which is output {edge[1]} of {op_name(edge[0])},"
     return RuntimeError(
         "one of the variables needed for gradient computation has "
         f"been modified by an inplace operation: [{_type_name(t)} "

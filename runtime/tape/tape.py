@@ -161,10 +161,16 @@ class Tape(Level):
     def _collect_list(self, items: Any) -> tuple[Any, tuple[Edge | None, ...] | None]:
         """Return a list argument lowered, and the edges of its tensors. None if none of them
         requires grad."""
-        mine = [type(b) in VALUES and b._level is self for b in items]
-        if not any(mine):
-            # only lists of lists are left to lower
-            return (self.lowered_args(items) if mine else items), None
-        edges = tuple(edge_of(b) if m else None for b, m in zip(items, mine, strict=True))
-        inner = [b._inner if m else b for b, m in zip(items, mine, strict=True)]
-        return inner, None if all(e is None for e in edges) else edges
+        if not items:
+            return items, None
+        mine = [i for i, b in enumerate(items) if type(b) in VALUES and b._level is self]
+        if not mine:
+            return self.lowered_args(items), None  # only lists of lists are left to lower
+        inner = list(items)
+        edges: list[Edge | None] = [None] * len(inner)
+        for i in mine:
+            edges[i] = edge_of(inner[i])
+            inner[i] = inner[i]._inner
+        if edges.count(None) == len(edges):
+            return inner, None
+        return inner, tuple(edges)

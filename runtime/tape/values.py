@@ -30,7 +30,9 @@ def edge_of(v: Any) -> Edge | None:
         return e
     if v._req:
         node = v._accumulator() if v._accumulator is not None else None
-        return (node if node is not None else accumulator_of(v)), 0
+        if node is None:
+            node = accumulator_of(v)
+        return node, 0
     if view is not None and _grad_enabled() and v._follows_base():
         return Sink(v._level, v._inner), 0
     return None
@@ -92,7 +94,9 @@ class GradValue(Value):
     @property
     def grad_fn(self) -> Any:  # type: ignore[override]
         e = edge_of(self)
-        return None if e is None or isinstance(e[0], (AccumulateGrad, Input)) else e[0]
+        if e is None or isinstance(e[0], (AccumulateGrad, Input)):
+            return None
+        return e[0]
 
     @property
     def is_leaf(self) -> bool:  # type: ignore[override]
@@ -140,12 +144,10 @@ class GradValue(Value):
     def _set_flag(self, requires_grad: bool) -> Any:
         if requires_grad:
             self.start_leaf()
-        elif not requires_grad and edge_of(self) is not None:
-            which = (
-                f"a leaf inside {self._level.what} keeps its flag"
-                if self.is_leaf
-                else "only the flag of a leaf can be changed"
-            )
+        elif edge_of(self) is not None:
+            which = "only the flag of a leaf can be changed"
+            if self.is_leaf:
+                which = f"a leaf inside {self._level.what} keeps its flag"
             raise RuntimeError(
                 f"requires_grad_(False): {which}. "
                 "detach() gives a tensor of the same values that has no history."
@@ -171,7 +173,9 @@ class GradValue(Value):
     @property
     def _backward_hooks(self) -> Any:
         edge = edge_of(self)
-        return None if edge is None else (edge[0].tensor_hooks or {}).get(edge[1])
+        if edge is None:
+            return None
+        return (edge[0].tensor_hooks or {}).get(edge[1])
 
     @_backward_hooks.setter
     def _backward_hooks(self, new: Any) -> None:

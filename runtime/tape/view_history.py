@@ -180,7 +180,9 @@ def has_strides(t: Any) -> bool:
 def _offset_of(t: Any, funcs: Sequence[Any]) -> Any:
     """Return the offset of ``t``, if it matters for a view by ``funcs``. ``as_strided`` counts
     places from the start of the storage."""
-    return t.storage_offset() if _as_strided in funcs else None
+    if _as_strided not in funcs:
+        return None
+    return t.storage_offset()
 
 
 def _lazy(t: Any) -> tuple[bool, bool]:
@@ -191,17 +193,19 @@ def _lazy(t: Any) -> tuple[bool, bool]:
 
 def _shown_lazily(t: Any, lazy: tuple[bool, bool]) -> Any:
     conjugated, negated = lazy
-    t = t.conj() if conjugated else t
-    return neg_view(t) if negated else t
+    if conjugated:
+        t = t.conj()
+    if negated:
+        t = neg_view(t)
+    return t
 
 
 def _memory_like(t: Any, geometry: tuple[Any, Any, Any], dtype: torch.dtype | None = None) -> Any:
     """Memory made from ``t`` with the ``geometry`` of a tensor, which views can be taken of."""
     shape, stride, offset = geometry
     if offset is not None:
-        reach = (
-            offset + 1 + sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
-        )
+        last = sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
+        reach = offset + 1 + last
         return t.new_zeros(reach, dtype=dtype).as_strided(shape, stride, offset)
     if dense(shape, stride):
         return t.new_empty_strided(shape, stride, dtype=dtype)
@@ -229,21 +233,23 @@ def _comparable(v: Any, base: Any) -> bool:
         if not a._level.shows_strides:
             return False
         a, b = a._inner, b._inner
-    return (
-        type(a) is torch.Tensor
-        and type(b) is torch.Tensor
-        and a.dtype is b.dtype
-        and a.layout is torch.strided
-        and not (a.is_nested or b.is_nested)
-        and a.is_conj() == b.is_conj()
-        and a.is_neg() == b.is_neg()
-    )
+    if type(a) is not torch.Tensor or type(b) is not torch.Tensor:
+        return False
+    return a.layout is torch.strided and _read_memory_alike(a, b)
+
+
+def _read_memory_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two dense tensors make the same elements of the same memory."""
+    if a.dtype is not b.dtype or a.is_nested or b.is_nested:
+        return False
+    return a.is_conj() == b.is_conj() and a.is_neg() == b.is_neg()
 
 
 def mark_view(
     v: Any, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None = None
 ) -> None:
-    follow(v, args[0], (op.func, tuple(args[1:]), kwargs, which), "multi" if op.multi_view else "")
+    creation = "multi" if op.multi_view else ""
+    follow(v, args[0], (op.func, tuple(args[1:]), kwargs, which), creation)
 
 
 def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> None:
@@ -261,7 +267,9 @@ def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> No
     if of is None:
         v._view = View(source, (step,), creation)
         return
-    creation = of.creation if of.creation in ("function", "inference") else creation or of.creation
+    # these two reasons of the source hold for every view of it
+    if not creation or of.creation in ("function", "inference"):
+        creation = of.creation
     if source._req:  # a view that was made a leaf: history begins there
         v._view = View(source, (step,), creation)
     elif step[0] is _as_strided and _comparable(v, of.base):
@@ -287,7 +295,9 @@ def refuse_stale_target(target: Any) -> None:
 
 def base_edge(v: Any) -> Any:
     """Return the edge of the base of a view, None for a tensor that is no view."""
-    return None if v._view is None else edge_of(v._view.base)
+    if v._view is None:
+        return None
+    return edge_of(v._view.base)
 
 
 def check_write(target: Any, edge: Any, recording: bool) -> None:
@@ -345,14 +355,12 @@ def refuse_rebase(v: Any, what: str) -> None:
     that does not allow it. ``what``: WRITTEN or STALE."""
     creation = v._view.creation
     node, index = getattr(v, "_edge", None) or (None, 0)
-    if node is not None and len(node.metas) > 1:
-        creation = creation if creation in ("no_grad", "inference") else "multi"
-    mode, now = (
-        ("inference mode", "in normal mode")
-        if creation == "inference"
-        else ("no_grad mode", "with grad mode enabled")
-    )
     by_mode = creation in ("no_grad", "inference")
+    if node is not None and len(node.metas) > 1 and not by_mode:
+        creation = "multi"
+    mode, now = "no_grad mode", "with grad mode enabled"
+    if creation == "inference":
+        mode, now = "inference mode", "in normal mode"
     if node is None:
         text = f"A view was created in {mode} and {what} modified inplace {now}."
     elif by_mode:
@@ -403,18 +411,17 @@ class CopySlices(Node):
     ) -> None:
         base = target._view.base
         n = len(node.edges)
-        self.others = (
-            tuple(range(n)) if self_edge is None else (*range(self_edge), *range(self_edge + 1, n))
-        )
-        edges = node.edges if self_edge is None else tuple([node.edges[i] for i in self.others])
+        edges = node.edges
+        if self_edge is None:
+            self.others = tuple(range(n))
+        else:
+            self.others = (*range(self_edge), *range(self_edge + 1, n))
+            edges = tuple([node.edges[i] for i in self.others])
         Node.__init__(self, level, (of_base, *edges), ((base.shape, base.dtype),))
         # without the base itself, to which a reference would close a cycle
         self.chain = target._view.short_path(target)
-        self.geometry = (
-            base.shape,
-            base.stride(),
-            _offset_of(base, [step[0] for step in self.chain]),
-        )
+        offset = _offset_of(base, [step[0] for step in self.chain])
+        self.geometry = (base.shape, base.stride(), offset)
         self.lazy = _lazy(base)
         self.inner_node = node
         self.self_edge = self_edge
@@ -470,33 +477,25 @@ class CopySlices(Node):
         """
         shape = self.geometry[0]
         numbers = torch.arange(shape.numel(), device=own.device)
-        shown = (
-            replay(
-                self.chain,
-                _memory_like(numbers, self.geometry, torch.long).copy_(numbers.view(shape)),
-            )
-            .reshape(-1)
-            .abs()
-        )
-        last = numbers.new_full((shape.numel(),), -1).scatter_reduce(
-            0, shown, torch.arange(shown.numel(), device=own.device), "amax"
-        )
+        base = _memory_like(numbers, self.geometry, torch.long).copy_(numbers.view(shape))
+        # of each element of the view: the place that it shows
+        places = replay(self.chain, base).reshape(-1).abs()
+        # of each place: the last element that shows it, -1 if none does
+        last = numbers.new_full((shape.numel(),), -1)
+        elements = torch.arange(places.numel(), device=own.device)
+        last = last.scatter_reduce(0, places, elements, "amax")
         written = (last >= 0).view(shape)
-        return torch.where(
-            written, own.reshape(-1).index_select(0, last.clamp(min=0)).view(shape), g
-        )
+        replaced = own.reshape(-1).index_select(0, last.clamp(min=0)).view(shape)
+        return torch.where(written, replaced, g)
 
     def inputs(self) -> list[int | None]:
         shown = list(self.inner_node.inputs())
-        # the base takes its place
+        # the base takes the place of the tensor that was written to
         written = shown.index(self.self_edge) if self.self_edge is not None else 0
-        return [
-            0,
-            *(
-                None if i is None else self.others.index(i) + 1
-                for i in (*shown[:written], *shown[written + 1 :])
-            ),
-        ]
+        found: list[int | None] = [0]
+        for i in (*shown[:written], *shown[written + 1 :]):
+            found.append(None if i is None else self.others.index(i) + 1)
+        return found
 
     def release(self) -> None:
         self.inner_node.release()
