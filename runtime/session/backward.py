@@ -94,7 +94,9 @@ def _edge(t: Any) -> Any:
     """(node, output number) of a tensor or a gradient edge, None if nothing was recorded."""
     if type(t) in VALUES:
         return edge_of(t) if hasattr(t, "_edge") else None
-    return (t.node, t.output_nr) if isinstance(t, GradientEdge) else None
+    if isinstance(t, GradientEdge):
+        return t.node, t.output_nr
+    return None
 
 
 def _refuse_unrecorded(edges: Sequence[Any]) -> None:
@@ -132,19 +134,21 @@ def _ones(t: Any, edge: Any) -> torch.Tensor | None:
     scalar."""
     if edge is None:
         return None
-    is_edge = type(t) not in VALUES
-    shape, dtype = edge[0].metas[edge[1]] if is_edge else (extent(t), t.dtype)
+    is_tensor = type(t) in VALUES
+    if is_tensor:
+        shape, dtype = extent(t), t.dtype
+    else:
+        node, index = edge
+        shape, dtype = node.metas[index]
     if type(shape) is NestedMeta or shape.numel() != 1:
         raise RuntimeError("grad can be implicitly created only for scalar outputs")
     if not dtype.is_floating_point:
         raise RuntimeError(
             f"grad can be implicitly created only for real scalar outputs but got {dtype}"
         )
-    return (
-        torch.ones(shape, dtype=dtype, device=_device(t.node))
-        if is_edge
-        else native_ones_like(t._inner)
-    )
+    if is_tensor:
+        return native_ones_like(t._inner)
+    return torch.ones(shape, dtype=dtype, device=_device(t.node))
 
 
 def cotangents_of(
@@ -152,7 +156,10 @@ def cotangents_of(
 ) -> list[torch.Tensor | None]:
     """One cotangent per output, by default one for a scalar. Raise unless it has the shape of the
     output, with ``batched`` after the first dimension."""
-    for t in (*outputs, *(() if given is None else listed(given))):
+    tensors = list(outputs)
+    if given is not None:
+        tensors += listed(given)
+    for t in tensors:
         refuse_tangent_of_torch(t)
     if given is None:
         return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
@@ -222,11 +229,14 @@ def run_pass(
     on_values = create_graph or (acting is not level and acting.sees_gradients)
     roots = []
     for edge, g in zip(edges, cotangents, strict=True):
-        if g is not None:
-            g = for_users(level, g) if on_values else level.lowered(g)
+        if g is not None and on_values:
+            g = for_users(level, g)
+        elif g is not None:
+            g = level.lowered(g)
         roots.append((edge, g))
     edges_of_captures = None if captures is None else _edges_of(captures)
-    keep = create_graph if retain_graph is None else retain_graph
+    if retain_graph is None:
+        retain_graph = create_graph
     before = torch.is_grad_enabled()
     set_grad_enabled(create_graph)
     try:
@@ -235,7 +245,7 @@ def run_pass(
             roots,
             edges_of_captures,
             create_graph=on_values,
-            keep_graph=keep,
+            keep_graph=retain_graph,
             accumulate=accumulate,
         )
     finally:
@@ -308,8 +318,10 @@ def backward(
 def _refuse_transforms(outputs: Sequence[Any]) -> None:
     """``backward()`` adds to the ``.grad`` of leaves, and the inputs of a transform have none."""
     for t in outputs:
-        level: Any = t._level if isinstance(t, GradValue) else None
-        if level is not None and not level.starts_leaves:
+        if not isinstance(t, GradValue):
+            continue
+        level: Any = t._level
+        if not level.starts_leaves:
             raise RuntimeError(
                 f"backward() of a tensor inside {level.what}, whose inputs have no .grad. "
                 "Use grad or vjp in it, or autograd.grad by the inputs."
@@ -355,6 +367,8 @@ def grad(
             FutureWarning,
             stacklevel=2,
         )
+    if allow_unused is None:
+        allow_unused = materialize_grads
     find = gradients_of if CAPTURE.gradients is None else CAPTURE.gradients.grad
     return find(
         outputs,
@@ -362,7 +376,7 @@ def grad(
         grad_outputs,
         retain_graph,
         create_graph,
-        allow_unused=materialize_grads if allow_unused is None else allow_unused,
+        allow_unused=allow_unused,
         is_grads_batched=is_grads_batched,
         materialize_grads=materialize_grads,
     )
@@ -394,7 +408,9 @@ def gradients_of(
         found = _batched_grads(_level(edges), run, cotangents, len(wanted))
     else:
         found = _in_layouts_of(wanted, run(*cotangents))
-    return dict(zip(inputs, found, strict=True)) if isinstance(inputs, dict) else found
+    if isinstance(inputs, dict):
+        return dict(zip(inputs, found, strict=True))
+    return found
 
 
 def _batched_grads(
@@ -453,5 +469,7 @@ def _grads(
             )
         else:
             zeros = torch.zeros_like(t)
-            grads.append(zeros.requires_grad_() if create_graph else zeros)
+            if create_graph:
+                zeros = zeros.requires_grad_()
+            grads.append(zeros)
     return tuple(grads)

@@ -89,7 +89,9 @@ def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
         edge = None
     else:
         return None
-    return None if a.layout is not torch.strided or a.is_nested else (a, edge)
+    if a.layout is not torch.strided or a.is_nested:
+        return None
+    return a, edge
 
 
 def step(
@@ -112,12 +114,9 @@ def product(x: Part, weight: Part, bias: Part) -> Part:
     transposed, of_weight = step(_T, [weight[0]], (weight[1],), weight[1] is not None)
     wanted = (of_bias is not None) | (of_x is not None) << 1 | (of_weight is not None) << 2
     edges: Any = (of_bias, of_x, of_weight)
-    return step(
-        _ADDMM,
-        [bias[0], x[0], transposed],
-        edges if wanted == 7 else tuple(e for e in edges if e is not None),
-        wanted,
-    )
+    if wanted != 7:
+        edges = tuple(e for e in edges if e is not None)
+    return step(_ADDMM, [bias[0], x[0], transposed], edges, wanted)
 
 
 def flattened(x: Part) -> Part:
@@ -193,7 +192,8 @@ def _folded(x: Any, y: Any) -> Any:
         flat: Any = step(_VIEW, [dense, rows], (of_x,), of_x is not None)
     else:
         flat = known_part(x.reshape(rows))
-    out, edge = binary(_MM if y.dim() == 2 else _MV, flat, (y, of_y))
+    op = _MM if y.dim() == 2 else _MV
+    out, edge = binary(op, flat, (y, of_y))
     return SESSION.wrap(*step(_UNSAFE_VIEW, [out, [*shape[:-1], *y.shape[1:]]], (edge,), True))
 
 
@@ -209,7 +209,9 @@ def _matmul(x: Any, y: Any) -> Any:
     if known[0].dim() < 2:
         return _folded(y.mT, x)
     result = _folded(y.mT, x.t())
-    return None if result is None else result.mT.contiguous()
+    if result is None:
+        return None
+    return result.mT.contiguous()
 
 
 def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
@@ -230,9 +232,8 @@ def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
     outs = _LAYER_NORM.kernel(*inner)
     if not wanted:
         return SESSION.wrap(outs[0])
-    node = OpNode.of(
-        _LAYER_NORM, SESSION, edges, tuple([(o.shape, o.dtype) for o in outs]), wanted, None
-    )
+    metas = tuple([(o.shape, o.dtype) for o in outs])
+    node = OpNode.of(_LAYER_NORM, SESSION, edges, metas, wanted, None)
     node.save_unpacked(inner, NONE, outs)
     return SESSION.wrap(outs[0], (node, 0))
 

@@ -126,7 +126,8 @@ def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tup
 
 def _ends_of(i: slice) -> tuple[int, int, int]:
     """Return the start, stop and step that ATen has for a slice."""
-    return i.start or 0, _END if i.stop is None else i.stop, i.step or 1
+    stop = _END if i.stop is None else i.stop
+    return i.start or 0, stop, i.step or 1
 
 
 def _part(t: torch.Tensor, *index: Any) -> torch.Tensor:
@@ -162,11 +163,15 @@ def _view(t: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
 
 def _setitem(self: Any, index: Any, value: Any) -> None:
     if type(self) is Tensor and unseen() and not (self._req and self._view is not None):
-        each = index if type(index) is tuple else (index,)
+        each = index
+        if type(index) is not tuple:
+            each = (index,)
         if _is_plain(self, value) and _dense(self._inner) and _basic(each):
             histories = _histories(self, value) if _grad_enabled() else None
             if histories is None:
-                self._inner[index] = value._inner if type(value) is Tensor else value
+                if type(value) is Tensor:
+                    value = value._inner
+                self._inner[index] = value
                 unrecorded(self)
                 return
             if _write_recorded(self, each, value, histories[0]):
@@ -196,9 +201,9 @@ def _write_recorded(target: Any, index: tuple[Any, ...], value: Any, edge: Any) 
     inner = target._inner
     if _n_indexed(index) > inner.dim():
         return False
-    # without a part ATen writes to the tensor itself
-    whole = _parts(index, inner.shape, False)[0][0] is _ALIAS
-    part = target if whole else _view(target, index, False, edge)
+    part = target  # to which ATen writes if the index names no part
+    if _parts(index, inner.shape, False)[0][0] is not _ALIAS:
+        part = _view(target, index, False, edge)
     if type(value) in _NUMBERS and _NUMBERS_ARE_TENSORS:
         value = _scalar_tensor(value, dtype=inner.dtype, device=inner.device)
     op = _op_of_write(part, value)
@@ -216,19 +221,20 @@ def _op_of_write(part: Any, value: Any) -> Op | None:
     new = value._inner if type(value) is Tensor else value
     if part.shape == new.shape:
         return _COPY
-    return _FILL if new.dim() == 0 and new.device.type == "cpu" else None
+    if new.dim() == 0 and new.device.type == "cpu":
+        return _FILL
+    return None
 
 
 def _histories(target: Any, value: Any) -> tuple[Any, ...] | None:
     """Return the edges of ``target``, of its base and of ``value``. None if there are none. While
     the caller holds them, the ``AccumulateGrad`` nodes of leaves stay alive, so they need not be
     made again."""
-    found = (
-        edge_of(target),
-        view_history.base_edge(target),
-        edge_of(value) if type(value) is Tensor else None,
-    )
-    return None if found == (None, None, None) else found
+    own, of_base = edge_of(target), view_history.base_edge(target)
+    of_value = edge_of(value) if type(value) is Tensor else None
+    if own is None and of_base is None and of_value is None:
+        return None
+    return own, of_base, of_value
 
 
 def _clone(self: Any, **kwargs: Any) -> Any:
@@ -245,7 +251,9 @@ def _reading(native: Any) -> Callable[[Any], Any]:
 
     @functools.wraps(native)
     def answer(self: Any) -> Any:
-        return native(self._inner if type(self) is Tensor and unseen() else self)
+        if type(self) is Tensor and unseen():
+            return native(self._inner)
+        return native(self)
 
     return answer
 
@@ -297,7 +305,9 @@ def _comparing(native: Any) -> Callable[..., Any]:
             plain = [a._inner if type(a) is Tensor else a for a in args]
             if not any(isinstance(a, torch.Tensor) and type(a) is not torch.Tensor for a in plain):
                 out = native(self._inner, *plain)
-                return SESSION.wrap(out) if type(out) is torch.Tensor else out
+                if type(out) is torch.Tensor:
+                    return SESSION.wrap(out)
+                return out
         return native(self, *args, **kwargs)
 
     return compare
@@ -308,55 +318,19 @@ def _no_history(t: Any) -> bool:
     return t._edge is None and not t._req and t._view is None and not recorded_by_torch(t)
 
 
+# initialization and optimizers write with these
+_WRITES = (
+    "__iadd__ __imul__ __isub__ __itruediv__ add_ addcdiv_ addcmul_ addmm_ addmv_ bernoulli_ "
+    "clamp_ clamp_max_ clamp_min_ copy_ div_ exp_ exponential_ fill_ lerp_ log_ masked_fill_ "
+    "mul_ neg_ normal_ pow_ random_ reciprocal_ relu_ round_ rsqrt_ sigmoid_ sign_ sqrt_ "
+    "square_ sub_ tanh_ tril_ triu_ uniform_ zero_"
+)
+
 for _name, _method in (("__getitem__", _getitem), ("__setitem__", _setitem), ("clone", _clone)):
     setattr(Tensor, _name, _method)
 for _name in ("__bool__", "__float__", "__index__", "__int__", "item"):
     setattr(Tensor, _name, _reading(getattr(torch.Tensor, _name)))
 for _name in ("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "all", "any"):
     setattr(Tensor, _name, _comparing(getattr(torch.Tensor, _name)))
-for _name in (
-    *("__iadd__", "__imul__", "__isub__", "__itruediv__"),
-    *(
-        "add_",
-        "addcdiv_",
-        "addcmul_",
-        "addmm_",
-        "addmv_",
-        "bernoulli_",
-        "clamp_",
-        "clamp_max_",
-        "clamp_min_",
-        "copy_",
-        "div_",
-        "exp_",
-    ),
-    *(
-        "exponential_",
-        "fill_",
-        "lerp_",
-        "log_",
-        "masked_fill_",
-        "mul_",
-        "neg_",
-        "normal_",
-        "pow_",
-        "random_",
-        "reciprocal_",
-        "relu_",
-    ),
-    *(
-        "round_",
-        "rsqrt_",
-        "sigmoid_",
-        "sign_",
-        "sqrt_",
-        "square_",
-        "sub_",
-        "tanh_",
-        "tril_",
-        "triu_",
-        "uniform_",
-        "zero_",
-    ),
-):  # initialization and optimizers write with these
+for _name in _WRITES.split():
     setattr(Tensor, _name, _writing(getattr(torch.Tensor, _name)))

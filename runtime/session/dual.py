@@ -173,7 +173,9 @@ class DualSession(StandIn):
 
     def _tangent_of(self, a: Any) -> Any:
         """Return the tangent of an argument, None if it is no value of level zero."""
-        return self.tangents.of(a) if self._owns(a) else None
+        if not self._owns(a):
+            return None
+        return self.tangents.of(a)
 
     def _any_dual(self, args: Iterable[Any]) -> bool:
         return any(self._tangent_of(a) is not None for a in args)
@@ -219,11 +221,8 @@ class DualSession(StandIn):
             if not (o.is_floating_point() or o.is_complex()):
                 continue
             t = tangents[i]
-            # as in torch, a result with the derivative zero has a tangent of zeros
-            if op.kind is not VIEW and t is None:
-                t = torch.zeros_like(o.detach())
-            elif op.kind is not VIEW:
-                t = laid_out_like(fit(t, o), o._inner)
+            if op.kind is not VIEW:
+                t = _tangent_of_new(o, t)
             self.tangents.put(o._inner, t)
 
     def _write(
@@ -357,10 +356,19 @@ def unshared(t: Any, inputs: list[Any]) -> Any:
     return t
 
 
+def _tangent_of_new(o: Any, t: Any) -> Any:
+    """Return the tangent of ``o``, a result with memory of its own, laid out as that. ``t``: by the
+    formula of the op. None is zero, for which torch has a tangent of zeros."""
+    if t is None:
+        return torch.zeros_like(o.detach())
+    return laid_out_like(fit(t, o), o._inner)
+
+
 def _tensors_in(inputs: list[Any]) -> Iterator[Any]:
     """Yield the tensors among ``inputs`` and in the lists among them."""
     for group in inputs:
-        for x in group if isinstance(group, list) else (group,):
+        members = group if isinstance(group, list) else (group,)
+        for x in members:
             if x is not None:
                 yield x
 
@@ -408,7 +416,9 @@ def laid_out_like(t: Any, p: torch.Tensor) -> Any:
         return t
     inner = t._inner if isinstance(t, Value) and t._home is not None else t
     same = _same_layout(inner, p) if type(inner) is torch.Tensor else _same_strides(inner, p)
-    return t if same else empty_like_laid_out(t, p).copy_(t)
+    if same:
+        return t
+    return empty_like_laid_out(t, p).copy_(t)
 
 
 __all__ = ["DualSession", "Tangents", "fwd_grad_enabled", "laid_out_like", "unshared"]

@@ -69,7 +69,9 @@ def follow_hooks(leaf: Tensor) -> None:
 
 def plain_of(t: Any) -> Any:
     """Return the plain tensor whose leaf ``t`` is, if it is one; else ``t``."""
-    source = t._stands_for() if isinstance(t, Tensor) and t._stands_for is not None else None
+    if not isinstance(t, Tensor) or t._stands_for is None:
+        return t
+    source = t._stands_for()
     return t if source is None else source
 
 
@@ -93,7 +95,9 @@ def _places(t: torch.Tensor) -> object:
         return t.data_ptr()
     if t.layout is torch.sparse_coo:
         return t._indices().data_ptr(), t._values().data_ptr()
-    return object() if t.is_mkldnn else t.values().data_ptr()
+    if t.is_mkldnn:
+        return object()
+    return t.values().data_ptr()
 
 
 def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], None]:

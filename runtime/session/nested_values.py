@@ -46,7 +46,8 @@ class Nested(Tensor):
         if _transformed(args, kwargs):
             raise NestedTensor
         for a in (*args, *kwargs.values()):
-            for t in a if isinstance(a, (list, tuple)) else (a,):
+            each = a if isinstance(a, (list, tuple)) else (a,)
+            for t in each:
                 if not isinstance(t, torch.Tensor):
                     continue
                 if type(t) not in VALUES:

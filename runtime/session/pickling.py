@@ -28,13 +28,15 @@ _requires_grad: Any = TensorBase.requires_grad
 def state_of(t: Any, own: frozenset[str]) -> Any:
     """As ``object.__getstate__``, without the attributes ``own``, which belong to the session."""
     state = object.__getstate__(t)
-    found, slots = state if isinstance(state, tuple) else (state, None)
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
     found = {
         name: value
-        for name, value in (found or {}).items()
+        for name, value in (attributes or {}).items()
         if name not in own and not name.startswith(_CACHED)
     }
-    return (found or None, slots) if slots else found or None
+    if slots:
+        return found or None, slots
+    return found or None
 
 
 def reduced(t: Any, kind: type, protocol: Any) -> Any:
@@ -43,9 +45,10 @@ def reduced(t: Any, kind: type, protocol: Any) -> Any:
     warn_if_has_hooks(t)
     state = t.__getstate__()
     if kind is torch.Tensor and state and state.pop("_is_param", False):
-        rest: Any = (state,) if state else ()
-        rebuild = rebuild_parameter_with_state() if state else rebuild_parameter()
-        return rebuild, (t.data, t.requires_grad, OrderedDict(), *rest)
+        arguments: Any = (t.data, t.requires_grad, OrderedDict())
+        if state:
+            return rebuild_parameter_with_state(), (*arguments, state)
+        return rebuild_parameter(), arguments
     made_by = copyreg.dispatch_table.get(kind)
     if made_by is not None:
         return made_by(t)
@@ -54,11 +57,9 @@ def reduced(t: Any, kind: type, protocol: Any) -> Any:
     if made[0] is rebuild_wrapper_subclass:
         # as users see it: the instance below the tape requires no grad
         made = made[0], (kind, *made[1][1:-1], t.requires_grad)
-    return (
-        made
-        if kind is torch.Tensor and not state
-        else (rebuild_with_attributes(), (made[0], kind, made[1], state))
-    )
+    if kind is torch.Tensor and not state:
+        return made
+    return rebuild_with_attributes(), (made[0], kind, made[1], state)
 
 
 def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
@@ -89,7 +90,9 @@ def _reduced_class(cls: type) -> Any:
     """Return how a class of tensors is pickled: a class of the session as the class that it stands
     for."""
     kind = getattr(cls, "_shown", cls)
-    return cls.__qualname__ if kind is cls else (copy.copy, (kind,))
+    if kind is cls:
+        return cls.__qualname__
+    return copy.copy, (kind,)
 
 
 # the metaclasses of tensors and of parameters

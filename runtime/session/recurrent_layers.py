@@ -67,7 +67,10 @@ Step = Callable[[Part, Any, Weights, bool], Any]
 
 
 def _unary(op: Op, x: Part, *rest: Any, kernel: Any = None) -> Part:
-    return step(op, [x[0], *rest], () if x[1] is None else (x[1],), int(x[1] is not None), kernel)
+    inner, edge = x
+    if edge is None:
+        return step(op, [inner, *rest], (), 0, kernel)
+    return step(op, [inner, *rest], (edge,), 1, kernel)
 
 
 def _sigmoid_(x: Part) -> Part:
@@ -110,7 +113,9 @@ def _of_state(h: Part, weights: Weights) -> Part:
 
 def _gates(x: Part, weights: Weights, ready: bool) -> Part:
     """Return the input's part of the gates. ``ready``: ``x`` is that part already."""
-    return x if ready else product(x, weights[0], weights[2])
+    if ready:
+        return x
+    return product(x, weights[0], weights[2])
 
 
 def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
@@ -160,11 +165,15 @@ class Cell:
 
     def list_states(self, hx: Any) -> list[Any]:
         """List the tensors of the state argument ``hx``."""
-        return list(hx) if self.is_paired else [hx]
+        if self.is_paired:
+            return list(hx)
+        return [hx]
 
     def join_states(self, states: Any) -> Any:
         """Return the argument of which these are the tensors."""
-        return states if self.is_paired else states[0]
+        if self.is_paired:
+            return states
+        return states[0]
 
     def output_of(self, state: Any) -> Part:
         """Return the part of a state that is the output of its step."""
@@ -305,7 +314,9 @@ class _LayerCall:
         if cell.is_paired:
             starts = list(zip(*split, strict=True))
         out, ends = _run_layers(cell, x, starts, self.weights, self.options.directions)
-        last = [list(part) for part in zip(*ends, strict=True)] if cell.is_paired else [ends]
+        last = [ends]
+        if cell.is_paired:
+            last = [list(part) for part in zip(*ends, strict=True)]
         finals = [SESSION.wrap(*_joined(_STACK, part, 0)) for part in last]
         output = _with_batch_first(cell, out) if batch_first else SESSION.wrap(*out)
         return output, *finals
@@ -357,7 +368,9 @@ def _run_layer(
         return None
     if not call.has_history():
         return call.run_native(native)
-    return None if call.copies_input() else call.record()
+    if call.copies_input():
+        return None
+    return call.record()
 
 
 def _with_batch_first(cell: Cell, out: Part) -> Any:
@@ -418,10 +431,14 @@ def _owned(cell: Cell, *args: Any) -> tuple[Any, ...]:
             return [own(x) for x in a]
         if value is not None:
             a = value(a)
-        return lifted(a, -1) if isinstance(a, torch.Tensor) and not isinstance(a, Value) else a
+        if isinstance(a, torch.Tensor) and not isinstance(a, Value):
+            return lifted(a, -1)
+        return a
 
     if SCOPE.levels:
-        return tuple(map(own, args)) if innermost(args, None) is not None else args
+        if innermost(args, None) is None:
+            return args
+        return tuple(map(own, args))
     return args[0], _beside(cell, args), *args[2:]
 
 
@@ -529,8 +546,12 @@ def _pad_packed(
     steps = sizes.tolist()
     out = padded(data, steps, max(length, len(steps)), value)
     # a step of a packed sequence has the elements that are at least as long
-    lengths = [sum(size > i for size in steps) for i in range(steps[0])]
-    return out if batch_first else out.transpose(0, 1), torch.tensor(lengths)
+    lengths = []
+    for i in range(steps[0]):
+        lengths.append(sum(size > i for size in steps))
+    if not batch_first:
+        out = out.transpose(0, 1)
+    return out, torch.tensor(lengths)
 
 
 def _with_states_as_given(overload: Any) -> None:

@@ -74,7 +74,9 @@ class Session(GradLevel):
 
     def layer(self, func: Any, args: Sequence[Any]) -> Any:
         stand_in = current_stand_in()
-        return NotImplemented if stand_in is None else stand_in.layer(func, args)
+        if stand_in is None:
+            return NotImplemented
+        return stand_in.layer(func, args)
 
     def acting(self) -> Any:
         """Return what stands in for the session in this thread, else the session itself."""
@@ -83,11 +85,15 @@ class Session(GradLevel):
     def tangent_of(self, v: Any) -> Any:
         """Return the tangent that a dual level of ``forward_ad`` gives ``v``, or None."""
         dual = current_dual()
-        return None if dual is None else dual.tangents.of(v)
+        if dual is None:
+            return None
+        return dual.tangents.of(v)
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         dual = current_dual()
-        return inner.clone() if dual is None else dual.copy_before_write(inner)
+        if dual is None:
+            return inner.clone()
+        return dual.copy_before_write(inner)  # type: ignore[no-any-return]
 
     def run_inside(self, f: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return f(*args, **kwargs)  # the session is no transform, so it has no scope

@@ -229,11 +229,9 @@ class _BelowTheTape(TorchDispatchMode):
         of_session = innermost(args, kwargs) is SESSION
         if not composes(types):
             reopen_keys(func)
-            return (
-                Level.call(SESSION, func, args, kwargs or {})
-                if of_session
-                else func(*args, **(kwargs or {}))
-            )
+            if of_session:
+                return Level.call(SESSION, func, args, kwargs or {})
+            return func(*args, **(kwargs or {}))
         if not of_session:
             return self._asked(func, types, args, kwargs or {})
         with self:
@@ -248,11 +246,9 @@ class _BelowTheTape(TorchDispatchMode):
         with self, _Hook():
             args, kwargs = pytree.tree_map_only(torch.Tensor, _value_of, (args, kwargs))
             for kind in kinds:
-                rule = (
-                    None
-                    if func.namespace in ("aten", "prims")
-                    else find_torch_dispatch_rule(func, kind)
-                )
+                rule = None
+                if func.namespace not in ("aten", "prims"):
+                    rule = find_torch_dispatch_rule(func, kind)
                 ask = functools.partial(rule, kind) if rule else kind.__torch_dispatch__
                 answer = ask(func, tuple(kinds), args, kwargs)
                 if answer is not NotImplemented:
@@ -433,7 +429,9 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
     if not dispatches(kind):
         with unseen_by_classes():
             return wrap(inner, requires_grad)
-    v = make(held, **{**options, **(_ASK_ALL if held._asks else {})})
+    if held._asks:
+        options = {**options, **_ASK_ALL}
+    v = make(held, **options)
     v._inner, v._edge, v._req = inner, None, requires_grad
     vars(inner)["_value"] = weakref.ref(v)
     return v

@@ -217,12 +217,16 @@ class Tensor(GradValue):
 
     def dtype_of_grad(self) -> torch.dtype | None:
         """``grad_dtype`` without the check that this is a leaf, for callers that know."""
-        return self._inner.dtype if self._grad_dtype is _OWN_DTYPE else self._grad_dtype
+        if self._grad_dtype is _OWN_DTYPE:
+            return self._inner.dtype
+        return self._grad_dtype  # type: ignore[no-any-return]
 
     @property
     def data(self) -> Any:
         value = entering()
-        inside: Any = self if value is None else value(self)
+        inside: Any = self
+        if value is not None:
+            inside = value(self)
         if inside is not self:
             return inside.data
         found, acting = SESSION.wrap(_data_of(self._inner)), SESSION.acting()
@@ -255,7 +259,9 @@ class Tensor(GradValue):
         base = _base_by_dispatcher(self)
         if base is None:
             return None if self._view is None else self._view.base
-        return base._view.base if type(base) is Tensor and base._view is not None else base
+        if type(base) is Tensor and base._view is not None:
+            return base._view.base
+        return base
 
     def _is_view(self) -> bool:
         return self._base is not None
@@ -277,8 +283,12 @@ class Tensor(GradValue):
     def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
         value = entering()
         # a program that is compiled registers it by every call
-        inside: Any = self if value is None else value(self)
-        return super().register_hook(hook) if inside is self else inside.register_hook(hook)
+        inside: Any = self
+        if value is not None:
+            inside = value(self)
+        if inside is self:
+            return super().register_hook(hook)
+        return inside.register_hook(hook)  # type: ignore[no-any-return]
 
     def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
         if type(node) is not AccumulateGrad:
@@ -353,7 +363,9 @@ class Tensor(GradValue):
 
     def __array__(self, dtype: Any = None) -> Any:
         array = self.numpy()
-        return array if dtype is None else array.astype(dtype, copy=False)
+        if dtype is None:
+            return array
+        return array.astype(dtype, copy=False)
 
     def __copy__(self) -> Tensor:
         return self._copied(self._inner.detach(), self.__getstate__())
@@ -416,7 +428,9 @@ class Tensor(GradValue):
             )
         if not isinstance(self, torch.nn.Parameter):
             return str(text)
-        return f"Parameter containing:\n{text}" if kind is torch.Tensor else f"Parameter({text})"
+        if kind is torch.Tensor:
+            return f"Parameter containing:\n{text}"
+        return f"Parameter({text})"
 
 
 def _refuse_unfit_gradient(t: Tensor, value: Any) -> None:
@@ -476,7 +490,9 @@ def _suffixes_of_history(t: Tensor) -> list[str]:
         fn = t.grad_fn
     except RuntimeError:  # the history of a view is lost
         return ["grad_fn=<Invalid>"]
-    return [] if fn is None else [f"grad_fn=<{type(fn).__name__}>"]
+    if fn is None:
+        return []
+    return [f"grad_fn=<{type(fn).__name__}>"]
 
 
 def _new(name: str) -> Callable[..., Any]:
@@ -519,12 +535,16 @@ def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
         t = SESSION.wrap(t)
         if kind is not torch.Tensor:
             t = as_kind(t, kind)
-    return t.requires_grad_() if requires_grad else t  # type: ignore[return-value]
+    if requires_grad:
+        t = t.requires_grad_()
+    return t  # type: ignore[return-value]
 
 
 def _data_of(inner: torch.Tensor) -> torch.Tensor:
     """``inner.data``. A user's class is asked for it by the dispatcher."""
-    return inner.detach() if dispatches(type(inner)) else inner.data
+    if dispatches(type(inner)):
+        return inner.detach()
+    return inner.data
 
 
 def _without_history(t: torch.Tensor) -> torch.Tensor:
@@ -533,7 +553,9 @@ def _without_history(t: torch.Tensor) -> torch.Tensor:
         return t  # not detached: its constructor may still run, and then it can handle no call
     with unseen_by_classes():
         t = t.detach()
-        return t if type(t) is torch.Tensor or dispatches(type(t)) else t.as_subclass(torch.Tensor)
+        if type(t) is torch.Tensor or dispatches(type(t)):
+            return t
+        return t.as_subclass(torch.Tensor)
 
 
 def dispatches(kind: type[torch.Tensor]) -> bool:
