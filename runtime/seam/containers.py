@@ -46,7 +46,9 @@ def with_arguments(
             outs[i] = value(out)
         else:
             outs[i] = targets.get(frozenset(declared.alias_info.before_set), out)
-    return type(result)(outs) if several else outs[0]
+    if several:
+        return type(result)(outs)
+    return outs[0]
 
 
 def rewrapped(result: Any, wrap: Callable[[torch.Tensor, Any], Any]) -> Any:
@@ -68,4 +70,6 @@ def rewrapped(result: Any, wrap: Callable[[torch.Tensor, Any], Any]) -> Any:
             wrapped[i] = [
                 wrap(t, (i, j)) if isinstance(t, torch.Tensor) else t for j, t in enumerate(r)
             ]
-    return wrapped if type(result) is list else tuple(wrapped)
+    if type(result) is list:
+        return wrapped
+    return tuple(wrapped)

@@ -69,7 +69,9 @@ def entering() -> Callable[[Any], Any] | None:
     dispatcher sees them (a custom Function, a recurrent layer) asks for it, because the mode sees
     dispatched calls alone."""
     mode = entering_mode()
-    return None if mode is None else mode.value
+    if mode is None:
+        return None
+    return mode.value
 
 
 def entered(t: Any) -> Any:
@@ -84,7 +86,9 @@ def entered(t: Any) -> Any:
     mode = entering_mode()
     if mode is not None:
         t = mode.value(t)
-    return t.clone() if t._is_zerotensor() else t
+    if t._is_zerotensor():
+        return t.clone()
+    return t
 
 
 class LevelMode(TorchDispatchMode):
@@ -178,8 +182,10 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
 def _of_values(args: Any, kwargs: dict[str, Any]) -> bool:
     """Return whether the tensors among the arguments are values or plain tensors, so that no class
     of a user's handles the call."""
-    for a in (*args, *kwargs.values()) if kwargs else args:
-        for b in a if type(a) is list or type(a) is tuple else (a,):
+    every = (*args, *kwargs.values()) if kwargs else args
+    for a in every:
+        each = a if type(a) is list or type(a) is tuple else (a,)
+        for b in each:
             kind = type(b)
             if kind not in VALUES and kind is not torch.Tensor and isinstance(b, torch.Tensor):
                 return False

@@ -24,7 +24,9 @@ def readable(data: Any) -> Any:
     number = data
     while type(number) in VALUES and number._level.keeps_history:
         number = number._inner
-    return data if type(number) in VALUES else number
+    if type(number) in VALUES:
+        return data
+    return number
 
 
 def has_values(data: Any) -> bool:
@@ -47,4 +49,6 @@ def stacked(data: Any, dtype: torch.dtype | None, device: Any) -> Any:
 
 
 def _dtype(leaf: Any) -> torch.dtype:
-    return leaf.dtype if isinstance(leaf, torch.Tensor) else factories.tensor(leaf).dtype
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype
+    return factories.tensor(leaf).dtype

@@ -75,7 +75,9 @@ class MemoryGate(TorchFunctionMode):
 def memory_gate() -> AbstractContextManager[MemoryGate]:
     """The gate of this thread, which a program enters that is captured."""
     gate = _gate()
-    return MemoryGate() if gate is None else nullcontext(gate)
+    if gate is None:
+        return MemoryGate()
+    return nullcontext(gate)
 
 
 def _gate() -> MemoryGate | None:
@@ -108,7 +110,9 @@ def address_of(t: Any) -> int:
     """Where the storage of ``t`` is. 0: it has none, or several."""
     t = bottom(t)
     with without_dispatch_to_python():
-        return int(storage_of(t)._cdata) if t.layout is torch.strided else 0
+        if t.layout is not torch.strided:
+            return 0
+        return int(storage_of(t)._cdata)
 
 
 def _around() -> Iterator[Level | EnteringMode]:
@@ -188,7 +192,9 @@ def _access_by_name(func: Any) -> _Access | None:
     """The access of a method that something has put in the place of torch's, as a drop-in does."""
     name = str(getattr(func, "__name__", ""))
     access = _METHODS.get(name)
-    return access if access is not None and getattr(torch.Tensor, name) is func else None
+    if access is not None and getattr(torch.Tensor, name) is func:
+        return access
+    return None
 
 
 def elements_of(t: torch.Tensor) -> bytes:
@@ -198,7 +204,9 @@ def elements_of(t: torch.Tensor) -> bytes:
     with without_modes(), torch.no_grad(), unseen_by_handlers():
         if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided:
             flat = t.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-            return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+            if not flat.numel():
+                return b""
+            return flat.view(torch.uint8).numpy().tobytes()
         file = io.BytesIO()
         try:
             torch.save(t.detach(), file)

@@ -121,7 +121,8 @@ def note_views(result: Any, source: Any) -> Any:
     nesting = source._nesting + 1
     if nesting == MOST:
         _intercept()
-    for v in result if isinstance(result, (list, tuple)) else (result,):
+    views = result if isinstance(result, (list, tuple)) else (result,)
+    for v in views:
         if type(v) in VALUES and v is not source:
             if nesting <= MOST:
                 v._nesting = nesting
@@ -181,6 +182,7 @@ def _passing(func: OpOverload) -> Callable[..., Any]:
             return pass_on_noted(keys & BELOW, t, *rest, **kwargs)
         # torch's own engine needs the mark for a write to the view
         many = t._nesting >= MOST and not _recorded_by_torch(t)
-        return pass_on(keys & (_unmarked if many else BELOW), t, *rest, **kwargs)
+        below = _unmarked if many else BELOW
+        return pass_on(keys & below, t, *rest, **kwargs)
 
     return passed_on

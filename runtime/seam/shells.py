@@ -86,7 +86,9 @@ def _lazy_bits(t: torch.Tensor) -> tuple[bool, bool] | None:
     """Return whether ``t`` is a conjugate and whether it is a negative that no kernel has computed
     yet. None: neither."""
     bits = t.is_conj(), t.is_neg()
-    return bits if bits[0] or bits[1] else None
+    if bits[0] or bits[1]:
+        return bits
+    return None
 
 
 def _made(cls: type[torch.Tensor], geometry: Any) -> Any:
@@ -129,8 +131,10 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
         with torch.inference_mode(False):
             return faithful_shell(cls, inner)
     value: Any = inner
-    known = value._geometry if type(inner) in VALUES and value._faithful else None
-    v = _made(cls, faithful_geometry(inner) if known is None else known)
+    geometry = value._geometry if type(inner) in VALUES and value._faithful else None
+    if geometry is None:
+        geometry = faithful_geometry(inner)
+    v = _made(cls, geometry)
     v._faithful = True
     return v
 
