@@ -43,7 +43,7 @@ from . import whole_layers
 from .batch_means import equal, refuse_number_of_samples
 from .boundary_nodes import WRITTEN_ELSEWHERE, Pool, Refusal
 from .filled import filled_by
-from .followed_calls import FollowedCall, UsedParameters, leaves_of, without_history
+from .followed_calls import FollowedCall, UsedParameters, apply_rule, leaves_of, without_history
 from .states import PARAMETERS, Inherited, Mixture, base_after_write
 from .uses import ParameterCall, Tap, Use, Uses, adapt, flattened, unflattened
 
@@ -103,20 +103,29 @@ class BatchSession(StandIn):
         is_own = held is not None and held[0]() is self
         if is_own and held[2] == _writes(v)[0]:
             return held[1]
-        if view is None:
-            writes = v.__dict__.get("_sample_writes")
-            if writes and writes[0] and (is_own or held is None):
-                return Mixture(WRITTEN_ELSEWHERE)
-            return None
-        of_base = self.state(view.base)
+        if view is not None:
+            return self._state_of_view(v, view.base)
+        writes = v.__dict__.get("_sample_writes")
+        # another session, whose state it has, followed the writes itself
+        if writes and writes[0] and (is_own or held is None):
+            return Mixture(WRITTEN_ELSEWHERE)
+        return None
+
+    def _state_of_view(self, v: Any, base: Any) -> Any:
+        """Return the state of a view that has none of its own, as it follows from its base."""
+        of_base = self.state(base)
         if not isinstance(of_base, Place):
             return of_base
         assert self.size is not None
-        found = of_base if self.size < 2 else place_in_view(v, of_base, self.size)
-        return found or Mixture(
-            "per_sample: a view shows parts of several samples that were written to its "
-            "base after it was taken"
-        )
+        if self.size < 2:
+            return of_base
+        place = place_in_view(v, of_base, self.size)
+        if place is None:
+            return Mixture(
+                "per_sample: a view shows parts of several samples that were written to its "
+                "base after it was taken"
+            )
+        return place
 
     def state_of(self, a: Any) -> Any:
         """Return the state of an argument of any kind. Only tensors of the session have one."""
@@ -140,6 +149,7 @@ class BatchSession(StandIn):
         """The plain tensors to which samples were written are plain again, unless
         they have a history."""
         lifted = [t for ref in self.lifted if (t := ref()) is not None]
+        # all are asked before the first is given back, as a view asks its base
         plain = [t for t in lifted if edge_of(_whole(t)) is None]
         for t in plain:
             give_back(SESSION, t)
@@ -184,15 +194,16 @@ class BatchSession(StandIn):
         if all(s is None for s in states):
             return self._run_without_states(func, args, kwargs, flat)
         op = op_of(func)
-        if op.composite and op.record is None and rule_of(op) is None:
+        if _is_followed_by_its_parts(op):
             return func.decompose(*args, **kwargs)
         call = FollowedCall(op, args, kwargs, flat, layout, states)
         if op.kind in (INPLACE, OUT):
             return self._run_write(call)
         if call.is_of_parameters():
             return self._put_parameters(SESSION.record(func, args, kwargs))
-        used = call.parameters() if _grad_enabled() else []
-        return self._run_on_constants(call, used) if used else self._run_on_samples(call)
+        if _grad_enabled() and (used := call.parameters()):
+            return self._run_on_constants(call, used)
+        return self._run_on_samples(call)
 
     def _run_without_states(
         self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], flat: list[Any]
@@ -275,11 +286,7 @@ class BatchSession(StandIn):
         placed = call.placed(outs, self.size)
         if self.size < 2:
             return [ALONE if isinstance(o, torch.Tensor) else None for o in outs], placed
-        rule = rule_of(op)
-        if rule is None:
-            raise Mixed("nothing is known of where it leaves the samples")
-        found = rule(placed)
-        return (found if isinstance(found, list) else [found] * len(outs)), placed
+        return apply_rule(op, placed, outs), placed
 
     def _still_pooled(self, call: FollowedCall) -> Pooled:
         """Return the state of a linear function of sums or means over the samples."""
@@ -327,8 +334,7 @@ class BatchSession(StandIn):
                 continue
             # a view that is new follows its base
             whole: Any = _whole(o) if written else o
-            edge = edge_of(whole) if o.dtype in DIFFERENTIABLE else None
-            if edge is not None:
+            if o.dtype in DIFFERENTIABLE and (edge := edge_of(whole)) is not None:
                 whole._edge = (Refusal(edge, (meta_of(whole, whole.dtype),), why), 0)
             self.put(whole, Mixture(why))
         return outs
@@ -342,8 +348,7 @@ class BatchSession(StandIn):
 
         values: list[Any] = [o for o in leaves_of(outs) if isinstance(o, Value)]
         for o in values:
-            edge = edge_of(o) if o.dtype in DIFFERENTIABLE else None
-            if edge is not None:
+            if o.dtype in DIFFERENTIABLE and (edge := edge_of(o)) is not None:
                 o._edge = (Pool(edge, (meta_of(o, o.dtype),), note), 0)
             self.put(o, pooled)
         return outs
@@ -363,8 +368,10 @@ class BatchSession(StandIn):
         loss."""
         if self.size is not None and self.size < 2:
             return 1
-        if self.reduction is not None:
-            return self.size if self.reduction == "mean" else 1
+        if self.reduction == "sum":
+            return 1
+        if self.reduction == "mean":
+            return self.size
         if self._of_pass != current_graph_task_id():
             raise RuntimeError(
                 "per_sample: the backward pass began behind the sum or mean over the samples, "
@@ -423,10 +430,9 @@ class BatchSession(StandIn):
     ) -> UsedParameters:
         plain = [without_history(a) for a in call.flat]
         places = self._places_in_order(call, placed)
-        parts = [
-            p.split(a, placed.size) if isinstance(p, Place) else a
-            for a, p in zip(plain, places, strict=True)
-        ]
+        parts: list[Any] = []
+        for a, p in zip(plain, places, strict=True):
+            parts.append(p.split(a, placed.size) if isinstance(p, Place) else a)
         batched = [isinstance(p, Place) for p in places]
         adapt(call.op, parts, batched, call.layout, placed.size)
         sources = {i: edge_of(call.flat[i]) for i in used}
@@ -459,31 +465,32 @@ class BatchSession(StandIn):
 
     def _run_write(self, call: FollowedCall) -> Any:
         """Run a call that writes to its first argument."""
-        op, states = call.op, call.states
+        op = call.op
         target = self._target(call)
-        copies = op.base_name == "copy_"
-        if (
-            op.functional is not None
-            and _grad_enabled()
-            and call.has_samples()
-            and any(s is PARAMETERS for s in states[copies:])
-        ):
-            result = op.functional.func(target.clone(), *call.args[1:], **call.kwargs)
-            return target.copy_(result)
-        view = target._view
-        of_base = None if view is None else self.state(view.base)
-        if op.functional is None:
+        functional = op.functional
+        if functional is None:
             return self._refuse_mixed(
                 self._record_write(call),
                 op,
                 Mixed("nothing is known of where this write leaves the samples"),
             )
-        if copies:
-            return self._copy(call, op.functional, of_base)
+        if _grad_enabled() and call.writes_samples_with_parameters():
+            # what is written is computed apart, so the parameters are used by a call with a tap
+            result = functional.func(target.clone(), *call.args[1:], **call.kwargs)
+            return target.copy_(result)
+        of_base = self._state_of_base(target)
+        if op.base_name == "copy_":
+            return self._copy(call, functional, of_base)
         if call.is_of_parameters():
-            state = PARAMETERS if _grad_enabled() else states[0]
+            state = PARAMETERS if _grad_enabled() else call.states[0]
             return self._write(call, state, of_base)
-        return self._write_samples(call, op.functional, of_base)
+        return self._write_samples(call, functional, of_base)
+
+    def _state_of_base(self, v: Any) -> Any:
+        """Return the state of the base of ``v``. None if ``v`` is no view."""
+        if v._view is None:
+            return None
+        return self.state(v._view.base)
 
     def _target(self, call: FollowedCall) -> Any:
         """Return the tensor that a call writes to, as a value of the session."""
@@ -536,7 +543,7 @@ class BatchSession(StandIn):
     def follow_filled(self, v: Any, place: Place, op: Op) -> None:
         """A call of ``op`` has filled its argument ``v``, beside its results, with samples in
         ``place``."""
-        of_base = None if v._view is None else self.state(v._view.base)
+        of_base = self._state_of_base(v)
         _writes(v)[0] += 1
         self.put(v, place)
         self._follow_base(v, place, of_base, op)
@@ -565,6 +572,11 @@ class BatchSession(StandIn):
         return v
 
 
+def _is_followed_by_its_parts(op: Op) -> bool:
+    """Return whether nothing is known of an op but the ops that it consists of."""
+    return op.composite and op.record is None and rule_of(op) is None
+
+
 def _is_linear(op: Op, pooled: int) -> bool:
     """Return whether an op is linear in its arguments, of which ``pooled`` are sums or means."""
     name = op.func.name().removeprefix("aten::")
@@ -578,13 +590,16 @@ def _state_of_copy(target: Any, former: Any, source: Any) -> Any:
         return former  # each row is still that of a sample
     if _grad_enabled():
         return source
-    # a history that the copy does not enter goes on
-    return former if edge_of(target) is not None else None
+    if edge_of(target) is None:
+        return None
+    return former  # a history that the copy does not enter goes on
 
 
 def _whole(v: Any) -> Any:
     """Return the base of a view, and any other tensor as it is."""
-    return v if v._view is None else v._view.base
+    if v._view is None:
+        return v
+    return v._view.base
 
 
 def _writes(v: Any) -> list[int]:

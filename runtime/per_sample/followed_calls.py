@@ -11,7 +11,8 @@ import torch
 
 from ..rules.ops import Op
 from ..rules.samples.factors import Dense, Term
-from ..rules.samples.places import Place, Placed, Pooled, Tensor
+from ..rules.samples.place_rules import rule_of
+from ..rules.samples.places import Mixed, Place, Placed, Pooled, Tensor
 from ..seam.levels import Value
 from ..session.tensor import SESSION
 from .general import OwnRows
@@ -71,6 +72,12 @@ class FollowedCall(NamedTuple):
         places = self.by_name([s if isinstance(s, Place) else None for s in self.states])
         results = [o._inner if isinstance(o, Value) else o for o in outs]
         return Placed(op, named, places, results, size)
+
+    def writes_samples_with_parameters(self) -> bool:
+        """Return whether what a call writes follows from parameters, beside samples."""
+        # what a copy overwrites has no part in it
+        read = self.states[1:] if self.op.base_name == "copy_" else self.states
+        return self.has_samples() and any(s is PARAMETERS for s in read)
 
     def puts_parameters_in_samples(self) -> bool:
         """Return whether parameters are the values, and nothing else, of an ``index_put``."""
@@ -137,13 +144,28 @@ class UsedParameters:
         return OwnRows(term, self.rows[i], self.values[i].shape)
 
 
+def apply_rule(op: Op, placed: Placed, outs: Sequence[Any]) -> list[Any]:
+    """Return where the samples lie in each result, by the rule of the op. ``Mixed`` without one."""
+    rule = rule_of(op)
+    if rule is None:
+        raise Mixed("nothing is known of where it leaves the samples")
+    found = rule(placed)
+    if isinstance(found, list):
+        return found
+    return [found] * len(outs)
+
+
 def without_history(a: Any) -> Any:
     """Return an argument as a tensor that the session does not follow."""
     if isinstance(a, Value) and a._level is SESSION:
         return a._inner
-    return a.detach() if isinstance(a, torch.Tensor) else a
+    if isinstance(a, torch.Tensor):
+        return a.detach()
+    return a
 
 
 def leaves_of(outs: Any) -> list[Any]:
     """Return the results of an ATen call in a list."""
-    return list(outs) if isinstance(outs, (list, tuple)) else [outs]
+    if isinstance(outs, (list, tuple)):
+        return list(outs)
+    return [outs]
