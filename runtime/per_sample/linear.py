@@ -85,13 +85,17 @@ class _Linear(Node):
         uses: list[Use] = []
         if to_weight is not None:
             right = in_vectors(x)
-            uses.append((to_weight, Outer(left, right.conj() if x.is_complex() else right)))
+            if x.is_complex():
+                right = right.conj()
+            uses.append((to_weight, Outer(left, right)))
         if to_bias is not None:
             uses.append((to_bias, of_bias(left)))
         self.samples.uses.add(uses)
         if self.edges[0] is None:
             return (None,)
-        return (torch.matmul(g, weight.conj() if weight.is_complex() else weight),)
+        if weight.is_complex():
+            weight = weight.conj()
+        return (torch.matmul(g, weight),)
 
     def release(self) -> None:
         self.given, self.versions = None, []
@@ -100,4 +104,6 @@ class _Linear(Node):
 def in_vectors(t: Tensor) -> Tensor:
     """(B, …, n) as (B, T, n). ``t`` itself if it has this shape, so that layers on the same
     tensor share a factor."""
-    return t if t.dim() == 3 else t.reshape(t.shape[0], math.prod(t.shape[1:-1]), t.shape[-1])
+    if t.dim() == 3:
+        return t
+    return t.reshape(t.shape[0], math.prod(t.shape[1:-1]), t.shape[-1])

@@ -52,7 +52,10 @@ class Call(NamedTuple):
     @property
     def batch_dim(self) -> int:
         """The dimension of ``x`` with the sequences."""
-        return 0 if self.sizes is not None or self.settings.batch_first else 1
+        is_packed = self.sizes is not None
+        if is_packed or self.settings.batch_first:
+            return 0
+        return 1
 
     def sequences(self) -> tuple[Any, list[int]] | None:
         """Return ``x`` as (N, T, …), and how many sequences have each time. None if the states are
@@ -72,16 +75,20 @@ def call_of(func: Any, args: Sequence[Any]) -> Call | None:
     kind = _KINDS.get(func)
     if kind is None:
         return None
-    packed = func is getattr(aten, kind).data
     x, *rest = args
-    sizes, hx, params, *options = rest if packed else [None, *rest]
+    sizes = None
+    if func is getattr(aten, kind).data:  # of a packed sequence
+        sizes = rest.pop(0)
+    hx, params, *options = rest
     settings = _Settings(*options)
     states = list(hx) if kind == "lstm" else [hx]
     of_layers = _weights(kind, params, settings, states)
     if of_layers is None:
         return None
     call = Call(kind, x, states, params, of_layers, settings, sizes)
-    return call if _fits(call) else None
+    if not _fits(call):
+        return None
+    return call
 
 
 def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
@@ -152,16 +159,22 @@ def _layer(
     with scope_outside(tape), without_draws(level):
         inner = [tape.lowered(a) for a in given]
         flat = [_in_rows(a) for a in inner]
-        w = Weights._make(None if t is None else tape.lowered(t) for t in weights)
+        w = Weights._make(map(tape.lowered, weights))
         counts = [n * level.size for n in steps]
         unrolled = Unrolled(kind, flat[0], flat[1:], w, counts, reverse)
+        # the way back reads the last states, so the user gets copies
         finals = [s.clone() for s in unrolled.final]
         outs = [_in_samples(t, level.size) for t in (unrolled.out, *finals)]
     node = _Layer(tape, tuple(map(level.source, given)), tuple(meta_of(t, t.dtype) for t in outs))
     node.unrolled, node.x, node.samples = unrolled, flat[0], level
     node.parameters = Weights._make(map(level.source, weights))
-    node.versions = versions([*inner, *(t for t in w if t is not None)])
+    node.versions = versions([*inner, *tensors_among(w)])
     return [level.wrap(tape.wrap(t, (node, i))) for i, t in enumerate(outs)]
+
+
+def tensors_among(optional: Iterable[Any]) -> list[Any]:
+    """Return those that are there: a layer may have no biases and no projection."""
+    return [t for t in optional if t is not None]
 
 
 class _Layer(Node):
@@ -181,19 +194,29 @@ class _Layer(Node):
         assert unrolled is not None  # a run has one pass, for all parameters
         refuse_written(self.versions, "an argument of a recurrent layer")
         size = self.samples.size
-        out, *final = (None if g is None else _in_rows(g) for g in grads)
+        out, *final = _map_gradients(_in_rows, grads)
         found = unrolled.pull(out, final)
 
+        def in_samples(t: Tensor) -> Tensor:
+            return _in_samples(t, size)
+
         def of_samples(t: Tensor) -> Tensor:
-            return _in_samples(t, size).flatten(1, 2)
+            return in_samples(t).flatten(1, 2)
 
         terms = terms_of(self.parameters, found, self.x, of_samples, of_samples)
         self.samples.uses.add((edge, term) for edge, term in terms if edge is not None)
-        of_x = None if self.edges[0] is None else found.z_x @ unrolled.weights.x
-        return [None if g is None else _in_samples(g, size) for g in (of_x, *found.initial)]
+        of_x = None
+        if self.edges[0] is not None:
+            of_x = found.z_x @ unrolled.weights.x
+        return _map_gradients(in_samples, (of_x, *found.initial))
 
     def release(self) -> None:
         self.unrolled, self.versions = None, []
+
+
+def _map_gradients(f: Callable[[Tensor], Tensor], grads: Iterable[Any]) -> list[Any]:
+    """Apply ``f`` to each gradient. None, of what nothing uses, stays None."""
+    return [None if g is None else f(g) for g in grads]
 
 
 def terms_of(
@@ -206,16 +229,19 @@ def terms_of(
     """Return the gradients of the weights, each with its entry in ``own``. ``gradient``, ``value``:
     make (S, T, …) of all sequences (B, T', …) of the samples."""
     before, of_x = value(found.before), value(x)
-    z_x = gradient(found.z_x)
-    z_h = z_x if found.z_h is found.z_x else gradient(found.z_h)
-    total = z_x.sum(1)
+    z_x = z_h = gradient(found.z_x)
+    total_x = total_h = z_x.sum(1)
+    if found.z_h is not found.z_x:
+        z_h = gradient(found.z_h)
     terms: list[tuple[Any, Term]] = [
         (own.x, Outer(z_x, of_x)),
         (own.h, Outer(z_h, before)),
-        (own.b_x, Dense(total)),
+        (own.b_x, Dense(total_x)),
     ]
     if own.b_h is not None:
-        terms.append((own.b_h, Dense(total if z_h is z_x else z_h.sum(1))))
+        if z_h is not z_x:
+            total_h = z_h.sum(1)
+        terms.append((own.b_h, Dense(total_h)))
     if found.projected is not None and found.unprojected is not None:
         terms.append((own.projection, Outer(gradient(found.projected), value(found.unprojected))))
     return terms
@@ -254,31 +280,41 @@ def _weights(
 def _fits(call: Call) -> bool:
     """Return whether all shapes and dtypes are those of a layer. ATen refuses others in its own
     words."""
+    return _fits_input(call) and _fit_layers(call)
+
+
+def _fits_input(call: Call) -> bool:
+    """Return whether the input of a layer goes with its first states."""
     x, states, weights = call.x, call.states, call.of_layers
-    packed = call.sizes is not None
-    if not x.is_floating_point() or not x.numel() or x.dim() != (2 if packed else 3):
+    is_packed = call.sizes is not None
+    rank = 2 if is_packed else 3
+    if not x.is_floating_point() or not x.numel() or x.dim() != rank:
         return False
     if not _are_alike(x, (*states, *chain.from_iterable(weights))):
         return False
     if any(s.dim() != 3 or s.shape[0] != len(weights) for s in states):
         return False
-    n = states[0].shape[1]
-    if not packed and x.shape[call.batch_dim] != n:
-        return False
-    of_layer = [s.shape[1:] for s in states]
+    # the first states of a packed sequence are compared with its sizes, in `Call.sequences`
+    return is_packed or x.shape[call.batch_dim] == states[0].shape[1]
+
+
+def _fit_layers(call: Call) -> bool:
+    """Return whether each layer takes what the one before it returns."""
+    weights, gates = call.of_layers, GATES[call.kind]
+    of_layer = [s.shape[1:] for s in call.states]
+    sequences = call.states[0].shape[1]
     directions = 1 + call.settings.both_ways
-    width = x.shape[-1]
+    width = call.x.shape[-1]
     for first in range(0, len(weights), directions):
         layer = weights[first : first + directions]
-        if not all(_fits_layer(GATES[call.kind], width, w, of_layer, n) for w in layer):
+        if not all(_fits_layer(gates, width, w, of_layer, sequences) for w in layer):
             return False
         width = directions * layer[-1].h.shape[1]
     return True
 
 
 def _are_alike(x: Any, others: Iterable[Any]) -> bool:
-    given = [t for t in others if t is not None]
-    return all(t.dtype is x.dtype and t.device == x.device for t in given)
+    return all(t.dtype is x.dtype and t.device == x.device for t in tensors_among(others))
 
 
 def _fits_layer(
@@ -290,14 +326,18 @@ def _fits_layer(
         return False
     rows, out = w.h.shape
     hidden = rows // gates
-    # only a projection makes the output smaller than the state of the gates
-    if rows != gates * hidden or (w.projection is None and out != hidden):
+    if rows != gates * hidden or w.x.shape != (rows, width):
         return False
-    if w.x.shape != (rows, width):
+    if any(bias.shape != (rows,) for bias in tensors_among((w.b_x, w.b_h))):
         return False
-    for bias in (w.b_x, w.b_h):
-        if bias is not None and bias.shape != (rows,):
-            return False
-    if w.projection is not None and w.projection.shape != (out, hidden):
+    if not _fits_projection(w.projection, out, hidden):
         return False
     return all(s == (sequences, n) for s, n in zip(states, (out, hidden), strict=False))
+
+
+def _fits_projection(projection: Any, out: int, hidden: int) -> bool:
+    """Return whether a layer with ``hidden`` gates returns ``out`` features."""
+    # only a projection makes the output smaller than the state of the gates
+    if projection is None:
+        return out == hidden
+    return projection.shape == (out, hidden)  # type: ignore[no-any-return]

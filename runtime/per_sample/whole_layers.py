@@ -56,16 +56,22 @@ def run(session: Any, func: Any, args: Sequence[Any]) -> Any:
     return _recurrent(session, func, args)
 
 
+def _can_follow_linear(session: Any, place: Place, x: Any, weight: Any, bias: Any) -> bool:
+    """Return whether a linear layer has shared weights, and samples in ``place`` of its input."""
+    if not _plain():
+        return False
+    if not (_is_weight(session, weight) and _is_weight(session, bias)):
+        return False
+    if x.dtype not in DIFFERENTIABLE or not linear_layer.fits(x, weight, bias):
+        return False
+    # in the last dimension the features would be those of all samples
+    return place.dim < x.dim() - 1 or session.alone(place)  # type: ignore[no-any-return]
+
+
 def _linear(session: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     place = _place(session, x)
-    if place is None or not _plain():
+    if place is None or not _can_follow_linear(session, place, x, weight, bias):
         return NotImplemented
-    if not (_is_weight(session, weight) and _is_weight(session, bias)):
-        return NotImplemented
-    if x.dtype not in DIFFERENTIABLE or not linear_layer.fits(x, weight, bias):
-        return NotImplemented
-    if place.dim >= x.dim() - 1 and not session.alone(place):
-        return NotImplemented  # the features are those of all samples
     inner = [SESSION.lowered(t) for t in (x, weight, bias)]
     out = torch.nn.functional.linear(*inner)
     edges = [_source(t) for t in (x, weight, bias)]
@@ -122,12 +128,20 @@ class _Linear(Node):
         self.given, self.versions = None, []
 
 
+def _place_of_sequences(session: Any, call: recurrent_layer.Call) -> Place | None:
+    """Return where the samples lie in the input. None unless each sequence belongs to one."""
+    place = _place(session, call.x)
+    if place is None or session.alone(place) or place.dim == call.batch_dim:
+        return place
+    return None
+
+
 def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:
     call = recurrent_layer.call_of(func, args)
-    if call is None or not _plain() or not all(_is_weight(session, w) for w in call.params):
+    if call is None or not _plain():
         return NotImplemented
-    place = _place(session, call.x)
-    if place is None or (not session.alone(place) and place.dim != call.batch_dim):
+    place = _place_of_sequences(session, call)
+    if place is None or not all(_is_weight(session, w) for w in call.params):
         return NotImplemented
     sequences = call.sequences()
     if sequences is None:
@@ -163,18 +177,25 @@ def _direction(
     sequences."""
     given = [x, *initial]
     inner = [SESSION.lowered(a) for a in given]
-    w = Weights._make(None if t is None else SESSION.lowered(t).detach() for t in weights)
+    w = Weights._make(map(_detached, weights))
     unrolled = Unrolled(kind, inner[0], inner[1:], w, steps, reverse)
     outs = [unrolled.out, *(s.clone() for s in unrolled.final)]
     place = session.state(x)
     node = _Recurrent(SESSION, tuple(map(_source, given)), tuple(meta_of(t, t.dtype) for t in outs))
     node.unrolled, node.x, node.session, node.place = unrolled, inner[0], session, place
-    node.parameters = Weights._make(_source(t) for t in weights)
-    node.versions = versions([*inner, *(t for t in w if t is not None)])
+    node.parameters = Weights._make(map(_source, weights))
+    node.versions = versions([*inner, *recurrent_layer.tensors_among(w)])
     found = [SESSION.wrap(t, (node, i)) for i, t in enumerate(outs)]
     for v in found:
         session.put(v, place)
     return found
+
+
+def _detached(weight: Any) -> Tensor | None:
+    """Return a weight without its history. A layer may have no biases and no projection."""
+    if weight is None:
+        return None
+    return SESSION.lowered(weight).detach()  # type: ignore[no-any-return]
 
 
 class _Recurrent(Node):
