@@ -48,7 +48,9 @@ class General(Term):
         return tuple(g for g in self.gs if g is not None)
 
     def _with(self, args: Sequence[Tensor], parameter: Tensor) -> list[Tensor]:
-        return [parameter if i == self.position else a for i, a in enumerate(args)]
+        found = list(args)
+        found[self.position] = parameter
+        return found
 
     def dense(self) -> Tensor:
         def one(args: Sequence[Tensor], gs: tuple[Tensor, ...]) -> Tensor:
@@ -67,25 +69,19 @@ class General(Term):
         return [*self.args, *self._cotangents()]
 
     def part(self, start: int, stop: int) -> General:
-        args = [
-            a if d is None else a[start:stop] for a, d in zip(self.args, self.dims, strict=True)
-        ]
-        return General(
-            self.op,
-            args,
-            self.dims,
-            self.position,
-            [None if g is None else g[start:stop] for g in self.gs],
-        )
+        args = list(self.args)
+        for i, dim in enumerate(self.dims):
+            if dim is not None:
+                args[i] = args[i][start:stop]
+        return self._of(args, lambda g: g[start:stop])
 
     def scaled(self, scale: Scale) -> General:
-        return General(
-            self.op,
-            self.args,
-            self.dims,
-            self.position,
-            [None if g is None else scale(g) for g in self.gs],
-        )
+        return self._of(self.args, scale)
+
+    def _of(self, args: Sequence[Tensor], change: Callable[[Tensor], Tensor]) -> General:
+        """Return the gradients of a call on ``args``, with each cotangent changed."""
+        gs = [None if g is None else change(g) for g in self.gs]
+        return General(self.op, args, self.dims, self.position, gs)
 
     def _batched(self, parameter: Tensor) -> tuple[Tensor, ...]:
         return vmap(self._one, in_dims=tuple(self.dims), randomness="same")(  # type: ignore[no-any-return]

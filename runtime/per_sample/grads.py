@@ -266,7 +266,9 @@ class PerSampleGrads:
 
     def _sum_of(self, p: Parameter, weights: Tensor) -> Tensor:
         found = [term.weighted_sum(weights) for term in p.terms]
-        return _total(found).to(p.value.dtype) if found else torch.zeros_like(p.value)
+        if not found:
+            return torch.zeros_like(p.value)
+        return _total(found).to(p.value.dtype)
 
     def _dense(self, p: Parameter, start: int, stop: int) -> Tensor:
         found = [term.part(start, stop).dense() for term in p.terms]
@@ -282,7 +284,9 @@ class PerSampleGrads:
 
     def _summed(self, p: Parameter, f: Callable[[Tensor], Tensor]) -> Tensor:
         parts = [f(self._dense(p, start, stop)).sum(0) for start, stop in self._parts(p)]
-        return _total(parts) if parts else torch.zeros_like(p.value)
+        if not parts:
+            return torch.zeros_like(p.value)
+        return _total(parts)
 
     def _squared_norms(self) -> list[Tensor]:
         self._refuse_written()

@@ -50,19 +50,32 @@ class Samples(BatchLevel):
             return super().call(func, args, kwargs)  # in terms of other ops, which come here
         if op.kind is INPLACE and self.source(args[0]) is None:
             return self._write_copy(op, args, kwargs)
+        if torch.is_grad_enabled() and is_random(op, args, kwargs):
+            return self._call_on_spread(func, args, kwargs)
+        return self._call_on_constants(op, func, args, kwargs)
+
+    def _call_on_spread(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run a call that draws on batches in place of the parameters. To run it again for their
+        gradients would draw again."""
+        flat, layout = flattened(args, kwargs)
+        for i in self._sources(flat):
+            flat[i] = self.spread(flat[i])
+        spread_args, spread_kwargs = unflattened(flat, layout)
+        return super().call(func, spread_args, spread_kwargs)
+
+    def _call_on_constants(
+        self, op: Op, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a call on constants in place of the parameters, with a tap of its results."""
         flat, layout = flattened(args, kwargs)
         sources = self._sources(flat)
-        if torch.is_grad_enabled() and is_random(op, args, kwargs):
-            # to run it again for the gradients would draw again
-            spread = [self.spread(a) if i in sources else a for i, a in enumerate(flat)]
-            spread_args, spread_kwargs = unflattened(spread, layout)
-            return super().call(func, spread_args, spread_kwargs)
-        constants = [self.tape.lowered(a) if i in sources else a for i, a in enumerate(flat)]
-        constant_args, constant_kwargs = unflattened(constants, layout)
+        for i in sources:
+            flat[i] = self.tape.lowered(flat[i])
+        constant_args, constant_kwargs = unflattened(flat, layout)
         outs = super().call(func, constant_args, constant_kwargs)
         if not torch.is_grad_enabled():
             return outs
-        return self._tap(self._for_each(op, constants, layout, sources), outs)
+        return self._tap(self._for_each(op, flat, layout, sources), outs)
 
     def layer(self, func: Any, args: Sequence[Any]) -> Any:
         if func is linear.LINEAR:
@@ -75,7 +88,9 @@ class Samples(BatchLevel):
 
     def spread_once(self, t: Tensor) -> Any:
         """``t`` as a batch, if it is none."""
-        return self.spread(t) if self.is_shared(t) else t
+        if not self.is_shared(t):
+            return t
+        return self.spread(t)
 
     def spread(self, t: Tensor) -> Any:
         edge = self.source(t)
@@ -116,7 +131,9 @@ class Samples(BatchLevel):
 
     def source(self, a: Any) -> Edge | None:
         """Return where ``a`` comes from on the tape, if it is computed of parameters alone."""
-        return edge_of(a) if isinstance(a, Value) and a._level is self.tape else None
+        if isinstance(a, Value) and a._level is self.tape:
+            return edge_of(a)
+        return None
 
     def _write_copy(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """``x.mul_(w)``: what the op without the write returns is copied to ``x``. The gradients of
@@ -147,14 +164,9 @@ class Samples(BatchLevel):
 
     def _tap(self, call: ParameterCall, outs: Any) -> Any:
         """Return the results of a call, each with a history that leads to one tap."""
-        one = isinstance(outs, torch.Tensor)
-        flat = [outs] if one else list(outs)
+        flat = [outs] if isinstance(outs, torch.Tensor) else list(outs)
         n_results = len(flat)
-        tapped = [
-            i
-            for i, o in enumerate(flat)
-            if isinstance(o, Value) and o._level is self and o.dtype in DIFFERENTIABLE
-        ]
+        tapped = [i for i, o in enumerate(flat) if self._is_differentiable_batch(o)]
         if not tapped:
             return outs
         inner = [flat[i]._inner for i in tapped]
@@ -170,7 +182,19 @@ class Samples(BatchLevel):
         tap = Tap(self.tape, tuple(map(self.source, inner)), metas, found)
         for k, (i, t) in enumerate(zip(tapped, lowered, strict=True)):
             flat[i] = self.wrap(self.tape.wrap(t, (tap, k)))
-        if one:
-            return flat[0]
-        # a rule may return a namedtuple, which takes its fields one by one
-        return type(outs)(*flat) if hasattr(outs, "_fields") else type(outs)(flat)
+        return _rebuild(outs, flat)
+
+    def _is_differentiable_batch(self, result: Any) -> bool:
+        return (
+            isinstance(result, Value) and result._level is self and result.dtype in DIFFERENTIABLE
+        )
+
+
+def _rebuild(outs: Any, flat: list[Any]) -> Any:
+    """Return the results ``flat`` in the form of ``outs``."""
+    if isinstance(outs, torch.Tensor):
+        return flat[0]
+    # a rule may return a namedtuple, which takes its fields one by one
+    if hasattr(outs, "_fields"):
+        return type(outs)(*flat)
+    return type(outs)(flat)

@@ -51,10 +51,10 @@ def terms_of(tape: Level, end: Edge, value: Tensor, uses: Sources) -> list[Term]
         if at == end:
             continue
         terms = uses[at]
-        turned = _transposed(terms) if _is_transpose(at[0], end) else None
-        if turned is None:
-            turned = [Pulled(t, _pull(tape, at, end), value) for t in terms]
-        found += turned
+        if _is_transpose(at[0], end) and (turned := _transposed(terms)) is not None:
+            found += turned
+            continue
+        found += [Pulled(t, _pull(tape, at, end), value) for t in terms]
     return joined(found)
 
 

@@ -77,7 +77,9 @@ class Uses:
         is_scaled = type(self._factor) is not int or self._factor != 1
         scale = _Scale(self._factor)  # one for all, as they may have the same tensors
         for (edge, term), known in waiting:
-            own = term.scaled(scale) if is_scaled else term
+            own = term
+            if is_scaled:
+                own = own.scaled(scale)
             less = own.smaller()
             if less is term:
                 self._versions += known
@@ -158,10 +160,14 @@ def unflattened(
     if not isinstance(layout, Layout):
         return pytree.tree_unflatten(flat, layout)  # type: ignore[no-any-return]
     values = iter(flat)
-    each = [next(values) if n is None else list(itertools.islice(values, n)) for n in layout.shape]
-    return each[: layout.positional], dict(
-        zip(layout.names, each[layout.positional :], strict=True)
-    )
+    each: list[Any] = []
+    for length in layout.shape:
+        if length is None:
+            each.append(next(values))
+        else:
+            each.append(list(itertools.islice(values, length)))
+    args, keywords = each[: layout.positional], each[layout.positional :]
+    return args, dict(zip(layout.names, keywords, strict=True))
 
 
 class Tap(Node):
@@ -237,18 +243,22 @@ class ParameterCall:
     def _shape(self, i: int) -> torch.Size:
         """Return the shape of an argument for one sample."""
         shape: torch.Size = self.given[i].shape
-        return shape[1:] if self.batched[i] else shape
+        if self.batched[i]:
+            return shape[1:]
+        return shape
 
     def _term(self, i: int, gs: list[Any]) -> Term:
         if self.batched[i]:  # each sample uses a part of its own
             return Dense(self._general(i, gs).dense())
         # of ops with factors, only the first result depends on parameters
-        term = None if gs[0] is None else self._factored(i, gs[0])
-        if term is not None:
+        if gs[0] is not None and (term := self._factored(i, gs[0])) is not None:
             return term
         general = self._general(i, gs)
-        few = general.shape.numel() * self.size <= max(g.numel() for g in gs if g is not None)
-        return _of_dtype(Dense(general.dense()), general.dtype) if few else general
+        largest = max(g.numel() for g in gs if g is not None)
+        # dense gradients take no more memory than the cotangents that they follow from
+        if general.shape.numel() * self.size <= largest:
+            return _of_dtype(Dense(general.dense()), general.dtype)
+        return general
 
     def _factored(self, i: int, g: Tensor) -> Term | None:
         """Return the gradients by the op's record: its factors, or the formula of an elementwise
@@ -260,13 +270,14 @@ class ParameterCall:
         name = call.name_of(i)
         if name is None:  # one of a list
             return None
-        factors = None if record.per_sample is None else record.per_sample.get(name)
-        if factors is not None:
+        if record.per_sample is not None and (factors := record.per_sample.get(name)) is not None:
             operands = (self._operand(p, call, g) for p in parameters(factors))
             found: Term = factors(*operands)
             return found
-        formula = None if record.vjp is None else record.vjp.get(name)
-        if formula is None or not record.elementwise:
+        if record.vjp is None or not record.elementwise:
+            return None
+        formula = record.vjp.get(name)
+        if formula is None:
             return None
         return self._by_element(formula, call, i, g)
 
@@ -292,8 +303,10 @@ class ParameterCall:
         parameter = self.given[i]
 
         def of_sample(*given: Any) -> Tensor:
-            found = formula(*given)
-            return g.new_zeros(g.shape[1:]) if found is None else found
+            found: Tensor | None = formula(*given)
+            if found is None:
+                return g.new_zeros(g.shape[1:])
+            return found
 
         each = vmap(of_sample, in_dims=tuple(dims))(*operands)
         return _of_dtype(reduced(each, parameter.shape), parameter.dtype)
@@ -341,7 +354,9 @@ class ParameterCall:
 def _of_dtype(term: Dense, dtype: torch.dtype) -> Dense:
     """Gradients in the dtype of the parameter. Of a real one they are real: a complex cotangent
     comes from a complex operand beside it."""
-    values = term.values.real if term.dtype.is_complex and not dtype.is_complex else term.values
+    values = term.values
+    if term.dtype.is_complex and not dtype.is_complex:
+        values = values.real
     return Dense(values.to(dtype))
 
 
