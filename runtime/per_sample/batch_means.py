@@ -23,8 +23,10 @@ def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size
     what, instead = ("sum", "mean()") if is_sum else ("mean", "sum()")
     how = "divided by" if divides else "multiplied with"
     for c in _numbers(given):
-        # a sum times 1 / 4 is divided by 4
-        if _is_multiple(c if divides == is_sum else 1 / c, size):
+        factor = c
+        if divides != is_sum:  # a sum times 1 / 4 is divided by 4
+            factor = 1 / c
+        if _is_multiple(factor, size):
             raise Mixed(
                 f"a {what} over {size} samples is {how} {c:g}, which may be their number. "
                 f"Use {instead}, or say which the gradients are of by reduction='sum' or 'mean'"
@@ -58,8 +60,8 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    soft = x.shape == target.shape
-    if soft:
+    has_probabilities = x.shape == target.shape  # in place of the numbers of classes
+    if has_probabilities:
         divides = ignore_index < 0 and target.is_floating_point()
     else:
         divides = bool(label_smoothing) and weight is None
@@ -69,15 +71,29 @@ def _cross_entropy(
         return F.cross_entropy(
             x, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
         )
-    dim = 0 if x.dim() == 1 else 1  # the classes
+    if has_probabilities:
+        return _cross_entropy_of_probabilities(x, target, weight, reduction, label_smoothing)
+    dim = _dim_of_classes(x)
     scores = x.log_softmax(dim)
-    if not soft:
-        scores = (1 - label_smoothing) * scores + label_smoothing * scores.mean(dim, keepdim=True)
-        return F.nll_loss(scores, target, None, ignore_index=ignore_index, reduction=reduction)
+    scores = (1 - label_smoothing) * scores + label_smoothing * scores.mean(dim, keepdim=True)
+    return F.nll_loss(scores, target, None, ignore_index=ignore_index, reduction=reduction)
+
+
+def _cross_entropy_of_probabilities(
+    x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float
+) -> Tensor:
+    dim = _dim_of_classes(x)
+    scores = x.log_softmax(dim)
     target = target * (1 - label_smoothing) + label_smoothing / x.shape[dim]
     if weight is not None:
         scores = scores * weight.reshape([-1, *[1] * (x.dim() - 1 - dim)])
     return _REDUCTIONS[reduction](-(scores * target).sum(dim))
+
+
+def _dim_of_classes(x: Tensor) -> int:
+    if x.dim() == 1:  # without a batch
+        return 0
+    return 1
 
 
 _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -124,7 +140,10 @@ def _instance_norm(
         )
     size, channels = x.shape[:2]
     mean, var = running_mean.repeat(size), running_var.repeat(size)
-    weight, bias = (None if t is None else t.repeat(size) for t in (weight, bias))
+    if weight is not None:
+        weight = weight.repeat(size)
+    if bias is not None:
+        bias = bias.repeat(size)
     rows = x.reshape(1, size * channels, *x.shape[2:])
     found = F.batch_norm(
         rows, mean, var, weight, bias, training=True, momentum=momentum, eps=eps

@@ -144,8 +144,10 @@ class per_sample(PerSampleGrads):
     def batch(self, x: Tensor, dim: int | None = None) -> Any:
         """``x`` as a batch, whose samples lie in dimension ``dim``; None: ``batch_dim``. Use the
         result in place of ``x``."""
-        v = x if isinstance(x, Value) else as_leaf(x)
-        self._session.mark(v, self.batch_dim if dim is None else dim)
+        v = _as_value(x)
+        if dim is None:
+            dim = self.batch_dim
+        self._session.mark(v, dim)
         return v
 
     def shared(self, x: Tensor) -> Any:
@@ -189,7 +191,7 @@ class per_sample(PerSampleGrads):
     def _packed(self, a: PackedSequence) -> PackedSequence:
         """Return a packed sequence: first the first elements of all sequences, then the second
         ones."""
-        data: Any = a.data if isinstance(a.data, Value) else as_leaf(a.data)
+        data = _as_value(a.data)
         if a.sorted_indices is None:
             numbers = torch.arange(int(a.batch_sizes[0]))
         else:
@@ -245,10 +247,19 @@ class per_sample(PerSampleGrads):
 
     def _terms(self, leaf: Tensor, sources: Any) -> list[Any]:
         v = self._session.parameters.get(id(leaf))
-        end = None if v is None else edge_of(v)
-        if end is None or not len(self):
+        if v is None or not len(self):
+            return []
+        end = edge_of(v)
+        if end is None:
             return []
         return terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
+
+
+def _as_value(x: Tensor) -> Any:
+    """Return ``x`` as a value of a level: a plain tensor as a leaf of the session."""
+    if isinstance(x, Value):
+        return x
+    return as_leaf(x)
 
 
 class _Functions(TorchFunctionMode):
@@ -274,9 +285,13 @@ class _Functions(TorchFunctionMode):
         if name in LAYERS and len(args) > 3:
             args = with_placed_states(self.session, args)
         out = REPLACED.get(func, func)(*args, **kwargs)
+        self._note_if_made_inside(out, tensors)
+        return out
+
+    def _note_if_made_inside(self, out: Any, tensors: list[Tensor]) -> None:
+        """Note a plain tensor that follows from none but such. ``tensors``: the arguments."""
         if type(out) is torch.Tensor and all(self.made_inside(t) for t in tensors):
             self._made[id(out)] = weakref.ref(out)
-        return out
 
     def _refuse_data(self, data: Any) -> None:
         """Raise if a plain tensor is about to show memory that the session follows."""
@@ -295,7 +310,9 @@ class _Functions(TorchFunctionMode):
     def _value(self, a: Any, tensors: list[Tensor]) -> Any:
         if isinstance(a, torch.Tensor):
             tensors.append(a)
-            return self._of_tape(a) if torch.is_grad_enabled() else a
+            if torch.is_grad_enabled():
+                return self._of_tape(a)
+            return a
         if type(a) is list or type(a) is tuple:
             return type(a)(self._value(b, tensors) for b in a)
         return a
@@ -344,7 +361,9 @@ class Modules:
         outermost, inner = self.stack[0], self.stack[-1]
         names = [name for name, m in outermost.named_modules() if m is inner and name]
         kind = type(inner).__name__
-        return f"{names[0]} ({kind})" if names else f"a {kind}"
+        if not names:
+            return f"a {kind}"
+        return f"{names[0]} ({kind})"
 
 
 class _Calls(Ambient):
@@ -390,16 +409,18 @@ LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
     """Return the arguments of such a function, with the samples placed in the first states. They
     are tensors of zeros or what the user gives."""
-    at = 2 if isinstance(args[3], (list, tuple)) else 1
-    packed, x, hx = at == 2, args[0], args[at]
-    states = list(hx) if isinstance(hx, (list, tuple)) else [hx]
+    packed = isinstance(args[3], (list, tuple))  # the parameters, after one argument more
+    at = 2 if packed else 1
+    x, hx = args[0], args[at]
+    are_several = isinstance(hx, (list, tuple))
+    states = list(hx) if are_several else [hx]
     batch_dim = 0 if packed or args[-1] else 1
     place = _place_in_states(session, x, batch_dim, states[0], packed)
-    if place is None:
-        return list(args)
-    placed = [_placed_state(session, h, place) for h in states]
     found = list(args)
-    found[at] = placed if isinstance(hx, (list, tuple)) else placed[0]
+    if place is None:
+        return found
+    placed = [_placed_state(session, h, place) for h in states]
+    found[at] = placed if are_several else placed[0]
     return found
 
 

@@ -47,23 +47,36 @@ def _followed(session: BatchSession, cls: FunctionClass, args: tuple[Any, ...]) 
         output, _, ctx = record(SESSION, cls, args)
         ctx.forget_marks()
         return output, ctx
-    # the identity, whose inputs may be parameters
-    hooks = name == BACKWARD_HOOK_FUNCTION
-    output, raw, ctx = record(SESSION, cls if hooks else _class_with_places(cls), args)
-    of_outs = states if hooks else _states(session, raw)
+    # the Function of backward hooks is the identity, whose inputs may be parameters
+    is_identity = name == BACKWARD_HOOK_FUNCTION
+    if is_identity:
+        output, _, ctx = record(SESSION, cls, args)
+        of_outs = states
+    else:
+        output, raw, ctx = record(SESSION, _class_with_places(cls), args)
+        of_outs = _states(session, raw)
     saved = _states(session, ctx.to_save or ())
     ctx.followed = _Places(session, cls.__name__, states, of_outs, saved)  # type: ignore[attr-defined]
     ctx.forget_marks()
     differentiable = _differentiable(output)
-    if not hooks and any(s is PARAMETERS for s in states):
-        session.refuse(
-            differentiable,
-            f"per_sample: a gradient passes the custom Function {cls.__name__} of parameters "
-            f"in {session.where()}. Its backward adds up the samples. Write it with functions "
-            "of torch, or use per_sample_grads, which runs it for each sample alone.",
-        )
+    if not is_identity:
+        _refuse_parameters(session, cls, states, differentiable)
     _refuse_mixtures(session, differentiable)
     return output, ctx
+
+
+def _refuse_parameters(
+    session: BatchSession, cls: FunctionClass, states: list[Any], outs: list[Any]
+) -> None:
+    """Put a refusal before the histories of the outputs if an input follows from parameters."""
+    if not any(s is PARAMETERS for s in states):
+        return
+    session.refuse(
+        outs,
+        f"per_sample: a gradient passes the custom Function {cls.__name__} of parameters "
+        f"in {session.where()}. Its backward adds up the samples. Write it with functions "
+        "of torch, or use per_sample_grads, which runs it for each sample alone.",
+    )
 
 
 def _differentiable(output: Any) -> list[Any]:
@@ -114,12 +127,13 @@ class _Places:
         """Raise if a gradient does not have the samples where the input has them."""
         for i, (g, place) in enumerate(zip(found, self.inputs, strict=False)):
             state = self.session.state_of(g)
-            if isinstance(place, Place) and state is not None and state != place:
-                why = f" {state.why}" if isinstance(state, Mixture) else ""
-                raise RuntimeError(
-                    f"per_sample: the backward of the custom Function {self.name} mixes samples "
-                    f"in the gradient of its input {i}.{why}"
-                )
+            if not isinstance(place, Place) or state is None or state == place:
+                continue
+            why = f" {state.why}" if isinstance(state, Mixture) else ""
+            raise RuntimeError(
+                f"per_sample: the backward of the custom Function {self.name} mixes samples "
+                f"in the gradient of its input {i}.{why}"
+            )
 
 
 def _class_with_places(cls: FunctionClass) -> FunctionClass:

@@ -68,11 +68,13 @@ def filled_by(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Filled:
 def _names(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[str]:
     if op.fills_argument:
         return [a.name for a in op.func._schema.arguments if _is_written(a)]
-    hidden = None if op.record is None else op.record.hidden_writes
-    if hidden is None:
+    if op.record is None or op.record.hidden_writes is None:
         return ()
+    hidden = op.record.hidden_writes
     given = (op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))
-    return hidden.arguments if hidden.when(*given) else ()
+    if not hidden.when(*given):
+        return ()
+    return hidden.arguments
 
 
 def _is_written(argument: Any) -> bool:

@@ -46,9 +46,10 @@ class Projection:
         parameters."""
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, self.k)
-        n = shape[0] if shape else 1
+        rows = n = _rows(shape)
         known = len(shape) <= 2 and all(isinstance(t, _ROWS_KNOWN) for t in terms)
-        rows = min(n, max(1, _ENTRIES * n // shape.numel())) if known else n
+        if known:
+            rows = min(n, max(1, _ENTRIES * n // shape.numel()))
         bytes_of_sample = _COPIES * rows * (shape.numel() // n) * terms[0].dtype.itemsize
         step = max(1, self.limit // bytes_of_sample)
         found = []
@@ -67,10 +68,11 @@ class Projection:
         ``known``: whether that is possible without the others.
         """
         for first in range(0, n, rows):
-            each = (
-                _rows_of(t, first, min(first + rows, n)) if known else flat(t.dense())
-                for t in terms
-            )
+            if known:
+                last = min(first + rows, n)
+                each = (_rows_of(t, first, last) for t in terms)
+            else:
+                each = (flat(t.dense()) for t in terms)
             yield from functools.reduce(torch.add, each).split(_ENTRIES, 1)
 
     def _projected(self, number: int, piece: int, columns: Tensor) -> Tensor:
@@ -118,7 +120,7 @@ class TwoSided:
         parameters."""
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, *self.k)
-        n = shape[0] if shape else 1
+        n = _rows(shape)
         device, dtype = terms[0].held()[-1].device, terms[0].dtype
 
         def matrix(side: int, rows: int) -> Tensor:
@@ -144,6 +146,13 @@ class TwoSided:
         return torch.cat(found)
 
 
+def _rows(shape: torch.Size) -> int:
+    """Return the number of rows of a parameter of this shape, as a matrix."""
+    if not shape:
+        return 1
+    return shape[0]
+
+
 def _rows_of(term: Term, first: int, last: int) -> Tensor:
     """Return the gradients of these rows of the parameter, as a matrix of B rows."""
     if isinstance(term, Outer):
@@ -154,7 +163,9 @@ def _rows_of(term: Term, first: int, last: int) -> Tensor:
         indices = (term.indices - first).clamp(0, last - first - 1)
         return flat(Rows(indices, g, last - first).dense())
     dense = term.dense()
-    return flat(dense[:, first:last] if term.shape else dense)
+    if term.shape:
+        dense = dense[:, first:last]
+    return flat(dense)
 
 
 def _signs(place: Sequence[int], shape: Sequence[int]) -> Tensor:
