@@ -107,7 +107,9 @@ def _lowered(level: GradLevel, tree: trees.Tree) -> trees.Tree:
 
 def _edge(level: GradLevel, v: object) -> Edge | None:
     refuse_closed(v, "the derivative")
-    return edge_of(v) if isinstance(v, Value) and v._level is level else None
+    if isinstance(v, Value) and v._level is level:
+        return edge_of(v)
+    return None
 
 
 def _pull(
@@ -232,7 +234,9 @@ def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         pass_mark_on(flat, tuple(found))
         return trees.unflatten(found, in_spec)
 
-    return (results, pullback, aux) if has_aux else (results, pullback)
+    if has_aux:
+        return results, pullback, aux
+    return results, pullback
 
 
 def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
@@ -271,26 +275,29 @@ def grad_and_value(
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> Any:
         which = normalize_argnums(argnums, len(args))
+        each = which if isinstance(which, tuple) else (which,)
         level = Transform()
         try:
             given = list(args)
-            for i in which if isinstance(which, tuple) else (which,):
+            for i in each:
                 given[i] = _as_inputs(level, given[i])
             out = _recorded(level, func, given, kwargs)
-            out, aux = with_aux("grad_and_value(f)(*args)", out) if has_aux else (out, None)
+            aux = None
+            if has_aux:
+                out, aux = with_aux("grad_and_value(f)(*args)", out)
             _check_scalar(out)
             value = _lowered(level, out)
-            selected = tuple(given[i] for i in which) if isinstance(which, tuple) else given[which]
+            selected: Any = tuple(given[i] for i in each)
+            if not isinstance(which, tuple):
+                selected = selected[0]
             inputs, spec = trees.flatten(selected)
-            input_edges = [_edge(level, x) for x in inputs]
-            grads = trees.unflatten(
-                _pull(
-                    level, [_edge(level, out)], [torch.ones_like(value)], inputs, input_edges, False
-                ),
-                spec,
-            )
+            out_edges, input_edges = [_edge(level, out)], [_edge(level, x) for x in inputs]
+            found = _pull(level, out_edges, [torch.ones_like(value)], inputs, input_edges, False)
+            grads = trees.unflatten(found, spec)
             pass_mark_on((out,), (value, *trees.flatten(grads)[0]))
-            return (grads, (value, _lowered(level, aux))) if has_aux else (grads, value)
+            if has_aux:
+                return grads, (value, _lowered(level, aux))
+            return grads, value
         finally:
             level.close()
 
@@ -333,7 +340,9 @@ def grad(
     @wraps(func)
     def transformed(*args: Any, **kwargs: Any) -> Any:
         grads, value = both(*args, **kwargs)
-        return (grads, value[1]) if has_aux else grads
+        if has_aux:
+            return grads, value[1]
+        return grads
 
     return transformed
 
@@ -342,20 +351,23 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
     """``argnums`` as non-negative numbers. Raise if one is out of range or repeated."""
     if type(argnums) is int and 0 <= argnums < n:
         return argnums
-    each: tuple[Any, ...] = argnums if isinstance(argnums, tuple) else (argnums,)
-    for i in each:
-        if isinstance(i, int):
-            continue
-        what = "argnums must be int or Tuple[int, ...]"
-        if isinstance(argnums, tuple):
-            what = "argnum must be int"
-        raise RuntimeError(f"{what}, got: {type(i)}")
-    if not each:
+    if isinstance(argnums, tuple):
+        return _normalize_each(argnums, n)
+    if not isinstance(argnums, int):
+        raise RuntimeError(f"argnums must be int or Tuple[int, ...], got: {type(argnums)}")
+    return _normalize_each((argnums,), n)[0]
+
+
+def _normalize_each(argnums: tuple[Any, ...], n: int) -> tuple[int, ...]:
+    for i in argnums:
+        if not isinstance(i, int):
+            raise RuntimeError(f"argnum must be int, got: {type(i)}")
+    if not argnums:
         raise RuntimeError("argnums must be non-empty")
-    for i in each:
+    for i in argnums:
         if not -n <= i < n:
             raise RuntimeError(f"Got argnum={i}, but only {n} positional inputs")
-    fixed = tuple(i % n for i in each)
+    fixed = tuple(i % n for i in argnums)
     if len(set(fixed)) != len(fixed):
         raise RuntimeError(f"argnums elements must be unique, got {fixed}")
-    return fixed if isinstance(argnums, tuple) else fixed[0]
+    return fixed

@@ -24,17 +24,17 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     if len(tensors) == 1:
         t = tensors[0]
         b = t.new_ones(total).diag_embed()
-        return [b if t.dim() == 1 else b.view(total, *t.shape)]
+        if t.dim() == 1:
+            return [b]
+        return [b.view(total, *t.shape)]
     out, start = [], 0
     for t, n in zip(tensors, sizes, strict=True):
         if type(start) is int:
             b = t.new_zeros(total, n)
             b.diagonal(-start).fill_(1)
         else:  # a symbol, which `diagonal` would take for its present value
-            b = (
-                torch.arange(total, device=t.device).unsqueeze(1) - start
-                == torch.arange(n, device=t.device)
-            ).to(t.dtype)
+            rows = torch.arange(total, device=t.device).unsqueeze(1) - start
+            b = (rows == torch.arange(n, device=t.device)).to(t.dtype)
         out.append(b.view(total, *t.shape))
         start += n
     return out
@@ -42,7 +42,9 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _parts(t: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
     """``t`` in pieces of these ``sizes`` along its first dimension."""
-    return (t,) if len(sizes) == 1 else t.split(sizes)
+    if len(sizes) == 1:
+        return (t,)
+    return t.split(sizes)
 
 
 def _require_real(what: str, which: str, flat: list[Any]) -> None:
@@ -104,7 +106,9 @@ def jacrev(
         _require_real("jacrev", "outputs", flat)
         rows = _rows(lambda *ct: pullback(trees.unflatten(list(ct), spec)), flat, chunk_size)
         result = _blocks_by_output(rows, flat, spec, isinstance(argnums, tuple))
-        return (result, aux[0]) if has_aux else result
+        if has_aux:
+            return result, aux[0]
+        return result
 
     return transformed
 
@@ -112,11 +116,19 @@ def jacrev(
 def _rows(pull: Callable[..., Any], outs: list[torch.Tensor], chunk_size: int | None) -> Any:
     """Return the pullback of every one-hot cotangent of all outputs together. A single one needs no
     batch, which would cost each call of the pass a level and often a view."""
-    n = outs[0].numel() if len(outs) == 1 else None
-    if type(n) is int and n == 1:
+    if len(outs) == 1 and _has_one_element(outs[0]):
         leaves, spec = trees.flatten(pull(outs[0].new_ones(outs[0].shape)))
         return trees.unflatten([t.unsqueeze(0) for t in leaves], spec)
-    return (_looped(pull) if chunk_size == 1 else vmap(pull, chunk_size=chunk_size))(*_basis(outs))
+    if chunk_size == 1:
+        return _looped(pull)(*_basis(outs))
+    return vmap(pull, chunk_size=chunk_size)(*_basis(outs))
+
+
+def _has_one_element(t: torch.Tensor) -> bool:
+    """Tell whether ``t`` has one element, without asking a symbol, which would be a condition of
+    the graph."""
+    n = t.numel()
+    return type(n) is int and n == 1
 
 
 def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,12 +137,10 @@ def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
     def rows(*basis: torch.Tensor) -> Any:
         if not len(basis[0]):
             return vmap(pull)(*basis)
-        each, specs = zip(
-            *(trees.flatten(pull(*ct)) for ct in zip(*basis, strict=True)), strict=True
-        )
-        return trees.unflatten(
-            [torch.stack(column) for column in zip(*each, strict=True)], specs[0]
-        )
+        pulled = [trees.flatten(pull(*ct)) for ct in zip(*basis, strict=True)]
+        each, specs = zip(*pulled, strict=True)
+        columns = [torch.stack(column) for column in zip(*each, strict=True)]
+        return trees.unflatten(columns, specs[0])
 
     return rows
 
@@ -179,8 +189,11 @@ def jacfwd(
         _require_real("jacfwd", "inputs", flat)
 
         aux_spec: trees.Spec = None
-        writes = OutsideWrites() if chunk_size is not None else None
-        run = f if writes is None else writes.noting(f)
+        writes = None
+        run = f
+        if chunk_size is not None:
+            writes = OutsideWrites()
+            run = writes.noting(f)
 
         def push(*tangents: Any) -> Any:
             nonlocal aux_spec

@@ -64,7 +64,9 @@ def jvp(
             spec,
         )
         outs = with_forward_mode(level, func, given)
-        outs, aux = with_aux("jvp(f, primals, tangents)", outs) if has_aux else (outs, None)
+        aux = None
+        if has_aux:
+            outs, aux = with_aux("jvp(f, primals, tangents)", outs)
         flat_out, out_spec = trees.flatten(outs)
         check_outputs("jvp(f, primals, tangents)", flat_out)
         results, result_tangents = [], []
@@ -79,15 +81,18 @@ def jvp(
                     "of the inputs. With strict=False its tangent is zero."
                 )
             results.append(inner)
-            result_tangents.append(
-                torch.zeros_like(inner) if t is None else own_memory(t, flat_t, inner)
-            )
+            if t is None:
+                result_tangents.append(torch.zeros_like(inner))
+            else:
+                result_tangents.append(own_memory(t, flat_t, inner))
         pass_mark_on(flat_out, (*results, *result_tangents))
         lowered = trees.map_tensors(level.lowered, aux)
     finally:
         level.close()
     out = trees.unflatten(results, out_spec), trees.unflatten(result_tangents, out_spec)
-    return (*out, lowered) if has_aux else out
+    if has_aux:
+        return *out, lowered
+    return out
 
 
 def _checked(

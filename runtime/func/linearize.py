@@ -122,13 +122,13 @@ def _linearized(
     def push(tangents: list[Any]) -> Any:
         tangents = [_laid_out(t, stride) for t, stride in zip(tangents, strides, strict=True)]
         found = iter(linear_part(*tangents, *map(_constant, saved_constants)))
-        return pytree.tree_unflatten(
-            [
-                own_memory(next(found), tangents, o) if live else torch.zeros_like(o)
-                for o, live in zip(results, active, strict=True)
-            ],
-            out_spec,
-        )
+        pushed = []
+        for o, live in zip(results, active, strict=True):
+            if live:
+                pushed.append(own_memory(next(found), tangents, o))
+            else:
+                pushed.append(torch.zeros_like(o))
+        return pytree.tree_unflatten(pushed, out_spec)
 
     return pytree.tree_unflatten(results, out_spec), push
 
@@ -161,7 +161,8 @@ def _linear_part() -> Any:
             self.numbers: dict[str, Any] = {}  # constants that are no tensors
 
         def constant(self, t: torch.Tensor, literal: bool = False) -> Any:
-            t = t.clone() if self.copying else t
+            if self.copying:
+                t = t.clone()
             known = super().constant(t, literal)
             if known._node.op == "get_attr":
                 self.saved.setdefault(str(known._node.target), store(self, t))
@@ -205,7 +206,9 @@ def _linear_part() -> Any:
 
 def _strides_of(t: torch.Tensor) -> Any:
     """Return the strides of ``t``, None if it has none."""
-    return t.stride() if has_strides(t) else None
+    if not has_strides(t):
+        return None
+    return t.stride()
 
 
 def _laid_out(t: torch.Tensor, stride: Any) -> torch.Tensor:
@@ -222,9 +225,13 @@ def _laid_out(t: torch.Tensor, stride: Any) -> torch.Tensor:
 def _constant(saved: Any) -> Any:
     """Return a constant of the derivative: a tensor that was not written to in the meantime, or a
     number."""
-    return _detached(saved.check(None)) if isinstance(saved, Saved) else saved
+    if isinstance(saved, Saved):
+        return _detached(saved.check(None))
+    return saved
 
 
 def _detached(t: torch.Tensor) -> torch.Tensor:
     """Return a plain parameter as a plain tensor, so that torch's own autograd does not record."""
-    return t.detach() if t.requires_grad and not isinstance(t, Value) else t
+    if t.requires_grad and not isinstance(t, Value):
+        return t.detach()
+    return t

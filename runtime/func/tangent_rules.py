@@ -31,7 +31,8 @@ def fit(t: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor | None:
     if t.shape != result.shape:
         t = t.expand(result.shape)
     if t.dtype is not result.dtype:
-        t = torch.real(t) if t.is_complex() and not result.is_complex() else t
+        if t.is_complex() and not result.is_complex():
+            t = torch.real(t)
         t = t.to(result.dtype)
     return t
 
@@ -57,15 +58,23 @@ def _compiled(op: Op, jvp: Any) -> tuple[TangentRule, frozenset[int]]:
         )
     if callable(jvp):
         call = _caller(op, jvp)
-        known = frozenset(
-            op.positions[p[:-2]]
-            for p in parameters(jvp)
-            if p.endswith("_t") and p[:-2] in op.positions
-        )
-        return lambda op, primals, tangents, kwargs, result: call(
-            primals, tangents, kwargs, result
-        ), known
+
+        def rule(
+            op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+        ) -> Any:
+            return call(primals, tangents, kwargs, result)
+
+        arguments = (_argument_of_tangent(op, p) for p in parameters(jvp))
+        return rule, frozenset(at for at in arguments if at is not None)
     return transposed_twice, op.vjp_args
+
+
+def _argument_of_tangent(op: Op, parameter: str) -> int | None:
+    """Return the position of the argument whose tangent a formula calls ``parameter``, such as
+    ``x_t``. None if it means no tangent."""
+    if not parameter.endswith("_t"):
+        return None
+    return op.positions.get(parameter[:-2])
 
 
 def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
@@ -92,10 +101,11 @@ def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
     elementwise = op.record is not None and op.record.elementwise
     sources = []
     for p in parameters(formula):
-        if p.endswith("_t") and p[:-2] in op.positions:
-            sources.append((True, op.positions[p[:-2]], None))
-        else:
+        at = _argument_of_tangent(op, p)
+        if at is None:
             sources.append((False, *op.locate(p)))
+        else:
+            sources.append((True, at, None))
     reach = 1 + max(at for _, at, _ in sources)
 
     def call(primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
@@ -109,7 +119,9 @@ def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
             else:
                 v = None
             actual.append(v if reader is None else reader(v))
-        return run_elementwise(formula, actual) if elementwise else formula(*actual)
+        if elementwise:
+            return run_elementwise(formula, actual)
+        return formula(*actual)
 
     return call
 
@@ -125,12 +137,19 @@ def _summed(op: Op, table: dict[str, Callable[..., Any]]) -> TangentRule:
         total = None
         for i, call in calls:
             if i < len(tangents) and tangents[i] is not None:
-                part = call(primals, tangents, kwargs, result)
-                if part is not None:
-                    total = part if total is None else total + part
+                total = _add(total, call(primals, tangents, kwargs, result))
         return total
 
     return rule
+
+
+def _add(total: Any, part: Any) -> Any:
+    """Return the sum of two tangents, of which None is zero."""
+    if total is None:
+        return part
+    if part is None:
+        return total
+    return total + part
 
 
 def _linear(
@@ -141,7 +160,9 @@ def _linear(
     def zeros(p: Any, t: Any) -> Any:
         """Zeros in place of a missing tangent. They are made from another tangent, so that they are
         batched if that one is."""
-        return like.new_zeros(p.shape, dtype=p.dtype) if t is None and p is not None else t
+        if t is None and p is not None:
+            return like.new_zeros(p.shape, dtype=p.dtype)
+        return t
 
     actual = list(primals)
     for i in op.vjp_args:
@@ -161,8 +182,7 @@ def _multilinear(
     total = None
     for i, t in enumerate(tangents):
         if t is not None:
-            part = op.func(*primals[:i], t, *primals[i + 1 :], **kwargs)
-            total = part if total is None else total + part
+            total = _add(total, op.func(*primals[:i], t, *primals[i + 1 :], **kwargs))
     return total
 
 
@@ -180,7 +200,9 @@ def transposed_twice(
         level.close()
     captures = [None if u is None else edge_of(u) for u in us]
     found = execute(level, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
-    return found[0] if isinstance(result, torch.Tensor) else found
+    if isinstance(result, torch.Tensor):
+        return found[0]
+    return found
 
 
 def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]:
@@ -218,8 +240,10 @@ def _pulled_back(
     node.save(primals, kwargs, result)
     roots = []
     for g, t, p in zip(node.apply(us, None, False), ts, ps, strict=True):
-        if t is not None and isinstance(g, Value) and g._level is level:
-            edge = edge_of(conform(g, (p.shape, p.dtype), node, 0))
-            if edge is not None:
-                roots.append((edge, t))
+        # a gradient that is no value of the level does not depend on the cotangents
+        if t is None or not isinstance(g, Value) or g._level is not level:
+            continue
+        edge = edge_of(conform(g, (p.shape, p.dtype), node, 0))
+        if edge is not None:
+            roots.append((edge, t))
     return roots

@@ -38,7 +38,9 @@ def flatten(tree: Tree) -> tuple[list[Any], Spec]:
 def unflatten(leaves: list[Any], spec: Spec) -> Tree:
     if spec is None:
         return leaves[0]
-    return tuple(leaves) if isinstance(spec, int) else pytree.tree_unflatten(leaves, spec)
+    if isinstance(spec, int):
+        return tuple(leaves)
+    return pytree.tree_unflatten(leaves, spec)
 
 
 def map_tensors(function: Callable[[torch.Tensor], Any], tree: Tree) -> Tree:
