@@ -161,7 +161,9 @@ class BatchLevel(Level):
             else:
                 physical, batched = self.physical(args)
                 result = rule(func, self.size, batched, physical, kwargs)
-            return self.wrap(result) if isinstance(result, torch.Tensor) else self.valued(result)
+            if isinstance(result, torch.Tensor):
+                return self.wrap(result)
+            return self.valued(result)
         except OWN_ERRORS:
             raise
         except Exception:
@@ -178,7 +180,9 @@ class BatchLevel(Level):
             return func.decompose(*args, **kwargs)
         if op.kind is INPLACE:
             written = self._inplace(op, args, kwargs)
-            return written if op.n_results else None
+            if op.n_results:
+                return written
+            return None
         if op.kind is OUT:
             raise BatchingError(
                 f"{func} with out= is not supported under vmap; "
@@ -247,9 +251,13 @@ class BatchLevel(Level):
 
         def wrapped(r: Any) -> Any:
             # a result of lower rank depends on no batched argument
-            return self.wrap(r) if isinstance(r, torch.Tensor) and r.dim() == rank else r
+            if isinstance(r, torch.Tensor) and r.dim() == rank:
+                return self.wrap(r)
+            return r
 
-        return tuple(map(wrapped, result)) if isinstance(result, tuple) else wrapped(result)
+        if isinstance(result, tuple):
+            return tuple(map(wrapped, result))
+        return wrapped(result)
 
     def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
         physical, batched = self.physical(args)
@@ -348,13 +356,12 @@ class BatchLevel(Level):
         self._count_fallback(op)
         physical, batched = self.physical(args)
         named, named_batched = self.physical(kwargs.values())
-        calls = [
-            (
-                self.element(physical, batched, b),
-                dict(zip(kwargs, self.element(named, named_batched, b), strict=True)),
+        calls = []
+        for b in range(self.size):
+            options = self.element(named, named_batched, b)
+            calls.append(
+                (self.element(physical, batched, b), dict(zip(kwargs, options, strict=True)))
             )
-            for b in range(self.size)
-        ]
         if random and self.randomness == "same":
             results = draws.with_one_draw(op, calls)
         else:

@@ -262,9 +262,8 @@ class DrawPerElement(TorchDispatchMode):
             return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))
         # No argument is batched (``torch.bernoulli(p)`` of a closed-over ``p``), so no level
         # would see the call.
-        return func(
-            *(level.spread(a) if isinstance(a, torch.Tensor) else a for a in args), **kwargs
-        )
+        spread = [level.spread(a) if isinstance(a, torch.Tensor) else a for a in args]
+        return func(*spread, **kwargs)
 
 
 @contextmanager

@@ -71,9 +71,11 @@ def tangent_of(v: Any) -> torch.Tensor | None:
                 "or take the view again"
             )
         view.generation = view.base._generation
-        base = view.base._tangent
-        with torch.enable_grad():  # whoever asks first, under no_grad perhaps
-            v._tangent = None if base is None else view.replay(view.laid_out(base), v)
+        base, shown = view.base._tangent, None
+        if base is not None:
+            with torch.enable_grad():  # whoever asks first, under no_grad perhaps
+                shown = view.replay(view.laid_out(base), v)
+        v._tangent = shown
     tangent: torch.Tensor | None = v._tangent
     return tangent
 
@@ -144,9 +146,13 @@ class DualLevel(Level):
         if op.kind is INPLACE and op.base_name in GEOMETRY:
             return self._inplace(op, args, kwargs)
         result = op.func(*self.lowered_args(args), **self.lowered_kwargs(kwargs))
-        if op.kind is INPLACE:
-            return args[0] if op.n_results else None
-        return kwargs.get("out") if op.kind is OUT else self._wrap(op, args, kwargs, result, None)
+        if op.kind is OUT:
+            return kwargs.get("out")
+        if op.kind is not INPLACE:
+            return self._wrap(op, args, kwargs, result, None)
+        if op.n_results:
+            return args[0]
+        return None
 
     def _any_dual(self, args: Iterable[Any]) -> bool:
         return any(
@@ -306,9 +312,11 @@ class DualLevel(Level):
         place would have none.
         """
         view = v._view
-        if view is not None and view.creation == "function":
-            refuse_rebase(v, WRITTEN)
-        base = v if view is None else view.base
+        base: Any = v
+        if view is not None:
+            if view.creation == "function":
+                refuse_rebase(v, WRITTEN)
+            base = view.base
         old = base._tangent
         if view is None and (old is None or torch.is_grad_enabled()):
             base._tangent = t
@@ -343,7 +351,9 @@ def _tangent_after_write(v: DualValue, base: Any, t: torch.Tensor | None) -> tor
                 new = new + old
         if view is not None:
             new = view.laid_out(new)
-    part = new if view is None else view.replay(new, v)
+    part = new
+    if view is not None:
+        part = view.replay(new, v)
     if t is None:
         part.zero_()
     else:

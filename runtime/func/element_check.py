@@ -62,7 +62,9 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 def _described(a: Any) -> Any:
     if isinstance(a, torch.Tensor):
         return a.shape, a.dtype
-    return tuple(map(_described, a)) if isinstance(a, (list, tuple)) else a
+    if isinstance(a, (list, tuple)):
+        return tuple(map(_described, a))
+    return a
 
 
 def first_error(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
@@ -136,8 +138,10 @@ def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
     dimensions of the tensor at the bottom begin with the batch of the outermost level, and the
     indices are applied in reverse.
     """
+    if isinstance(a, (list, tuple)):
+        return [_element(b, at, empty, copied) for b in a]
     if not isinstance(a, torch.Tensor):
-        return [_element(b, at, empty, copied) for b in a] if isinstance(a, (list, tuple)) else a
+        return a
     t: Any = a
     index: list[int] = []
     while type(t) in VALUES:
@@ -148,7 +152,9 @@ def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
         return torch.empty_strided(a.shape, t.stride()[len(index) :], dtype=t.dtype, device="meta")
     for i in reversed(index):
         t = t.select(0, i)
-    return t.clone() if copied else t.view_as(t)
+    if copied:
+        return t.clone()
+    return t.view_as(t)
 
 
 def _leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:

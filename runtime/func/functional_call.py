@@ -53,9 +53,8 @@ def functional_call(
     if strict:
         _check_names(module, tensors)
     if args is None:
-        positional: tuple[Any, ...] = ()
-    else:
-        positional = args if isinstance(args, tuple) else (args,)
+        args = ()
+    positional = args if isinstance(args, tuple) else (args,)
     with _Swapped(module, tensors, dicts):
         return module(*positional, **(kwargs or {}))
 

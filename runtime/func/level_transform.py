@@ -51,9 +51,10 @@ def debug_unwrap(tensor: torch.Tensor, *, recurse: bool = True) -> torch.Tensor:
     debugging only: the transforms do not see what a function computes from the result.
     """
     while isinstance(tensor, Value) and tensor._home is None:
-        tensor = (
-            tensor._level.read(tensor) if isinstance(tensor, FunctionalValue) else tensor._inner
-        )
+        if isinstance(tensor, FunctionalValue):
+            tensor = tensor._level.read(tensor)
+        else:
+            tensor = tensor._inner
         if not recurse:
             break
     return tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -97,7 +97,16 @@ def _batch_along(level: Any, x: Any, dim: int | None) -> Any:
     """Return ``x`` as a batch along ``dim``, which becomes the first dimension. None: as it is."""
     if dim is None:
         return x
-    return level.wrap(x.movedim(dim, 0) if dim else x)
+    if dim:
+        x = x.movedim(dim, 0)
+    return level.wrap(x)
+
+
+def _join(pieces: Sequence[Any], dim: int | None) -> Any:
+    """Return an output from its pieces along ``dim``. None: it is the same for all elements."""
+    if dim is None:
+        return pieces[0]
+    return torch.cat(pieces, dim=dim)
 
 
 class MappedFunction:
@@ -209,7 +218,9 @@ class MappedFunction:
 
     def level(self, size: int) -> BatchLevel:
         """Return the level of one run."""
-        return BatchLevel(size, self.randomness) if size else EmptyBatch(size, self.randomness)
+        if not size:
+            return EmptyBatch(size, self.randomness)
+        return BatchLevel(size, self.randomness)
 
     def in_pieces(
         self,
@@ -231,12 +242,10 @@ class MappedFunction:
                 x if d is None else x.narrow(d, start, n) for x, d in zip(leaves, dims, strict=True)
             ]
             parts.append(self.run(part, dims, spec, n, kwargs))
-        outputs, specs = zip(*(trees.flatten(p) for p in parts), strict=True)
+        outputs, specs = zip(*map(trees.flatten, parts), strict=True)
         where = self._out_dims(outputs[0], specs[0])
-        joined = [
-            x[0] if d is None else torch.cat(x, dim=d)
-            for x, d in zip(zip(*outputs, strict=True), where or (), strict=True)
-        ]
+        pieces = zip(*outputs, strict=True)
+        joined = [_join(x, d) for x, d in zip(pieces, where or (), strict=True)]
         return trees.unflatten(joined, specs[0])
 
     def _out_dims(self, flat: list[Any], spec: trees.Spec) -> list[Any] | None:
@@ -291,4 +300,6 @@ class MappedFunction:
                 f"vmap: out_dim {d} is out of range for an output with {inner.dim()} "
                 "dimensions, batch included"
             )
-        return inner.movedim(0, int(d)) if d else inner
+        if not d:
+            return inner
+        return inner.movedim(0, int(d))
