@@ -45,7 +45,9 @@ def call_for_per_sample_grads(
     @wraps(module.forward)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         dim = 0 if batch_first else 1
-        size = _batch_size(args, kwargs, dim) if batch_size is None else batch_size
+        size = batch_size
+        if size is None:
+            size = _batch_size(args, kwargs, dim)
         _check_contained(args, kwargs, dim, size, batch_size is not None)
         params = {name: p for name, p in module.named_parameters() if p.requires_grad}
         with Delivery(params, dim, loss_reduction, batch_size) as grads:
@@ -79,12 +81,12 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
 def _tensors(given: Any, dim: int) -> list[torch.Tensor]:
     """Return the tensors that may be batches. A packed sequence has as many samples as sequences,
     so it is none."""
-    leaves = pytree.tree_leaves(given, is_leaf=lambda a: isinstance(a, PackedSequence))
-    found = (
-        t
-        for leaf in leaves
-        for t in ((leaf,) if isinstance(leaf, torch.Tensor) else _contained(leaf))
-    )
+    found: list[torch.Tensor] = []
+    for leaf in pytree.tree_leaves(given, is_leaf=lambda a: isinstance(a, PackedSequence)):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        else:
+            found += _contained(leaf)
     return [t for t in found if t.dim() > dim]
 
 
@@ -115,12 +117,16 @@ def _smaller(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int)
     """Return the size of the batch. As in torch, a batch may be smaller than what ``batch_size``
     says: the last one of an epoch."""
     sizes = {t.shape[dim] for t in _tensors((args, kwargs), dim)}
-    return sizes.pop() if len(sizes) == 1 and max(sizes) < size else size
+    if len(sizes) == 1 and max(sizes) < size:
+        return sizes.pop()
+    return size
 
 
 def _contained(a: Any) -> Iterator[torch.Tensor]:
     """The tensors in the fields of a data class."""
-    for f in fields(a) if is_dataclass(a) and not isinstance(a, type) else ():
+    if not is_dataclass(a) or isinstance(a, type):
+        return
+    for f in fields(a):
         value = getattr(a, f.name)
         if isinstance(value, torch.Tensor):
             yield value

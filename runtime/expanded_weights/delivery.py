@@ -47,4 +47,6 @@ class Delivery(per_sample):
 def add_to_grad_sample(leaf: Any, grad: Any) -> None:
     """Add gradients of shape (B, *leaf.shape) to those that ``leaf`` has."""
     old = getattr(leaf, "grad_sample", None)
-    leaf.grad_sample = grad if old is None else old + grad
+    if old is not None:
+        grad = old + grad
+    leaf.grad_sample = grad

@@ -138,7 +138,9 @@ _FACTS = frozenset(
 
 
 def _original(a: Any) -> Any:
-    return a.orig_weight if isinstance(a, ExpandedWeight) else a
+    if isinstance(a, ExpandedWeight):
+        return a.orig_weight
+    return a
 
 
 def _run_layer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -147,26 +149,40 @@ def _run_layer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         kwargs = dict(kwargs)
         args = (kwargs.pop("input"),)
     check_input(func, args[0])
-    least = _LAYERS[func]
-    if func is F.layer_norm:
-        least = 1 + len(args[1] if len(args) > 1 else kwargs["normalized_shape"])
-    if args[0].dim() < least:
-        name = getattr(func, "__name__", repr(func))
-        raise RuntimeError(
-            "Expanded Weights need a batch dimension: "
-            f"{name} got an input of {args[0].dim()} dimensions, a single sample"
-        )
+    _refuse_single_sample(func, args, kwargs)
     check_batch_size(args, kwargs)
     for a in (*args[1:], *kwargs.values()):
         unpack_expanded_weight_or_tensor(a)
     weights = [a for a in (*args, *kwargs.values()) if isinstance(a, ExpandedWeight)]
     first = weights[0]
     params = {f"weight {i}": w.orig_weight for i, w in enumerate(weights)}
-    with Delivery(params, 0 if first.batch_first else 1, first.loss_reduction, None) as grads:
+    with Delivery(params, _batch_dim(first), first.loss_reduction, None) as grads:
         return func(
             grads.batch(args[0]),
             *map(_original, args[1:]),
             **{k: _original(a) for k, a in kwargs.items()},
+        )
+
+
+def _batch_dim(weight: ExpandedWeight) -> int:
+    if weight.batch_first:
+        return 0
+    return 1
+
+
+def _refuse_single_sample(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise if the input of a layer has no batch dimension."""
+    least = _LAYERS[func]
+    if func is F.layer_norm:
+        normalized_shape = args[1] if len(args) > 1 else kwargs["normalized_shape"]
+        least = 1 + len(normalized_shape)
+    if args[0].dim() < least:
+        name = getattr(func, "__name__", repr(func))
+        raise RuntimeError(
+            "Expanded Weights need a batch dimension: "
+            f"{name} got an input of {args[0].dim()} dimensions, a single sample"
         )
 
 
@@ -223,7 +239,7 @@ def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raise unless the batch size of every ExpandedWeight is that of the first argument."""
     for a in (*args, *kwargs.values()):
         if isinstance(a, ExpandedWeight):
-            size = args[0].shape[0 if a.batch_first else 1]
+            size = args[0].shape[_batch_dim(a)]
             if size != a.batch_size:
                 raise RuntimeError(
                     "Expected ExpandedWeights to have batch size matching input but got input "
@@ -267,7 +283,9 @@ def plain(a: Any) -> Any:
                 "take per-sample gradients outside of it"
             )
         return unwrap(a)
-    return a.detach() if isinstance(a, torch.Tensor) else a
+    if isinstance(a, torch.Tensor):
+        return a.detach()
+    return a
 
 
 def set_grad_sample_if_exists(
@@ -293,4 +311,6 @@ def sum_over_all_but_batch_and_last_n(tensor: torch.Tensor, n_dims: int) -> torc
     """Sum over all dimensions but the first and the last ``n_dims``: (batch, *summed,
     *rest) -> (batch, *rest)."""
     dims = tuple(range(1, tensor.dim() - n_dims))
-    return tensor.sum(dims) if dims else tensor
+    if not dims:
+        return tensor
+    return tensor.sum(dims)
