@@ -71,7 +71,8 @@ def tangent_of(v: Any) -> torch.Tensor | None:
                 "or take the view again"
             )
         view.generation = view.base._generation
-        base, shown = view.base._tangent, None
+        base = view.base._tangent
+        shown: torch.Tensor | None = None
         if base is not None:
             with torch.enable_grad():  # whoever asks first, under no_grad perhaps
                 shown = view.replay(view.laid_out(base), v)

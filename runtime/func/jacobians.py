@@ -44,7 +44,8 @@ def _parts(t: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
     """``t`` in pieces of these ``sizes`` along its first dimension."""
     if len(sizes) == 1:
         return (t,)
-    return t.split(sizes)
+    parts: Sequence[torch.Tensor] = t.split(sizes)
+    return parts
 
 
 def _require_real(what: str, which: str, flat: list[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -102,7 +102,7 @@ def _batch_along(level: Any, x: Any, dim: int | None) -> Any:
     return level.wrap(x)
 
 
-def _join(pieces: Sequence[Any], dim: int | None) -> Any:
+def _join(pieces: tuple[Any, ...], dim: int | None) -> Any:
     """Return an output from its pieces along ``dim``. None: it is the same for all elements."""
     if dim is None:
         return pieces[0]

@@ -295,7 +295,7 @@ def _fits_input(call: Call) -> bool:
     if any(s.dim() != 3 or s.shape[0] != len(weights) for s in states):
         return False
     # the first states of a packed sequence are compared with its sizes, in `Call.sequences`
-    return is_packed or x.shape[call.batch_dim] == states[0].shape[1]
+    return is_packed or bool(x.shape[call.batch_dim] == states[0].shape[1])
 
 
 def _fit_layers(call: Call) -> bool:
@@ -340,4 +340,4 @@ def _fits_projection(projection: Any, out: int, hidden: int) -> bool:
     # only a projection makes the output smaller than the state of the gates
     if projection is None:
         return out == hidden
-    return projection.shape == (out, hidden)  # type: ignore[no-any-return]
+    return bool(projection.shape == (out, hidden))

@@ -164,7 +164,7 @@ class Samples(BatchLevel):
 
     def _tap(self, call: ParameterCall, outs: Any) -> Any:
         """Return the results of a call, each with a history that leads to one tap."""
-        flat = [outs] if isinstance(outs, torch.Tensor) else list(outs)
+        flat: list[Any] = [outs] if isinstance(outs, torch.Tensor) else list(outs)
         n_results = len(flat)
         tapped = [i for i, o in enumerate(flat) if self._is_differentiable_batch(o)]
         if not tapped:

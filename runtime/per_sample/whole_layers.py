@@ -65,7 +65,7 @@ def _can_follow_linear(session: Any, place: Place, x: Any, weight: Any, bias: An
     if x.dtype not in DIFFERENTIABLE or not linear_layer.fits(x, weight, bias):
         return False
     # in the last dimension the features would be those of all samples
-    return place.dim < x.dim() - 1 or session.alone(place)  # type: ignore[no-any-return]
+    return bool(place.dim < x.dim() - 1 or session.alone(place))
 
 
 def _linear(session: Any, x: Any, weight: Any, bias: Any = None) -> Any:
