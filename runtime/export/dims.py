@@ -59,19 +59,19 @@ class _Named:
     size: Any
 
     def __str__(self) -> str:
-        name = (
-            f"Dim {self.dim.__name__!r}"
-            if isinstance(self.dim, Dim)
-            else f"the dimension marked {self.dim}"
-        )
+        name = f"the dimension marked {self.dim}"
+        if isinstance(self.dim, Dim):
+            name = f"Dim {self.dim.__name__!r}"
         return f"{name}, dimension {self.at} of {self.where}"
 
     @property
     def range(self) -> tuple[Any, Any]:
-        dim = self.dim.root if self.derived else self.dim
-        low, high = (0 if dim.min is None else dim.min), (int_oo if dim.max is None else dim.max)
-        if self.derived:
-            low, high = max(self.dim.fn(low), 0), high if high is int_oo else self.dim.fn(high)
+        if not self.derived:
+            return _bounds(self.dim)
+        low, high = _bounds(self.dim.root)
+        low = max(self.dim.fn(low), 0)
+        if high is not int_oo:
+            high = self.dim.fn(high)
         return low, high
 
     @property
@@ -87,6 +87,16 @@ class _Named:
     @property
     def automatic(self) -> bool:
         return isinstance(self.dim, DimHint) and self.dim.type is DimHintType.AUTO
+
+
+def _bounds(dim: Any) -> tuple[Any, Any]:
+    """Return the least and the largest size that a ``Dim`` or a hint allows."""
+    low, high = dim.min, dim.max
+    if low is None:
+        low = 0
+    if high is None:
+        high = int_oo
+    return low, high
 
 
 class ExportedSizes(Abstraction):
@@ -110,13 +120,8 @@ class ExportedSizes(Abstraction):
             return super().abstract(t, fixed=True)
         name = self.last = self.names.pop(0)
         spec = self.specs.get(name) or {}
-        for dim in spec:
-            if not 0 <= dim < t.dim():
-                raise ValueError(
-                    f"dynamic_shapes has dimension {dim} of {name}, which has {t.dim()} dimensions"
-                )
-        dims = {i: spec[i] for i in spec if _is_dynamic(spec[i])}
-        _check_numbers(t, spec, name)
+        _check_spec(t, spec, name)
+        dims = {i: dim for i, dim in spec.items() if _is_dynamic(dim)}
         kinds = [DimDynamic.DYNAMIC if i in dims else DimDynamic.STATIC for i in range(t.dim())]
         context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
         source = ConstantSource(f"input_{len(self.inputs)}")
@@ -124,11 +129,14 @@ class ExportedSizes(Abstraction):
         self.inputs.append(fake)
         for i, dim in dims.items():
             self._constrain(_Named(dim, name, i, fake.shape[i]), int(t.shape[i]))
-        if not self.names:
-            for place in self.places:
-                if place.derived:
-                    self._relate(place)
+        if not self.names:  # of the last input: the sizes of all roots are known
+            self._relate_derived()
         return fake  # type: ignore[no-any-return]
+
+    def _relate_derived(self) -> None:
+        for place in self.places:
+            if place.derived:
+                self._relate(place)
 
     def bind(self, fake: Any, node: fx.Node) -> None:
         self.bound.append((node, fake, self.last))
@@ -192,7 +200,9 @@ class ExportedSizes(Abstraction):
 
     @staticmethod
     def _example(size: Any) -> int:
-        return int(size if isinstance(size, int) else size.node.hint)
+        if isinstance(size, int):
+            return int(size)
+        return int(size.node.hint)
 
     def ranges(self) -> dict[sympy.Symbol, ValueRanges[Any]]:
         """Return the range of each symbol. Raise if the program needs more than its Dim says."""
@@ -219,12 +229,10 @@ class ExportedSizes(Abstraction):
         env = self.shape_env
         expression = env.replace(place.size.node.expr)
         derived = self.derived.get(id(place))
-        if derived is None or expression.is_number:
-            says_all = False
-        else:
+        if derived is not None and not expression.is_number:
             says_all = expression == env.replace(derived.node.expr)
-        if says_all:
-            return None
+            if says_all:
+                return None
         if expression.is_symbol:
             return expression
         if place.automatic:
@@ -283,7 +291,7 @@ class ExportedSizes(Abstraction):
                 if isinstance(holds, fx.Node):
                     message = (
                         f"the exported program is right for {condition} alone; "
-                        f"{self._told(condition)}"
+                        f"{self._describe_symbols(condition)}"
                     )
                     graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
         _move_checks(graph)
@@ -292,33 +300,30 @@ class ExportedSizes(Abstraction):
         """Check each size that is computed from others, such as ``2 * n``, or that turned
         out to be a number. Torch checks sizes that were numbers from the start, and those
         that are symbols."""
+        env = self.shape_env
         for node, fake, name in self.bound:
             for at, size in enumerate(fake.shape):
-                expression = (
-                    self.shape_env.replace(size.node.expr)
-                    if isinstance(size, torch.SymInt)
-                    else None
-                )
-                if expression is None or expression.is_symbol:
+                if not isinstance(size, torch.SymInt):
+                    continue
+                expression = env.replace(size.node.expr)
+                if expression.is_symbol:
                     continue
                 actual = graph.call_function(torch.ops.aten.sym_size.int, (node, at))
                 actual.meta["val"] = size
-                told = "" if expression.is_number else f"; {self._told(expression)}"
-                env = self.shape_env
-                number = expression.is_number
-                wanted = (
-                    int(expression)
-                    if number
-                    else self.lower(env.create_symintnode(expression, hint=self._example(size)))
-                )
+                if expression.is_number:
+                    wanted, symbols = int(expression), ""
+                else:
+                    example = self._example(size)
+                    wanted = self.lower(env.create_symintnode(expression, hint=example))
+                    symbols = f"; {self._describe_symbols(expression)}"
                 holds = graph.call_function(operator.eq, (actual, wanted))
                 message = (
                     f"the exported program is right if dimension {at} of {name} "
-                    f"is {expression} alone{told}"
+                    f"is {expression} alone{symbols}"
                 )
                 graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
 
-    def _told(self, expression: Any) -> str:
+    def _describe_symbols(self, expression: Any) -> str:
         """Return what the symbols of ``expression`` are."""
         symbols = sorted(expression.free_symbols, key=str)
         return ", ".join(
@@ -349,11 +354,7 @@ _ASSERT_METADATA = torch.ops.aten._assert_tensor_metadata.default
 
 def _nodes_of_checks(graph: fx.Graph) -> set[fx.Node]:
     """Find the checks that follow from sizes of inputs alone, and the nodes that these need."""
-    known = {n for n in graph.nodes if n.op in _INPUTS}
-    for n in graph.nodes:
-        of_sizes = n.target in _OF_SIZES or not isinstance(n.target, OpOverload)
-        if n.op == "call_function" and of_sizes and known.issuperset(n.all_input_nodes):
-            known.add(n)
+    known = _nodes_of_input_sizes(graph)
     needed: set[fx.Node] = set()
     stack = [n for n in graph.nodes if n.target is _ASSERT and n in known]
     while stack:
@@ -364,13 +365,31 @@ def _nodes_of_checks(graph: fx.Graph) -> set[fx.Node]:
     return needed
 
 
+def _nodes_of_input_sizes(graph: fx.Graph) -> set[fx.Node]:
+    """Find the inputs, and the nodes that compute with nothing but their sizes."""
+    known = {n for n in graph.nodes if n.op in _INPUTS}
+    for n in graph.nodes:
+        if n.op != "call_function" or not known.issuperset(n.all_input_nodes):
+            continue
+        # a function of Python computes with numbers
+        if n.target in _OF_SIZES or not isinstance(n.target, OpOverload):
+            known.add(n)
+    return known
+
+
 def _is_dynamic(dim: Any) -> bool:
     if isinstance(dim, DimHint):
         return dim.type is not DimHintType.STATIC
     return isinstance(dim, Dim)
 
 
-def _check_numbers(t: torch.Tensor, spec: Spec, name: str) -> None:
+def _check_spec(t: torch.Tensor, spec: Spec, name: str) -> None:
+    """Raise if ``t`` does not have a dimension of ``spec``, or has another size there."""
+    for dim in spec:
+        if not 0 <= dim < t.dim():
+            raise ValueError(
+                f"dynamic_shapes has dimension {dim} of {name}, which has {t.dim()} dimensions"
+            )
     for i, n in spec.items():
         if type(n) is int and n != t.shape[i]:
             raise ValueError(
@@ -404,43 +423,49 @@ def specs_of(
     ]
 
 
+def parameters_of(f: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function, or of the ``forward`` of a module."""
+    if isinstance(f, torch.nn.Module):
+        return inspect.signature(f.forward).parameters
+    return inspect.signature(f).parameters
+
+
 def _by_name(
     f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Mapping[str, Any]
 ) -> list[Any]:
-    called = f.forward if isinstance(f, torch.nn.Module) else f
-    found: dict[Any, Any] = {}
+    """Return what ``shapes`` says of each argument, the positional ones first."""
+    known = parameters_of(f)
+    found: dict[Any, Any] = {}  # by name, or by the number of an item of ``*args``
     names: list[Any] = []
-    for p in inspect.signature(called).parameters.values():
+    for p in known.values():
         if p.kind is p.VAR_POSITIONAL:
             rest = range(len(names), len(args))
             given = shapes.get(p.name)
-            found |= {i: None if given is None else given[i - rest.start] for i in rest}
+            if given is not None:
+                found |= {i: given[i - rest.start] for i in rest}
             names += rest
         elif p.kind is p.VAR_KEYWORD:
             found |= shapes.get(p.name) or {}
         else:
             names.append(p.name)
-    unknown = shapes.keys() - inspect.signature(called).parameters.keys()
+    unknown = shapes.keys() - known.keys()
     if unknown:
         raise ValueError(
             f"dynamic_shapes has {sorted(unknown)}, which are no parameters of the program"
         )
-    found |= {name: shapes[name] for name in shapes if name not in found}
+    found = {**shapes, **found}
     return [found.get(name) for name in [*names[: len(args)], *kwargs]]
 
 
 def _leaves(value: Any, spec: Any) -> Iterator[Any]:
     """``spec`` of each leaf of ``value``: None, or what it says by dimension."""
     if spec is None:
-        for x in pytree.tree_leaves(value):
-            yield {} if isinstance(x, torch.Tensor) else None
-    elif isinstance(spec, Mapping) and isinstance(value, torch.Tensor):
-        yield dict(spec)
+        yield from map(_constant_sizes, pytree.tree_leaves(value))
+    elif isinstance(value, torch.Tensor) and isinstance(spec, (Mapping, list, tuple)):
+        yield _by_dimension(spec)
     elif isinstance(spec, Mapping) and isinstance(value, Mapping):
         for key, item in value.items():
             yield from _leaves(item, spec.get(key))
-    elif isinstance(spec, (list, tuple)) and isinstance(value, torch.Tensor):
-        yield {i: size for i, size in enumerate(spec) if size is not None}
     elif _are_sequences_of_one_length(value, spec):
         for item, part in zip(value, spec, strict=True):
             yield from _leaves(item, part)
@@ -449,6 +474,20 @@ def _leaves(value: Any, spec: Any) -> Iterator[Any]:
             f"dynamic_shapes says {spec!r} of an argument of type {type(value).__name__}, "
             "which does not have that structure"
         )
+
+
+def _constant_sizes(x: Any) -> dict[int, Any] | None:
+    """Return the spec of a leaf that ``dynamic_shapes`` says nothing of."""
+    if isinstance(x, torch.Tensor):
+        return {}
+    return None
+
+
+def _by_dimension(spec: Any) -> dict[int, Any]:
+    """Return the spec of a tensor as a dictionary."""
+    if isinstance(spec, Mapping):
+        return dict(spec)
+    return {i: size for i, size in enumerate(spec) if size is not None}
 
 
 def _are_sequences_of_one_length(value: Any, spec: Any) -> bool:
