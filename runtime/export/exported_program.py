@@ -3,7 +3,6 @@ without this package."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,8 +32,8 @@ from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at, made_at, origin_of
 from ..trace.symbols import SYMBOLIC
-from .dims import ExportedSizes, specs_of
-from .flat_export import Loss, captured, refuse_missing_gradients
+from .dims import ExportedSizes, parameters_of, specs_of
+from .flat_export import Loss, captured, needs_gradients, refuse_missing_gradients
 
 aten = torch.ops.aten
 
@@ -106,23 +105,22 @@ def export(
         )
     if dynamic:
         dynamic_shapes = [_all_automatic(x) for x in (*args, *kwargs.values())]
-    loss = None if output_loss_index is None else Loss(output_loss_index)
-    wanted = [
-        loss is not None and isinstance(x, torch.Tensor) and x.requires_grad for x in given.leaves
-    ]
+    loss = None
+    if output_loss_index is not None:
+        loss = Loss(output_loss_index)
     sizes = None
     if dynamic_shapes is not None:
         specs = [*({} for _ in given.state), *specs_of(f, args, kwargs, dynamic_shapes)]
         sizes = ExportedSizes(specs, given.described)
-    options: dict[str, Any] = {"decompositions": decompositions, "abstraction": sizes}
     joint = captured(
         given.call,
         given.leaves,
         given.described,
-        wanted=wanted,
+        wanted=needs_gradients(given.leaves, loss is not None),
         loss=loss,
         program=f,
-        **options,
+        decompositions=decompositions,
+        abstraction=sizes,
     )
     refuse_missing_gradients(joint, given.described)
     return _Container(joint, given, loss).program(sizes)
@@ -134,7 +132,9 @@ def _all_automatic(x: Any) -> Any:
         return dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO)
     if isinstance(x, Mapping):
         return {key: _all_automatic(value) for key, value in x.items()}
-    return [_all_automatic(value) for value in x] if isinstance(x, (list, tuple)) else None
+    if isinstance(x, (list, tuple)):
+        return [_all_automatic(value) for value in x]
+    return None
 
 
 class _Given:
@@ -146,12 +146,11 @@ class _Given:
 
     def __init__(self, f: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
         self.f = f
-        self.params: dict[str, Any] = (
-            dict(f.named_parameters()) if isinstance(f, torch.nn.Module) else {}
-        )
-        self.buffers: dict[str, Any] = (
-            dict(f.named_buffers()) if isinstance(f, torch.nn.Module) else {}
-        )
+        self.params: dict[str, Any] = {}
+        self.buffers: dict[str, Any] = {}
+        if isinstance(f, torch.nn.Module):
+            self.params = dict(f.named_parameters())
+            self.buffers = dict(f.named_buffers())
         self.state = {**self.params, **self.buffers}
         paths, self.in_spec = pytree.tree_flatten_with_path((tuple(args), kwargs))
         self.user = [x for _, x in paths]
@@ -206,14 +205,13 @@ def _plain_parameter(t: Any) -> Any:
 
 def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
     """Names for the placeholders of the arguments: ``x``, and ``x_0`` for an item of ``x``."""
-    called = f.forward if isinstance(f, torch.nn.Module) else f
     try:
         known = [
             p.name
-            for p in inspect.signature(called).parameters.values()
+            for p in parameters_of(f).values()
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # a callable without a signature
         known = []
     names = []
     for path in paths:
@@ -228,7 +226,9 @@ def _name_of_argument(key: str | int, known: Sequence[str]) -> str:
     positional arguments are items of ``*args``."""
     if isinstance(key, str):
         return key
-    return known[key] if key < len(known) else f"args_{key}"
+    if key < len(known):
+        return known[key]
+    return f"args_{key}"
 
 
 def _refuse_writes_in_place(graph: fx.Graph) -> None:
@@ -254,8 +254,9 @@ class _Container:
         self.constants: dict[str, Any] = {}
 
     def program(self, sizes: ExportedSizes | None) -> Exported:
-        ranges = {} if sizes is None else sizes.ranges()
+        ranges: dict[Any, Any] = {}
         if sizes is not None:
+            ranges = sizes.ranges()
             sizes.write_conditions(self.graph)
             ranges |= sizes.ranges_of_values(self.graph)
         _describe_sizes(self.graph)
@@ -283,23 +284,14 @@ class _Container:
         given = self.given
         placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         n_state = len(given.state)
+        of_state = dict(zip(given.state, placeholders, strict=False))
         specs = []
-        for node, (name, t) in zip(placeholders, given.state.items(), strict=False):
-            parameter = name in given.params
-            self._rename(node, ("p_" if parameter else "b_") + name.replace(".", "_"))
-            persistent = None if parameter else given.persistent(name)
-            if persistent is False:
-                self.constants[name] = plain(t)
-            specs.append(
-                InputSpec(
-                    InputKind.PARAMETER if parameter else InputKind.BUFFER,
-                    TensorArgument(node.name),
-                    name,
-                    persistent,
-                )
-            )
+        for name, node in of_state.items():
+            is_parameter = name in given.params
+            self._rename(node, _placeholder_name(name, is_parameter))
+            specs.append(self._state_spec(node, name, given.state[name], is_parameter))
         first = next(n for n in self.graph.nodes if n not in placeholders[:n_state])
-        specs += self._other_names(dict(zip(given.state, placeholders, strict=False)), first)
+        specs += self._other_names(of_state, first)
         specs += self._lift_constants(first)
         for node, name, x in zip(placeholders[n_state:], given.names, given.user, strict=True):
             self._rename(node, name)
@@ -308,29 +300,27 @@ class _Container:
             specs.append(InputSpec(InputKind.USER_INPUT, _argument(node), None))
         return specs, placeholders
 
+    def _state_spec(self, node: fx.Node, name: str, t: Any, is_parameter: bool) -> InputSpec:
+        """Return the record of an input that is a parameter or a buffer."""
+        argument = TensorArgument(node.name)
+        if is_parameter:
+            return InputSpec(InputKind.PARAMETER, argument, name, None)
+        persistent = self.given.persistent(name)
+        if not persistent:  # no state dict has it
+            self.constants[name] = plain(t)
+        return InputSpec(InputKind.BUFFER, argument, name, persistent)
+
     def _other_names(self, known: Mapping[str, fx.Node], before: fx.Node) -> list[InputSpec]:
         """Inputs that the graph does not use: other names of shared parameters and buffers. A
         program has a state dict by its inputs."""
         specs = []
         for name, t in self.given.other_names().items():
-            parameter = isinstance(t, torch.nn.Parameter)
+            is_parameter = isinstance(t, torch.nn.Parameter)
             owner = next(first for first, shared in self.given.state.items() if shared is t)
             with self.graph.inserting_before(before):
-                node = self.graph.placeholder(
-                    ("p_" if parameter else "b_") + name.replace(".", "_")
-                )
+                node = self.graph.placeholder(_placeholder_name(name, is_parameter))
             node.meta = dict(known[owner].meta)
-            persistent = None if parameter else self.given.persistent(name)
-            if persistent is False:
-                self.constants[name] = plain(t)
-            specs.append(
-                InputSpec(
-                    InputKind.PARAMETER if parameter else InputKind.BUFFER,
-                    TensorArgument(node.name),
-                    name,
-                    persistent,
-                )
-            )
+            specs.append(self._state_spec(node, name, t, is_parameter))
         return specs
 
     def _rename(self, node: fx.Node, name: str) -> None:
@@ -367,15 +357,17 @@ class _Container:
         depends on them."""
         first = next(n for n in self.graph.nodes if n.op != "placeholder")
         for node, x in zip(placeholders[len(self.given.state) :], self.given.user, strict=True):
-            if isinstance(x, torch.Tensor) and x.layout is torch.strided:
-                strides = list(x.stride()) if _takes_memory_as_it_lies(node) else None
-                with self.graph.inserting_before(first):
-                    options: dict[str, Any] = {"device": x.device, "layout": x.layout}
-                    self.graph.call_function(
-                        aten._assert_tensor_metadata.default,
-                        (node, None, strides, x.dtype),
-                        options,
-                    )
+            if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+                continue
+            strides = None
+            if _takes_memory_as_it_lies(node):
+                strides = list(x.stride())
+            with self.graph.inserting_before(first):
+                self.graph.call_function(
+                    aten._assert_tensor_metadata.default,
+                    (node, None, strides, x.dtype),
+                    {"device": x.device, "layout": x.layout},
+                )
 
     def _outputs(self, placeholders: Sequence[fx.Node]) -> list[OutputSpec]:
         joint, given = self.joint, self.given
@@ -383,32 +375,32 @@ class _Container:
         results: Any = output.args[0]
         output.args = (tuple(results),)
         owners = [*given.state, *(p.name for p in placeholders[len(given.state) :])]
-        n_params, n_state = len(given.params), len(given.state)
         specs = []
         for r, i in zip(results, joint.boundary.written, strict=False):
-            kind = OutputKind.PARAMETER_MUTATION if i < n_params else OutputKind.BUFFER_MUTATION
-            specs.append(
-                OutputSpec(
-                    kind if i < n_state else OutputKind.USER_INPUT_MUTATION, _argument(r), owners[i]
-                )
-            )
-        loss = None if self.loss is None else leaf_of(joint.out_spec, self.loss.number)
+            specs.append(OutputSpec(self._kind_of_write(i), _argument(r), owners[i]))
+        loss = None
+        if self.loss is not None:
+            loss = leaf_of(joint.out_spec, self.loss.number)
         for number, r in enumerate(results[len(specs) : joint.n_forward]):
-            specs.append(
-                OutputSpec(
-                    OutputKind.LOSS_OUTPUT if number == loss else OutputKind.USER_OUTPUT,
-                    _argument(r),
-                    None,
-                )
-            )
+            kind = OutputKind.LOSS_OUTPUT if number == loss else OutputKind.USER_OUTPUT
+            specs.append(OutputSpec(kind, _argument(r), None))
         for r, i in zip(results[joint.n_forward :], joint.boundary.differentiated, strict=True):
-            kind = (
-                OutputKind.GRADIENT_TO_PARAMETER
-                if i < n_params
-                else OutputKind.GRADIENT_TO_USER_INPUT
-            )
-            specs.append(OutputSpec(kind, _argument(r), owners[i]))
+            specs.append(OutputSpec(self._kind_of_gradient(i), _argument(r), owners[i]))
         return specs
+
+    def _kind_of_write(self, i: int) -> OutputKind:
+        """Return what a new value of input ``i`` is. Parameters come first, then buffers."""
+        if i < len(self.given.params):
+            return OutputKind.PARAMETER_MUTATION
+        if i < len(self.given.state):
+            return OutputKind.BUFFER_MUTATION
+        return OutputKind.USER_INPUT_MUTATION
+
+    def _kind_of_gradient(self, i: int) -> OutputKind:
+        """Return what a gradient of input ``i`` is."""
+        if i < len(self.given.params):
+            return OutputKind.GRADIENT_TO_PARAMETER
+        return OutputKind.GRADIENT_TO_USER_INPUT
 
     def _out_spec(self) -> pytree.TreeSpec:
         if self.loss is None:
@@ -419,27 +411,33 @@ class _Container:
         return pytree.tree_structure((results, gradients))
 
 
+def _placeholder_name(name: str, is_parameter: bool) -> str:
+    """Return how torch calls the placeholder of a parameter or buffer, such as ``p_0_weight``."""
+    prefix = "p_" if is_parameter else "b_"
+    return prefix + name.replace(".", "_")
+
+
 def _argument(r: Any) -> ArgumentSpec:
     if not isinstance(r, fx.Node):
         return ConstantArgument("", r)
     value = r.meta.get("val")
     if isinstance(value, torch.Tensor):
         return TensorArgument(r.name)
-    return (
-        SymIntArgument(r.name) if isinstance(value, SYMBOLIC) else ConstantArgument(r.name, value)
-    )
+    if isinstance(value, SYMBOLIC):
+        return SymIntArgument(r.name)
+    return ConstantArgument(r.name, value)
 
 
 def _describe_sizes(graph: fx.Graph) -> None:
     """Note the value of each step of a computation of sizes, as torch's verifier demands."""
     for node in graph.nodes:
-        if node.op == "call_function" and "val" not in node.meta:
-            values = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-            node.meta["val"] = (
-                node.target(*values[0], **values[1])
-                if not isinstance(node.target, OpOverload)
-                else None
-            )
+        if node.op != "call_function" or "val" in node.meta:
+            continue
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        if isinstance(node.target, OpOverload):
+            node.meta["val"] = None
+        else:
+            node.meta["val"] = node.target(*args, **kwargs)
 
 
 def _takes_memory_as_it_lies(node: fx.Node) -> bool:
@@ -449,9 +447,13 @@ def _takes_memory_as_it_lies(node: fx.Node) -> bool:
         func: Any = user.target
         if func in (aten.as_strided.default, aten.as_strided_scatter.default):
             return True
-        is_view = isinstance(func, OpOverload) and any(
-            a.alias_info is not None for a in func._schema.arguments
-        )
-        if is_view and _takes_memory_as_it_lies(user):
+        if _returns_view(func) and _takes_memory_as_it_lies(user):
             return True
     return False
+
+
+def _returns_view(func: Any) -> bool:
+    """Return whether an op shares memory with an argument."""
+    if not isinstance(func, OpOverload):
+        return False
+    return any(a.alias_info is not None for a in func._schema.arguments)

@@ -70,20 +70,14 @@ def traced_before_dispatch(
         try:
             with level.mode:
                 outs, out_spec = pytree.tree_flatten(living(level.run_inside(f, values, {})))
-            for v in level.closed_over.values():
-                if v._store.memory.generation:
-                    raise RuntimeError(
-                        "the program writes to a tensor that it closes over. Pass it as an "
-                        f"argument, or make it a buffer.{happened_at(v._store.memory.written_at)}"
-                    )
-            inputs = tuple(_record(v) for v in values)
+            _refuse_writes_outside(level)
+            inputs = tuple(map(_record, values))
             written = [
                 level.read(v) for v, record in zip(values, inputs, strict=True) if record.written
             ]
-            boundary = Boundary(
-                inputs, tuple(Output(Made.RESULT, i) for i in range(len(outs))), (None,) * len(outs)
-            )
-            return [*written, *(level.lowered(o) for o in outs)]
+            results = tuple(Output(Made.RESULT, i) for i in range(len(outs)))
+            boundary = Boundary(inputs, results, (None,) * len(outs))
+            return [*written, *map(level.lowered, outs)]
         finally:
             level.close()
 
@@ -95,6 +89,16 @@ def traced_before_dispatch(
     module.graph.output_node().args = (tuple(results),)
     module.recompile()
     return Joint(module, boundary, out_spec, None)
+
+
+def _refuse_writes_outside(level: FunctionalLevel) -> None:
+    """Raise if the program wrote to a tensor that it closes over."""
+    for v in level.closed_over.values():
+        if v._store.memory.generation:
+            raise RuntimeError(
+                "the program writes to a tensor that it closes over. Pass it as an "
+                f"argument, or make it a buffer.{happened_at(v._store.memory.written_at)}"
+            )
 
 
 def _record(v: Any) -> Input:
@@ -177,7 +181,9 @@ class Loss:
 
     def check(self, out: Any) -> None:
         """Refuse results of which no joint graph can be made."""
-        outs = (out,) if isinstance(out, torch.Tensor) else out
+        outs = out
+        if isinstance(out, torch.Tensor):
+            outs = (out,)
         if not isinstance(outs, (tuple, list)):
             raise RuntimeError(
                 "a joint graph is made of a program that returns a tensor, a tuple or a list, "
@@ -187,15 +193,7 @@ class Loss:
             raise RuntimeError(
                 f"output_loss_index is {self.number}, and the program returns {len(outs)} results"
             )
-        for i, o in enumerate(outs):
-            if i != self.number % len(outs) and any(
-                t.requires_grad for t in pytree.tree_leaves(o) if isinstance(t, torch.Tensor)
-            ):
-                raise RuntimeError(
-                    "Found an output of the forward that requires gradients, that was not "
-                    f"the loss. The graph has the gradients of result {self.number} alone. "
-                    f"Return {i} as .detach()."
-                )
+        self._refuse_other_histories(outs)
         loss = outs[self.number]
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
             raise RuntimeError(
@@ -206,6 +204,22 @@ class Loss:
                 f"result {self.number} was marked as the loss, so it must have one element. "
                 f"Its shape is {list(loss.shape)}"
             )
+
+    def _refuse_other_histories(self, outs: Sequence[Any]) -> None:
+        """Raise if a result beside the loss requires grad."""
+        for i, o in enumerate(outs):
+            if i != self.number % len(outs) and any(needs_gradients(pytree.tree_leaves(o))):
+                raise RuntimeError(
+                    "Found an output of the forward that requires gradients, that was not "
+                    f"the loss. The graph has the gradients of result {self.number} alone. "
+                    f"Return {i} as .detach()."
+                )
+
+
+def needs_gradients(leaves: Sequence[Any], trace_joint: bool = True) -> list[bool]:
+    """Return for each leaf whether a graph has its gradient: for tensors that require grad, if
+    there is a backward pass at all."""
+    return [trace_joint and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
 
 
 @without_collection()  # whose callbacks would be code of the program for the graph of objects
@@ -232,6 +246,7 @@ def captured(
             loss.check(out)
         return out
 
+    number = None if loss is None else loss.number
     recording = contextlib.nullcontext() if any(wanted) else torch.no_grad()
     given = [plain(x) for x in leaves]
     with recording:
@@ -245,7 +260,7 @@ def captured(
             lift=False,
             whole=True,
             abstraction=abstraction,
-            loss=None if loss is None else loss.number,
+            loss=number,
             generators=state.generators,
         )
         joint = state.keep(capture)
@@ -257,29 +272,7 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
     """Refuse writes that no result of the graph can stand for."""
     boundary = joint.boundary
     for name, record, x in zip(names, boundary.inputs, given, strict=True):
-        if not record.keeps_geometry(x):
-            raise RuntimeError(
-                f"Found an input that received a metadata mutation: {name} has other sizes "
-                f"or strides after the call ({record.reshaped[0].func._schema.name}_). "
-                "An exported graph cannot change them. Use the op that returns a view."
-                f"{happened_at(record.written_at)}"
-            )
-        if record.written and record.differentiated:
-            raise RuntimeError(
-                f"Found a graph input that requires gradients, and received a mutation: {name}. "
-                "Write to a copy of it, or export without gradients."
-                f"{happened_at(record.written_at)}"
-            )
-        if record.begins:
-            raise RuntimeError(
-                f"the program calls requires_grad_() on {name}. An exported graph cannot. "
-                "Do that before the export."
-            )
-        if record.hooks:
-            raise RuntimeError(
-                f"the program registers a hook on {name}. An exported graph cannot. "
-                "Register it on the caller's tensor."
-            )
+        _refuse_changes_of_input(name, record, x)
     if boundary.seedings:
         raise RuntimeError(
             "the program sets the state of a random generator, and an exported graph cannot. "
@@ -290,19 +283,51 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
             f"the backward pass writes to {names[boundary.backward_written[0]]}. "
             "An exported graph cannot."
         )
+    _refuse_writes_to_shared_memory(boundary, given, names)
+
+
+def _refuse_changes_of_input(name: str, record: Input, x: Any) -> None:
+    """Refuse what a program does to the input ``x`` and a graph cannot."""
+    if not record.keeps_geometry(x):
+        raise RuntimeError(
+            f"Found an input that received a metadata mutation: {name} has other sizes "
+            f"or strides after the call ({record.reshaped[0].func._schema.name}_). "
+            "An exported graph cannot change them. Use the op that returns a view."
+            f"{happened_at(record.written_at)}"
+        )
+    if record.written and record.differentiated:
+        raise RuntimeError(
+            f"Found a graph input that requires gradients, and received a mutation: {name}. "
+            "Write to a copy of it, or export without gradients."
+            f"{happened_at(record.written_at)}"
+        )
+    if record.begins:
+        raise RuntimeError(
+            f"the program calls requires_grad_() on {name}. An exported graph cannot. "
+            "Do that before the export."
+        )
+    if record.hooks:
+        raise RuntimeError(
+            f"the program registers a hook on {name}. An exported graph cannot. "
+            "Register it on the caller's tensor."
+        )
+
+
+def _refuse_writes_to_shared_memory(
+    boundary: Boundary, given: Sequence[Any], names: Sequence[str]
+) -> None:
+    """Refuse writes to inputs that share memory. The other input would not see the new values."""
     for group in sharing(given):
         lines = [boundary.inputs[i].written_at for i in group.members if boundary.inputs[i].written]
-        if lines:
-            what = (
-                "duplicated inputs that are mutated in the graph"
-                if group.identical
-                else "aliased inputs that are mutated in the graph"
-            )
-            raise RuntimeError(
-                f"Encountered {what}: {' and '.join(names[i] for i in group.members)} share "
-                "memory, and the program writes to it. Pass one of them, or a copy."
-                f"{happened_at(lines[0])}"
-            )
+        if not lines:
+            continue
+        how = "duplicated" if group.identical else "aliased"
+        shared = " and ".join(names[i] for i in group.members)
+        raise RuntimeError(
+            f"Encountered {how} inputs that are mutated in the graph: {shared} share "
+            "memory, and the program writes to it. Pass one of them, or a copy."
+            f"{happened_at(lines[0])}"
+        )
 
 
 def named(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]:
@@ -328,7 +353,20 @@ def _abstraction_of(
     mode = fake_mode_of(leaves)
     if mode is None and isinstance(mod, fx.GraphModule):
         mode = fake_mode_of([n.meta.get("val") for n in mod.graph.nodes])
-    return (False, Given(mode)) if mode is not None else (bool(dynamic), None)
+    if mode is None:
+        return bool(dynamic), None
+    return False, Given(mode)
+
+
+def _loss_of(trace_joint: bool, output_loss_index: int | None) -> Loss | None:
+    """Return the loss of a joint graph. Another graph has none, whatever the index."""
+    if not trace_joint:
+        return None
+    if output_loss_index is None:
+        raise RuntimeError(
+            "trace_joint=True needs output_loss_index, the number of the result that is the loss"
+        )
+    return Loss(output_loss_index)
 
 
 @naming_line()
@@ -364,10 +402,7 @@ def aot_export_module(
     grad, and for a parameter that the loss does not depend on."""
     if pre_dispatch and trace_joint:
         raise RuntimeError("pre_dispatch is not supported when trace_joint is True.")
-    if trace_joint and output_loss_index is None:
-        raise RuntimeError(
-            "trace_joint=True needs output_loss_index, the number of the result that is the loss"
-        )
+    loss = _loss_of(trace_joint, output_loss_index)
     params, buffers = state_of(mod)
     state = {**params, **buffers}
     refuse_fake_state(state, args)
@@ -384,19 +419,22 @@ def aot_export_module(
         *(f"parameter or buffer {name!r}" for name in state),
         *(f"argument {i}" for i in range(len(user))),
     ]
-    wanted = [trace_joint and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
     dynamic, abstraction = _abstraction_of(mod, leaves, dynamic_shapes)
     if pre_dispatch:
         return _before_dispatch(
             call, leaves, names, (list(params), list(buffers)), whole_spec, decompositions, dynamic
         )
-    loss = Loss(output_loss_index) if trace_joint and output_loss_index is not None else None
-    options: dict[str, Any] = {
-        "decompositions": decompositions,
-        "dynamic": dynamic,
-        "abstraction": abstraction,
-    }
-    joint = captured(call, leaves, names, wanted=wanted, loss=loss, program=mod, **options)
+    joint = captured(
+        call,
+        leaves,
+        names,
+        wanted=needs_gradients(leaves, trace_joint),
+        loss=loss,
+        decompositions=decompositions,
+        dynamic=dynamic,
+        abstraction=abstraction,
+        program=mod,
+    )
     refuse_missing_gradients(joint, names)
     placeholders = named(joint, len(leaves))
     _as_tuple(joint)
@@ -459,9 +497,11 @@ def _signature(
             for o, i in zip(outputs[joint.n_forward :], joint.boundary.differentiated, strict=True)
         }
         backward = BackwardSignature(
-            {o: owners[i] for o, i in gradients.items() if i < n_params},
-            {o: owners[i] for o, i in gradients.items() if i >= n_params},
-            str(user[leaf_of(joint.out_spec, loss.number)]),
+            gradients_to_parameters=_owners_within(range(n_params), gradients, owners),
+            gradients_to_user_inputs=_owners_within(
+                range(n_params, len(owners)), gradients, owners
+            ),
+            loss_output=str(user[leaf_of(joint.out_spec, loss.number)]),
         )
     return GraphSignature(
         parameters=params,
@@ -470,13 +510,28 @@ def _signature(
         user_outputs=user,
         inputs_to_parameters=dict(zip(inputs, params, strict=False)),
         inputs_to_buffers=dict(zip(inputs[n_params:], buffers, strict=False)),
-        buffers_to_mutate={o: owners[i] for o, i in changed.items() if n_params <= i < n_state},
-        parameters_to_mutate={o: owners[i] for o, i in changed.items() if i < n_params},
-        user_inputs_to_mutate={o: owners[i] for o, i in changed.items() if i >= n_state},
+        buffers_to_mutate=_owners_within(range(n_params, n_state), changed, owners),
+        parameters_to_mutate=_owners_within(range(n_params), changed, owners),
+        user_inputs_to_mutate=_owners_within(range(n_state, len(owners)), changed, owners),
         in_spec=in_spec,
         out_spec=joint.out_spec,
         backward_signature=backward,
     )
+
+
+def _owners_within(
+    inputs: range, input_of: Mapping[str, int], owners: Sequence[str]
+) -> dict[str, str]:
+    """Return whose value each output has, by its name, as far as that is one of ``inputs``.
+    ``input_of``: the number of the input. ``owners``: the names of the inputs."""
+    return {output: owners[i] for output, i in input_of.items() if i in inputs}
+
+
+def _is_flat(args: Any) -> bool:
+    """Tell whether ``args`` is a tuple or list without containers in it."""
+    if not isinstance(args, (tuple, list)):
+        return False
+    return all(pytree.tree_structure(a).is_leaf() for a in args)
 
 
 def _is_flat_sequence(spec: Any) -> bool:
@@ -511,24 +566,21 @@ def aot_export_joint_simple(
     ``RuntimeError`` for anything else, for a write to an argument, and for a result that shares
     memory with an argument.
     """
-    if not isinstance(args, (tuple, list)) or not all(
-        pytree.tree_structure(a).is_leaf() for a in args
-    ):
+    if not _is_flat(args):
         raise RuntimeError(
             "aot_export_joint_simple requires a flat tuple of inputs; take pytrees apart in func"
         )
     names = [f"input {i}" for i in range(len(args))]
-    wanted = [trace_joint and isinstance(t, torch.Tensor) and t.requires_grad for t in args]
+    wanted = needs_gradients(args, trace_joint)
     mode = fake_mode_of(args)
-    abstraction = None if mode is None else Given(mode)
-    options: dict[str, Any] = {"decompositions": decompositions, "abstraction": abstraction}
     joint = captured(
         func,
         args,
         names,
         wanted=wanted,
+        decompositions=decompositions,
+        abstraction=None if mode is None else Given(mode),
         program=func,
-        **options,
     )
     if joint.boundary.written:
         changed = ", ".join(names[i] for i in joint.boundary.written)
@@ -556,16 +608,19 @@ def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
     }
     results: Any = joint.module.graph.output_node().args[0]
     for number, r in enumerate(results[: joint.n_forward]):
-        n = r
-        while (
-            isinstance(n, fx.Node) and n.op == "call_function" and n.all_input_nodes and _is_view(n)
-        ):
-            n = n.all_input_nodes[0]
+        n = _base_of(r)
         if n in inputs:
             raise RuntimeError(
                 "aot_export_joint_simple does not support outputs that alias inputs. "
                 f"Result {number} is {names[inputs[n]]} or a view of it; return a copy."
             )
+
+
+def _base_of(n: Any) -> Any:
+    """Return the node whose memory a result shows. A result may be a constant."""
+    while isinstance(n, fx.Node) and n.op == "call_function" and n.all_input_nodes and _is_view(n):
+        n = n.all_input_nodes[0]
+    return n
 
 
 def _is_view(n: fx.Node) -> bool:
