@@ -54,6 +54,7 @@ from .writes import (
     copying_form,
     grow,
     number_of_own_results,
+    pack_results,
     put_back,
     refuse_several_written,
     refuse_shared_by,
@@ -357,7 +358,8 @@ class FunctionalLevel(Level):
             if isinstance(a, FunctionalValue) and a._level is self:
                 return self.read(a)
             known = self.closed_over.get(id(a))
-            return a if known is None else self.read(known)
+            if known is not None:
+                return self.read(known)
         return a
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
@@ -368,7 +370,9 @@ class FunctionalLevel(Level):
 
     def _view_op(self, func: Any) -> Any:
         """``func``, a view op, or its copying form if views are to be removed."""
-        return copying_form(func) if self.views else func
+        if self.views:
+            return copying_form(func)
+        return func
 
     def _view(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         source = self.own(args[0])
@@ -468,10 +472,7 @@ class FunctionalLevel(Level):
             refuse_unfit(op.func, args, kwargs, targets, news)
         for target, new in zip(targets, news, strict=True):
             self.write_each(target, new)
-        returned = self.valued(own) if own else targets[: len(op.func._schema.returns)]
-        if not returned:
-            return None
-        return returned[0] if len(returned) == 1 else tuple(returned)
+        return pack_results(self.valued(own) if own else targets[: len(op.func._schema.returns)])
 
     def _refuse_shared(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any]
@@ -519,7 +520,9 @@ class FunctionalLevel(Level):
                     return plain
                 if a._store is target._store:
                     return self.viewed(copy, a._chain)
-                return plain if has_history(plain) else self.viewed(copy.detach(), a._chain)
+                if has_history(plain):
+                    return plain
+                return self.viewed(copy.detach(), a._chain)
 
             written: torch.Tensor = func(*map(read, args, given), **options)
             return written

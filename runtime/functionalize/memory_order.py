@@ -56,22 +56,21 @@ def _random_from(
         drawn = _RANDOM(target, low, high, generator=generator)
         return drawn
     drawn = aten.random.to(target, high - low, generator=generator)
-    return drawn + low if low else drawn
+    if low:
+        return drawn + low
+    return drawn
 
 
 def _bernoulli(target: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
-    order = (
-        _order(target)
-        if target.device.type != "cpu" or _follows_memory()
-        else list(range(target.dim()))
-    )
+    order = list(range(target.dim()))
+    if target.device.type != "cpu" or _follows_memory():
+        order = _order(target)
     out: torch.Tensor
     if order == sorted(order):
         out = _BERNOULLI(target, p, generator=generator)
     else:
-        out = _BERNOULLI(target.permute(order), p, generator=generator).permute(
-            [order.index(d) for d in range(len(order))]
-        )
+        back = [order.index(d) for d in range(len(order))]
+        out = _BERNOULLI(target.permute(order), p, generator=generator).permute(back)
     return out
 
 
@@ -111,9 +110,9 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         or new.stride() == old.stride()
     ):
         return new
-    differ = any(
-        a != b for a, b, n in zip(new.stride(), old.stride(), old.shape, strict=True) if n != 1
-    )
+    # a dimension of size 1 has no stride that matters
+    strides = zip(new.stride(), old.stride(), old.shape, strict=True)
+    differ = any(a != b for a, b, n in strides if n != 1)
     if differ and not shows_twice(old):
         # what `copy` returns is not lazy
         return _turned(aten.copy.default(_turned(old, *lazily), _turned(new, *lazily)), *lazily)
@@ -122,8 +121,11 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 
 def _turned(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
     """``t`` as a view that is conjugated and negated lazily, or no more so if it is already."""
-    t = torch.conj(t) if conjugated else t
-    return neg_view(t) if negated else t
+    if conjugated:
+        t = torch.conj(t)
+    if negated:
+        t = neg_view(t)
+    return t
 
 
 def _order(t: torch.Tensor) -> list[int]:

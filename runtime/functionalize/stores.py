@@ -87,7 +87,9 @@ class Memory:
     @property
     def whole(self) -> Memory:
         """The memory that this one is a piece of a piece of, or this one."""
-        return self if self.part_of is None else self.part_of.store.memory.whole
+        if self.part_of is None:
+            return self
+        return self.part_of.store.memory.whole
 
 
 class WriteWatch:
@@ -131,7 +133,9 @@ class Store:
 
     @property
     def version(self) -> int:
-        return self.counter[0] if self.memory.writes is None else self.memory.writes
+        if self.memory.writes is None:
+            return self.counter[0]
+        return self.memory.writes
 
     def count(self, counted: bool) -> None:
         """Count a write. ``counted``: whether it advances the version of the tensor
@@ -168,7 +172,8 @@ class Pieces:
     def place(self, i: int) -> Chain:
         """Return the views that lead from the base of the whole to piece ``i``."""
         func, rest, kwargs, _ = self.chain[-1]
-        return (*self.chain[:-1], (func, rest, kwargs, i if self.several else None))
+        which = i if self.several else None
+        return (*self.chain[:-1], (func, rest, kwargs, which))
 
 
 def refuse_taken(memory: Memory) -> None:
@@ -222,8 +227,9 @@ def refuse_restrided(memory: Memory, chain: Chain) -> None:
 
 def _names_offset(rest: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether ``as_strided`` is given a place of the storage."""
-    given = rest[2] if len(rest) > 2 else kwargs.get("storage_offset")
-    return given is not None
+    if len(rest) > 2:
+        return rest[2] is not None
+    return kwargs.get("storage_offset") is not None
 
 
 class Views(Protocol):

@@ -115,16 +115,19 @@ class _ZerosInPlace:
         self.memory = memory
         self.flat: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
+    def _key(self, t: torch.Tensor, memory: Any) -> tuple[int, torch.dtype]:
+        owner = t if memory is None else memory
+        return id(owner), t.dtype
+
     def reserve(self, t: torch.Tensor, memory: Any) -> None:
         """Make zeros for ``t``, or more of them if aliases of ``t`` reach less far."""
-        key = (id(t if memory is None else memory), t.dtype)
+        key = self._key(t, memory)
         if key not in self.flat or len(self.flat[key]) < _reach(t):
             self.flat[key] = torch.zeros(_reach(t), dtype=t.dtype, device=t.device)
 
     def stand_in(self, t: torch.Tensor) -> torch.Tensor:
         """Return the zeros that lie where ``t`` does."""
-        memory = self.memory(t)
-        flat = self.flat[id(t if memory is None else memory), t.dtype]
+        flat = self.flat[self._key(t, self.memory(t))]
         (offset,) = _known([t.storage_offset()])
         return flat.as_strided(_known(t.shape), _known(t.stride()), offset)
 
@@ -151,9 +154,10 @@ def _known(sizes: Sequence[Any]) -> list[int]:
 def _reach(t: torch.Tensor) -> int:
     """Return how many elements of its memory ``t`` spans."""
     sizes, strides, (offset,) = _known(t.shape), _known(t.stride()), _known([t.storage_offset()])
-    return offset + (
-        1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True)) if all(sizes) else 0
-    )
+    if not all(sizes):
+        return offset
+    last = sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    return offset + last + 1
 
 
 # --- writes through a view ------------------------------------------------------------------------
@@ -182,7 +186,9 @@ def copying_form(func: Any) -> Any:
     if ATen has none."""
     name, overload = func._schema.name.split("::")[1], func._overloadname
     copying = getattr(getattr(aten, f"{name}_copy", None), overload, None)
-    return func if copying is None else copying
+    if copying is None:
+        return func
+    return copying
 
 
 def put_back(
@@ -200,28 +206,22 @@ def put_back(
     ``copying``: use no view ops.
     """
     op = op_of(func)
-    inverse = op.record.inverse if op.record is not None else None
     ops = _copying if copying else aten
-    if inverse is not None:
-        return _applied(
-            inverse,
-            op,
-            {"base": base, "part": part, "which": which, "ops": ops},
-            (base, *args),
-            kwargs,
-        )
+    if op.record is not None and op.record.inverse is not None:
+        given = {"base": base, "part": part, "which": which, "ops": ops}
+        return _call_inverse(op.record.inverse, op, given, (base, *args), kwargs)
     # Right for any view that only selects or moves elements: a view of the element numbers tells
     # where each comes from.
     view = copying_form(func) if copying else func
-    places = view(
-        ops.reshape(torch.arange(base.numel(), device=base.device), base.shape), *args, **kwargs
-    )
-    places = places if which is None else places[which]
+    numbers = torch.arange(base.numel(), device=base.device)
+    places = view(ops.reshape(numbers, base.shape), *args, **kwargs)
+    if which is not None:
+        places = places[which]
     flat = ops.reshape(base, [-1]).scatter(0, ops.reshape(places, [-1]), ops.reshape(part, [-1]))
     return ops.reshape(flat, base.shape)
 
 
-def _applied(
+def _call_inverse(
     inverse: Callable[..., Any],
     op: Op,
     given: dict[str, Any],
@@ -230,12 +230,13 @@ def _applied(
 ) -> Any:
     """Return the result of the formula, called with the values that its parameters name. See
     :class:`runtime.rules.record.Record`."""
-    return inverse(
-        *(
-            given[p] if p in given else op.argument(op.positions[p], args, kwargs)
-            for p in parameters(inverse)
-        )
-    )
+    operands = []
+    for name in parameters(inverse):
+        if name in given:
+            operands.append(given[name])
+        else:
+            operands.append(op.argument(op.positions[name], args, kwargs))
+    return inverse(*operands)
 
 
 # --- writes to tensors from outside ---------------------------------------------------------------
@@ -255,7 +256,8 @@ class WrittenBack(NamedTuple):
     def into(self, t: torch.Tensor) -> None:
         if self.value is not None:
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
-                (t if self.counted else t.data).copy_(self.value)
+                target = t if self.counted else t.data
+                target.copy_(self.value)
         for turn in self.turns:
             turn(t)
 
@@ -274,7 +276,9 @@ def written_arguments(op: Op) -> list[tuple[int, str]]:
 
 def number_of_own_results(op: Op) -> int:
     """Count the results of ``op`` that are no written arguments."""
-    return len(op.func._schema.returns) if op.fills_argument else 0
+    if not op.fills_argument:
+        return 0
+    return len(op.func._schema.returns)
 
 
 def refuse_several_written(op: Op) -> None:
@@ -291,7 +295,9 @@ def refuse_several_written(op: Op) -> None:
 
 def _copied(x: Any) -> Any:
     """Return a copy of a tensor, or of each in a list."""
-    return [t.clone() for t in x] if isinstance(x, list) else x.clone()
+    if isinstance(x, list):
+        return [t.clone() for t in x]
+    return x.clone()
 
 
 def run_on_copies(
@@ -311,7 +317,18 @@ def run_on_copies(
     results = op.func(*plain, **named)
     if not number_of_own_results(op):
         return [], copies
-    return list(results) if isinstance(results, tuple) else [results], copies
+    if isinstance(results, tuple):
+        return list(results), copies
+    return [results], copies
+
+
+def pack_results(values: Sequence[Any]) -> Any:
+    """Return what an op with these results returns: None, the one, or a tuple."""
+    if not values:
+        return None
+    if len(values) == 1:
+        return values[0]
+    return tuple(values)
 
 
 # --- out= -----------------------------------------------------------------------------------------
@@ -353,7 +370,7 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
             )
     if not op.func._schema.returns:
         return None
-    return targets[0] if len(targets) == 1 else tuple(targets)
+    return pack_results(targets)
 
 
 def _names_of_out(op: Op, kwargs: dict[str, Any]) -> list[str]:
@@ -409,13 +426,13 @@ def refuse_shared_by(
     targets: Sequence[Any],
 ) -> None:
     """:func:`refuse_shared` of values of ``level``."""
-    refuse_shared(
-        func,
-        args,
-        kwargs,
-        targets,
-        lambda t: t._store.memory.whole if getattr(t, "_level", None) is level else None,
-    )
+
+    def memory(t: Any) -> Any:
+        if getattr(t, "_level", None) is not level:
+            return None
+        return t._store.memory.whole
+
+    refuse_shared(func, args, kwargs, targets, memory)
 
 
 def grow(level: FunctionalLevel, target: Any, new: torch.Tensor) -> bool:
