@@ -122,7 +122,9 @@ class AbstractValues:
         return self._tensor(value)
 
     def _tensor(self, t: torch.Tensor) -> Any:
-        return self._made(faithful_geometry(t)) if _is_strided(t) else self._other_layout(t)
+        if not _is_strided(t):
+            return self._other_layout(t)
+        return self._made(faithful_geometry(t))
 
     def _made(self, geometry: Geometry) -> Any:
         arguments, bits = geometry

@@ -67,7 +67,9 @@ def _cov(
         raise Refused
     if self.dim() > 2 or self.dtype is torch.bool:
         raise Refused
-    x = self.reshape(1, -1) if self.dim() < 2 else self
+    x = self
+    if self.dim() < 2:
+        x = self.reshape(1, -1)
     n = x.shape[1]
     if fweights is None and aweights is None:
         centred = x - (x.sum(1) / n).unsqueeze(1)
@@ -86,7 +88,9 @@ def _weighted_cov(
         for name, each in (("fweights", fweights), ("aweights", aweights))
         if each is not None
     ]
-    w = given[0] if len(given) == 1 else given[0] * given[1]
+    w = given[0]
+    if len(given) == 2:
+        w = w * given[1]
     total = w.sum()
     _require(total.ne(0), "cov(): weights sum to zero, can't be normalized")
     centred = x - ((x * w).sum(1) / total).unsqueeze(1)
@@ -99,18 +103,20 @@ def _weighted_cov(
 
 def _checked_weights(name: str, weights: Tensor, n: Any) -> Tensor:
     """``weights``, with the check that none is negative. ``n``: the number of observations."""
-    counts = not (
-        weights.is_floating_point() or weights.is_complex() or weights.dtype is torch.bool
-    )
-    if (
-        weights.dim() > 1
-        or weights.numel() != n
-        or not (counts if name == "fweights" else weights.is_floating_point())
-    ):
+    if weights.dim() > 1 or weights.numel() != n:
+        raise Refused
+    if not _fits_kind(name, weights):
         raise Refused
     if n != 0:
         _require(weights.min().ge(0), f"cov(): {name} cannot be negative")
     return weights
+
+
+def _fits_kind(name: str, weights: Tensor) -> bool:
+    """Return whether frequencies are integers, and other weights are real."""
+    if name != "fweights":
+        return weights.is_floating_point()
+    return not (weights.is_floating_point() or weights.is_complex() or weights.dtype is torch.bool)
 
 
 @_in_traces(aten.istft.default)
@@ -128,6 +134,7 @@ def _istft(
     given = (n_fft, hop_length, win_length, window, center)
     hop = n_fft // 4 if hop_length is None else hop_length
     width = n_fft if win_length is None else win_length
+    length = options.get("length")
     try:
         result = _istft_unchecked(self, *given, **options)
     except (RuntimeError, AssertionError, IndexError):
@@ -135,17 +142,16 @@ def _istft(
         raise Refused from None
     frames = self.shape[-1]
     samples = n_fft + hop * (frames - 1)
-    ones = (
-        torch.ones(width, dtype=self.dtype.to_real(), device=self.device)
-        if window is None
-        else window
-    )
+    padded = window
+    if padded is None:
+        padded = torch.ones(width, dtype=self.dtype.to_real(), device=self.device)
     left = (n_fft - width) // 2
-    padded = aten.constant_pad_nd(ones, [left, n_fft - width - left]) if width != n_fft else ones
+    if width != n_fft:
+        padded = aten.constant_pad_nd(padded, [left, n_fft - width - left])
     squares = padded.square().expand(1, frames, n_fft)
     cover = aten.unfold_backward(squares, [1, samples], 1, n_fft, hop)
-    start, length = (n_fft // 2 if center else 0), options.get("length")
-    end = start + length if length is not None else samples - start
+    start = n_fft // 2 if center else 0
+    end = samples - start if length is None else start + length
     covered = cover[:, start:end].abs().min().lt(_LOWEST).logical_not()
     _require(covered, "istft: the windows together leave out a sample (window overlap add min)")
     return result

@@ -128,7 +128,9 @@ class _Trail:
 
 def _lines_of_caller() -> list[tuple[str, Line]]:
     caller = _caller()
-    return [] if caller is None else [("The call is at", caller)]
+    if caller is None:
+        return []
+    return [("The call is at", caller)]
 
 
 def _caller() -> Line | None:

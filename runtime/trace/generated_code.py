@@ -30,10 +30,10 @@ class _Loader:
 
     def get_source(self, name: str) -> str:
         """Return the text; ``name`` is that of the module, of which there is one."""
-        shown = [
-            f"{line}  # {text_of(self.origins[i])}" if i in self.origins else line
-            for i, line in enumerate(self._lines)
-        ]
+        shown = list(self._lines)
+        for i, line in enumerate(self._lines):
+            if i in self.origins:
+                shown[i] = f"{line}  # {text_of(self.origins[i])}"
         return "\n".join(shown) + "\n"
 
 
@@ -41,7 +41,9 @@ def origin(frame: FrameType, number: int) -> Line | None:
     """Return the user's line that line ``number`` of a function comes from, which :func:`function`
     has made and ``frame`` runs. None if it is not known."""
     loader = frame.f_globals.get("__loader__")
-    return loader.origins.get(number - 1) if isinstance(loader, _Loader) else None
+    if not isinstance(loader, _Loader):
+        return None
+    return loader.origins.get(number - 1)
 
 
 def function(

@@ -263,8 +263,12 @@ for _name in _TO_INTEGERS:
 
 def number_of(a: Any) -> TracedNumber | None:
     """Return what ``a`` stands for, if it is a number that a program has read of a tensor."""
-    node = a.node if isinstance(a, (torch.SymFloat, torch.SymBool)) else None
-    return node if isinstance(node, TracedNumber) else None
+    if not isinstance(a, (torch.SymFloat, torch.SymBool)):
+        return None
+    node = a.node
+    if not isinstance(node, TracedNumber):
+        return None
+    return node
 
 
 def with_values(args: Any) -> Any:
@@ -272,9 +276,11 @@ def with_values(args: Any) -> Any:
     the program has read."""
     if isinstance(args, dict):
         return dict(zip(args, with_values(list(args.values())), strict=True))
-    if isinstance(args, (list, tuple)):
-        return type(args)(map(with_values, args)) if type(args) in (list, tuple) else args
+    if type(args) in (list, tuple):
+        return type(args)(map(with_values, args))
     number = number_of(args)
     if number is None:
         return args
-    return 0.5 if number.value is None else number.value  # any number does for abstract tensors
+    if number.value is None:
+        return 0.5  # any number does for abstract tensors
+    return number.value

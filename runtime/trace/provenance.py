@@ -100,7 +100,9 @@ def is_of_user(file: str) -> bool:
     """Return whether functions of this file are the user's: neither torch's, nor ours, nor
     Python's."""
     kind = _kinds.get(file)
-    return (_kind(file) if kind is None else kind) is _USER
+    if kind is None:
+        kind = _kind(file)
+    return kind is _USER
 
 
 def is_installed(file: str) -> bool:
@@ -152,15 +154,20 @@ def run(f: Callable[..., Any], *args: Any) -> Any:
 
 def text_of(line: Line) -> str:
     """``file:line: source``."""
-    source = linecache.getline(line[0], line[1]).strip()
-    return f"{line[0]}:{line[1]}" + (f": {source}" if source else f", in {line[2]}")
+    file, number, function = line
+    source = linecache.getline(file, number).strip()
+    if not source:
+        return f"{file}:{number}, in {function}"
+    return f"{file}:{number}: {source}"
 
 
 def line_of(node: fx.Node) -> str | None:
     """Return the user's line that made ``node``, as ``file:line: source``; None if it is not
     known."""
     line = origin_of(node)
-    return None if line is None else text_of(line)
+    if line is None:
+        return None
+    return text_of(line)
 
 
 def made_at(node: fx.Node) -> str:
@@ -188,7 +195,11 @@ def origin_of(node: fx.Node) -> Line | None:
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
     lines = [(file, int(number), name) for file, number, name in frames]
     users = [line for line in lines if is_of_user(line[0])]
-    return (users or lines)[-1] if lines else None
+    if users:
+        return users[-1]
+    if lines:
+        return lines[-1]
+    return None
 
 
 def refuse_default_dtype() -> NoReturn:
@@ -211,13 +222,17 @@ def here() -> str:
 
 def happened_at(line: Line | None) -> str:
     """``line`` as the end of an error message. Empty if there is none."""
-    return "" if line is None else f" It happened at {text_of(line)}"
+    if line is None:
+        return ""
+    return f" It happened at {text_of(line)}"
 
 
 def begins_at(line: Line | None) -> str:
     """``line``, the first one of a program, as the end of an error message. Empty if there is
     none."""
-    return "" if line is None else f" The program begins at {text_of(line)}"
+    if line is None:
+        return ""
+    return f" The program begins at {text_of(line)}"
 
 
 class Provenance:
@@ -242,8 +257,9 @@ class Provenance:
         self.calls: dict[str, list[FrameType]] = {}  # by path of a module, the frames of its calls
         self.numbers: list[int] = []  # of the forward calls, ascending
         self.origins: list[dict[str, Any]] = []
-        for path, module in root.named_modules(remove_duplicate=False) if root is not None else ():
-            self.paths.setdefault(id(module), []).append(path)
+        if root is not None:
+            for path, module in root.named_modules(remove_duplicate=False):
+                self.paths.setdefault(id(module), []).append(path)
 
     def note(self, node: fx.Node) -> None:
         """Write down where ``node`` comes from. It was just made."""
@@ -269,10 +285,12 @@ class Provenance:
         """Return the origin of the last call that was made before ``tape_node``: the call that it
         differentiates. The end of a path, such as the sum of two gradients, has none of its own: it
         belongs to the call before it."""
-        at = (
-            bisect_right(self.numbers, tape_node.seq) if tape_node.seq < LAST else len(self.numbers)
-        )
-        return self.origins[at - 1] if at else {}
+        at = len(self.numbers)
+        if tape_node.seq < LAST:
+            at = bisect_right(self.numbers, tape_node.seq)
+        if not at:
+            return {}
+        return self.origins[at - 1]
 
     def _walk(self, origin: dict[str, Any]) -> None:
         frames: list[str] = []
@@ -319,7 +337,8 @@ class Provenance:
             path = next((p for p in paths if p.startswith(around)), paths[0])
             around = path
             times = _number_of_call(frame, self.calls.setdefault(path, []))
-            stack[f"{path}@{times}" if times else path] = (path, _class_of(module))
+            key = f"{path}@{times}" if times else path
+            stack[key] = (path, _class_of(module))
         return stack
 
     def close(self) -> None:
@@ -343,5 +362,8 @@ def _class_of(module: Any) -> str:
 
 
 def _frame_text(file: str, number: int, function: str) -> str:
+    text = f'File "{file}", line {number}, in {function}'
     source = linecache.getline(file, number).strip()
-    return f'File "{file}", line {number}, in {function}' + (f"\n    {source}" if source else "")
+    if source:
+        text += f"\n    {source}"
+    return text

@@ -112,12 +112,16 @@ def _called(f: Callable[..., Any], *given: Any) -> Any:
     """``f`` of numbers, or its call in the graph: a method of a proxy would be a method of the
     number, which an ``int`` may lack."""
     proxy = next((x for x in given if isinstance(x, fx.Proxy)), None)
-    return f(*given) if proxy is None else proxy.tracer.create_proxy("call_function", f, given, {})
+    if proxy is None:
+        return f(*given)
+    return proxy.tracer.create_proxy("call_function", f, given, {})
 
 
 def _cut_below_zero(expr: Any) -> Iterator[Any]:
     """The integer parts of quotients in ``expr`` that may be negative."""
-    for part in expr.atoms(TruncToInt) if isinstance(expr, sympy.Basic) else ():
+    if not isinstance(expr, sympy.Basic):
+        return
+    for part in expr.atoms(TruncToInt):
         quotient = part.args[0]
         if isinstance(quotient, IntTrueDiv) and not all(x.is_nonnegative for x in quotient.args):
             yield part
@@ -161,7 +165,9 @@ class _ByHint(ShapeEnv):
 
         def exact(expr: Any, *given: Any, **options: Any) -> Any:
             hidden = {part: sympy.Dummy(integer=True) for part in _cut_below_zero(expr)}
-            found = simplified(expr.xreplace(hidden) if hidden else expr, *given, **options)
+            if hidden:
+                expr = expr.xreplace(hidden)
+            found = simplified(expr, *given, **options)
             return found.xreplace({name: part for part, name in hidden.items()})
 
         exact.cache_clear = simplified.cache_clear  # type: ignore[attr-defined]
@@ -173,7 +179,9 @@ class _ByHint(ShapeEnv):
             setattr(self, name, types.MethodType(cache(uncached), self))
 
     def _maybe_fast_eval_comparison(self, expr: Any) -> Any:
-        return None if _real(expr) else super()._maybe_fast_eval_comparison(expr)
+        if _real(expr):
+            return None
+        return super()._maybe_fast_eval_comparison(expr)
 
 
 def _real(expression: Any) -> bool:
@@ -218,7 +226,9 @@ class Place:
 
     def read(self, tracer: Any) -> fx.Proxy:
         if self.proxy is None:
-            node = self.source if self.take is None else self.take(self.source)
+            node = self.source
+            if self.take is not None:
+                node = self.take(node)
             node.meta.setdefault("val", self.value)
             self.proxy = fx.Proxy(node, tracer)
         return self.proxy
@@ -268,13 +278,16 @@ class Abstraction:
             )
         if modes:
             return Given(next(iter(modes.values())))
-        return cls(dynamic=dynamic) if dynamic or fake else None
+        if dynamic or fake:
+            return cls(dynamic=dynamic)
+        return None
 
     def running(self) -> Any:
         """Return the context in which calls on fake tensors run: the fake mode alone. Levels around
         the trace have nothing to do with them."""
-        alone = not number_of_dispatch_modes() and not number_of_modes_before_dispatch()
-        return self.mode if alone else _without_modes_around(self.mode)
+        if number_of_dispatch_modes() or number_of_modes_before_dispatch():
+            return _without_modes_around(self.mode)
+        return self.mode
 
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
         """Return a fake tensor for input ``t``. Every size of it is a symbol if the trace is
@@ -553,7 +566,9 @@ _NUMBERS = {
 
 def _number_of(node: fx.Node, func: Any, dim: int | None) -> fx.Node:
     """Return a size, a stride or the offset of the result of ``node``."""
-    return node.graph.call_function(func, (node,) if dim is None else (node, dim))
+    if dim is None:
+        return node.graph.call_function(func, (node,))
+    return node.graph.call_function(func, (node, dim))
 
 
 def _follow(node: fx.Node, path: Sequence[Any]) -> fx.Node:
@@ -567,9 +582,8 @@ def _follow(node: fx.Node, path: Sequence[Any]) -> fx.Node:
         elif isinstance(key, CallMethodKey) and key.name in _NUMBERS:
             node = graph.call_function(_NUMBERS[key.name], (node,))
         elif isinstance(key, pytree.SequenceKey):
-            node = graph.call_function(
-                operator.getitem if method is None else _NUMBERS[method], (node, key.idx)
-            )
+            read = operator.getitem if method is None else _NUMBERS[method]
+            node = graph.call_function(read, (node, key.idx))
             method = None
         elif isinstance(key, ConvertIntKey):
             node = graph.call_function(torch.sym_ite, (node, 1, 0))
