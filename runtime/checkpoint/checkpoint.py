@@ -89,17 +89,22 @@ class CheckpointFunction(Function):
             outputs = ctx.run_function(*leaves)
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
-        pairs = [
-            (o, g)
-            for o, g in zip(outputs, grads, strict=True)
-            if isinstance(o, torch.Tensor) and o.requires_grad
-        ]
-        if not pairs:
-            raise RuntimeError(
-                "none of output has requires_grad=True, this checkpoint() is not necessary"
-            )
-        autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+        _run_backward(outputs, grads)
         return (None, None, *(x.grad if isinstance(x, torch.Tensor) else None for x in leaves))
+
+
+def _run_backward(outputs: Sequence[Any], grads: Sequence[Any]) -> None:
+    """Run the backward pass of the outputs that have a history."""
+    pairs = [
+        (o, g)
+        for o, g in zip(outputs, grads, strict=True)
+        if isinstance(o, torch.Tensor) and o.requires_grad
+    ]
+    if not pairs:
+        raise RuntimeError(
+            "none of output has requires_grad=True, this checkpoint() is not necessary"
+        )
+    autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
 
 
 Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
@@ -287,8 +292,10 @@ def surroundings(
         raise ValueError(
             f"determinism_check should be one of ['default', 'none'], but got {determinism_check}"
         )
-    debug = debug if POLICY.debug is None else POLICY.debug
-    early_stop = early_stop if POLICY.early_stop is None else POLICY.early_stop
+    if POLICY.debug is not None:
+        debug = POLICY.debug
+    if POLICY.early_stop is not None:
+        early_stop = POLICY.early_stop
     if debug and context_fn is not noop_context_fn:
         raise ValueError("debug=True is incompatible with non-default context_fn")
     first, again = context_fn()

@@ -80,7 +80,9 @@ def hooks_of_the_user() -> tuple[Pack, Unpack] | None:
     if found is None or not _ENTERED.hooks:
         return found
     frames = _ENTERED.hooks[-1]
-    return frames.around if found[0] is frames.pack_hook else found
+    if found[0] is frames.pack_hook:
+        return frames.around
+    return found
 
 
 class _Stop(BaseException):
@@ -114,11 +116,15 @@ class _Argument:
 
 
 def _saved(a: Any) -> Any:
-    return _Argument(a) if isinstance(a, Value) and hasattr(a, "_edge") else a
+    if isinstance(a, Value) and hasattr(a, "_edge"):
+        return _Argument(a)
+    return a
 
 
 def _given(a: Any) -> Any:
-    return a.value() if type(a) is _Argument else a
+    if type(a) is _Argument:
+        return a.value()
+    return a
 
 
 class GraphExecGroup:
@@ -271,7 +277,9 @@ class Frame:
             )
 
     def _failure(self, message: str) -> CheckpointError:
-        return CheckpointError(message + _TIP if self.log is None else self.log.report(message))
+        if self.log is None:
+            return CheckpointError(message + _TIP)
+        return CheckpointError(self.log.report(message))
 
 
 def _unpack(holder: _Holder) -> torch.Tensor:

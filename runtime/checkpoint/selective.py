@@ -80,19 +80,26 @@ class _Cached:
     def __init__(self, t: torch.Tensor, offload: bool, hooks: Hooks | None) -> None:
         self.device = t.device
         stored = t.cpu() if offload else t
-        self.payload: Any = stored if hooks is None else watched(hooks[0], stored.detach())
-        self.unpack = None if hooks is None else hooks[1]
+        self.payload: Any = stored
+        self.unpack: Unpack | None = None
+        if hooks is not None:
+            pack, self.unpack = hooks
+            self.payload = watched(pack, stored.detach())
         self.version = self._version()
 
     def _version(self) -> int | None:
-        return self.payload._version if isinstance(self.payload, torch.Tensor) else None
+        if not isinstance(self.payload, torch.Tensor):
+            return None
+        return self.payload._version
 
     def take(self, allow_mutation: bool) -> torch.Tensor:
         if self._version() != self.version and not allow_mutation:
             raise RuntimeError(
                 "Tensor cached during selective activation checkpoint has been mutated"
             )
-        t = self.payload if self.unpack is None else watched(self.unpack, self.payload)
+        t = self.payload
+        if self.unpack is not None:
+            t = watched(self.unpack, t)
         if not isinstance(t, torch.Tensor):
             raise TypeError(
                 "Output of saved tensor unpack_hook expected to be a Tensor but got result "
@@ -152,7 +159,9 @@ class _FirstRun(_KernelMode):
 
     def _hooks(self) -> Hooks | None:
         """Return what is to pack a result that the policy saves."""
-        hooks = hooks_of_the_user() if HOOKS_ARE_AN_OPTION else None
+        if not HOOKS_ARE_AN_OPTION:
+            return None
+        hooks = hooks_of_the_user()
         if hooks is None or self.respect_saved_tensors_hooks:
             return hooks
         if self.respect_saved_tensors_hooks is None:
@@ -173,8 +182,8 @@ class _FirstRun(_KernelMode):
         offload = wish in OFFLOADED
         if (wish is True or wish in _SAVED or offload) and not runs_again(func):
             hooks = self._hooks()
-            self.results.cached[call] = pytree.tree_map(
-                lambda t: _Cached(t, offload, hooks) if isinstance(t, torch.Tensor) else t, out
+            self.results.cached[call] = pytree.tree_map_only(
+                torch.Tensor, lambda t: _Cached(t, offload, hooks), out
             )
         return out
 
@@ -182,7 +191,9 @@ class _FirstRun(_KernelMode):
 def policy_of_context(context: Any) -> Policy | None:
     """Return the policy, if ``context`` is the first one of
     :func:`create_selective_checkpoint_contexts`."""
-    return context.policy if isinstance(context, _FirstRun) else None
+    if not isinstance(context, _FirstRun):
+        return None
+    return context.policy
 
 
 def respect_hooks(context: Any, wish: bool | None) -> None:
@@ -220,8 +231,8 @@ class _SecondRun(_KernelMode):
         if call not in cached:
             return func(*args, **kwargs)
         self.results.taken = True
-        return pytree.tree_map(
-            lambda t: t.take(self.allow_mutation) if isinstance(t, _Cached) else t, cached.pop(call)
+        return pytree.tree_map_only(
+            _Cached, lambda t: t.take(self.allow_mutation), cached.pop(call)
         )
 
 
@@ -252,7 +263,9 @@ def create_selective_checkpoint_contexts(
         ops = frozenset(policy_fn_or_list)
 
         def listed(_: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-            return CheckpointPolicy.MUST_SAVE if op in ops else CheckpointPolicy.PREFER_RECOMPUTE
+            if op in ops:
+                return CheckpointPolicy.MUST_SAVE
+            return CheckpointPolicy.PREFER_RECOMPUTE
 
         policy = listed
     elif callable(policy_fn_or_list):

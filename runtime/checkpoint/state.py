@@ -37,7 +37,9 @@ def _on_devices(args: Iterable[Any]) -> list[torch.Tensor]:
 def device_type_of(args: Iterable[Any]) -> str:
     """Return the device type of the first tensor that is not on the CPU, else the default one."""
     found = _on_devices(args)
-    return found[0].device.type if found else DefaultDeviceType.get_device_type()
+    if not found:
+        return DefaultDeviceType.get_device_type()
+    return found[0].device.type
 
 
 def _module(device_type: str) -> Any:
