@@ -132,8 +132,12 @@ def _memory_of(t: Any) -> torch.Tensor | None:
     """Return the plain tensor in whose memory the elements of ``t`` lie. None if there is none."""
     while isinstance(t, Value):
         t = t._inner
-    known = type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided
-    return t if known and t.device.type != "meta" else None
+    if type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is not torch.strided:
+        return None
+    if t.device.type == "meta":
+        return None
+    found: torch.Tensor = t
+    return found
 
 
 def same_start(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -179,9 +183,9 @@ def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
         parts = aten.as_strided.default(
             written, [*shape, 2], [*(2 * s for s in strides), 1], 2 * offset
         )
-        after = aten.view_as_complex.default(
-            aten._neg_view.default(parts) if written.is_neg() else parts
-        )
+        if written.is_neg():
+            parts = aten._neg_view.default(parts)
+        after = aten.view_as_complex.default(parts)
     elif written.dtype.itemsize == copy.dtype.itemsize:
         after = aten.as_strided.default(written, shape, strides, offset).view(copy.dtype)
     else:
@@ -191,7 +195,9 @@ def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
         )
     if written.dtype is copy.dtype and written.is_neg() != copy.is_neg():
         after = aten._neg_view.default(after)
-    return aten._conj.default(after) if after.is_conj() != copy.is_conj() else after
+    if after.is_conj() != copy.is_conj():
+        after = aten._conj.default(after)
+    return after
 
 
 def _viewed(

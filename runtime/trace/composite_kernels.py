@@ -118,7 +118,9 @@ def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     result = product(0, n - 1)
     if tensors[-1].dim() == 1:
         result = result.squeeze(1)
-    return result.squeeze(0) if tensors[0].dim() == 1 else result
+    if tensors[0].dim() == 1:
+        result = result.squeeze(0)
+    return result
 
 
 def _matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -166,7 +168,9 @@ def _max_pool1d(
         raise Refused
 
     def flat(n: Any, beside: int) -> list[int]:
-        return [beside, *n] if isinstance(n, (list, tuple)) else [beside, n]
+        if isinstance(n, (list, tuple)):
+            return [beside, *n]
+        return [beside, n]
 
     stride, dilation = flat(stride, 1) if stride else [], flat(dilation, 1)
     sizes = flat(kernel_size, 1), stride, flat(padding, 0), dilation
@@ -249,7 +253,8 @@ def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
 def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
     """Return the slope at one end, from the two or three values next to it. ``gaps``: their
     distances, from the end inwards."""
-    at = [x.select(dim, n if front else -1 - n).unsqueeze(dim) for n in range(len(gaps) + 1)]
+    numbers = [n if front else -1 - n for n in range(len(gaps) + 1)]
+    at = [x.select(dim, n).unsqueeze(dim) for n in numbers]
     sign = 1 if front else -1
     if len(gaps) == 1:
         (gap,) = gaps

@@ -50,12 +50,19 @@ _DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 def suspended() -> Iterator[Any]:
     """No call inside is seen by a trace before dispatch, if there is one. The context gives its
     mode, or another of torch's."""
-    around = pop_mode_before_dispatch() if number_of_modes_before_dispatch() else None
+    around = _pop_mode()
     try:
         yield around
     finally:
         if around is not None:
             set_mode_before_dispatch(around)
+
+
+def _pop_mode() -> Any:
+    """Take the mode before dispatch off. None if there is none."""
+    if not number_of_modes_before_dispatch():
+        return None
+    return pop_mode_before_dispatch()
 
 
 def note_modes() -> None:
@@ -117,8 +124,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
     def __enter__(self) -> Any:
         turn = _TURN  # a fork in between assigns another one
         turn.__enter__()
-        around = pop_mode_before_dispatch() if number_of_modes_before_dispatch() else None
-        self.around.append((turn, around))
+        self.around.append((turn, _pop_mode()))
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exc: Any) -> None:

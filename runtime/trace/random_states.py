@@ -117,7 +117,9 @@ def _seed_of(generator: Any) -> int | None:
     )
     if elsewhere or (seed >= _BOUND and seed != _DEFAULT_SEED):
         return None
-    return seed if _is_fresh(generator) else None
+    if not _is_fresh(generator):
+        return None
+    return seed
 
 
 def _is_default(generator: Any) -> bool:
@@ -364,7 +366,9 @@ class RandomStates:
         generator, _ = self.states[cdata]
         first, where = self.first.get(cdata), self.where.get(cdata, "")
         if self._unset(generator):
-            return None if first is None else Seeding(generator, first, False, None, where)
+            if first is None:
+                return None
+            return Seeding(generator, first, False, None, where)
         with without_modes():
             if cdata in self.entered and torch.equal(self.entered[cdata], generator.get_state()):
                 return Seeding(generator, first, True, None, where)

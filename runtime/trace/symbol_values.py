@@ -97,7 +97,9 @@ def _value(symbol: Any) -> Number:
 
 
 def _plain(x: Any) -> Any:
-    return _value(x) if type(x) in KINDS else x
+    if type(x) in KINDS:
+        return _value(x)
+    return x
 
 
 # --- methods that torch's symbols lack, or have otherwise -----------------------------------------
@@ -176,7 +178,9 @@ def _define_pow() -> None:
     def power(self: Any, other: Any, modulus: Any = None) -> Any:
         if modulus is not None and _is_ours(self):
             return pow(_value(self), _plain(other), _plain(modulus))
-        return theirs(self, other) if modulus is None else NotImplemented
+        if modulus is not None:
+            return NotImplemented
+        return theirs(self, other)
 
     torch.SymInt.__pow__ = power  # type: ignore[method-assign]
 
