@@ -111,12 +111,16 @@ class LeafGradients:
     @property
     def changed(self) -> list[tuple[Any, Any]]:
         """(leaf or number of an argument, gradient) for each that a call is to assign."""
-        return [(k.leaf, k.value) for k in self._kept.values() if k.changed and k.leaf is not None]
+        return [
+            (kept.leaf, kept.value)
+            for kept in self._kept.values()
+            if kept.changed and kept.leaf is not None
+        ]
 
     @property
     def added(self) -> list[Any]:
         """The leaves, or numbers of arguments, to whose gradients a backward pass has added."""
-        return [k.leaf for k in self._kept.values() if k.added and k.leaf is not None]
+        return [kept.leaf for kept in self._kept.values() if kept.added and kept.leaf is not None]
 
     @property
     def has_effects(self) -> bool:
@@ -125,12 +129,12 @@ class LeafGradients:
 
     def is_spent(self, v: Any) -> bool:
         """Return whether the history of ``v`` has been freed by a backward pass."""
-        edge = (
-            edge_of(v) if isinstance(v, GradValue) and isinstance(v._level, ProgramTape) else None
-        )
-        return (
-            edge is not None and bool(self.spent) and not self.spent.isdisjoint(_behind([edge[0]]))
-        )
+        if not isinstance(v, GradValue) or not isinstance(v._level, ProgramTape):
+            return False
+        edge = edge_of(v)
+        if edge is None or not self.spent:
+            return False
+        return not self.spent.isdisjoint(_behind([edge[0]]))
 
     # what the program asks for
 
@@ -143,14 +147,20 @@ class LeafGradients:
         finally:
             self.entering = before
 
+    def as_value(self, grad: Any) -> Any:
+        """Return the value of the program for a gradient; None if there is no gradient."""
+        return None if grad is None else self.inside(grad)
+
     def gradient(self, t: Any) -> Any:
         """``t.grad``."""
         kept = self._of(t)
-        if kept is None:
-            return t.__dict__.get("_grad") if isinstance(t, Value) else self.plain_gradient(t)
-        if not kept.known:
-            self.read(kept, _zeroing())
-        return kept.value
+        if kept is not None:
+            if not kept.known:
+                self.read(kept, _zeroing())
+            return kept.value
+        if isinstance(t, Value):
+            return t.__dict__.get("_grad")
+        return self.plain_gradient(t)
 
     def read(self, kept: KeptGradient, dropped: bool) -> None:
         """Find the gradient from before the call. ``dropped``: the program only asks for
@@ -164,32 +174,28 @@ class LeafGradients:
             kept.value = self.given[kept.leaf]
         elif kept.leaf is not None:
             self.asked.append(kept.leaf)
-            grad = self._gradient_of_leaf(kept.leaf)
-            kept.value = None if grad is None else self.inside(grad)
+            kept.value = self.as_value(self._gradient_of_leaf(kept.leaf))
 
     def _gradient_of_leaf(self, leaf: Any) -> Any:
         """Return the gradient that ``leaf`` has now. An argument, which is a number here, has none
         before a call says so."""
         if isinstance(leaf, int):
             return None
-        return leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
+        if isinstance(leaf, Tensor):
+            return leaf._grad
+        return self.plain_gradient(leaf)
 
     def assign(self, t: Any, g: Any) -> None:
         """``t.grad = g``."""
-        if g is not None and (
-            not isinstance(g, torch.Tensor) or g.shape != t.shape or g.dtype is not t.dtype
-        ):
-            what = f"{g.dtype}{list(g.shape)}" if isinstance(g, torch.Tensor) else type(g).__name__
-            raise RuntimeError(
-                f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} "
-                f"that is a {what}.{here()}"
-            )
+        if g is not None:
+            _refuse_misfit(g, t)
         kept = self._of(t)
         if kept is None:
             raise RuntimeError(
                 f"the program assigns a gradient to a tensor that it has computed.{here()}"
             )
-        kept.value, kept.known, kept.changed = None if g is None else self.inside(g), True, True
+        kept.value = self.as_value(g)
+        kept.known = kept.changed = True
 
     def retain(self, t: Any) -> None:
         """``t.retain_grad()``."""
@@ -237,7 +243,7 @@ class LeafGradients:
         """As ``torch.autograd.backward``."""
         self.used = True
         outputs, given = session.listed(self.inside(tensors)), self.inside(grad_tensors)
-        edges = [edge_of(t) if isinstance(t, GradValue) else None for t in outputs]
+        edges = list(map(_edge, outputs))
         _refuse_other_levels(edges)
         cotangents = session.cotangents_of(outputs, edges, given)
         reached = _behind([e[0] for e in edges if e is not None])
@@ -245,8 +251,7 @@ class LeafGradients:
         ends = [GradientEdge(n, 0) for n in leaves]
         with without_autocast():
             _, grads = session.run_pass(edges, cotangents, ends, retain_graph, create_graph, False)
-        keeps_graph = create_graph if retain_graph is None else retain_graph
-        if not keeps_graph:
+        if not _stays(retain_graph, create_graph):
             self.spent |= reached.keys() - set(leaves)
         others = self._memories_shown(given)
         for node, g in zip(leaves, grads, strict=True):
@@ -268,11 +273,12 @@ class LeafGradients:
         """Return the ids of the memories of all tensors that a new gradient must not share:
         arguments, tensors from outside, gradients, and the cotangents ``given``."""
         mode = _mode()
+        cotangents = () if given is None else given
         shown = [
             *self.arguments,
             *map(mode.value, mode.found),
-            *(k.value for k in self._kept.values()),
-            *session.listed(() if given is None else given),
+            *(kept.value for kept in self._kept.values()),
+            *session.listed(cotangents),
         ]
         return {_memory(v) for v in shown}
 
@@ -295,7 +301,7 @@ class LeafGradients:
             found = session.gradients_of(
                 outputs, inputs, self.inside(grad_outputs), retain_graph, create_graph, **options
             )
-        if not (create_graph if retain_graph is None else retain_graph):
+        if not _stays(retain_graph, create_graph):
             self.spent |= _leading(reached, _nodes(inputs))
         return found
 
@@ -308,10 +314,13 @@ class LeafGradients:
             # it has a history
             return self._of_node(edge_of(self._frozen[id(t)][1])[0])  # type: ignore[index]
         if not t.requires_grad:
-            inside = isinstance(t, Value) and t._level.number
-            return None if inside else self._kept.setdefault(id(t), KeptGradient(t, t))
+            if isinstance(t, Value) and t._level.number:
+                return None
+            return self._kept.setdefault(id(t), KeptGradient(t, t))
         node = _end(self.inside(t))
-        return None if node is None else self._of_node(node)
+        if node is None:
+            return None
+        return self._of_node(node)
 
     def _of_node(self, node: Node) -> KeptGradient:
         kept = self._kept.get(node)
@@ -346,10 +355,9 @@ class LeafGradients:
         if not kept.known:
             self.read(kept, False)
         if kept.value is None:
-            kept.value, kept.changed = (
-                g if create_graph else _as_gradient(g.detach(), kept.like, others),
-                True,
-            )
+            if not create_graph:
+                g = _as_gradient(g.detach(), kept.like, others)
+            kept.value, kept.changed = g, True
         elif create_graph:
             kept.value, kept.changed = kept.value + g, True
         else:
@@ -400,6 +408,25 @@ def hooked(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names)
 
 
+def _refuse_misfit(g: Any, t: Any) -> None:
+    """Raise if ``g`` is no gradient for ``t``: no tensor, or one of another shape or dtype."""
+    if not isinstance(g, torch.Tensor):
+        what = type(g).__name__
+    elif g.shape != t.shape or g.dtype is not t.dtype:
+        what = f"{g.dtype}{list(g.shape)}"
+    else:
+        return
+    raise RuntimeError(
+        f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} "
+        f"that is a {what}.{here()}"
+    )
+
+
+def _stays(retain_graph: bool | None, create_graph: bool) -> bool:
+    """Return whether a backward pass with these options leaves its graph for another pass."""
+    return create_graph if retain_graph is None else retain_graph
+
+
 def _mode() -> EnteringMode:
     mode = entering_mode()
     assert mode is not None, "a program that is captured has such a mode"
@@ -417,6 +444,11 @@ def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
             found[node] = None
             stack.extend(edge[0] for edge in node.edges if edge is not None)
     return found
+
+
+def _edge(v: Any) -> Any:
+    """Return the history of ``v``; None for a tensor that is no value of a tape."""
+    return edge_of(v) if isinstance(v, GradValue) else None
 
 
 def _nodes(values: Any) -> list[Node]:
@@ -445,8 +477,12 @@ def _leading(nodes: Iterable[Node], ends: Iterable[Node]) -> set[Node]:
 def _end(v: Any) -> Node | None:
     """Return the node at which the path of a leaf ends; None if ``v`` is none, or does not require
     grad."""
-    edge = v._edge if isinstance(v, GradValue) and isinstance(v._level, ProgramTape) else None
-    return edge[0] if edge is not None and isinstance(edge[0], (Argument, Input)) else None
+    if not isinstance(v, GradValue) or not isinstance(v._level, ProgramTape):
+        return None
+    edge = v._edge
+    if edge is None or not isinstance(edge[0], (Argument, Input)):
+        return None
+    return edge[0]
 
 
 def _memory(v: Any) -> int:
@@ -455,15 +491,18 @@ def _memory(v: Any) -> int:
         v = v._inner
     if isinstance(v, FunctionalValue):
         return id(v._store.memory)
-    return address(v) if isinstance(v, TracedValue) and v.layout is torch.strided else 0
+    if isinstance(v, TracedValue) and v.layout is torch.strided:
+        return address(v)
+    return 0
 
 
 def _as_gradient(g: Any, like: Any, others: set[int]) -> Any:
     """``g`` in memory of its own, with the strides that the gradient of a leaf
     ``like`` this has."""
-    like = g if like is None else like
-    mine = has_required_layout(g, like) and _memory(g) not in others
-    g = g if mine else laid_out(g, like)
+    if like is None:
+        like = g
+    if not has_required_layout(g, like) or _memory(g) in others:
+        g = laid_out(g, like)
     others.add(_memory(g))
     return g
 
@@ -474,9 +513,9 @@ def _zeroing() -> bool:
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
-    return (
-        frame is not None and frame.f_code in _ZEROING and frame.f_locals.get("set_to_none") is True
-    )
+    if frame is None or frame.f_code not in _ZEROING:
+        return False
+    return frame.f_locals.get("set_to_none") is True
 
 
 class _GradFunctions(TorchFunctionMode):
@@ -488,19 +527,28 @@ class _GradFunctions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        known = _HANDLERS.get(func) or _HANDLERS.get(NATIVE.get(func))
-        handler = known if not self.gradients.entering else None
-        if handler is None and type(func) is FunctionType and func.__module__ == "torch.autograd":
-            handler = _OF_AUTOGRAD.get(func.__name__)
+        handler = _handler_of(func, self.gradients.entering)
         if handler is None or _is_of_functorch(args):
             if kwargs.get("requires_grad"):
                 return _leaf_of(func, args, kwargs)
             return func(*args, **kwargs)
-        if handler is not known or handler is _backward_of:  # these iterate over arguments
+        if handler in _ITERATING:
             args = tuple(map(_listed, args))
             kwargs = {name: _listed(x) for name, x in kwargs.items()}
         with self:  # for hooks and custom Functions of a backward pass
             return unwatched(handler, self.gradients, *args, **kwargs)
+
+
+def _handler_of(func: Any, entering: bool) -> Callable[..., Any] | None:
+    """Return what a capture does in place of ``func``; None if it leaves ``func`` alone.
+    ``entering``: a tensor from outside becomes a value, and its attributes are torch's own."""
+    if not entering:
+        known = _HANDLERS.get(func) or _HANDLERS.get(NATIVE.get(func))
+        if known is not None:
+            return known
+    if type(func) is FunctionType and func.__module__ == "torch.autograd":
+        return _OF_AUTOGRAD.get(func.__name__)
+    return None
 
 
 def _refuse_other_levels(edges: Sequence[Any]) -> None:
@@ -514,14 +562,17 @@ def _refuse_other_levels(edges: Sequence[Any]) -> None:
 
 def _listed(x: Any) -> Any:
     """``x``, or its items if it is a generator or another iterable of the user's."""
-    known = isinstance(x, (torch.Tensor, list, tuple, dict, str))
-    return x if known or not isinstance(x, Iterable) else tuple(x)
+    if isinstance(x, (torch.Tensor, list, tuple, dict, str)) or not isinstance(x, Iterable):
+        return x
+    return tuple(x)
 
 
 def _is_of_functorch(args: Any) -> bool:
     """Return whether the first argument of a call is a tensor of a transform of torch.func, or a
     list of them. Torch keeps its gradients."""
-    first = args[0] if args else None
+    if not args:
+        return False
+    first = args[0]
     several = first if isinstance(first, (list, tuple)) else (first,)
     return any(isinstance(t, torch.Tensor) and is_functorch_wrapped(t) for t in several)
 
@@ -565,3 +616,5 @@ _OF_AUTOGRAD: dict[str, Callable[..., Any]] = {
     "backward": LeafGradients.backward,
     "grad": _gradients,
 }
+# A generator among the arguments of these can be read once, so it becomes a tuple before.
+_ITERATING = frozenset((_backward_of, *_OF_AUTOGRAD.values()))

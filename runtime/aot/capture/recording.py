@@ -76,14 +76,18 @@ class TracedGradients(LeafGradients):
         self.inputs = inputs
 
     def tensor_of(self, kept: KeptGradient) -> Any:
-        return self.inputs[kept.leaf] if type(kept.leaf) is int else kept.leaf
+        """Return the caller's tensor that ``kept`` is the gradient of."""
+        if type(kept.leaf) is int:
+            return self.inputs[kept.leaf]
+        return kept.leaf
 
     def read(self, kept: KeptGradient, dropped: bool) -> None:
         kept.known = True
         leaf = self.tensor_of(kept)
-        if not dropped and leaf is not None:
-            before = leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
-            kept.value = None if before is None else self.inside(before)
+        if dropped or leaf is None:
+            return
+        before = leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
+        kept.value = self.as_value(before)
 
     def check_input(self, t: Any) -> None:
         """Hooks of a leaf are called in the trace."""
