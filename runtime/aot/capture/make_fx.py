@@ -40,7 +40,9 @@ class _Tracer(GraphAppendingTracer):
         self.lowered = lowered
 
     def create_arg(self, a: Any) -> Any:
-        return self.lowered(a) if isinstance(a, torch.Tensor) else super().create_arg(a)
+        if isinstance(a, torch.Tensor):
+            return self.lowered(a)
+        return super().create_arg(a)
 
 
 class ModuleProxies:
@@ -54,14 +56,19 @@ class ModuleProxies:
     def instead_of_modules(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """``values``, the inputs of the program, with a proxy in place of each module."""
         placeholders = [n for n in self.level.graph.nodes if n.op == "placeholder"]
-        pairs = zip(placeholders, values, strict=True)
-        return tuple(
-            fx.Proxy(n, self.tracer) if isinstance(v, torch.nn.Module) else v for n, v in pairs
-        )
+        given = list(values)
+        for i, (n, v) in enumerate(zip(placeholders, values, strict=True)):
+            if isinstance(v, torch.nn.Module):
+                given[i] = fx.Proxy(n, self.tracer)
+        return tuple(given)
 
     def lowered(self, outs: Sequence[Any]) -> list[Any]:
-        """Results that are proxies, as nodes."""
-        return [o.node if isinstance(o, fx.Proxy) else o for o in outs]
+        """Return the results, with the node of each one that is a proxy."""
+        lowered = list(outs)
+        for i, o in enumerate(outs):
+            if isinstance(o, fx.Proxy):
+                lowered[i] = o.node
+        return lowered
 
 
 # --- the front door -------------------------------------------------------------------------------
@@ -131,8 +138,22 @@ def make_fx(
     if tracing_mode not in _MODES:
         raise ValueError(f"tracing_mode must be 'real', 'fake' or 'symbolic', got {tracing_mode!r}")
     symbolic = tracing_mode == "symbolic"
-    reads = "refuse" if _error_on_data_dependent_ops else "constant"
-    stacks = record_stack_traces or record_module_stack
+
+    def level_of(abstraction: Abstraction | None, provenance: Provenance) -> Trace:
+        """Return a new level for one trace."""
+        kind = PreDispatchTrace if pre_dispatch else Trace
+        if abstraction is not None:
+            reads = "symbol"
+        elif _error_on_data_dependent_ops:
+            reads = "refuse"
+        else:
+            reads = "constant"
+        return kind(
+            abstraction=abstraction,
+            decompositions=decomposition_table,
+            reads=reads,
+            provenance=provenance,
+        )
 
     @wraps(f)
     @naming_line()
@@ -142,22 +163,17 @@ def make_fx(
             refuse_value_of_torch(x, line=False)
         out_spec: Any = None
         abstraction = _abstraction_of(flat, tracing_mode, _allow_non_fake_inputs)
-        root = _root(f) if record_module_stack else None
-        functions = None if root is None or _disable_torch_fn_metadata_mode else Functions()
-        provenance = Provenance(stacks=stacks, root=root, functions=functions)
-        kind = PreDispatchTrace if pre_dispatch else Trace
-        level = kind(
-            abstraction=abstraction,
-            decompositions=decomposition_table,
-            reads=reads if abstraction is None else "symbol",
-            provenance=provenance,
+        provenance = _provenance_of(
+            f,
+            stack_traces=record_stack_traces,
+            module_stack=record_module_stack,
+            torch_functions=not _disable_torch_fn_metadata_mode,
         )
+        level = level_of(abstraction, provenance)
         recording = Recording(level)
-        proxies = (
-            ModuleProxies(level, lambda t: level.lower_output(recording.lowered(t)))
-            if proxy_module_inputs
-            else None
-        )
+        proxies: ModuleProxies | None = None
+        if proxy_module_inputs:
+            proxies = ModuleProxies(level, lambda t: level.lower_output(recording.lowered(t)))
 
         def called(*values: Any) -> list[Any]:
             nonlocal out_spec
@@ -165,7 +181,9 @@ def make_fx(
                 values = proxies.instead_of_modules(values)
             given, _kwargs = pytree.tree_unflatten(list(values), spec)
             outs, out_spec = pytree.tree_flatten(f(*given))
-            return outs if proxies is None else proxies.lowered(outs)
+            if proxies is not None:
+                return proxies.lowered(outs)
+            return outs
 
         def run(_: Trace, *values: Any) -> list[Any]:
             if pre_dispatch:
@@ -174,17 +192,16 @@ def make_fx(
 
         names = _names(f, args)
         with ExitStack() as stack:
-            if functions is not None:
-                stack.enter_context(functions)
+            if provenance.functions is not None:
+                stack.enter_context(provenance.functions)
             stack.enter_context(_uncached_autocast())
             stack.callback(recording.close)
-            integers = [i for i, x in enumerate(flat) if type(x) is int]
             run_trace(
                 level,
                 run,
                 flat,
                 _placeholders_of(names, args),
-                unknown=integers if symbolic else [],
+                unknown=_integers_of(flat) if symbolic else [],
                 dispatcher=symbolic or pre_dispatch,
             )
         _structured(level.graph, names, spec, out_spec)
@@ -194,6 +211,24 @@ def make_fx(
         return module
 
     return traced
+
+
+def _provenance_of(
+    f: Callable[..., Any], *, stack_traces: bool, module_stack: bool, torch_functions: bool
+) -> Provenance:
+    """Return what notes where the nodes of a trace of ``f`` come from: the user's lines, with
+    ``module_stack`` also the modules, and with ``torch_functions`` also the functions of torch's
+    that they call."""
+    root = _root(f) if module_stack else None
+    functions: Functions | None = None
+    if root is not None and torch_functions:
+        functions = Functions()
+    return Provenance(stacks=stack_traces or module_stack, root=root, functions=functions)
+
+
+def _integers_of(flat: Sequence[Any]) -> list[int]:
+    """Return the places of the arguments that are integers."""
+    return [i for i, x in enumerate(flat) if type(x) is int]
 
 
 def _abstraction_of(
@@ -239,7 +274,9 @@ class _uncached_autocast:
 def _root(f: Any) -> torch.nn.Module | None:
     """Return the module whose submodules a module stack names: ``f``, or the module that the
     function ``f`` says it calls."""
-    root = f if isinstance(f, torch.nn.Module) else getattr(f, "_orig_mod", None)
+    if isinstance(f, torch.nn.Module):
+        return f
+    root = getattr(f, "_orig_mod", None)
     return root if isinstance(root, torch.nn.Module) else None
 
 
@@ -258,14 +295,13 @@ def _structured(
     passes can copy its nodes: flat arguments need no code generation of their own, nor do results
     in tuples, lists and dicts."""
     output = graph.output_node()
-    plain_out = _is_plain(out_spec)
-    if plain_out:
+    generated: pytree.TreeSpec | None = out_spec  # what the code has to make of the results
+    if _is_plain(out_spec):
         results: Any = output.args[0]
         output.args = (pytree.tree_unflatten(list(results), out_spec),)
-    if not plain_out or not all(spec.is_leaf() for spec in in_spec.child(0).children()):
-        graph.set_codegen(
-            PyTreeCodeGen(PyTreeInfo(names, in_spec, None if plain_out else out_spec))
-        )
+        generated = None
+    if generated is not None or not all(spec.is_leaf() for spec in in_spec.child(0).children()):
+        graph.set_codegen(PyTreeCodeGen(PyTreeInfo(names, in_spec, generated)))
 
 
 def _is_plain(spec: pytree.TreeSpec) -> bool:
@@ -277,13 +313,17 @@ def _is_plain(spec: pytree.TreeSpec) -> bool:
 def _names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     """Names for the arguments: those of ``f`` where it says so, else ``arg0``,
     ``arg1``, as torch's."""
-    known: list[str] = []
-    if not isinstance(f, torch.nn.Module) and hasattr(unwrap(f), "__code__"):
-        parameters = signature(f).parameters.values()
-        if not any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
-            known = [
-                p.name
-                for p in parameters
-                if p.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-            ]
-    return [known[i] if i < len(known) else f"arg{i}" for i in range(len(args))]
+    known = _positional_names(f)[: len(args)]
+    return [*known, *(f"arg{i}" for i in range(len(known), len(args)))]
+
+
+def _positional_names(f: Callable[..., Any]) -> list[str]:
+    """Return the names of the positional parameters of ``f``. None are known of a module, of code
+    that is not Python's, and of a function that takes any number of arguments."""
+    if isinstance(f, torch.nn.Module) or not hasattr(unwrap(f), "__code__"):
+        return []
+    parameters = signature(f).parameters.values()
+    if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
+        return []
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in positional]
