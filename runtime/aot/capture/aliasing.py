@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,7 +34,9 @@ _UNDECLARED = frozenset(
 def may_alias(n: fx.Node) -> bool:
     """Return whether the result of a call may share memory with an argument."""
     func: Any = n.target
-    return may_return_argument(func) if type(func) is OpOverload else func is not LINEAR
+    if type(func) is OpOverload:
+        return may_return_argument(func)
+    return func is not LINEAR
 
 
 @cache
@@ -51,16 +53,12 @@ def may_return_argument(func: OpOverload) -> bool:
 def functional_pointwise(func: Any) -> bool:
     """Return whether ``func`` computes each element of a new tensor from those at the same
     place."""
-    if (
-        type(func) is not OpOverload
-        or torch.Tag.pointwise not in func.tags
-        or func._can_decompose()
-    ):
+    if type(func) is not OpOverload or torch.Tag.pointwise not in func.tags:
         return False
-    schema = func._schema
-    return (
-        not schema.is_mutable and len(schema.returns) == 1 and schema.returns[0].alias_info is None
-    )
+    if func._can_decompose() or func._schema.is_mutable:
+        return False
+    returns = func._schema.returns
+    return len(returns) == 1 and returns[0].alias_info is None
 
 
 def fresh(n: fx.Node) -> bool:
@@ -72,15 +70,23 @@ def fresh(n: fx.Node) -> bool:
         return True
     if n.target is operator.getitem:
         several: Any = n.args[0]
-        return _fresh(several.target) and not any(
-            u is not n and (u.target is not operator.getitem or u.args[1] == n.args[1])
-            for u in several.users
-        )
+        return _fresh(several.target) and not any(_shows(u, n) for u in several.users)
     return _fresh(n.target)
 
 
+def _shows(user: fx.Node, item: fx.Node) -> bool:
+    """Return whether ``user``, a call that takes a tuple, shows ``item`` of the tuple a second
+    time."""
+    if user is item:
+        return False
+    return user.target is not operator.getitem or user.args[1] == item.args[1]
+
+
 def _fresh(func: object) -> bool:
-    record = op_of(func).record if isinstance(func, OpOverload) else None
+    """Return whether ``func`` makes its results in new memory."""
+    if not isinstance(func, OpOverload):
+        return False
+    record = op_of(func).record
     return record is not None and record.fresh
 
 
@@ -88,18 +94,13 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     """Return which of the tensors that ``forward`` gives after its ``n_results`` results the caller
     can write to: those that may share memory with what it was given or with a result."""
     behind = _behind(forward)
-    given = [n for n in forward.nodes if n.op in ("placeholder", "get_attr")]
+    seen = {n for n in forward.nodes if n.op in ("placeholder", "get_attr")}
     (returned,) = forward.output_node().args
     results: Any = returned
-    seen = frozenset(given).union(
-        *(behind[n] for n in results[:n_results] if isinstance(n, fx.Node))
-    )
-    kept = results[n_results:]
-    return tuple(
-        i
-        for i, n in enumerate(kept)
-        if behind[n] & seen and isinstance(n.meta.get("val"), torch.Tensor)
-    )
+    for n in results[:n_results]:
+        if isinstance(n, fx.Node):
+            seen |= behind[n]
+    return _tensors_sharing(results[n_results:], behind, seen)
 
 
 def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tuple[int, ...]:
@@ -110,10 +111,20 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
     wanted = {placeholders[i] for i in inputs}
     (returned,) = forward.output_node().args
     results: Any = returned
+    return _tensors_sharing(results[n_results:], behind, wanted)
+
+
+def _tensors_sharing(
+    values: Sequence[fx.Node],
+    behind: Mapping[fx.Node, frozenset[fx.Node]],
+    others: Set[fx.Node],
+) -> tuple[int, ...]:
+    """Return which of ``values`` are tensors that may share memory with one of ``others``.
+    ``behind``: for each value, the values of whose memory it may be."""
     return tuple(
         i
-        for i, n in enumerate(results[n_results:])
-        if behind[n] & wanted and isinstance(n.meta.get("val"), torch.Tensor)
+        for i, n in enumerate(values)
+        if behind[n] & others and isinstance(n.meta.get("val"), torch.Tensor)
     )
 
 
@@ -125,26 +136,25 @@ def saved_of_results(
     behind = _behind(forward)
     (returned,) = forward.output_node().args
     given: Any = returned
-    saved = frozenset[fx.Node]().union(
-        *(behind[n] for n in given[n_results:] if isinstance(n.meta.get("val"), torch.Tensor))
-    )
-    each = [
-        frozenset[fx.Node]().union(*(behind[given[j]] for j in js if isinstance(given[j], fx.Node)))
-        for js in results
-    ]
-    return tuple(i for i, own in enumerate(each) if own & saved)
+    saved: set[fx.Node] = set()
+    for n in given[n_results:]:
+        if isinstance(n.meta.get("val"), torch.Tensor):
+            saved |= behind[n]
+    sharing_saved: list[int] = []
+    for i, numbers in enumerate(results):
+        nodes = [given[j] for j in numbers if isinstance(given[j], fx.Node)]
+        if not all(saved.isdisjoint(behind[n]) for n in nodes):
+            sharing_saved.append(i)
+    return tuple(sharing_saved)
 
 
 def _behind(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
     """For each value, the values of whose memory it may be."""
     behind: dict[fx.Node, frozenset[fx.Node]] = {}
     for n in graph.nodes:
-        own = frozenset((n,))
-        behind[n] = (
-            own.union(*(behind[u] for u in n.all_input_nodes))
-            if n.op == "call_function" and may_alias(n)
-            else own
-        )
+        behind[n] = frozenset((n,))
+        if n.op == "call_function" and may_alias(n):
+            behind[n] = behind[n].union(*(behind[u] for u in n.all_input_nodes))
     return behind
 
 
@@ -185,7 +195,9 @@ class Group:
         """Return the first member that is the same tensor as member ``i``."""
         if self.identical:
             return self.members[0]
-        return self.firsts[self.members.index(i)] if self.firsts else i
+        if not self.firsts:
+            return i
+        return self.firsts[self.members.index(i)]
 
     def alone(self, i: int, histories: Sequence[int]) -> bool:
         """Return whether no other tensor among the members is a view of the tensor that member
@@ -205,7 +217,9 @@ class Group:
         """Size, stride and offset of member ``i`` in the base. An offset in a base of autograd
         counts from the start of the storage."""
         size, stride, offset = self.places[self.members.index(i)]
-        return size, stride, offset if self.differentiated else offset - self.start
+        if not self.differentiated:
+            offset -= self.start
+        return size, stride, offset
 
 
 def place_of(t: torch.Tensor) -> Place:
@@ -258,14 +272,8 @@ def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
 
 def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
     """Tensors of one storage by the parts of it that overlap."""
+    found = _groups_without_elements(tensors)
     spans = sorted((_span(t), i) for i, t in tensors.items() if t.numel())
-    found: list[Group] = []
-    # by id of a tensor without elements, whose sizes a program may change in place
-    empty: dict[int, list[int]] = {}
-    for i, t in tensors.items():
-        if not t.numel():
-            empty.setdefault(id(t), []).append(i)
-    found += [Group(tuple(same), True) for same in empty.values() if len(same) > 1]
     while spans:
         (start, end), first = spans.pop(0)
         members = [first]
@@ -274,22 +282,35 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
             members.append(i)
             end = max(end, stop)
         if len(members) > 1:
-            members.sort()
-            each = [tensors[i] for i in members]
-            size = each[0].element_size()
-            places = tuple(map(place_of, each))
-            identical = all(t is each[0] for t in each) and not shows_twice(each[0])
-            found.append(
-                Group(
-                    tuple(members),
-                    identical,
-                    start // size,
-                    (end - start) // size,
-                    places,
-                    firsts=_firsts(tensors, members),
-                )
-            )
+            found.append(_group_of_span(tensors, sorted(members), start, end))
     return found
+
+
+def _groups_without_elements(tensors: dict[int, torch.Tensor]) -> list[Group]:
+    """Group each tensor without elements that stands several times in ``tensors``. A program may
+    change its sizes in place."""
+    by_id: dict[int, list[int]] = {}
+    for i, t in tensors.items():
+        if not t.numel():
+            by_id.setdefault(id(t), []).append(i)
+    return [Group(tuple(same), True) for same in by_id.values() if len(same) > 1]
+
+
+def _group_of_span(
+    tensors: dict[int, torch.Tensor], members: Sequence[int], start: int, end: int
+) -> Group:
+    """Group ``members``, which lie between the bytes ``start`` and ``end`` of one storage."""
+    each = [tensors[i] for i in members]
+    size = each[0].element_size()
+    identical = all(t is each[0] for t in each) and not shows_twice(each[0])
+    return Group(
+        tuple(members),
+        identical,
+        start // size,
+        (end - start) // size,
+        places=tuple(map(place_of, each)),
+        firsts=_firsts(tensors, members),
+    )
 
 
 def _firsts(tensors: dict[int, torch.Tensor], members: Sequence[int]) -> tuple[int, ...]:
@@ -297,7 +318,9 @@ def _firsts(tensors: dict[int, torch.Tensor], members: Sequence[int]) -> tuple[i
     are different ones."""
     known: dict[int, int] = {}
     found = tuple([known.setdefault(id(tensors[i]), i) for i in members])
-    return found if len(known) < len(members) else ()
+    if len(known) == len(members):
+        return ()
+    return found
 
 
 def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Group]:
@@ -321,10 +344,8 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
 
 def _span(t: torch.Tensor) -> tuple[int, int]:
     """Return the bytes of its storage that lie between the first and the last element of ``t``."""
-    first, last = (
-        int(t.storage_offset()),
-        sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)),
-    )
+    first = int(t.storage_offset())
+    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
     return first * t.element_size(), (first + last + 1) * t.element_size()
 
 

@@ -54,7 +54,9 @@ class ViewStep:
 
     def __call__(self, t: Any) -> Any:
         result = self.func(t, *self.rest, **self.kwargs)
-        return result if self.which is None else result[self.which]
+        if self.which is None:
+            return result
+        return result[self.which]
 
     def sized(self, results: Sequence[Any]) -> ViewStep:
         """Return the same view op, with the numbers that the graph has given among ``results``."""
@@ -66,12 +68,18 @@ class ViewStep:
         """Return the op that gives its argument this geometry, such as ``t_`` for ``t``; None if
         there is none."""
         packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
-        wanted = [str(a.type) for a in self.func._schema.arguments]
-        for name in packet.overloads() if packet is not None else ():
+        if packet is None:
+            return None
+        wanted = _types_of_arguments(self.func)
+        for name in packet.overloads():
             found: OpOverload = getattr(packet, name)
-            if [str(a.type) for a in found._schema.arguments] == wanted:
+            if _types_of_arguments(found) == wanted:
                 return found
         return None
+
+
+def _types_of_arguments(func: OpOverload) -> list[str]:
+    return [str(a.type) for a in func._schema.arguments]
 
 
 @dataclass(frozen=True)
@@ -111,25 +119,17 @@ class Input:
                 _copy_into(target, new)
         else:
             with torch.no_grad():
-                _copy_into(target if self.counted else target.data, new)
+                # through .data the write advances no version
+                seen = target if self.counted else target.data
+                _copy_into(seen, new)
         for _ in range(self.counted - 1):
             increment_version([target])
 
     def reshape(self, target: Any) -> None:
         """Carry out the changes of geometry on the caller's tensor."""
         recording = torch.is_grad_enabled()
-        if (
-            self.reshaped_unseen
-            and recording
-            and target.requires_grad
-            and target.is_leaf
-            and not self.keeps_geometry(target)
-        ):
-            raise RuntimeError(
-                "the program changes sizes or strides of an argument in place under no_grad, "
-                "and the argument is a leaf. Its gradient would have those from before. "
-                "Do that before the call, or let the program use the op that returns a view."
-            )
+        if self.reshaped_unseen and recording:
+            self._refuse_unseen_reshape(target)
         with torch.set_grad_enabled(recording and not self.reshaped_unseen):
             for step in self.reshaped:
                 func = step.in_place()
@@ -138,17 +138,24 @@ class Input:
                 )
                 func(target, *step.rest, **step.kwargs)
 
+    def _refuse_unseen_reshape(self, target: Any) -> None:
+        """Refuse a change of geometry under ``no_grad`` that the gradient of a leaf would not
+        follow."""
+        if not target.requires_grad or not target.is_leaf or self.keeps_geometry(target):
+            return
+        raise RuntimeError(
+            "the program changes sizes or strides of an argument in place under no_grad, "
+            "and the argument is a leaf. Its gradient would have those from before. "
+            "Do that before the call, or let the program use the op that returns a view."
+        )
+
     def keeps_geometry(self, x: Any) -> bool:
         """Return whether argument ``x`` has the same sizes and strides after all changes of its
         geometry: ``unsqueeze_`` and ``squeeze_``, say."""
         after = x
         for step in self.reshaped:
             after = step(after.detach())
-        return after is x or (after.shape, after.stride(), after.storage_offset()) == (
-            x.shape,
-            x.stride(),
-            x.storage_offset(),
-        )
+        return after is x or geometry(after) == geometry(x)
 
     def replace(self, target: Any, source: Any) -> None:
         """Give the caller's tensor the memory of ``source``; its own if that is ``target``."""
@@ -164,6 +171,11 @@ class Input:
                 target.set_(source.detach())
         for _ in range(self.counted - (source is not target)):
             increment_version([target])
+
+
+def geometry(t: Any) -> tuple[Any, Any, Any]:
+    """Return where the elements of ``t`` lie in its memory, with symbols as they are."""
+    return t.shape, t.stride(), t.storage_offset()
 
 
 def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
@@ -205,19 +217,23 @@ def refuse_hooked_view(target: Tensor, hooked: bool) -> None:
     """Refuse a recorded write to ``target``, a view, if a hook sees its gradient. ``hooked``:
     whether the program registers one. The write gives the view another history, and the gradient of
     what the program computes after the write does not reach the hook."""
-    edge, end = edge_of(target), edge_of(target._view.base)
-    while not hooked and edge is not None and edge != end:
-        hooked = bool(
-            edge[0].pre_hooks or edge[0].post_hooks or (edge[0].tensor_hooks or {}).get(edge[1])
-        )
-        edges = edge[0].edges
-        edge = edges[0] if len(edges) == 1 else None
-    if hooked:
+    if _is_hooked_before_base(target) or hooked:
         raise RuntimeError(
             "the program registers a hook on an argument that is a view, or there is one, "
             "and writes to the argument. The write gives the view another history, which the hook "
             "does not see. Pass a clone, or register the hook on the tensor that it is a view of."
         )
+
+
+def _is_hooked_before_base(view: Tensor) -> bool:
+    """Return whether a hook sees the gradient of ``view`` on its way to the base of the view."""
+    edge, end = edge_of(view), edge_of(view._view.base)
+    while edge is not None and edge != end:
+        node, number = edge
+        if node.pre_hooks or node.post_hooks or (node.tensor_hooks or {}).get(number):
+            return True
+        edge = node.edges[0] if len(node.edges) == 1 else None
+    return False
 
 
 def _copy_into(target: Any, new: torch.Tensor) -> None:
@@ -234,6 +250,13 @@ def _copy_into(target: Any, new: torch.Tensor) -> None:
                     )
                 target, new = target.narrow(d, 0, 1), first
     target.copy_(new)
+
+
+def _as_leaf(t: Any) -> Tensor:
+    """Return ``t`` as a leaf that requires grad. A tensor that torch made is wrapped."""
+    if isinstance(t, Tensor):
+        return t.requires_grad_()
+    return wrap(t, requires_grad=True)
 
 
 class Made(Enum):
@@ -264,28 +287,36 @@ class Output:
     sized: bool = False
     released: bool = False
 
+    @property
+    def is_result(self) -> bool:
+        """Whether it is a result of the graph as it stands."""
+        return self.made is Made.RESULT and not (self.steps or self.leaf or self.released)
+
     def of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
         """Return the result, given the caller's arguments after all writes and the tensors of the
         graph with their history."""
         t = self._of(arguments, results)
         if self.released and t.requires_grad:
             return t.detach()
-        if not self.leaf:
-            return t
-        return t.requires_grad_() if isinstance(t, Tensor) else wrap(t, requires_grad=True)
+        return _as_leaf(t) if self.leaf else t
 
     def returned(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
         """Return the result as the caller gets it. An argument is the caller's own object."""
         t = self.of(arguments, results)
-        return plain_of(t) if self.made is Made.INPUT and not (self.steps or self.leaf) else t
+        if self.made is Made.INPUT and not self.steps and not self.leaf:
+            return plain_of(t)
+        return t
 
     def _of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
         if self.made is Made.CONSTANT:
             return self.constant
-        t = arguments[self.number] if self.made is Made.INPUT else results[self.number]
+        source = arguments if self.made is Made.INPUT else results
+        t = source[self.number]
         if not self.steps:
             return t
-        steps = [step.sized(results) for step in self.steps] if self.sized else self.steps
+        steps: Sequence[ViewStep] = self.steps
+        if self.sized:
+            steps = [step.sized(results) for step in steps]
         for step in steps:
             recorded = self.recorded and step.recorded
             if recorded is torch.is_grad_enabled():
@@ -335,33 +366,24 @@ class Boundary:
         """Let computed results be leaves, and lie in other memory, before views of them are
         taken."""
         for i, place in self.placed:
-            alias, edge = (
-                place.of(arguments, results).detach(),
-                edge_of(results[i]) if isinstance(results[i], Tensor) else None,
-            )
-            results[i] = alias if edge is None else SESSION.wrap(unwrap(alias), edge)
+            alias = place.of(arguments, results).detach()
+            edge = edge_of(results[i]) if isinstance(results[i], Tensor) else None
+            if edge is not None:
+                alias = SESSION.wrap(unwrap(alias), edge)
+            results[i] = alias
         for i in self.begun:
-            results[i] = (
-                results[i].requires_grad_()
-                if isinstance(results[i], Tensor)
-                else wrap(results[i], requires_grad=True)
-            )
+            results[i] = _as_leaf(results[i])
 
     @property
     def direct(self) -> tuple[int, ...] | None:
         """Which results of the graph the program returns, if it does nothing else beside its draws;
         None if it does."""
         beside = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
-        if any(beside) or any(
-            x.written or x.reshaped or x.replaced or x.begins or x.hooks for x in self.inputs
-        ):
+        if any(beside) or self.changes_inputs or any(x.hooks for x in self.inputs):
             return None
-        numbers = tuple(
-            o.number
-            for o in self.outputs
-            if o.made is Made.RESULT and not (o.steps or o.leaf or o.released)
-        )
-        return numbers if len(numbers) == len(self.outputs) else None
+        if not all(o.is_result for o in self.outputs):
+            return None
+        return tuple(o.number for o in self.outputs)
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -385,6 +407,6 @@ class Boundary:
 
     @property
     def n_tangents(self) -> int:
-        return sum(x.tangent is not None for x in self.inputs) + sum(
-            t is not None for t in self.tangents
-        )
+        of_writes = sum(x.tangent is not None for x in self.inputs)
+        of_results = sum(t is not None for t in self.tangents)
+        return of_writes + of_results

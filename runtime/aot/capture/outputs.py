@@ -15,7 +15,7 @@ from ...torch_private.pytrees import pytree
 from ...trace.provenance import made_at
 from ...trace.symbols import SYMBOLIC
 from ..python_state.closed_over import computed_at, holds_values
-from .boundary import Made, Output, Size, ViewStep
+from .boundary import Made, Output, Size, ViewStep, geometry
 from .primals import Primals
 
 
@@ -36,13 +36,11 @@ class Computed:
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
         for o in outs:
             found = primals.functional_value(o)
-            if (
-                found is not None
-                and id(found._store.memory) not in primals.memories
-                and not any(o is v for v in primals.values)
-            ):
+            if found is None or id(found._store.memory) in primals.memories:
+                continue
+            if not _is_among(o, primals.values):
                 shared = self._sharing.setdefault(id(found._store.memory), [])
-                if not any(o is s for s in shared):
+                if not _is_among(o, shared):
                     shared.append(o)
 
     def memory_of(self, i: int) -> Output | None:
@@ -50,8 +48,10 @@ class Computed:
         was."""
         primals = self.primals
         found = primals.functional_value(primals.values[i])
-        replaced = None if found is None else primals.functional.replaced.get(id(found))
-        if found is None or replaced is None:
+        if found is None:
+            return None
+        replaced = primals.functional.replaced.get(id(found))
+        if replaced is None:
             return None
         memory = found._store.memory
         j = primals.memories.get(id(memory), -1)
@@ -65,12 +65,9 @@ class Computed:
         if memory is replaced.store.memory:
             steps = tuple(ViewStep(*step) for step in found._chain)
             whole = primals.functional.present(found._store)
-            same = (whole.shape, whole.stride(), whole.storage_offset()) == (
-                found.shape,
-                found.stride(),
-                found.storage_offset(),
-            )
-            return Output(Made.INPUT, j, () if same else steps, False)
+            if geometry(whole) == geometry(found):
+                steps = ()
+            return Output(Made.INPUT, j, steps, False)
         source = primals.functional_value(primals.values[j])
         if source is None or id(source) in primals.functional.replaced or primals.is_joined(j):
             raise AssertionError(
@@ -84,25 +81,33 @@ class Computed:
         if found is not None and found.released_from is not None:
             return dataclasses.replace(self.output(found.released_from), released=True)
         output = self._output(o)
-        return dataclasses.replace(output, leaf=True) if self.primals.is_leaf(o) else output
+        if self.primals.is_leaf(o):
+            return dataclasses.replace(output, leaf=True)
+        return output
 
     def _output(self, o: Any) -> Output:
-        primals = self.primals
         if self.whole or isinstance(o, SYMBOLIC):
             return Output(Made.RESULT, self._number(o))
         if not isinstance(o, torch.Tensor):
             return _constant(o)
-        for i, v in enumerate(primals.values):
+        for i, v in enumerate(self.primals.values):
             # an op that returns its argument gives a value of the tape
             if o is v or (isinstance(o, GradValue) and o._inner is v):
                 return Output(Made.INPUT, i)
-        found = primals.functional_value(o)
+        found = self.primals.functional_value(o)
         if found is None:
             return Output(Made.RESULT, self._number(o))
+        return self._output_of_value(o, found)
+
+    def _output_of_value(self, o: Any, found: FunctionalValue) -> Output:
+        """Make ``o`` of an argument or of a result in the same memory, if there is one. ``found``:
+        ``o`` at the functionalize level."""
+        primals = self.primals
         recorded = primals.edge(o) is not None
         memory = id(found._store.memory)
-        apart = primals.apart(found)
-        i = primals.memories.get(memory, -1) if apart is None else apart
+        i = primals.apart(found)
+        if i is None:
+            i = primals.memories.get(memory, -1)
         if i >= 0:
             steps = self._steps(found, primals.values[i])
             if self._is_view(o, primals.values[i], steps):
@@ -167,9 +172,9 @@ class Computed:
         found = self.primals.functional_value(base)
         assert found is not None
         replaced = self.primals.functional.replaced.get(id(found))
-        store, chain = (
-            (found._store, found._chain) if replaced is None else (replaced.store, replaced.chain)
-        )
+        store, chain = found._store, found._chain
+        if replaced is not None:
+            store, chain = replaced.store, replaced.chain
         own = len(chain)  # what has changed the geometry of the base in place
         if any(a is not b for a, b in zip(v._chain, chain, strict=False)) or len(v._chain) < own:
             made: Any = v._inner
@@ -178,22 +183,21 @@ class Computed:
                 "than a change of the argument's sizes or strides in place. "
                 f"Return a copy, or take the view after the change.{made_at(made._node)}"
             )
-        detached = (
-            () if v._store is store else (ViewStep(torch.ops.aten.detach.default, (), {}, None),)
-        )
+        steps: list[ViewStep] = []
+        if v._store is not store:
+            steps.append(ViewStep(torch.ops.aten.detach.default, (), {}, None))
         unrecorded = self.primals.tape.unrecorded
-        return (
-            *detached,
-            *(ViewStep(*step, recorded=id(step) not in unrecorded) for step in v._chain[own:]),
-        )
+        for step in v._chain[own:]:
+            steps.append(ViewStep(*step, recorded=id(step) not in unrecorded))
+        return tuple(steps)
 
     def _number(self, v: Any) -> int:
-        number = (
-            self._numbers.get(id(v)) if isinstance(v, torch.Tensor) and not self.whole else None
-        )
-        if number is None:
-            number = self._numbers[id(v)] = len(self.values)
-            self.values.append(v)
+        """Return the number of result ``v``. A tensor is one result however often it is
+        returned."""
+        if isinstance(v, torch.Tensor) and not self.whole and id(v) in self._numbers:
+            return self._numbers[id(v)]
+        number = self._numbers[id(v)] = len(self.values)
+        self.values.append(v)
         return number
 
     def _is_view(self, o: Any, base: Any, steps: Sequence[ViewStep]) -> bool:
@@ -213,6 +217,11 @@ class Computed:
             if found is not None and not found._chain:
                 return base
         return None
+
+
+def _is_among(o: object, values: Sequence[object]) -> bool:
+    """Return whether ``o`` itself is one of ``values``, whose ``==`` may be code of the user's."""
+    return any(o is v for v in values)
 
 
 def _constant(o: Any) -> Output:

@@ -25,7 +25,7 @@ from .aliasing import Group
 from .boundary import Input, ViewStep
 from .joint_level import JointLevel
 from .shown import WholeTensorsLevel, registered
-from .subclass_parts import Layout, composed, count, flattened, layout_of, refuse_opaque
+from .subclass_parts import Layout, composed, count, flattened, layout_of, rebuilt, refuse_opaque
 
 _as_strided = torch.ops.aten.as_strided.default
 
@@ -77,9 +77,13 @@ class Primals:
         self.memories[id(v._store.memory)] = len(self.values)
         self.shapes[len(self.values)] = t.shape
         self.entered[len(self.values)] = v
-        v = self.tape.input(v) if flag else self._with_room_for_history(v)
+        if flag:
+            v = self.tape.input(v)
+            self.edges.append(v._edge)
+        else:
+            v = self._with_room_for_history(v)
+            self.edges.append(None)
         self.values.append(v)
-        self.edges.append(v._edge if flag else None)
         return v
 
     def join(self, bases: Sequence[torch.Tensor]) -> None:
@@ -98,19 +102,21 @@ class Primals:
                 continue
             with torch.set_grad_enabled(self.recording):
                 for i in group.members:
-                    if group.first(i) != i:
-                        self.values[i] = self.values[group.first(i)]
-                        continue
-                    size, stride, offset = group.place(i)
-                    if group.differentiated:
-                        self.values[i] = base.as_strided(size, stride, offset)
-                        self.edges[i] = edge_of(self.values[i])
-                    else:
-                        # an offset counts from the start of a storage, and that of the base starts
-                        # elsewhere after a write
-                        self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(
-                            size, stride
-                        )
+                    self._join_one(group, i, base)
+
+    def _join_one(self, group: Group, i: int, base: Any) -> None:
+        """Exchange argument ``i`` for a view of ``base``, the primal of its group."""
+        if group.first(i) != i:
+            self.values[i] = self.values[group.first(i)]
+            return
+        size, stride, offset = group.place(i)
+        if group.differentiated:
+            self.values[i] = base.as_strided(size, stride, offset)
+            self.edges[i] = edge_of(self.values[i])
+            return
+        # an offset counts from the start of a storage, and that of the base starts elsewhere after
+        # a write
+        self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(size, stride)
 
     def _join_apart(self, group: Group, number: int) -> None:
         """Exchange arguments that do not share a history for views of primal ``number``, each with
@@ -146,9 +152,7 @@ class Primals:
     def from_outside(self, t: torch.Tensor) -> Any:
         """Return what the program sees in place of ``t``, which it closes over."""
         refuse_opaque(unwrap(t))
-        if composed(t) and any(
-            isinstance(part, Value) and part._level.number for part in flattened(t)
-        ):
+        if composed(t) and any(map(_is_computed, flattened(t))):
             return self._made_inside(t)
         if not t.is_inference():
             self.versions.append((t, t._version))
@@ -163,10 +167,9 @@ class Primals:
         """Return a value for ``t``, which the program has made of tensors that it computes. It has
         no history, as a leaf in eager mode."""
         kind = type(t).__name__
-        parts = [
-            part if isinstance(part, Value) and part._level.number else self.from_outside(part)
-            for part in flattened(t)
-        ]
+        parts: list[Any] = []
+        for part in flattened(t):
+            parts.append(part if _is_computed(part) else self.from_outside(part))
         if self.recording and any(part.requires_grad for part in parts):
             raise RuntimeError(
                 f"the program makes a {kind} of tensors that require grad, and the derivative "
@@ -174,12 +177,12 @@ class Primals:
                 f"make it of their detach(), or return the tensors and make it of them.{here()}"
             )
         layout = layout_of(t, self.trace.abstraction is not None)
-        found = [self.functional_value(part) for part in parts]
+        found = list(map(self.functional_value, parts))
         assert layout is not None
         with without_modes():
-            value = self.functional.wrap(layout.rebuilt(iter([self.read(part) for part in parts])))
-        stores = [v._store for v in (value, *found) if v is not None]
-        self.made.append((kind, [(store.memory, store.memory.generation) for store in stores]))
+            value = self.functional.wrap(layout.rebuilt(iter(list(map(self.read, parts)))))
+        memories = [v._store.memory for v in (value, *found) if v is not None]
+        self.made.append((kind, [(memory, memory.generation) for memory in memories]))
         return self._with_room_for_history(value)
 
     def _with_room_for_history(self, v: FunctionalValue) -> Any:
@@ -208,9 +211,8 @@ class Primals:
             self.trace.input(part, f"primals_{i}", fixed)
             for i, part in enumerate(flattened(plain), first)
         ]
-        return self.enter(
-            traced[0] if layout is None else layout.rebuilt(iter(traced)), flag, layout
-        )
+        [whole] = rebuilt([layout], traced)
+        return self.enter(whole, flag, layout)
 
     def close(self) -> None:
         self.tape.close()
@@ -225,17 +227,25 @@ class Primals:
         """``v`` at the functionalize level, if it is a value of it."""
         if isinstance(v, Value) and v._level is self.tape:
             v = v._inner
-        return v if isinstance(v, FunctionalValue) and v._level is self.functional else None
+        if isinstance(v, FunctionalValue) and v._level is self.functional:
+            return v
+        return None
 
     def read(self, v: Any) -> Any:
         """``v`` as a traced value, or as it is."""
         found = self.functional_value(v)
-        return v if found is None else self.functional.read(found)
+        if found is None:
+            return v
+        return self.functional.read(found)
 
     def edge(self, v: Any) -> Any:
         """Return the history of ``v``, None for a leaf that the program has made."""
-        edge = edge_of(v) if isinstance(v, Value) and v._level is self.tape else None
-        return None if edge is None or isinstance(edge[0], Leaf) else edge
+        if not isinstance(v, Value) or v._level is not self.tape:
+            return None
+        edge = edge_of(v)
+        if edge is None or isinstance(edge[0], Leaf):
+            return None
+        return edge
 
     def is_leaf(self, v: Any) -> bool:
         """Return whether the program has called ``requires_grad_()`` of ``v``."""
@@ -258,7 +268,7 @@ class Primals:
             return self._record_of_replaced(i, found, replaced)
         group = self._group(i)
         seen = self._record_of_flags(i, group)
-        store, memory = found._store, found._store.memory
+        memory = found._store.memory
         if group is not None and not group.histories:  # its base is written, not this view of it
             self._hooks_of(i)
             overwritten = memory.generation > 0
@@ -275,13 +285,27 @@ class Primals:
         if not memory.generation:
             return seen
         self._refuse_write(i, seen.reshaped, memory)
+        return self._record_of_write(i, found._store, seen, group, edge, add)
+
+    def _record_of_write(
+        self,
+        i: int,
+        store: Store,
+        seen: Input,
+        group: Group | None,
+        edge: Any,
+        add: Callable[[Any, Any], int | None],
+    ) -> Input:
+        """Return ``seen``, the record of primal ``i``, with its new value. ``edge``: the history of
+        that value."""
+        memory = store.memory
         recorded = self._changes_history(i, edge)
         if recorded and group is not None:
             _refuse_shared_history(i, group, memory)
         return replace(
             seen,
             written=True,
-            tangent=add(v, edge if recorded else None),
+            tangent=add(self.values[i], edge if recorded else None),
             counted=store.counter[0],
             written_at=memory.written_at,
         )
@@ -407,8 +431,9 @@ class Primals:
         group = self._group(i)
         if group is None:
             return found._chain
-        # after the ops that take the argument from its base
-        return found._chain[1:] if group.differentiated else found._chain[2:]
+        # the ops that take the argument from its base: as_strided, or narrow and as_strided
+        n_before = 1 if group.differentiated else 2
+        return found._chain[n_before:]
 
     def is_joined(self, i: int) -> bool:
         """Return whether argument ``i`` shares memory with another one."""
@@ -419,6 +444,11 @@ class Primals:
         return next(
             (group for group in self.groups if i in group.members and not group.identical), None
         )
+
+
+def _is_computed(part: Any) -> bool:
+    """Return whether ``part`` is a value that the program has computed."""
+    return isinstance(part, Value) and bool(part._level.number)
 
 
 def _refuse_shared_history(i: int, group: Group, memory: Memory) -> None:

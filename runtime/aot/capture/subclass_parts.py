@@ -63,8 +63,10 @@ def refuse_functions(tensors: Iterable[object]) -> None:
     """Refuse tensors that consist of others and handle calls of torch's functions, which a trace of
     ATen calls would leave out."""
     for t in tensors:
+        if not composed(t):
+            continue
         kind: Any = type(t)
-        handler = kind.__torch_function__ if composed(t) else None
+        handler = kind.__torch_function__
         if handler is not None and getattr(handler, "__func__", handler) not in _NO_HANDLERS:
             raise RuntimeError(
                 f"a {type(t).__name__} is among the arguments or closed-over tensors, "
@@ -108,10 +110,7 @@ class Context:
     def __init__(self, kind: type, value: Any) -> None:
         self.kind = kind
         leaves, self.spec = pytree.tree_flatten(value)
-        self.leaves = [
-            x if isinstance(x, torch.Tensor) or type(x).__hash__ is not None else copy.deepcopy(x)
-            for x in leaves
-        ]
+        self.leaves = list(map(_as_it_is_now, leaves))
 
     @property
     def value(self) -> Any:
@@ -130,6 +129,13 @@ class Context:
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+
+def _as_it_is_now(x: Any) -> Any:
+    """Return a copy of ``x`` if the user's code may change it, as it may change a list."""
+    if isinstance(x, torch.Tensor) or type(x).__hash__ is not None:
+        return x
+    return copy.deepcopy(x)
 
 
 def _same_leaf(a: Any, b: Any) -> bool:
@@ -164,21 +170,17 @@ class Layout:
     @property
     def n(self) -> int:
         """The number of plain tensors."""
-        return sum(1 if part is None else part.n for part in self.parts)
+        return count(self.parts)
 
     @property
     def key(self) -> tuple[object, ...]:
         """The same for tensors that are of one class and context, with parts that are."""
-        return (
-            self.kind,
-            self.names,
-            self.context,
-            tuple(None if part is None else part.key for part in self.parts),
-        )
+        parts = tuple(part and part.key for part in self.parts)
+        return self.kind, self.names, self.context, parts
 
     def rebuilt(self, tensors: Iterator[Any]) -> Any:
         """Return the tensor that consists of the next of ``tensors``."""
-        parts = [next(tensors) if part is None else part.rebuilt(tensors) for part in self.parts]
+        parts = rebuilt(self.parts, tensors)
         size = torch.Size([n if isinstance(n, int) else parts[n[0]].shape[n[1]] for n in self.size])
         stride: Any = self.stride
         if stride is None:
@@ -190,8 +192,7 @@ class Layout:
 
     def __str__(self) -> str:
         inside = ", ".join(
-            f"{name}={'Tensor' if part is None else part}"
-            for name, part in zip(self.names, self.parts, strict=True)
+            f"{name}={part or 'Tensor'}" for name, part in zip(self.names, self.parts, strict=True)
         )
         return f"{self.kind.__name__}({inside}; context {self.context})"
 
@@ -206,15 +207,12 @@ def layout_of(t: Any, sized: bool = False) -> Layout | None:
         raise NestedTensor
     names, parts, context = _parts(t)
     kind = type(t)
-    for x in pytree.tree_leaves(context):
-        if isinstance(x, SYMBOLIC) or (
-            isinstance(x, torch.Tensor) and any(level.number for level in levels_of(x))
-        ):
-            raise RuntimeError(
-                f"the context of a {kind.__name__} depends on sizes or on tensors "
-                "of the program that is traced, and a graph cannot make it. "
-                "Let __tensor_flatten__ give tensors by name, or compile without dynamic sizes."
-            )
+    if any(map(_is_of_program, pytree.tree_leaves(context))):
+        raise RuntimeError(
+            f"the context of a {kind.__name__} depends on sizes or on tensors "
+            "of the program that is traced, and a graph cannot make it. "
+            "Let __tensor_flatten__ give tensors by name, or compile without dynamic sizes."
+        )
     size = tuple(_size(n, d, parts, sized, kind) for d, n in enumerate(t.shape))
     stride = _stride(t, parts, sized) if t.layout is torch.strided else None
     return Layout(
@@ -227,14 +225,19 @@ def layout_of(t: Any, sized: bool = False) -> Layout | None:
     )
 
 
+def _is_of_program(x: Any) -> bool:
+    """Return whether ``x`` is a symbol, or a tensor that the traced program has computed."""
+    if isinstance(x, SYMBOLIC):
+        return True
+    return isinstance(x, torch.Tensor) and any(level.number for level in levels_of(x))
+
+
 def _size(n: Any, d: int, parts: Sequence[Any], sized: bool, kind: type) -> Any:
     """Return where size ``n`` of dimension ``d`` is found among the sizes of ``parts``: the
     numbers of a part and of its dimension. ``n`` itself, if it is a number and none of theirs."""
     if not sized and isinstance(n, int):
         return n
-    # the same dimension is the likelier place
-    places = [(p, d) for p, part in enumerate(parts) if d < part.dim()]
-    places += [(p, e) for p, part in enumerate(parts) for e in range(part.dim()) if e != d]
+    places = _places(d, parts)
     for p, e in places:
         if _same_number(n, parts[p].shape[e]):
             return p, e
@@ -249,6 +252,14 @@ def _size(n: Any, d: int, parts: Sequence[Any], sized: bool, kind: type) -> Any:
     )
 
 
+def _places(d: int, parts: Sequence[Any]) -> list[tuple[int, int]]:
+    """List all dimensions of ``parts`` as (part, dimension). Dimension ``d`` of each part comes
+    first, as it is the likelier place of a size of dimension ``d``."""
+    likely = [(p, d) for p, part in enumerate(parts) if d < part.dim()]
+    others = [(p, e) for p, part in enumerate(parts) for e in range(part.dim()) if e != d]
+    return likely + others
+
+
 def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int | None:
     """Return the strides of ``t`` as they are for any sizes: the number of a part that has the
     same ones, None if they are those of a new tensor, or the numbers themselves."""
@@ -256,11 +267,7 @@ def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int 
     are_numbers = all(isinstance(n, int) for n in own)
     if not sized and are_numbers:
         return tuple(own)
-    comparable = [
-        (p, part.stride())
-        for p, part in enumerate(parts)
-        if part.layout is torch.strided and part.dim() == t.dim()
-    ]
+    comparable = _strides_of(parts, t.dim())
     for p, stride in comparable:
         if all(map(_same_number, own, stride)):
             return p
@@ -275,6 +282,15 @@ def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int 
         f"the strides of a {type(t).__name__} are those of none of its parts, "
         "and depend on the sizes of the arguments. Compile it without dynamic sizes."
     )
+
+
+def _strides_of(parts: Sequence[Any], n_dims: int) -> list[tuple[int, Any]]:
+    """List (number, strides) of the strided parts with ``n_dims`` dimensions."""
+    return [
+        (p, part.stride())
+        for p, part in enumerate(parts)
+        if part.layout is torch.strided and part.dim() == n_dims
+    ]
 
 
 def _same_number(a: Any, b: Any) -> bool:
@@ -321,7 +337,9 @@ class Layouts:
             tuple(layout_of(t, sized) for t in gradients),
         )
         every = (*found.primals, *found.results, *found.tangents, *found.gradients)
-        return found if any(layout is not None for layout in every) else None
+        if all(layout is None for layout in every):
+            return None
+        return found
 
 
 def count(layouts: Sequence[Layout | None]) -> int:
@@ -335,10 +353,13 @@ def numbers(layouts: Sequence[Layout | None], wanted: Sequence[int]) -> list[int
     starts = [0]
     for layout in layouts:
         starts.append(starts[-1] + count((layout,)))
-    return [j for i in wanted for j in range(starts[i], starts[i + 1])]
+    found: list[int] = []
+    for i in wanted:
+        found += range(starts[i], starts[i + 1])
+    return found
 
 
-def rebuilt(layouts: Sequence[Layout | None], tensors: Sequence[Any]) -> list[Any]:
+def rebuilt(layouts: Sequence[Layout | None], tensors: Iterable[Any]) -> list[Any]:
     """Return the values of these layouts that ``tensors`` are the parts of."""
     left = iter(tensors)
     return [next(left) if layout is None else layout.rebuilt(left) for layout in layouts]
