@@ -60,16 +60,22 @@ class Joint:
     @property
     def n_forward(self) -> int:
         """How many results of the graph are not gradients."""
-        return self.boundary.n_forward if self.layouts is None else count(self.layouts.results)
+        if self.layouts is None:
+            return self.boundary.n_forward
+        return count(self.layouts.results)
 
     @property
     def n_primals(self) -> int:
         """How many placeholders of the graph are no tangents."""
-        return len(self.boundary.inputs) if self.layouts is None else count(self.layouts.primals)
+        if self.layouts is None:
+            return len(self.boundary.inputs)
+        return count(self.layouts.primals)
 
     def in_graph(self, primals: Sequence[int]) -> Sequence[int]:
         """Return the numbers of the placeholders of these primals."""
-        return primals if self.layouts is None else numbers(self.layouts.primals, primals)
+        if self.layouts is None:
+            return primals
+        return numbers(self.layouts.primals, primals)
 
     def whole_primals(self) -> Sequence[tuple[int, int]]:
         """For each primal that is one placeholder: its number, and that of the placeholder."""

@@ -87,8 +87,10 @@ class JointLevel(ProgramTape):
             return v
         if edge is None:
             self.derivatives.setdefault(node, NONE)
+        elif application is None:
+            self.derivatives[node] = OF_THE_OP
         else:
-            self.derivatives[node] = OF_THE_OP if application is None else OWN
+            self.derivatives[node] = OWN
         return v
 
     def _output_of(self, application: Application, number: int, inner: Any) -> Any:
@@ -106,7 +108,7 @@ class JointLevel(ProgramTape):
 
     def _node_of(self, v: Any) -> fx.Node | None:
         """Return the node of the present value of ``v``, None for a constant of the program."""
-        if isinstance(v, Value) and v._level is self:
+        if self._is_own(v):
             v = v._inner
         if not isinstance(v, FunctionalValue):
             return None
@@ -134,13 +136,13 @@ class JointLevel(ProgramTape):
     def refuse_view_of_leaf(self, v: Any) -> None:
         """Refuse a view whose base has become a leaf since it was taken. It requires grad, and its
         gradient is discarded."""
-        view = v._view if isinstance(v, Value) and v._level is self else None
-        if (
-            view is not None
-            and v._edge is None
-            and v.dtype in DIFFERENTIABLE
-            and isinstance((view.base._edge or (None,))[0], Input)
-        ):
+        if not self._is_own(v):
+            return
+        view = v._view
+        if view is None or v._edge is not None or v.dtype not in DIFFERENTIABLE:
+            return
+        edge = view.base._edge
+        if edge and isinstance(edge[0], Input):
             raise RuntimeError(
                 "the program takes a view of a tensor, calls requires_grad_() on the tensor, "
                 f"and uses the view. Take the view after that.{here()}"
@@ -161,12 +163,7 @@ class JointLevel(ProgramTape):
         """Call ``func``, and note which nodes of the graph, writes and views no history has."""
         op = op_of(func)
         first = args[0] if args else None
-        in_place = (
-            op.kind is INPLACE
-            and isinstance(first, Value)
-            and first._level is self
-            and bool(edge_of(first))
-        )
+        in_place = op.kind is INPLACE and self._is_own(first) and bool(edge_of(first))
         memories = self._memories_with_histories((args, kwargs))
         self._read((args, kwargs))
         before = [memory.generation for memory in memories]
@@ -184,6 +181,10 @@ class JointLevel(ProgramTape):
             self.turned.add(edge[0])
             self.reshaped.append(result)
         return result
+
+    def _is_own(self, v: Any) -> bool:
+        """Return whether ``v`` is a value of this tape."""
+        return isinstance(v, Value) and v._level is self
 
     def _note_unrecorded_views(self, result: Any) -> None:
         for v in pytree.tree_leaves(result):
@@ -235,17 +236,21 @@ class JointLevel(ProgramTape):
     def _memories_with_histories(self, given: Any) -> list[Memory]:
         """Return the memories of the arguments of a call that have a history, or are views of a
         tensor that has one."""
-        found: list[Any] = [
-            a for a in pytree.tree_leaves(given) if isinstance(a, Value) and a._level is self
-        ]
-        recorded = [a._inner for a in found if a._edge is not None or base_edge(a) is not None]
-        return [v._store.memory for v in recorded if isinstance(v, FunctionalValue)]
+        memories: list[Memory] = []
+        for a in pytree.tree_leaves(given):
+            if not self._is_own(a):
+                continue
+            if a._edge is None and base_edge(a) is None:
+                continue
+            if isinstance(a._inner, FunctionalValue):
+                memories.append(a._inner._store.memory)
+        return memories
 
     def _read(self, given: Any) -> None:
         """Bring arguments of a call to what was written to their memory. This is a part of their
         histories, and the call may be none."""
         for a in pytree.tree_leaves(given):
-            v = a._inner if isinstance(a, Value) and a._level is self else a
+            v = a._inner if self._is_own(a) else a
             if isinstance(v, FunctionalValue):
                 with without_modes():
                     v._level.read(v)
@@ -261,11 +266,7 @@ class JointLevel(ProgramTape):
         ]
         noted = bool(node.edges) and not issubclass(node._forward_cls, ControlFlow)
         if noted:
-            tensors = [x for x in given if isinstance(x, torch.Tensor)]
-            inputs = [
-                None if edge is None else self._node_of(x)
-                for edge, x in zip(node.edges, tensors, strict=True)
-            ]
+            inputs = self._inputs_of(node, given)
             cls = node._forward_cls.__name__
             self.applications[node] = Application(cls, user_line(), inputs)
         last = self._last()
@@ -275,6 +276,15 @@ class JointLevel(ProgramTape):
             self.made = set(self._since(last))
             for n in self.made:  # an intermediate value has no history
                 self.derivatives.setdefault(n, NONE)
+
+    def _inputs_of(self, node: FunctionNode, given: Sequence[Any]) -> list[fx.Node | None]:
+        """For each edge of a call of a custom Function, return the node of the tensor in ``given``;
+        None for a tensor without a gradient."""
+        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+        inputs: list[fx.Node | None] = []
+        for edge, x in zip(node.edges, tensors, strict=True):
+            inputs.append(None if edge is None else self._node_of(x))
+        return inputs
 
     def noted_backward(
         self, node: FunctionNode, shown: list[Any], create_graph: bool
@@ -289,15 +299,15 @@ class JointLevel(ProgramTape):
             gradients = node.run_backward(given, create_graph)
         application.calls = frozenset(self._since(last))
         application.cotangents = {i: n for i, n in nodes.items() if n is not None}
-        application.gradients = [self._node_of(g) for g in gradients]
+        application.gradients = list(map(self._node_of, gradients))
         if _gives_constant(gradients, application.gradients, node.edges):
             application.why = CONSTANT
-        elif create_graph:
-            application.why = ""
-        elif self.functional.applied != applied:
+        elif not create_graph and self.functional.applied != applied:
             application.why = APPLIES
+        elif not create_graph and watch.seen:
+            application.why = NO_GRAD
         else:
-            application.why = NO_GRAD if watch.seen else ""
+            application.why = ""
         if application.why in (NO_GRAD, APPLIES):
             why = application.refusal(application.why)
             self.unseen.update(dict.fromkeys(application.calls, why))

@@ -65,7 +65,9 @@ def _parts_of_sizes(x: Any) -> tuple[list[Any], None]:
 
 def _made_sizes(values: Sequence[Any], context: None) -> Any:
     found = tuple(values)
-    return torch.Size(found) if all(isinstance(x, (int, torch.SymInt)) for x in found) else found
+    if all(isinstance(x, (int, torch.SymInt)) for x in found):
+        return torch.Size(found)
+    return found
 
 
 pytree.register_pytree_node(_Sizes, _parts_of_sizes, _made_sizes)  # type: ignore[arg-type]
@@ -132,7 +134,9 @@ def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
     """Return the leaves of ``tree`` and its structure. :func:`unflatten` makes objects of data
     classes again."""
     leaves, spec = pytree.tree_flatten(tree)
-    return pytree.tree_flatten(opened(tree)) if any(map(is_object, leaves)) else (leaves, spec)
+    if any(map(is_object, leaves)):
+        return pytree.tree_flatten(opened(tree))
+    return leaves, spec
 
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
@@ -180,7 +184,15 @@ def fix_keys(results: Any) -> None:
 def _fix_keys_of(x: Any) -> bool:
     """Return whether ``x`` is not to be taken apart: never."""
     if isinstance(x, dict) and any(type(key) in KINDS for key in x):
-        items = [(KINDS[type(k)](k) if type(k) in KINDS else k, v) for k, v in x.items()]
+        items = [(_fixed(key), value) for key, value in x.items()]
         x.clear()  # in place, since the program may return the dictionary twice
         x.update(items)
     return False
+
+
+def _fixed(key: Any) -> Any:
+    """Return the value of a symbol, which becomes a guard; any other key as it is."""
+    kind = KINDS.get(type(key))
+    if kind is None:
+        return key
+    return kind(key)

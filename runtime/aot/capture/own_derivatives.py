@@ -62,7 +62,9 @@ class Application:
 
     def refusal(self, why: str) -> str:
         """The reason why there is no second derivative, with the line of the call."""
-        where = "" if self.line is None else f", called at {text_of(self.line)}"
+        where = ""
+        if self.line is not None:
+            where = f", called at {text_of(self.line)}"
         return f"its derivative uses what the custom Function {self.name} returned{where}; {why}"
 
 
@@ -185,11 +187,10 @@ class OwnDerivative(torch.nn.Module):
             env[n].meta = dict(n.meta)
         for n in part.nodes:
             env[n] = copied(graph, n, env)
-        gradients = [
-            None if g is None else env[g]
-            for n, g in zip(application.inputs, application.gradients, strict=True)
-            if n is not None
-        ]
+        gradients: list[fx.Node | None] = []
+        for source, g in zip(application.inputs, application.gradients, strict=True):
+            if source is not None:
+                gradients.append(None if g is None else env[g])
         graph.output(gradients)
         module = GraphModule(root, graph, f"BackwardOf{application.name}")
         return cls(module, len(gradients), len(order), [order.index(i) for i in taken])
@@ -210,8 +211,12 @@ class _Own(Function):
         own, *values = inputs
         ctx.own, ctx.n_values = own, len(values)
         rest = values[own.n_inputs + own.n_outputs :]
-        tensors = [r if isinstance(r, torch.Tensor) else None for r in rest]
-        ctx.numbers = [None if isinstance(r, torch.Tensor) else r for r in rest]
+        # torch saves tensors alone, so numbers have a list of their own with None between them
+        tensors: list[Any] = [None] * len(rest)
+        ctx.numbers = [None] * len(rest)
+        for i, x in enumerate(rest):
+            place = tensors if isinstance(x, torch.Tensor) else ctx.numbers
+            place[i] = x
         ctx.save_for_backward(*output, *tensors)
 
     @staticmethod

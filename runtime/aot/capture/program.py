@@ -188,11 +188,9 @@ class Program:
                 gradients,
                 self.trace.abstraction is not None,
             )
-            once = self._why_once(outs) or (
-                ""
-                if self.layouts is None
-                else "a tensor subclass is among its arguments or results"
-            )
+            once = self._why_once(outs)
+            if not once and self.layouts is not None:
+                once = "a tensor subclass is among its arguments or results"
             whole = dataclasses.replace(self.boundary, backward_written=changed, once=once)
             self.boundary = dataclasses.replace(
                 whole, reach=self.reach, asking=self.asking, seedings=self.seedings
@@ -280,9 +278,8 @@ class Program:
         for placeholder in placeholders:
             mark(placeholder._node)
         self.tangents.append(layout)
-        return self.functional.wrap(
-            placeholders[0] if layout is None else layout.rebuilt(iter(placeholders))
-        )
+        [whole] = rebuilt([layout], placeholders)
+        return self.functional.wrap(whole)
 
     def _ones_like(self, v: Any) -> Any:
         value = self.primals.functional_value(v)
@@ -386,9 +383,8 @@ class Program:
         """Refuse a leaf that the program makes by ``requires_grad_()``, and that the caller can
         reach beside what depends on it. One that stays inside the program only ends histories."""
         primals = self.primals
-        made = {node for node in nodes if type(node) is Leaf} - {
-            edge[0] for edge in primals.edges if edge is not None
-        }
+        entered = {edge[0] for edge in primals.edges if edge is not None}
+        made = {node for node in nodes if type(node) is Leaf} - entered
         if not made:
             return
         aliases = [
@@ -397,7 +393,8 @@ class Program:
             if (v := primals.functional_value(o)) is not None
             and id(v._store.memory) in primals.memories
         ]
-        if made & (self._behind(aliases) | {o._edge[0] for o in outs if primals.is_leaf(o)}):
+        reached = self._behind(aliases) | {o._edge[0] for o in outs if primals.is_leaf(o)}
+        if made & reached:
             raise RuntimeError(
                 "the program calls requires_grad_() on a tensor, "
                 "and returns it or a view of it beside a result that depends on it. "

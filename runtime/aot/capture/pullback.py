@@ -79,12 +79,22 @@ class Pullback:
 
 def _copied(graph: fx.Graph, n: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
     """Call ``n`` of a joint graph, written to ``graph``."""
-    made = graph.node_copy(n, env.get if n.target is _BATCH_NORM else env.__getitem__)
-    if n.target is _BATCH_NORM and made.args[3] is None:
-        made.target, made.meta["val"] = torch.ops.aten.native_batch_norm.default, n.meta["val"][:3]
+    if n.target is _BATCH_NORM:
+        made = _copied_batch_norm(graph, n, env)
+    else:
+        made = graph.node_copy(n, env.__getitem__)
     # made under no_grad
     if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):
         return graph.call_function(torch.ops.aten.detach.default, (made,))
+    return made
+
+
+def _copied_batch_norm(graph: fx.Graph, n: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Write a batch norm to ``graph``. Where the pullback does not compute its running statistics,
+    the op is the one that gives no new values of them."""
+    made = graph.node_copy(n, env.get)
+    if made.args[3] is None:
+        made.target, made.meta["val"] = torch.ops.aten.native_batch_norm.default, n.meta["val"][:3]
     return made
 
 
@@ -198,8 +208,11 @@ class _Search:
 
 
 def _at(n: fx.Node) -> str:
+    """Return the user's line of ``n`` for a message; nothing if it is not known."""
     line = line_of(n)
-    return "" if line is None else f", at {line}"
+    if line is None:
+        return ""
+    return f", at {line}"
 
 
 def pullback_of(
@@ -234,32 +247,46 @@ def pullback_of(
 def _read(n: fx.Node) -> Sequence[fx.Node]:
     """Return the values that decide ``n``. In training a batch norm reads its running statistics
     only to give their new values."""
-    source = n.args[0] if n.target is operator.getitem else n
+    source = _source(n)
     if not isinstance(source, fx.Node) or source.target is not _BATCH_NORM or not source.args[5]:
         return n.all_input_nodes
     statistics = [a for a in source.args[3:5] if isinstance(a, fx.Node)]
     if n is source:
         return [a for i, a in enumerate(n.args) if isinstance(a, fx.Node) and i not in (3, 4)]
-    return [source, *(statistics if n.args[1] in (3, 4) else ())]
+    if n.args[1] in (3, 4):  # the new values of the statistics
+        return [source, *statistics]
+    return [source]
+
+
+def _source(n: fx.Node) -> Any:
+    """Return the call of which ``n`` is an item; ``n`` itself if it is none."""
+    return n.args[0] if n.target is operator.getitem else n
 
 
 def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
     """Return the values that may have a derivative with respect to a primal."""
     found: set[fx.Node] = set()
     for n in graph.nodes:
-        value = n.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.dtype not in DIFFERENTIABLE:
-            continue
-        if n.meta.get(DERIVATIVE) == NONE and n not in primals:
-            continue
-        if (
-            n in primals
-            or n.op == "placeholder"
-            or n.meta.get(DERIVATIVE) == OWN
-            or (any(u in found for u in n.all_input_nodes) and not _without_derivative(n))
-        ):
+        if not _has_no_gradient(n) and (n in primals or _may_vary(n, found)):
             found.add(n)
     return found
+
+
+def _may_vary(n: fx.Node, varying: set[fx.Node]) -> bool:
+    """Return whether ``n``, which is no primal, may have a derivative with respect to one.
+    ``varying``: the values before ``n`` that may have one."""
+    derivative = n.meta.get(DERIVATIVE)
+    if derivative == NONE:
+        return False
+    if n.op == "placeholder" or derivative == OWN:
+        return True
+    return not varying.isdisjoint(n.all_input_nodes) and not _without_derivative(n)
+
+
+def _has_no_gradient(n: fx.Node) -> bool:
+    """Return whether the value of ``n`` is a tensor of integers or booleans."""
+    value = n.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype not in DIFFERENTIABLE
 
 
 def _changed_unseen(graph: fx.Graph) -> dict[fx.Node, str]:
@@ -267,8 +294,7 @@ def _changed_unseen(graph: fx.Graph) -> dict[fx.Node, str]:
     what is read of a tensor after a write that autograd does not see."""
     found: dict[fx.Node, str] = {}
     for n in graph.nodes:
-        value = n.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.dtype not in DIFFERENTIABLE:
+        if _has_no_gradient(n):
             continue
         why = n.meta.get(UNSEEN) or next((found[u] for u in n.all_input_nodes if u in found), "")
         if why:
@@ -277,18 +303,23 @@ def _changed_unseen(graph: fx.Graph) -> dict[fx.Node, str]:
 
 
 def _draws(n: fx.Node) -> bool:
-    record = op_of(n.target).record if isinstance(n.target, OpOverload) else None
+    """Return whether ``n`` draws random numbers."""
+    if not isinstance(n.target, OpOverload):
+        return False
+    record = op_of(n.target).record
     if record is not None:
         return record.draws is not None
-    return isinstance(n.target, OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
+    return torch.Tag.nondeterministic_seeded in n.target.tags
 
 
 def _without_derivative(n: fx.Node) -> bool:
     """Return whether the elements of the arguments have no gradient by a call: a factory, a
     comparison, a draw that shapes alone decide. Or whether ``n`` is a result of a call that has
     none, such as the noise of a ``rrelu``."""
-    source: Any = n.args[0] if n.target is operator.getitem else n
-    record = op_of(source.target).record if isinstance(source.target, OpOverload) else None
+    source = _source(n)
+    if not isinstance(source.target, OpOverload):
+        return False
+    record = op_of(source.target).record
     if record is None:
         return False
     if source is not n:  # an item of a call that has a derivative by some result

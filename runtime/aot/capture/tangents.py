@@ -39,24 +39,37 @@ def primals_and_tangents(
     tangents = marked(module.graph)
     if not tangents:
         number = _number_of_primals(module, joint_inputs, len(inputs))
-        tangents = (
-            [n for n in inputs if str(n.target).startswith("tangents")]
-            if number is None
-            else inputs[number:]
-        )
+        if number is None:
+            tangents = [n for n in inputs if str(n.target).startswith("tangents")]
+        else:
+            tangents = inputs[number:]
     found = set(tangents)
     return [n for n in inputs if n not in found], tangents
 
 
 def _number_of_primals(module: fx.GraphModule, joint_inputs: Any, number: int) -> int | None:
-    if (
-        isinstance(joint_inputs, Sequence)
-        and len(joint_inputs) == 2
-        and all(isinstance(part, (list, tuple)) for part in joint_inputs)
-    ):
-        primals, tangents = (len(pytree.tree_leaves(part)) for part in joint_inputs)
-        if primals + tangents == number:
-            return primals
+    """Return how many of ``number`` placeholders are primals, if the inputs or the signature of the
+    module say so."""
+    found = _leaves_of_inputs(joint_inputs)
+    if found is None or sum(found) != number:
+        found = _leaves_of_signature(module)
+    if found is None or sum(found) != number:
+        return None
+    return found[0]
+
+
+def _leaves_of_inputs(joint_inputs: Any) -> tuple[int, int] | None:
+    """Count the leaves of ``(primals, tangents)``; None if ``joint_inputs`` are something else."""
+    if not isinstance(joint_inputs, Sequence) or len(joint_inputs) != 2:
+        return None
+    primals, tangents = joint_inputs
+    if not isinstance(primals, (list, tuple)) or not isinstance(tangents, (list, tuple)):
+        return None
+    return len(pytree.tree_leaves(primals)), len(pytree.tree_leaves(tangents))
+
+
+def _leaves_of_signature(module: fx.GraphModule) -> tuple[int, int] | None:
+    """Count the leaves of the two arguments of a module; None if it does not take two lists."""
     info = getattr(module.graph._codegen, "pytree_info", None)
     if info is None:
         return None
@@ -64,14 +77,9 @@ def _number_of_primals(module: fx.GraphModule, joint_inputs: Any, number: int) -
     # of positional arguments and keywords, in a graph of ours
     if [part.type for part in parts] == [tuple, dict]:
         parts = _children(parts[0])
-    if (
-        len(parts) == 2
-        and all(part.type in (list, tuple) for part in parts)
-        and sum(part.num_leaves for part in parts) == number
-    ):
-        first: int = parts[0].num_leaves
-        return first
-    return None
+    if len(parts) != 2 or any(part.type not in (list, tuple) for part in parts):
+        return None
+    return parts[0].num_leaves, parts[1].num_leaves
 
 
 def _children(spec: pytree.TreeSpec) -> list[pytree.TreeSpec]:

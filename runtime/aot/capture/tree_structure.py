@@ -39,7 +39,9 @@ def constant(x: object) -> object:
     does not even equal itself."""
     if type(x) in EXACT:
         return x
-    return repr(x) if type(x) in (float, complex) else _Constant(x)
+    if type(x) in (float, complex):
+        return repr(x)
+    return _Constant(x)
 
 
 def structure_of(spec: pytree.TreeSpec | None) -> object:
@@ -61,7 +63,9 @@ def _context(kind: type, context: Any) -> object:
         return (dict, *[(_context(kind, k), _context(kind, x)) for k, x in context.items()])
     if type(context) in SIMPLE:
         return type(context), constant(context)
-    return _Constant(context) if kind in _OF_PYTHON else _OfClass(context)
+    if kind in _OF_PYTHON:
+        return _Constant(context)
+    return _OfClass(context)
 
 
 class _OfClass:
