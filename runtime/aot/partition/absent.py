@@ -88,10 +88,11 @@ class _GraphCall:
 
         One of ``elements`` stays, because the length is read from it.
         """
-        inputs = [_placeholders(module) for module in modules]
-        unused = {
-            i for i in absent if i >= self.n_carried and not any(each[i].users for each in inputs)
-        }
+        inputs = list(map(_placeholders, modules))
+        unused: set[int] = set()
+        for i in absent:
+            if i >= self.n_carried and not any(each[i].users for each in inputs):
+                unused.add(i)
         if not self.predicate and unused.issuperset(self.elements):
             unused.discard(self.elements[0])
         return unused
@@ -167,7 +168,9 @@ class _Writer:
             return r
         if r in self.kept:
             return self.kept[r]
-        return self._zero(r) if whole else None
+        if not whole:
+            return None
+        return self._zero(r)
 
     def _write(self, n: fx.Node) -> None:
         """Write call ``n``, or find that its value is absent."""
@@ -177,16 +180,15 @@ class _Writer:
             return
         operands = n.all_input_nodes
         own = origin is not None and origin.kind is Kind.OWN
-        varying = own or any(a in self.varying for a in operands)
-        complete = all(a in self.kept for a in operands)
-        if not complete and not own and self._write_sum(n, origin):
-            return
-        if not complete and not varying and not _takes_no_elements(n):
-            return
-        if not complete and n.target in _WITH_GRAPHS:
-            self.kept[n] = self._write_pruned(n)
-        else:
+        varying = own or not self.varying.isdisjoint(operands)
+        if all(a in self.kept for a in operands):
             self.kept[n] = self._write_copy(n)
+        elif not own and self._write_sum(n, origin):
+            return
+        elif varying or _takes_no_elements(n):
+            self.kept[n] = self._write_with_zeros(n)
+        else:
+            return
         if varying:
             self.varying.add(n)
 
@@ -208,11 +210,10 @@ class _Writer:
         Return False if ``n`` is none, or if that term may have other sizes or another dtype.
         Then nothing is written.
         """
-        if n.target not in _SUMS or n.kwargs or len(n.args) != 2:
+        terms = _terms_of(n)
+        if terms is None:
             return False
-        a, b = n.args
-        if not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
-            return False
+        a, b = terms
         if a not in self.kept and b not in self.kept:
             return True
         term = a if a in self.kept else b
@@ -242,12 +243,18 @@ class _Writer:
         call.meta = dict(n.meta)
         return call
 
+    def _write_with_zeros(self, n: fx.Node) -> fx.Node:
+        """Write ``n``, of which an operand is absent."""
+        if n.target in _WITH_GRAPHS:
+            return self._write_pruned(n)
+        return self._write_copy(n)
+
     def _write_copy(self, n: fx.Node) -> fx.Node:
         """Write ``n`` with zeros for the operands that are absent."""
         operands = n.all_input_nodes
         if all(self.kept.get(a) is self.full[a] for a in operands):
             return self.full[n]
-        values = {a: self.kept[a] if a in self.kept else self._zero(a) for a in operands}
+        values = {a: self._value(a) for a in operands}
         return self.graph.node_copy(n, values.__getitem__)
 
     def _write_pruned(self, n: fx.Node) -> fx.Node:
@@ -311,7 +318,9 @@ class _Writer:
         """Return what stands for operand ``a``: zeros if it is absent."""
         if not isinstance(a, fx.Node):
             return a
-        return self.kept[a] if a in self.kept else self._zero(a)
+        if a in self.kept:
+            return self.kept[a]
+        return self._zero(a)
 
     def _add_module(self, module: fx.GraphModule) -> str:
         """Add a graph that was written anew, and return its name."""
@@ -344,6 +353,16 @@ class _Writer:
             aten.empty_strided.default, (list(value.shape), list(value.stride())), options
         )
         return self.graph.call_function(aten.copy.default, (places, zeros))
+
+
+def _terms_of(n: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """Return both terms of ``n``; None if it is no sum or difference of two values."""
+    if n.target not in _SUMS or n.kwargs or len(n.args) != 2:
+        return None
+    a, b = n.args
+    if not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
+        return None
+    return a, b
 
 
 def _erase_placeholders(module: fx.GraphModule, numbers: set[int]) -> None:
@@ -388,5 +407,7 @@ def _same_strides(a: fx.Node, b: fx.Node) -> bool:
 def _takes_no_elements(n: fx.Node) -> bool:
     """Return whether the elements of the operands do not decide a result with derivatives: a
     factory such as ``ones_like``, a comparison."""
-    record = op_of(n.target).record if isinstance(n.target, OpOverload) else None
+    if not isinstance(n.target, OpOverload):
+        return False
+    record = op_of(n.target).record
     return record is not None and record.nondiff is True

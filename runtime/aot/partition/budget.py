@@ -10,7 +10,7 @@ takes more memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -35,6 +35,10 @@ class Choice:
     bytes: int
     peak: int
     work: int
+
+    def may_precede(self, other: Choice) -> bool:
+        """Return whether ``other`` computes more again, has a smaller peak, and saves no more."""
+        return other.peak < self.peak and other.bytes <= self.bytes and other.work > self.work
 
 
 def within(budget: float, network: Network, anything: bool) -> tuple[fx.Node, ...]:
@@ -70,15 +74,12 @@ def _chain(start: Choice, found: list[Choice]) -> list[Choice]:
     if not found:
         return [start]
     goal = min(found, key=lambda c: (c.peak, c.bytes, c.work))
-    chains = {goal: [goal]}
-    for c in sorted((c for c in found if c is not goal), key=lambda c: c.peak):
-        after = [
-            chain
-            for d, chain in chains.items()
-            if d.peak < c.peak and d.bytes <= c.bytes and d.work > c.work
-        ]
+    chains = {goal: [goal]}  # by its first choice, the longest chain from there to the goal
+    found.remove(goal)
+    for choice in sorted(found, key=lambda c: c.peak):
+        after = [chain for first, chain in chains.items() if choice.may_precede(first)]
         if after:
-            chains[c] = [c, *max(after, key=len)]
+            chains[choice] = [choice, *max(after, key=len)]
     return [start, *max(chains.values(), key=len)]
 
 
@@ -86,14 +87,20 @@ def _other_cuts(
     network: Network, memory: Memory, first: list[fx.Node], anything: bool
 ) -> Iterator[list[fx.Node]]:
     if anything:
-        last = network.cut(price=lambda n: 0)
+        last = network.cut(price=_nothing)
         yield last
         yield from _between(network, _line(network, first), _line(network, last), [_MOST_CUTS])
+    price = _nothing if anything else None
     for number in _SEGMENTS:
         borders = _borders(network, memory, number)
         if not borders:
             break
-        yield network.cut(price=(lambda n: 0) if anything else None, fixed=borders)
+        yield network.cut(price=price, fixed=borders)
+
+
+def _nothing(n: fx.Node) -> int:
+    """Return the price of a call if computing anything again costs nothing."""
+    return 0
 
 
 Line = tuple[int, int]
@@ -102,9 +109,8 @@ Line = tuple[int, int]
 
 def _line(network: Network, cut: list[fx.Node]) -> Line:
     saved = sum(n_bytes(n.meta["val"]) for n in cut if n not in network.static)
-    return saved, sum(
-        network.price_of(n) for n in network.recomputed(cut) if not network.allowed[n]
-    )
+    priced = [n for n in network.recomputed(cut) if not network.allowed[n]]
+    return saved, sum(map(network.price_of, priced))
 
 
 def _between(
@@ -118,10 +124,9 @@ def _between(
     factor = (costly[0] - cheap[0]) / (cheap[1] - costly[1])
     cut = network.cut(price=partial(_scaled, network, factor))
     line = _line(network, cut)
-    if line[0] + factor * line[1] < (costly[0] + factor * costly[1]) * (1 - 1e-6) and line not in (
-        costly,
-        cheap,
-    ):
+    # by more than rounding
+    is_cheaper = line[0] + factor * line[1] < (costly[0] + factor * costly[1]) * (1 - 1e-6)
+    if is_cheaper and line not in (costly, cheap):
         yield cut
         yield from _between(network, costly, line, left)
         yield from _between(network, line, cheap, left)
@@ -145,14 +150,24 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     found: set[fx.Node] = set()
     for k in range(1, number):
         middle, width = total * k / number, total / number / 2.5
-        places = [i for i, s in enumerate(sums) if abs(s - middle) <= width]
-        if not places:
+        border = _border(crossing, sums, middle, width)
+        if border is None:
             continue
-        best = min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
-        for i, n in enumerate(order[: best + 1]):
-            if own[i] and reach[i] > best and not network.inside(n):
+        for i, n in enumerate(order[: border + 1]):
+            if own[i] and reach[i] > border and not network.inside(n):
                 found.add(n)
     return found
+
+
+def _border(
+    crossing: Sequence[int], sums: Sequence[int], middle: float, width: float
+) -> int | None:
+    """Return the call after which the fewest bytes cross, of those around ``middle``; None if there
+    are none. ``sums``: the bytes that all calls up to one make."""
+    places = [i for i, total in enumerate(sums) if abs(total - middle) <= width]
+    if not places:
+        return None
+    return min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
 
 
 def _new_bytes(n: fx.Node) -> int:

@@ -93,8 +93,9 @@ class _Side:
         return self.left + self.plan.x[name], self.level(self.plan.layer[name], depth)
 
     def level(self, layer: int, depth: int) -> float:
-        row = depth - 1 - layer if self.up else layer
-        return TOP + STEP * row + HEIGHT / 2
+        if self.up:
+            layer = depth - 1 - layer
+        return TOP + STEP * layer + HEIGHT / 2
 
 
 class _Drawing:
@@ -138,12 +139,11 @@ class _Drawing:
             for n in backward.graph.nodes
             if n.op == "call_function" and n.name in self.by_name
         ]
-        self._fill(
-            self.backward,
-            order,
-            lambda n: "again" if n.name in again else "backward",
-            self.parts.gradients,
-        )
+
+        def kind_of(n: fx.Node) -> str:
+            return "again" if n.name in again else "backward"
+
+        self._fill(self.backward, order, kind_of, self.parts.gradients)
         self.backward.put_off(lambda name: name in again)
 
     def _list_uses(self) -> list[tuple[str, str]]:
@@ -169,7 +169,9 @@ class _Drawing:
         for n in order:
             if n.op != "call_function" or is_item(n) or is_size(n):
                 continue
-            classes = f"{kind(n)} result" if n.name in returned else kind(n)
+            classes = kind(n)
+            if n.name in returned:
+                classes += " result"
             side.add(n, classes, _op(n), f"{n.name} = {n.target}")
             for u in n.all_input_nodes:
                 if call_of(u).name in side.labels:
@@ -247,9 +249,12 @@ class _Drawing:
     @staticmethod
     def _pill(v: SavedValue, x: float, y: float, width: float) -> str:
         size, what = _pill_text(v)
-        note = f"{v.name}\n{v.source}\n{v.why.value}" + (f"\n{v.line}" if v.line else "")
+        note = f"{v.name}\n{v.source}\n{v.why.value}"
+        if v.line:
+            note += f"\n{v.line}"
+        kind = "shared" if v.shares else "saved"
         return (
-            f'<g><title>{escape(note)}</title><rect class="{"shared" if v.shares else "saved"}" '
+            f'<g><title>{escape(note)}</title><rect class="{kind}" '
             f'x="{x - width / 2:.1f}" y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" '
             f'height="{HEIGHT}" rx="{HEIGHT / 2}"/><text class="bytes" x="{x:.1f}" '
             f'y="{y - 2:.1f}">{escape(size)}</text><text class="small" x="{x:.1f}" '
@@ -287,7 +292,9 @@ class _Drawing:
     @staticmethod
     def _edges(side: _Side, depth: int) -> list[str]:
         found = []
-        half = -HEIGHT / 2 if side.up else HEIGHT / 2
+        half = HEIGHT / 2  # from the middle of a box to where edges leave it
+        if side.up:
+            half = -half
         for a, b in dict.fromkeys(side.edges):
             (x, y), end = side.at(a, depth), side.at(b, depth)
             points = [(x, y + half)]
@@ -323,9 +330,9 @@ def _legend() -> list[str]:
         ("shared", "saved, in the memory of another"),
     )
     for kind, label in shown:
+        radius = 3 if kind.startswith("box") else 6
         found.append(
-            f'<rect class="{kind}" x="{x:.0f}" y="36" width="20" height="12" '
-            f'rx="{6 if kind[0] == "s" else 3}"/>'
+            f'<rect class="{kind}" x="{x:.0f}" y="36" width="20" height="12" rx="{radius}"/>'
         )
         found.append(f'<text class="left small" x="{x + 26:.0f}" y="46">{label}</text>')
         x += 44 + 5.6 * len(label)
@@ -333,7 +340,14 @@ def _legend() -> list[str]:
 
 
 def _through_items(n: fx.Node) -> list[fx.Node]:
-    return [v for u in n.users for v in (_through_items(u) if is_item(u) else [u])]
+    """List the users of ``n``, with those of an item in place of the item."""
+    users: list[fx.Node] = []
+    for user in n.users:
+        if is_item(user):
+            users += _through_items(user)
+        else:
+            users.append(user)
+    return users
 
 
 def _op(n: fx.Node) -> str:

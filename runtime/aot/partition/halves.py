@@ -91,14 +91,15 @@ class Parts:
         forward that are gradients themselves."""
         every: dict[fx.Node, None] = {}
         for n in chosen:
-            several = isinstance(n.meta.get("val"), (list, tuple))
-            every.update(
-                dict.fromkeys(
-                    [u for u in n.users if is_item(u) and u in self.backward] if several else [n]
-                )
-            )
+            every.update(dict.fromkeys(self._tensors_of(n)))
         every.update(dict.fromkeys(g for g in self.gradients if g in self.forward_set))
-        return [*(n for n in every if not is_size(n)), *(n for n in every if is_size(n))]
+        return sorted(every, key=is_size)
+
+    def _tensors_of(self, n: fx.Node) -> list[fx.Node]:
+        """Return ``n``, or of a call with several results those that the backward asks for."""
+        if not isinstance(n.meta.get("val"), (list, tuple)):
+            return [n]
+        return [u for u in n.users if is_item(u) and u in self.backward]
 
     def forward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
         """Return the calls of the forward if it hands over ``saved``."""
@@ -126,19 +127,17 @@ class Parts:
         stack = [goal]
         while stack:
             n = stack[-1]
-            missing = (
-                [u for u in n.all_input_nodes if u not in order and u not in given]
-                if n not in order and n not in given
-                else []
-            )
+            if n in order or n in given:
+                stack.pop()
+                continue
+            missing = [u for u in n.all_input_nodes if u not in order and u not in given]
             if missing:
                 stack.extend(sorted(missing, reverse=True))
                 continue
             stack.pop()
-            if n not in order and n not in given:
-                if n.op == "placeholder":
-                    raise RuntimeError(f"the backward needs {n.name}, which is not saved")
-                order[n] = None
+            if n.op == "placeholder":
+                raise RuntimeError(f"the backward needs {n.name}, which is not saved")
+            order[n] = None
 
     def cut(self, chosen: Iterable[fx.Node]) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Return the modules of the forward and of the backward."""
@@ -146,9 +145,10 @@ class Parts:
         forward = self._extract(
             self.primals, self.forward_order(saved), [*self.results, *saved], "Forward"
         )
-        return forward, self._extract(
+        backward = self._extract(
             [*saved, *self.tangents], self.backward_order(saved), self.gradients, "Backward"
         )
+        return forward, backward
 
     def _extract(
         self, inputs: Sequence[fx.Node], order: Sequence[fx.Node], outputs: Sequence[Any], name: str

@@ -3,7 +3,7 @@ Tagawa and Toda 1981)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -14,6 +14,7 @@ _BEND = 8.0  # the width of the place where a long edge passes a layer
 
 Edge = tuple[str, str]
 Key = str | tuple[str, str, int]  # a box, or the place where an edge passes a layer
+Neighbours = Mapping[Key, list[Key]]
 
 
 @dataclass
@@ -41,18 +42,9 @@ def layout(
     layer = _layers(nodes, edges, late)
     depth = 1 + max(layer.values(), default=-1)
     rows: list[list[Key]] = [[] for _ in range(depth)]
-    above: dict[Key, list[Key]] = {}
-    below: dict[Key, list[Key]] = {}
     for n in nodes:
         rows[layer[n]].append(n)
-    for a, b in edges:
-        passed = range(layer[a] + 1, layer[b])
-        bends: list[Key] = [(a, b, i) for i in passed]
-        for i, bend in zip(passed, bends, strict=True):
-            rows[i].append(bend)
-        for first, second in pairwise([a, *bends, b]):
-            below.setdefault(first, []).append(second)
-            above.setdefault(second, []).append(first)
+    above, below = _add_bends(rows, edges, layer)
     x = _places(rows, above, below, widths)
     left = min((at - _width(key, widths) / 2 for key, at in x.items()), default=0.0)
     right = max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0)
@@ -61,6 +53,24 @@ def layout(
     for a, b in edges:
         found.bends[a, b] = [(i, x[a, b, i] - left) for i in range(layer[a] + 1, layer[b])]
     return found
+
+
+def _add_bends(
+    rows: list[list[Key]], edges: Sequence[Edge], layer: Mapping[str, int]
+) -> tuple[Neighbours, Neighbours]:
+    """Add to ``rows`` the places where edges pass layers. Return the neighbours of each box and
+    place in the layer above, and those in the layer below."""
+    above: dict[Key, list[Key]] = {}
+    below: dict[Key, list[Key]] = {}
+    for a, b in edges:
+        passed = range(layer[a] + 1, layer[b])
+        bends: list[Key] = [(a, b, i) for i in passed]
+        for i, bend in zip(passed, bends, strict=True):
+            rows[i].append(bend)
+        for first, second in pairwise([a, *bends, b]):
+            below.setdefault(first, []).append(second)
+            above.setdefault(second, []).append(first)
+    return above, below
 
 
 def _layers(nodes: Sequence[str], edges: Sequence[Edge], late: Collection[str]) -> dict[str, int]:
@@ -81,17 +91,38 @@ def _layers(nodes: Sequence[str], edges: Sequence[Edge], late: Collection[str]) 
 
 
 def _width(key: Key, widths: Mapping[str, float]) -> float:
-    return widths[key] if isinstance(key, str) else _BEND
+    if isinstance(key, str):
+        return widths[key]
+    return _BEND
 
 
 def _places(
-    rows: list[list[Key]],
-    above: Mapping[Key, list[Key]],
-    below: Mapping[Key, list[Key]],
-    widths: Mapping[str, float],
+    rows: list[list[Key]], above: Neighbours, below: Neighbours, widths: Mapping[str, float]
 ) -> dict[Key, float]:
     """Return the middle of each box and bend. Down and up in turns, each row is put in the order of
     its neighbours' places, and near to them."""
+    x = _side_by_side(rows, widths)
+    for sweep in range(_SWEEPS):
+        if sweep % 2 == 0:
+            neighbours, order = above, rows
+        else:
+            neighbours, order = below, rows[::-1]
+        for row in order:
+            # what has no neighbours stays where it is
+            wish = {key: _median_place(neighbours.get(key, (key,)), x) for key in row}
+            row.sort(key=wish.__getitem__)
+            x.update(_apart(row, wish, widths))
+    wish = {}
+    for key, at in x.items():
+        around = (*above.get(key, ()), *below.get(key, ()), key)
+        wish[key] = (at + _median_place(around, x)) / 2
+    for row in rows:
+        x.update(_apart(row, wish, widths))
+    return x
+
+
+def _side_by_side(rows: Iterable[Sequence[Key]], widths: Mapping[str, float]) -> dict[Key, float]:
+    """Return the middle of each box and bend if every row starts at 0 and has no gaps but GAP."""
     x: dict[Key, float] = {}
     for row in rows:
         at = 0.0
@@ -99,24 +130,11 @@ def _places(
             at += _width(key, widths) / 2
             x[key] = at
             at += _width(key, widths) / 2 + GAP
-    for sweep in range(_SWEEPS):
-        downwards = sweep % 2 == 0
-        neighbours = above if downwards else below
-        for row in rows if downwards else reversed(rows):
-            wish = {
-                key: median(x[k] for k in neighbours[key]) if key in neighbours else x[key]
-                for key in row
-            }
-            row.sort(key=wish.__getitem__)
-            x.update(_apart(row, wish, widths))
-    wish = {
-        key: (x[key] + median(x[k] for k in (*above.get(key, ()), *below.get(key, ()), key))) / 2
-        for row in rows
-        for key in row
-    }
-    for row in rows:
-        x.update(_apart(row, wish, widths))
     return x
+
+
+def _median_place(keys: Iterable[Key], x: Mapping[Key, float]) -> float:
+    return median(x[key] for key in keys)
 
 
 def _apart(
@@ -139,8 +157,8 @@ def _apart(
             keys, offsets = [*before, *keys], [*distances, *(needed + o for o in offsets)]
             place = sum(wish[k] - o for k, o in zip(keys, offsets, strict=True)) / len(keys)
         blocks.append((keys, offsets, place))
-    return {
-        key: place + offset
-        for keys, offsets, place in blocks
-        for key, offset in zip(keys, offsets, strict=True)
-    }
+    places: dict[Key, float] = {}
+    for keys, offsets, place in blocks:
+        for key, offset in zip(keys, offsets, strict=True):
+            places[key] = place + offset
+    return places

@@ -26,12 +26,7 @@ class Memory:
         for n in parts.nodes:
             self.homes[n] = self._homes(n)
             if n in self.homes[n]:
-                self.size.setdefault(
-                    n,
-                    0
-                    if n.op in ("placeholder", "get_attr", "output")
-                    else n_bytes(n.meta.get("val")),
-                )
+                self.size.setdefault(n, _own_bytes(n))
         for n in parts.tangents:
             self.size[n] = n_bytes(n.meta.get("val"))
 
@@ -41,16 +36,15 @@ class Memory:
         value = n.meta.get("val")
         if is_item(n):
             call: Any = n.args[0]
-            return (
-                self.homes[call]
-                if call not in self.homes[call]
-                else (self._items(call)[n.args[1]],)
-            )
-        # a size lies in no memory of a tensor
-        shared = _aliased(n) if isinstance(value, (torch.Tensor, list, tuple)) else []
+            if call in self.homes[call]:
+                return (self._items(call)[n.args[1]],)
+            return self.homes[call]
+        if not isinstance(value, (torch.Tensor, list, tuple)):
+            return (n,)  # a size lies in no memory of a tensor
+        shared = _aliased(n)
         if shared:
             return tuple(dict.fromkeys(home for u in shared for home in self.homes[u]))
-        if not isinstance(value, (list, tuple)):
+        if isinstance(value, torch.Tensor):
             return (n,)
         items = list(self._items(n).values())
         # the results that nobody asks for
@@ -70,9 +64,13 @@ class Memory:
         """Return the bytes of ``saved``, every memory counted once. Arguments count if they are
         saved."""
         homes = dict.fromkeys(home for n in saved for home in self.homes[n])
-        return sum(
-            self.size[h] if h.op != "placeholder" else n_bytes(h.meta.get("val")) for h in homes
-        )
+        total = 0
+        for home in homes:
+            if home.op == "placeholder":
+                total += n_bytes(home.meta.get("val"))
+            else:
+                total += self.size[home]
+        return total
 
     def peak(self, saved: Sequence[fx.Node]) -> int:
         """Return the most bytes at any time of forward and backward, results included."""
@@ -100,16 +98,19 @@ class Memory:
         freed: dict[int, list[fx.Node]] = {}
         for home, i in last.items():
             freed.setdefault(i, []).append(home)
-        now = peak = sum(self.size[home] for home in alive)
+        now = peak = self._bytes(alive)
         for i, n in enumerate(order):
             begun = [home for home in self.homes[n] if home not in alive]
             alive.update(begun)
-            now += sum(self.size[home] for home in begun)
+            now += self._bytes(begun)
             peak = max(peak, now)
             ended = [home for home in freed.get(i, ()) if home in alive]
             alive.difference_update(ended)
-            now -= sum(self.size[home] for home in ended)
+            now -= self._bytes(ended)
         return peak
+
+    def _bytes(self, homes: Iterable[fx.Node]) -> int:
+        return sum(self.size[home] for home in homes)
 
     def _last_uses(
         self, order: Sequence[fx.Node], outputs: Iterable[fx.Node]
@@ -132,22 +133,29 @@ def _aliased(n: fx.Node) -> list[fx.Node]:
         return []
     if func._can_decompose():
         return n.all_input_nodes  # it may be a view or not
-    names = {
-        name
-        for r in func._schema.returns
-        if r.alias_info is not None
-        for name in r.alias_info.before_set
-    }
+    names: set[str] = set()  # that the schema gives to memories of results
+    for result in func._schema.returns:
+        if result.alias_info is not None:
+            names |= result.alias_info.before_set
     found: list[fx.Node] = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and names & argument.alias_info.before_set:
-            given = n.args[i] if i < len(n.args) else n.kwargs.get(argument.name)
-            found += [
-                a
-                for a in (given if isinstance(given, (list, tuple)) else (given,))
-                if isinstance(a, fx.Node)
-            ]
+            found += _nodes_of_argument(n, i, argument.name)
     return found
+
+
+def _nodes_of_argument(n: fx.Node, i: int, name: str) -> list[fx.Node]:
+    """List the values that a call takes as one argument, which may be a list of tensors."""
+    given = n.args[i] if i < len(n.args) else n.kwargs.get(name)
+    several = given if isinstance(given, (list, tuple)) else (given,)
+    return [a for a in several if isinstance(a, fx.Node)]
+
+
+def _own_bytes(n: fx.Node) -> int:
+    """Return the bytes of the memory that ``n`` makes. That of a caller's tensor counts nothing."""
+    if n.op in ("placeholder", "get_attr", "output"):
+        return 0
+    return n_bytes(n.meta.get("val"))
 
 
 def in_units(size: int) -> str:

@@ -106,11 +106,13 @@ class Network:
         for n, i in vertex.items():
             edges.append((i, i + 1, self._bytes(n)))
             edges += [(i + 1, vertex[user], INFINITE) for user in n.users if user in vertex]
-            if n in gradients or any(
-                user in parts.backward and user not in vertex for user in n.users
-            ):
+            if n in gradients or self._feeds_backward(n):
                 edges.append((i + 1, self.sink, INFINITE))
         return edges
+
+    def _feeds_backward(self, n: fx.Node) -> bool:
+        """Return whether a call that only the backward can make takes ``n``."""
+        return any(user in self.parts.backward and user not in self.vertex for user in n.users)
 
     def _bytes(self, n: fx.Node) -> int:
         """Return what it costs to save ``n``. A call with several results is saved by its items,
@@ -135,11 +137,9 @@ class Network:
     def inside(self, n: fx.Node) -> bool:
         """Return whether ``n`` is computed again in any case, since it is inside of a checkpoint
         region."""
-        return (
-            policy_of(n) is CheckpointPolicy.MUST_RECOMPUTE
-            and again(n).pure
-            and not self.parts.leaves_region(n)
-        )
+        if policy_of(n) is not CheckpointPolicy.MUST_RECOMPUTE:
+            return False
+        return again(n).pure and not self.parts.leaves_region(n)
 
     def cut(
         self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()
@@ -149,18 +149,31 @@ class Network:
         compute."""
         edges = list(self.edges)
         for n, i in self.vertex.items():
-            if self.fixed[n] or n in fixed or (price is None and not self.allowed[n]):
-                edges.append((self.source, i, INFINITE))
-            elif price is not None and not self.allowed[n] and price(n):
-                edges.append((self.source, i, price(n)))
-        if not any(b == self.sink for _, b, _ in edges):
+            capacity = self._price_of_again(n, price, fixed)
+            if capacity:
+                edges.append((self.source, i, capacity))
+        if not any(end == self.sink for _, end, _ in edges):
             return []
         _, behind = min_cut(self.sink + 1, edges, self.source, self.sink)
+        # a value is saved if the cut passes between its two vertices
         return [
             n
             for n, i in self.vertex.items()
             if not behind[i] and behind[i + 1] and n.op != "get_attr"
         ]
+
+    def _price_of_again(
+        self, n: fx.Node, price: Callable[[fx.Node], int] | None, fixed: Collection[fx.Node]
+    ) -> int:
+        """Return what it costs to compute ``n`` again; ``INFINITE`` if the forward alone may.
+        ``price`` and ``fixed`` as for :meth:`cut`."""
+        if self.fixed[n] or n in fixed:
+            return INFINITE
+        if self.allowed[n]:
+            return 0
+        if price is None:
+            return INFINITE
+        return price(n)
 
     def work(self, n: fx.Node) -> int:
         """Return the cost of a call in bytes moved; of an item that of its call."""

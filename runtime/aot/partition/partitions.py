@@ -43,10 +43,9 @@ def default_partition(
     """
     parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
     if any(policy_of(n) in AGAIN for n in parts.forward):
-        return parts.cut(
-            Network(parts, (), lambda n: n not in parts.forward_set or policy_of(n) in AGAIN).cut()
-        )
-    return parts.cut(n for n in parts.forward if any(u in parts.backward for u in n.users))
+        network = Network(parts, (), lambda n: n not in parts.forward_set or policy_of(n) in AGAIN)
+        return parts.cut(network.cut())
+    return parts.cut(n for n in parts.forward if not parts.backward.isdisjoint(n.users))
 
 
 def min_cut_rematerialization_partition(
@@ -135,7 +134,9 @@ def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None
     output = graph.output_node()
     results = set(output.all_input_nodes)
     for n in graph.nodes:
-        source = None if n in kept else _start_of_round_trip(n)
+        if n in kept:
+            continue
+        source = _start_of_round_trip(n)
         if source is None:
             continue
         stays = source.op != "call_function" or source in results
@@ -149,7 +150,9 @@ def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None
 
 def _start_of_round_trip(n: fx.Node) -> fx.Node | None:
     """Return what ``n`` and the call before it transpose forth and back, or None."""
-    first = n.args[0] if n.args else None
+    if not n.args:
+        return None
+    first = n.args[0]
     if not isinstance(first, fx.Node) or not first.args:
         return None
     swapped = _swapped(n)

@@ -12,7 +12,6 @@ from torch import fx
 
 from ...checkpoint.selective import CheckpointPolicy
 from ...trace.provenance import line_of
-from ...trace.regions import region_of
 from .halves import Parts
 from .memory import Memory
 from .recompute import Again, again, call_of, is_size, n_bytes, policy_of, viewed
@@ -71,20 +70,20 @@ def saved_values(
     outside: set[fx.Node],
     recomputes: bool,
 ) -> tuple[SavedValue, ...]:
-    owners: dict[fx.Node, str] = {}
+    """Describe the ``saved`` values. ``called``: the names of arguments. ``outside``: the tensors
+    that the program closes over. ``recomputes``: whether the partition runs calls again."""
+    owners: dict[fx.Node, str] = {}  # by memory, the first value that lies in it
     found = []
     for n in saved:
         value = n.meta.get("val")
-        tensor = isinstance(value, torch.Tensor)
-        shares = (
-            next((owners[home] for home in memory.homes[n] if home in owners), None)
-            if tensor
-            else None
-        )
+        shape: tuple[Any, ...] = ()
+        dtype: torch.dtype | None = None
+        shares: str | None = None
+        if isinstance(value, torch.Tensor):
+            shape, dtype = tuple(value.shape), value.dtype
+            shares = next((owners[home] for home in memory.homes[n] if home in owners), None)
         for home in memory.homes[n]:
             owners.setdefault(home, n.name)
-        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
-        dtype = value.dtype if isinstance(value, torch.Tensor) else None
         why = _why(parts, n, outside, recomputes)
         found.append(
             SavedValue(
@@ -95,16 +94,12 @@ def saved_values(
 
 
 def _why(parts: Parts, n: fx.Node, outside: set[fx.Node], recomputes: bool) -> Why:
+    """Return the first reason that holds. The reason of a view is that of what it views."""
     reason = again(n)
-    if reason is Again.INPUT:
-        return Why.CLOSED_OVER if n in outside else Why.ARGUMENT
-    if is_size(n):
-        return Why.SIZE
-    if reason in _OF_CALLS:
-        return _OF_CALLS[reason]
-    if policy_of(n) is CheckpointPolicy.MUST_SAVE:
-        return Why.POLICY
-    if region_of(call_of(n)) is not None and parts.leaves_region(n):
+    required = _why_never_again(n, reason, outside)
+    if required is not None:
+        return required
+    if parts.leaves_region(n):
         return Why.BOUNDARY
     if n in parts.results:
         return Why.RESULT
@@ -113,13 +108,31 @@ def _why(parts: Parts, n: fx.Node, outside: set[fx.Node], recomputes: bool) -> W
     seen = viewed(n)
     if seen is not n:
         return _why(parts, seen, outside, recomputes)
-    return Why.CHEAPEST if recomputes or n not in parts.forward_set else Why.FORWARD
+    if recomputes or n not in parts.forward_set:
+        return Why.CHEAPEST
+    return Why.FORWARD
+
+
+def _why_never_again(n: fx.Node, reason: Again, outside: set[fx.Node]) -> Why | None:
+    """Return why no partition computes ``n`` again; None if one may."""
+    if reason is Again.INPUT:
+        return Why.CLOSED_OVER if n in outside else Why.ARGUMENT
+    if is_size(n):
+        return Why.SIZE
+    if reason in _OF_CALLS:
+        return _OF_CALLS[reason]
+    if policy_of(n) is CheckpointPolicy.MUST_SAVE:
+        return Why.POLICY
+    return None
 
 
 def source_of(n: fx.Node, called: dict[fx.Node, str]) -> str:
+    """Describe what made ``n``: an argument by its name in ``called``, a call by its op."""
     if n.op == "placeholder":
         return called.get(n, str(n.target))
     call, seen = call_of(n), viewed(n)
     if call is not seen:
         return f"{call.target} of {source_of(seen, called)}"
-    return f"{call.target}" if call is n else f"{call.target}[{n.args[1]}]"
+    if call is n:
+        return f"{call.target}"
+    return f"{call.target}[{n.args[1]}]"

@@ -50,6 +50,9 @@ class Again(Enum):
         return self in (Again.LOW, Again.HIGH, Again.SIZE)
 
 
+_OF_COST = {"low": Again.LOW, "high": Again.HIGH}
+
+
 def again(n: fx.Node) -> Again:
     """Return what records say of running ``n`` again. An item of a call with several results is as
     its call."""
@@ -82,11 +85,13 @@ def _again_by_record(func: OpOverload) -> Again:
         return Again.UNKNOWN
     if record.hidden_writes is not None:
         return Again.EFFECT
-    # the author of another library's op says what it costs
-    cost = record.cost or ("low" if func.namespace == "aten" else None)
-    if cost is None:
-        return Again.UNKNOWN
-    return Again.LOW if cost == "low" else Again.HIGH
+    if record.cost is not None:
+        return _OF_COST[record.cost]
+    # a record of ATen that says nothing is of a cheap op; the author of another library's op has
+    # to say what it costs
+    if func.namespace == "aten":
+        return Again.LOW
+    return Again.UNKNOWN
 
 
 def recomputable(n: fx.Node) -> bool:
@@ -104,9 +109,7 @@ def policy_of(n: fx.Node) -> CheckpointPolicy | None:
 
 def call_of(n: fx.Node) -> fx.Node:
     """The call of which ``n`` is an item, or ``n``."""
-    while (
-        n.op == "call_function" and n.target is operator.getitem and isinstance(n.args[0], fx.Node)
-    ):
+    while is_item(n) and isinstance(n.args[0], fx.Node):
         n = n.args[0]
     return n
 
@@ -126,7 +129,9 @@ def hint(size: Any) -> int:
     counts as :data:`UNKNOWN_SIZE`."""
     if isinstance(size, int):
         return size
-    return UNKNOWN_SIZE if size.node.hint is None else int(size.node.hint)
+    if size.node.hint is None:
+        return UNKNOWN_SIZE
+    return int(size.node.hint)
 
 
 def n_bytes(value: Any) -> int:
@@ -142,11 +147,12 @@ def n_bytes(value: Any) -> int:
 
 
 def is_view(n: fx.Node) -> bool:
-    return is_item(n) or (
-        n.op == "call_function"
-        and isinstance(n.target, OpOverload)
-        and op_of(n.target).kind == VIEW
-    )
+    """Return whether ``n`` is an item of a call, or a call of a view op."""
+    if is_item(n):
+        return True
+    if n.op != "call_function" or not isinstance(n.target, OpOverload):
+        return False
+    return op_of(n.target).kind == VIEW
 
 
 def viewed(n: fx.Node) -> fx.Node:
@@ -161,9 +167,10 @@ def work(n: fx.Node) -> int:
     floating-point operations take."""
     if is_view(n) or is_size(n) or n.op != "call_function":
         return 0
-    moved = n_bytes(n.meta.get("val")) + sum(
-        n_bytes(a.meta.get("val")) for a in n.all_input_nodes if not is_size(a)
-    )
+    moved = n_bytes(n.meta.get("val"))
+    for a in n.all_input_nodes:
+        if not is_size(a):
+            moved += n_bytes(a.meta.get("val"))
     return moved + flops(n) // OPS_PER_BYTE
 
 
