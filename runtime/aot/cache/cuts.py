@@ -143,7 +143,9 @@ class Cache:
                 if isinstance(key, dict):
                     known.append(differing(parts, key, list(parts)))
         differences = min(known, key=len, default=[])
-        return f"another {' and '.join(differences)}" if differences else "a new graph"
+        if not differences:
+            return "a new graph"
+        return f"another {' and '.join(differences)}"
 
     def _keep(self, name: str, entry: dict[str, Any]) -> None:
         try:
@@ -164,15 +166,19 @@ class Cache:
 
     def _count(self, counter: Counter[str], reason: str) -> None:
         with self._lock:
-            counter[reason if reason in counter or len(counter) < _REASONS else _OTHER] += 1
+            if reason not in counter and len(counter) >= _REASONS:
+                reason = _OTHER
+            counter[reason] += 1
 
 
 def _saved(joint: Joint, forward: fx.GraphModule) -> list[int] | None:
     """Return the numbers of the nodes that ``forward`` saves."""
     numbers = {n.name: i for i, n in enumerate(joint.module.graph.nodes)}
     results: Any = forward.graph.output_node().args[0]
-    found = [numbers.get(n.name) for n in results[joint.n_forward :]]
-    return None if None in found else found  # type: ignore[return-value]
+    names = [n.name for n in results[joint.n_forward :]]
+    if not all(name in numbers for name in names):  # the partition has made a node of its own
+        return None
+    return [numbers[name] for name in names]
 
 
 def _cut(joint: Joint, numbers: Any) -> _Modules:
@@ -183,10 +189,10 @@ def _cut(joint: Joint, numbers: Any) -> _Modules:
     candidates = set(parts.candidates)
     chosen: list[fx.Node] = []
     for i in numbers:
-        if type(i) is not int or not 0 <= i < len(parts.nodes) or parts.nodes[i] not in candidates:
+        if type(i) is not int or not 0 <= i < len(parts.nodes):
             raise Damaged("it names what cannot be saved")
         n = parts.nodes[i]
-        if n.op == "get_attr" or not (isinstance(n.meta.get("val"), torch.Tensor) or is_size(n)):
+        if n not in candidates or not _is_saveable(n):
             raise Damaged("it names what cannot be saved")
         chosen.append(n)
     try:
@@ -199,6 +205,13 @@ def _cut(joint: Joint, numbers: Any) -> _Modules:
     return parts.cut(chosen)
 
 
+def _is_saveable(n: fx.Node) -> bool:
+    """Return whether ``n`` is a tensor or a number that a call or the caller has made."""
+    if n.op == "get_attr":
+        return False
+    return isinstance(n.meta.get("val"), torch.Tensor) or is_size(n)
+
+
 @functools.lru_cache(maxsize=8)
 def _of_folder(folder: str) -> Cache:
     return Cache(folder)
@@ -208,7 +221,9 @@ def default_cache() -> Cache | None:
     """Return the cache in the folder that the environment variable ``RUNTIME_AOT_CACHE`` names;
     None if it names none."""
     folder = os.environ.get(VARIABLE)
-    return _of_folder(folder) if folder else None
+    if not folder:
+        return None
+    return _of_folder(folder)
 
 
 def cache_info() -> CacheInfo:
@@ -218,7 +233,9 @@ def cache_info() -> CacheInfo:
     0
     """
     cache = default_cache()
-    return CacheInfo() if cache is None else cache.info()
+    if cache is None:
+        return CacheInfo()
+    return cache.info()
 
 
 def cache_clear() -> None:

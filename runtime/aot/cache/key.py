@@ -58,8 +58,8 @@ def versions() -> str:
     python = f"{platform.python_version()} {platform.machine()}"
     return (
         f"torch {torch.__version__} {torch.version.git_version}, numpy {numpy.__version__}, "
-        f"scipy {scipy.__version__}, {python}, "
-    ) + (f"runtime {source}")
+        f"scipy {scipy.__version__}, {python}, runtime {source}"
+    )
 
 
 def digest_of_source(root: Path) -> str:
@@ -76,7 +76,9 @@ def parts_of_key(
     """Return the parts of the key by name, ``graph`` first. ``options``: the keywords of the call
     of ``partition``. ``NoKey`` if there is none."""
     name = _partition(partition, options)  # first, as it takes the least
-    guards = joint.abstraction.guards() if joint.abstraction is not None else ""
+    guards: object = ""
+    if joint.abstraction is not None:
+        guards = joint.abstraction.guards()
     settings = surroundings(torch.is_grad_enabled(), is_autocast_enabled())
     return {
         "graph": _digest(_graph(joint.module)),
@@ -161,7 +163,9 @@ def _target(n: fx.Node, module: fx.GraphModule) -> object:
         if isinstance(held, fx.GraphModule):
             return _graph(held)
         # an entry holds none of its elements, so they are no part of the key
-        return _value(held) if isinstance(held, torch.Tensor) else type(held).__qualname__
+        if isinstance(held, torch.Tensor):
+            return _value(held)
+        return type(held).__qualname__
     return ""  # names of placeholders say nothing
 
 
@@ -181,26 +185,27 @@ def _value(value: Any) -> object:
         )
     if isinstance(value, (list, tuple)):
         return tuple(map(_value, value))
-    return (
-        _size(value)
-        if value is None or isinstance(value, (*SYMBOLIC, *_PLAIN))
-        else type(value).__qualname__
-    )
+    if value is None or isinstance(value, (*SYMBOLIC, *_PLAIN)):
+        return _size(value)
+    return type(value).__qualname__
 
 
 def _size(size: Any) -> object:
     """Return a number; of one that is a symbol the expression, and what it was in the trace."""
     if not isinstance(size, SYMBOLIC):
         return repr(size)
-    return str(size.node.expr), hint(size) if size.node.has_hint() else None
+    known = hint(size) if size.node.has_hint() else None
+    return str(size.node.expr), known
 
 
 def _literal(a: Any, numbers: Mapping[fx.Node, int]) -> object:
     """Return an argument of a call, or an option."""
     if isinstance(a, fx.Node):
         return "node", numbers[a]
-    if isinstance(a, (list, tuple)):
-        return "list" if isinstance(a, list) else "tuple", tuple(_literal(b, numbers) for b in a)
+    if isinstance(a, list):
+        return "list", tuple(_literal(b, numbers) for b in a)
+    if isinstance(a, tuple):
+        return "tuple", tuple(_literal(b, numbers) for b in a)
     if isinstance(a, Mapping):
         return "dict", tuple((k, _literal(b, numbers)) for k, b in a.items())
     if isinstance(a, slice):
