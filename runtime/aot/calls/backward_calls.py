@@ -7,7 +7,7 @@ and cotangents instead. So the result has a history of its own, to any order.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -68,18 +68,16 @@ class Backward:
         fixed = joint.abstraction is None and joint.layouts is None
         self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if fixed else None
         saved = _in_joint(joint.module, forward, joint.n_forward)
-        of_node = {placeholders[j]: i for i, j in joint.whole_primals()}
-        self.saved_primals = {of_node[n]: i for i, n in enumerate(saved) if n in of_node}
+        self.saved_primals = _saved_primals_of(joint, placeholders, saved)
         self.n_saved = len(saved)
         self.pullback = pullback_of(
             joint.module, joint.boundary, saved, keep_primals, joint.applications
         )
         self.saved_nodes = [*saved, *self.pullback.drawn]
         self.n_kept = len(self.saved_nodes)
-        reread = set(self.pullback.primals) - self.saved_primals.keys()
-        if reread and not keep_primals and not self.pullback.refused:
+        if not keep_primals and not self.pullback.refused and self._list_reread():
             self.pullback = Pullback(refused="it was compiled with keep_primals=False")
-        self.reread = tuple(i for i in self.pullback.primals if i not in self.saved_primals)
+        self.reread = self._list_reread()
         _give(forward, self.pullback.drawn)
         # of what the first derivative needs
         self.first_exposed = within_reach(forward.graph, joint.n_forward)
@@ -96,6 +94,10 @@ class Backward:
         # by which cotangents are there
         self._differentiable: dict[int | None, Callable[..., Any]] = {}
         self._lock = lock_of(self, "_lock")
+
+    def _list_reread(self) -> tuple[int, ...]:
+        """List the primals that the pullback needs and that the forward graph does not save."""
+        return tuple(i for i in self.pullback.primals if i not in self.saved_primals)
 
     def _exposed_primals(self, placeholders: Sequence[fx.Node]) -> Iterator[int]:
         """Say where the tensors among the primals in ``reread`` are stored."""
@@ -116,11 +118,10 @@ class Backward:
     def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
         """Return the gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``,
         else zeros stand for it; None: all are there."""
-        run = (
-            (self._run or self.compiled())
-            if present is None
-            else (self._partial.get(present) or self.partial(present))
-        )
+        if present is None:
+            run = self._run or self.compiled()
+        else:
+            run = self._partial.get(present) or self.partial(present)
         try:
             results: Sequence[Any] = run(values)
         except Exception as error:
@@ -165,13 +166,11 @@ class Backward:
         """Refuse a backward graph that shows which cotangents are there to a
         program of the user's."""
         boundary = self.joint.boundary
-        why = "writes to an argument in its backward" if boundary.backward_written else ""
+        why = ""
+        if boundary.backward_written:
+            why = "writes to an argument in its backward"
         for name, asked in boundary.asking.items():
-            if any(
-                any(bits & present for bits in numbers)
-                and not all(bits & present for bits in numbers)
-                for numbers in asked
-            ):
+            if any(_some_arrive(numbers, present) for numbers in asked):
                 why = (
                     f"has a hook or a Function behind {name}, "
                     "which is given some of its cotangents and None for others"
@@ -187,7 +186,9 @@ class Backward:
         with without_autocast():
             made = as_boxed(compiler(module, examples(module)))
         layouts = self.joint.layouts
-        return made if layouts is None else backward_of_whole_tensors(made, layouts, self.n_saved)
+        if layouts is None:
+            return made
+        return backward_of_whole_tensors(made, layouts, self.n_saved)
 
     def differentiable(self, present: int | None) -> Callable[..., Any]:
         """Return the pullback as a compiled function. ``present`` as for :meth:`run`."""
@@ -200,23 +201,40 @@ class Backward:
             )
         with self._lock:
             if present not in self._differentiable:
-                graph = self.joint.module.graph
-                placeholders = _placeholders_of(graph)
-                n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
-                saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
-                inputs = [
-                    *(placeholders[i] for i in self.pullback.primals),
-                    *saved,
-                    *placeholders[n_primals:],
-                ]
-                results: Any = graph.output_node().args[0]
-                gradients = results[n_forward : n_forward + len(self.joint.boundary.differentiated)]
-                module = self.pullback.module(self.joint.module, inputs, gradients)
+                module = self._pullback_module()
                 if present is not None:
                     self._refuse_partial(present)
                     module = without(module, self.roots, present, False)
                 self._differentiable[present] = self.again(transformable(module))
             return self._differentiable[present]
+
+    def _pullback_module(self) -> fx.GraphModule:
+        """Write the pullback as a graph of primals, saved values and cotangents."""
+        graph = self.joint.module.graph
+        placeholders = _placeholders_of(graph)
+        n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
+        primals = [placeholders[i] for i in self.pullback.primals]
+        saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
+        inputs = [*primals, *saved, *placeholders[n_primals:]]
+        results: Any = graph.output_node().args[0]
+        gradients = results[n_forward : n_forward + len(self.joint.boundary.differentiated)]
+        return self.pullback.module(self.joint.module, inputs, gradients)
+
+
+def _some_arrive(numbers: Collection[int], present: int) -> bool:
+    """Return whether some of several cotangents of a node arrive and others do not. ``numbers``:
+    for each, as bits, the results of the program that it depends on. ``present``: the results with
+    cotangents."""
+    arriving = sum(1 for bits in numbers if bits & present)
+    return 0 < arriving < len(numbers)
+
+
+def _saved_primals_of(
+    joint: Joint, placeholders: Sequence[fx.Node], saved: Sequence[fx.Node | None]
+) -> dict[int, int]:
+    """For each primal among the ``saved`` nodes, return its place there."""
+    primal_of = {placeholders[j]: i for i, j in joint.whole_primals()}
+    return {primal_of[n]: at for at, n in enumerate(saved) if n in primal_of}
 
 
 def _placeholders_of(graph: fx.Graph) -> list[fx.Node]:
@@ -226,7 +244,10 @@ def _placeholders_of(graph: fx.Graph) -> list[fx.Node]:
 def _roots_of(tangents: Sequence[Layout | None]) -> list[int]:
     """Return for each cotangent that the graph takes the number of the one that it is a part of.
     ``tangents``: what each of these consists of."""
-    return [i for i, layout in enumerate(tangents) for _ in range(count([layout]))]
+    roots: list[int] = []
+    for i, layout in enumerate(tangents):
+        roots += [i] * count([layout])
+    return roots
 
 
 def _in_joint(
@@ -236,17 +257,20 @@ def _in_joint(
     keeps the names of nodes; if one did not, None."""
     by_name = {n.name: n for n in joint.graph.nodes}
     results: Any = forward.graph.output_node().args[0]
-    found = []
+    found: list[fx.Node | None] = []
     for n in results[n_forward:]:
         same = by_name.get(n.name)
-        found.append(
-            same
-            if same is not None
-            and same.op == n.op
-            and (n.op == "placeholder" or same.target is n.target)
-            else None
-        )
+        if same is not None and not _is_same_call(same, n):
+            same = None
+        found.append(same)
     return found
+
+
+def _is_same_call(n: fx.Node, other: fx.Node) -> bool:
+    """Return whether two nodes of one name in two graphs may be one value. Placeholders are."""
+    if n.op != other.op:
+        return False
+    return n.op == "placeholder" or n.target is other.target
 
 
 def _give(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
@@ -310,12 +334,13 @@ class CompiledBackward(Node):
             for target in self.targets:
                 if isinstance(target, Tensor):
                     follow_hooks(target)
-            self.known_edges = tuple(
-                [
-                    e if e is None or type(e) is tuple else (accumulator_of(e), 0)
-                    for e in self.targets
-                ]
-            )
+            edges: list[Any] = []
+            for target in self.targets:
+                if target is None or type(target) is tuple:
+                    edges.append(target)
+                else:
+                    edges.append((accumulator_of(target), 0))
+            self.known_edges = tuple(edges)
         return self.known_edges
 
     @edges.setter
@@ -398,7 +423,7 @@ class CompiledBackward(Node):
                 raise RuntimeError(FREED)
             return []
         if self.versions is None:  # hooks have packed it
-            return [restore(SESSION, s, None) if type(s) is Packed else s for s in saved]
+            return list(map(_unpacked, saved))
         backward = self.backward
         exposed = backward.exposed if create_graph else backward.first_exposed
         for i, version in zip(exposed, self.versions, strict=False):
@@ -410,10 +435,12 @@ class CompiledBackward(Node):
         return saved
 
     def _zeros(self, i: int) -> torch.Tensor:
+        """Return zeros for cotangent ``i``, which is missing."""
         layouts = self.backward.joint.layouts
-        layout = layouts.tangents[i] if layouts is not None else None
-        if layout is not None:
-            return zeros_of(layout, self.parts[i])
+        if layouts is not None:
+            layout = layouts.tangents[i]
+            if layout is not None:
+                return zeros_of(layout, self.parts[i])
         shape, dtype = self.metas[i]
         return factories.zeros(shape, dtype=dtype, device=self.backward.devices[i])
 
@@ -435,27 +462,29 @@ class CompiledBackward(Node):
         held.update({i: saved[at] for i, at in backward.saved_primals.items()})
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
         primals = [_with_history(held[i], targets.get(i)) for i in backward.pullback.primals]
+        saved_by_pullback = [saved[i] for i in backward.pullback.saved]
         with torch.enable_grad(), without_autocast():
-            given = [self._zeros(i) if g is None else _as_traced(g) for i, g in enumerate(grads)]
-            results: Sequence[Any] = again(
-                *primals, *(saved[i] for i in backward.pullback.saved), *given
-            )
+            given: list[torch.Tensor] = []
+            for i, g in enumerate(grads):
+                given.append(self._zeros(i) if g is None else _as_traced(g))
+            results: Sequence[Any] = again(*primals, *saved_by_pullback, *given)
         return results
 
     def _pack(self, hooks: tuple[Pack, Unpack]) -> None:
         """Give what is saved to the pack hooks of this thread."""
         assert self.saved is not None
-        targets = dict(zip(self.backward.joint.boundary.differentiated, self.targets, strict=True))
-        of_saved: dict[int, Target | None] = {
-            at: targets.get(i) for i, at in self.backward.saved_primals.items()
-        }
-        of_saved |= {
-            at: targets.get(i) for at, i in enumerate(self.backward.reread, self.backward.n_kept)
-        }
-        self.saved = [
-            pack(SESSION, t, _edge(of_saved.get(i)), *hooks) if isinstance(t, torch.Tensor) else t
-            for i, t in enumerate(self.saved)
-        ]
+        backward = self.backward
+        targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
+        of_saved: dict[int, Target | None] = {}
+        for i, at in backward.saved_primals.items():
+            of_saved[at] = targets.get(i)
+        for at, i in enumerate(backward.reread, backward.n_kept):
+            of_saved[at] = targets.get(i)
+        packed = list(self.saved)
+        for at, t in enumerate(self.saved):
+            if isinstance(t, torch.Tensor):
+                packed[at] = pack(SESSION, t, _edge(of_saved.get(at)), *hooks)
+        self.saved = packed
         self.versions = None
 
     def release(self) -> None:
@@ -470,11 +499,23 @@ def _as_traced(g: torch.Tensor) -> torch.Tensor:
         g = g.contiguous()
     if g.is_conj():
         g = g.resolve_conj()
-    return g.resolve_neg() if g.is_neg() else g
+    if g.is_neg():
+        g = g.resolve_neg()
+    return g
+
+
+def _unpacked(saved: Any) -> Any:
+    """Return a saved value that hooks may have packed."""
+    if type(saved) is Packed:
+        return restore(SESSION, saved, None)
+    return saved
 
 
 def _edge(target: Target | None) -> Edge | None:
-    return edge_of(target) if isinstance(target, Tensor) else target
+    """Return the edge that a gradient goes along to ``target``, if that is no leaf."""
+    if isinstance(target, Tensor):
+        return edge_of(target)
+    return target
 
 
 def _with_history(t: torch.Tensor, target: Target | None) -> torch.Tensor:

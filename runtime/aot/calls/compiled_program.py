@@ -89,10 +89,15 @@ class CompiledProgram:
         self.begin = begin
         self.changes = ArgumentChanges(boundary, getattr(forward, "placed", {}))
         self.results = CallResults(boundary, joint.out_spec)
-        self.history = None if backward is None else CallHistory(boundary, backward)
-        self._draws = _SeededDraws(boundary.seedings) if boundary.seedings else None
-        only_computes = backward is None and not effects.changes
-        self.direct = boundary.direct if only_computes else None
+        self.history: CallHistory | None = None
+        self._draws: _SeededDraws | None = None
+        self.direct: tuple[int, ...] | None = None
+        if backward is not None:
+            self.history = CallHistory(boundary, backward)
+        elif not effects.changes:
+            self.direct = boundary.direct
+        if boundary.seedings:
+            self._draws = _SeededDraws(boundary.seedings)
 
     def _replace_forward(self, generated: Boxed) -> None:
         self.forward = generated

@@ -92,13 +92,15 @@ class _Source:
             TensorGuards(*now, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides),
             "tensors",
         )
-        rest = [f"*{self.constant(outside)}"] if outside else []
-        self.require(f"{tensors}.check({', '.join([*self.compared, *rest])})")
+        compared = [*self.compared, *self.unpacked(outside)]
+        self.require(f"{tensors}.check({', '.join(compared)})")
 
     def unpacked(self, constants: Sequence[Any]) -> list[str]:
         """Return the items of ``constants`` as an item of a list display; none if there are
         none."""
-        return [f"*{self.constant(constants)}"] if constants else []
+        if not constants:
+            return []
+        return [f"*{self.constant(constants)}"]
 
     def without_compared(self, reads: Sequence[Read]) -> list[Read]:
         """``reads``, without what tensors say of themselves that :meth:`compare` asks for. The
@@ -156,12 +158,10 @@ def guard(
         source.lines.append(f"[{', '.join(names)}] = given")
     source.require(*_identities(source, given))
     source.require(*alone.conditions(given, names, source.constant))
-    leaves, plain, targets = [], [], []
+    dynamic = sizes is not None and sizes.dynamic
+    plain, targets = [], []
     for x, name, kind in zip(given, names, kinds, strict=True):
-        inner, target = _argument(
-            source, x, name, kind, sizes is not None and sizes.dynamic, tracked
-        )
-        leaves.append(name)
+        inner, target = _argument(source, x, name, kind, dynamic, tracked)
         plain.append(inner)
         if target:
             targets.append(target)
@@ -175,9 +175,7 @@ def guard(
     _require_distinct(source, given, names)
     source.require(*tensors.conditions(source.constant, apart))
     source.require(*(read.condition(source.constant) for read in reads))
-    if state is not None:
-        for condition in state.conditions(source.constant):
-            source.require(condition)
+    _require_state(source, state)
     if sizes is not None:
         _require_sizes(source, sizes, plain, tensors.plain)
     all_plain = [*plain, *source.unpacked(tensors.plain)]
@@ -186,7 +184,7 @@ def guard(
     elif groups is not None:
         source.require(f"sharing([{', '.join(all_plain)}]) == {source.constant(groups)}")
     all_kinds = source.constant([*kinds, *outside])
-    all_leaves = [*leaves, *source.unpacked(tensors.leaves)]
+    all_leaves = [*names, *source.unpacked(tensors.leaves)]
     all_targets = [*targets, *source.unpacked(tensors.targets)]
     source.lines.append(
         f"return Call([{', '.join(all_leaves)}], [{', '.join(all_plain)}], "
@@ -211,6 +209,13 @@ def _require_distinct(source: _Source, given: Sequence[Any], names: Sequence[str
         source.require(f"len({{{objects}}}) == {len(tensors)}")
 
 
+def _require_state(source: _Source, state: StateGuard | None) -> None:
+    """Require that Python's objects are as the program has found them."""
+    if state is not None:
+        for condition in state.conditions(source.constant):
+            source.require(condition)
+
+
 def _require_sizes(
     source: _Source, sizes: Sizes, plain: Sequence[str], outside: Sequence[Any]
 ) -> None:
@@ -222,7 +227,9 @@ def _require_sizes(
 def _item(names: Sequence[str], outside: Sequence[Any], i: int, source: _Source) -> str:
     """Return the name of plain argument ``i``, of which those after the call's own are
     ``outside``."""
-    return names[i] if i < len(names) else source.constant(outside[i - len(names)])
+    if i < len(names):
+        return names[i]
+    return source.constant(outside[i - len(names)])
 
 
 def _argument(
@@ -233,40 +240,16 @@ def _argument(
     if type(x) in (Repeat, Outside):  # asked before, as names change
         return source.constant(x), ""
     source.require(f"type({name}) is {source.constant(type(x), 'T')}")
-    if not isinstance(x, torch.Tensor) and len(kind) == 2:  # a number of any value
-        source.require(
-            f"{name} - {name} == 0.0"
-            if type(x) is float
-            else f"{source.constant(in_range)}({name})"
-        )
-        return name, ""
     if not isinstance(x, torch.Tensor):
-        # else equality is not enough: ``0.0 == -0.0``
-        exact = type(x) in (bool, int, str, type(None))
-        constant = source.constant(x)
-        source.require(
-            f"{name} == {constant}"
-            if exact
-            else f"({name} is {constant} or same({name}, {constant}))"
-        )
+        if len(kind) == 2:
+            _require_number(source, x, name)
+        else:
+            _require_value(source, x, name)
         return name, ""
     inner, target = name, ""
     value = unwrap(x)
     if type(x) in VALUES:
-        inner = f"p{name[1:]}"
-        source.lines.append(f"{inner} = {name}._inner")
-        if wanted:
-            target = f"t{name[1:]}"
-            source.lines.append(
-                f"{target} = edge_of({name}) if {name}._edge is not None or {name}._view "
-                f"is not None else {name}"
-            )
-            source.require(f"{target} is not None and ({target} is not {name} or {name}._req)")
-        elif tracked:
-            source.require(
-                f"not {name}._req and {name}._edge is None "
-                f"and ({name}._view is None or edge_of({name}) is None)"
-            )
+        inner, target = _argument_of_session(source, name, wanted, tracked)
     elif wanted:
         leaf = f"t{name[1:]}"
         source.require(f"{name}.requires_grad")
@@ -275,6 +258,45 @@ def _argument(
     elif tracked:
         source.require(f"not {name}.requires_grad")
     _geometry(source, value, inner, kind, dynamic)
+    return inner, target
+
+
+def _require_number(source: _Source, x: Any, name: str) -> None:
+    """Require that ``name`` is a number for which the graph's arithmetic is right: a finite float,
+    or an integer of 64 bits. ``x``: the number of the first call."""
+    if type(x) is float:
+        source.require(f"{name} - {name} == 0.0")
+    else:
+        source.require(f"{source.constant(in_range)}({name})")
+
+
+def _require_value(source: _Source, x: Any, name: str) -> None:
+    """Require that ``name`` is what ``x`` was in the first call."""
+    constant = source.constant(x)
+    if type(x) in (bool, int, str, type(None)):
+        source.require(f"{name} == {constant}")
+    else:  # equality is not enough: ``0.0 == -0.0``
+        source.require(f"({name} is {constant} or same({name}, {constant}))")
+
+
+def _argument_of_session(
+    source: _Source, name: str, wanted: bool, tracked: bool
+) -> tuple[str, str]:
+    """As :func:`_argument`, for a tensor of the session. ``wanted``: whether its gradient is."""
+    inner, target = f"p{name[1:]}", ""
+    source.lines.append(f"{inner} = {name}._inner")
+    if wanted:
+        target = f"t{name[1:]}"
+        source.lines.append(
+            f"{target} = edge_of({name}) if {name}._edge is not None or {name}._view "
+            f"is not None else {name}"
+        )
+        source.require(f"{target} is not None and ({target} is not {name} or {name}._req)")
+    elif tracked:
+        source.require(
+            f"not {name}._req and {name}._edge is None "
+            f"and ({name}._view is None or edge_of({name}) is None)"
+        )
     return inner, target
 
 

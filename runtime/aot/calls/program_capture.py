@@ -32,6 +32,7 @@ from ...trace.symbols import Abstraction, Fixed
 from ..cache.cuts import default_cache
 from ..capture import opened
 from ..capture.aliasing import Group, overlapping, sharing
+from ..capture.boundary import Input
 from ..capture.global_state import restored_on_error, without_collection
 from ..capture.joint import Joint, joint_graph
 from ..capture.own_derivatives import ends_of_used
@@ -72,22 +73,7 @@ def capture(
     arguments. ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``:
     what makes the abstract values of the trace. ``unknown``: the arguments that are numbers of any
     value. :class:`Pinned` if the program asks for the value of one."""
-    args, kwargs = (call.leaves, {}) if spec is None else opened.unflatten(call.leaves, spec)
-    recipe.before.captures(args, kwargs)
-    # also those in a list, a dictionary or an object that is taken apart
-    reached = call.leaves[recipe.before.leading :]
-    if spec is not None:
-        reached += opened.beside_leaves((args, kwargs))
-    objects = [x for x in reached if not isinstance(x, _NO_OBJECTS)]
-    objects += [x.tensor for x in call.given if type(x) is Outside]
-    recipe.lost.clear()
-    # before the program changes what it reads
-    state = ProgramState(
-        [recipe.fn, *recipe.modules, *objects],
-        recipe.ignore,
-        list(recipe.entered.values()),
-        None if recipe.declared is None else (*recipe.declared, *objects),
-    )
+    state = _state_before(recipe, spec, call)
     if recipe.starting is not None:
         recipe.starting(state)
     try:
@@ -104,6 +90,31 @@ def capture(
         raise
     finally:
         recipe.entered.update(state.graph.code.entered)
+
+
+def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> ProgramState:
+    """Return Python's state as the program finds it, before it changes what it reads."""
+    args: Any = call.leaves
+    kwargs: Any = {}
+    if spec is not None:
+        args, kwargs = opened.unflatten(call.leaves, spec)
+    recipe.before.captures(args, kwargs)
+    # also those in a list, a dictionary or an object that is taken apart
+    reached = call.leaves[recipe.before.leading :]
+    if spec is not None:
+        reached += opened.beside_leaves((args, kwargs))
+    objects = [x for x in reached if not isinstance(x, _NO_OBJECTS)]
+    objects += [x.tensor for x in call.given if type(x) is Outside]
+    recipe.lost.clear()
+    declared = recipe.declared
+    if declared is not None:
+        declared = (*declared, *objects)
+    return ProgramState(
+        [recipe.fn, *recipe.modules, *objects],
+        recipe.ignore,
+        list(recipe.entered.values()),
+        declared,
+    )
 
 
 def _undo(recipe: Recipe, state: ProgramState, error: BaseException | None = None) -> None:
@@ -143,9 +154,7 @@ class _Capture:
         joint, shared = self._with_shared_memory(joint, groups, outside)
         _refuse_branches(joint)
         with without_autocast():
-            forward, backward = (
-                self._cut(joint) if joint.boundary.n_tangents else self._without_backward(joint)
-            )
+            forward, backward = self._compiled(joint)
         beside, effects = self._left()
         begin = None if beside.begin is None else beside.begin(joint)
         carried = beside.carried
@@ -207,20 +216,19 @@ class _Capture:
         every = call.followed_by(outside)
         if groups:
             shared = sharing(every.plain)
-            beyond = [g for g in shared if g.members[-1] >= n_arguments]
+            beyond = [group for group in shared if group.members[-1] >= n_arguments]
             refuse_untangled(beyond, call, n_arguments, inputs)
             return joint, shared
         if not joint.boundary.changes_inputs:
             return joint, None
         shared = sharing(every.plain)
-        changed = [x.written or bool(x.reshaped) or x.begins for x in inputs]
         together = (*shared, *overlapping(every.plain, shared))
-        groups = [g for g in together if any(changed[i] for i in g.members)]
+        groups = [group for group in together if _is_changed(group, inputs)]
         if not groups:
             return joint, shared
         refuse_untangled(groups, every, n_arguments, inputs)
         self.state.restore()
-        return self._joint([with_autograd_base(g, call) for g in groups]), shared
+        return self._joint([with_autograd_base(group, call) for group in groups]), shared
 
     def _joint(self, groups: Sequence[Group] = ()) -> Joint:
         recipe = self.recipe
@@ -266,19 +274,28 @@ class _Capture:
         self.state.leave_assigned()
         beside = self.recipe.beside()
         effects = self.state.effects(beside.carried, beside.left)
-        return beside, effects.told() if self.recipe.single else effects
+        if self.recipe.single:
+            effects = effects.told()
+        return beside, effects
 
     def _reads(self, joint: Joint, beside: Beside) -> list[Read]:
         """Return the single questions that a call asks, beside those of the graph of objects."""
         compared = [t for t in self.call.leaves if isinstance(t, torch.Tensor)]
-        # in inference mode a call does not ask which of them require grad
-        compared += joint.closed_over if self.tracked else ()
+        if self.tracked:  # in inference mode a call does not ask which of them require grad
+            compared += joint.closed_over
         said = [*self.state.graph.tensors.values(), *self.state.places_of(joint.closed_over)]
         found = [*unchanged(asked_for(said, compared, beside.carried)), *beside.reads]
         # these stay although the program may have changed them: then it is captured once more
         return once([*found, *(Read(t, ELEMENTS, old) for t, old in joint.elements)])
 
     # --- the compilers ----------------------------------------------------------------------------
+
+    def _compiled(self, joint: Joint) -> tuple[Boxed, Backward | None]:
+        """Return the forward graph, and the backward of a program whose results have a history,
+        both given to their compilers."""
+        if joint.boundary.n_tangents:
+            return self._cut(joint)
+        return self._without_backward(joint)
 
     def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
         output = joint.traced.graph.output_node()
@@ -318,6 +335,12 @@ class _Capture:
         if joint.abstraction is not None and inspect.unwrap(compilers.backward) is not nop:
             made.compiled()  # now: what a compiler asks about sizes becomes a guard of the program
         return run, made
+
+
+def _is_changed(group: Group, inputs: Sequence[Input]) -> bool:
+    """Return whether the program changes a member of ``group`` so that another one shows it."""
+    members = [inputs[i] for i in group.members]
+    return any(x.written or x.reshaped or x.begins for x in members)
 
 
 def _refuse_branches(joint: Joint) -> None:

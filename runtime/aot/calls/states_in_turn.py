@@ -44,12 +44,14 @@ class StatesInTurn:
         last = programs[-1]
         moved = last.guard.moved()
         where = list(dict.fromkeys(what for what, _, _ in moved)) or [last.effects.what]
-        more = [f"{len(where) - _NAMED} more"] if len(where) > _NAMED else []
+        named = where[:_NAMED]
+        if len(where) > _NAMED:
+            named.append(f"{len(where) - _NAMED} more")
         line = line_naming(where[0], code)
         at = begins_at(last.effects.line) if line is None else happened_at(line)
         raise RuntimeError(
             f"{name} has been captured {self.limit} times in turn, since each call changes what "
-            f"the next one may read: {', '.join([*where[:_NAMED], *more])}. Hold it in a tensor, "
+            f"the next one may read: {', '.join(named)}. Hold it in a tensor, "
             "change it outside of the function, name the object in ignore=[…], or let jit capture "
             f"more programs by limit=.{at}"
         )
