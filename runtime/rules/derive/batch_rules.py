@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .optional import map_optional
+
 BatchRule = Callable[..., Any]
 
 
@@ -28,15 +30,42 @@ def exact(rule: BatchRule) -> BatchRule:
 def expand(t: Any, batched: Any, size: int) -> Any:
     """Return the physical tensor of an argument. An unbatched one is expanded to the batch without
     a copy."""
-    return t if batched or t is None else t.unsqueeze(0).expand(size, *t.shape)
+    if batched or t is None:
+        return t
+    return t.unsqueeze(0).expand(size, *t.shape)
+
+
+def expand_tensors(size: int, batched: Any, args: Any) -> list[Any]:
+    """Return the arguments, with each tensor expanded to the batch as by :func:`expand`."""
+    actual = list(args)
+    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+        if isinstance(a, torch.Tensor):
+            actual[i] = expand(a, b, size)
+    return actual
+
+
+def insert_dims(t: torch.Tensor, size: int, number: int) -> torch.Tensor:
+    """Return a physical tensor with ``number`` dimensions of size one behind the batch dimension.
+    The logical tensor broadcasts as if it had them in front."""
+    return t.reshape(size, *(1,) * number, *t.shape[1:])
+
+
+def positional(args: Any, at: int, default: Any) -> Any:
+    """Return argument ``at`` of a call, or ``default`` if the call ends before it."""
+    if at < len(args):
+        return args[at]
+    return default
 
 
 def _category(dtype: torch.dtype) -> int:
+    """Rank the kinds of numbers: of two dtypes, the one of the higher kind wins a promotion."""
     if dtype.is_complex:
         return 3
     if dtype.is_floating_point:
         return 2
-    return 0 if dtype is torch.bool else 1
+    if dtype is torch.bool:
+        return 0
+    return 1
 
 
 def with_flags_of_keywords(rule: BatchRule) -> BatchRule:
@@ -80,19 +109,21 @@ def _as_vectors(args: Any, batched: Any) -> list[Any]:
     Two 0-d tensors promote each other. A batch of 0-d tensors is physically a vector, which a 0-d
     tensor would not promote."""
     device = next(a.device for a, b in zip(args, batched, strict=True) if b is True)
-    return [
-        a.reshape(1) if b is False and isinstance(a, torch.Tensor) and a.device == device else a
-        for a, b in zip(args, batched, strict=True)
-    ]
+    actual = list(args)
+    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+        # a 0-d tensor may lie on another device than the rest, which a vector may not
+        if b is False and isinstance(a, torch.Tensor) and a.device == device:
+            actual[i] = a.reshape(1)
+    return actual
 
 
 def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Batch rule of elementwise kernels (oneDNN's) that do not broadcast and take no overlapping
     memory: expanded, contiguous arguments."""
-    actual = [
-        expand(a, b, size).contiguous() if isinstance(a, torch.Tensor) else a
-        for a, b in zip(args, batched, strict=True)
-    ]
+    actual = list(args)
+    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+        if isinstance(a, torch.Tensor):
+            actual[i] = expand(a, b, size).contiguous()
     return func(*actual, **kwargs)
 
 
@@ -139,38 +170,53 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
         rank = x.dim() - 1
         actual = list(args)
         for p in positions:
-            d = actual[p] if p < len(actual) else None
-            if d is None or (isinstance(d, (list, tuple)) and not d):
-                d = list(range(1, rank + 1)) or [1]
-                actual.extend([None] * (p + 1 - len(actual)))
-                actual[p] = d
-            elif isinstance(d, (list, tuple)):
-                actual[p] = [shift(k, rank) for k in d]
-            else:
-                actual[p] = shift(d, rank)
+            actual.extend([None] * (p + 1 - len(actual)))
+            actual[p] = _physical_dims(actual[p], rank)
         if rank == 0:
             actual[0] = x.unsqueeze(1)
-            out = func(*actual, **kwargs)
-            return _each(out, lambda o: o.reshape(size) if o.numel() == size else o)
+            return each(func(*actual, **kwargs), lambda o: _without_made_dim(o, size))
         return func(*actual, **kwargs)
 
     return exact(rule)
 
 
-def _each(out: Any, f: Callable[[Any], Any]) -> Any:
+def shift_each(dim: Any, rank: int) -> int | list[int]:
+    """Return the physical dimensions for a logical one, or for a list of them: :func:`shift`."""
+    if isinstance(dim, (list, tuple)):
+        return [shift(d, rank) for d in dim]
+    return shift(dim, rank)
+
+
+def _physical_dims(dim: Any, rank: int) -> int | list[int]:
+    """Return the physical dimensions. None and an empty list mean all logical ones: without a list
+    the kernel would reduce the batch too."""
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return list(range(1, rank + 1)) or [1]
+    return shift_each(dim, rank)
+
+
+def _without_made_dim(out: torch.Tensor, size: int) -> torch.Tensor:
+    """Return the result of a 0-d element without the dimension that was made for the call."""
+    if out.numel() == size:
+        return out.reshape(size)
+    return out
+
+
+def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
+    """``f(result)``, or ``f`` of each of several results. A result of ``None``, which the op was
+    told to leave out, stays ``None``."""
+    if not isinstance(out, (tuple, list)):
+        return f(out)
+    found = [map_optional(f, o) for o in out]
     if type(out) is list:
-        return [f(o) for o in out]
-    return tuple(map(f, out)) if isinstance(out, tuple) else f(out)
+        return found
+    return tuple(found)
 
 
 def trailing(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Batch rule of ops that take any number of leading dimensions on every tensor, as ``bmm``. It
     expands unbatched tensors."""
-    actual = [
-        expand(a, b, size) if isinstance(a, torch.Tensor) else a
-        for a, b in zip(args, batched, strict=True)
-    ]
-    return func(*actual, **kwargs)
+    return func(*expand_tensors(size, batched, args), **kwargs)
 
 
 def sizes(position: int) -> BatchRule:
@@ -192,13 +238,10 @@ def shaped_by_one(rule: BatchRule) -> BatchRule:
     def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if size:
             return rule(func, size, batched, args, kwargs)
-        one = [
-            a.new_zeros((1, *a.shape[1:])) if b is True else a
-            for a, b in zip(args, batched, strict=True)
-        ]
-        out = rule(func, 1, batched, one, kwargs)
-        if isinstance(out, torch.Tensor):
-            return out[:0]
-        return tuple(None if o is None else o[:0] for o in out)
+        one = list(args)
+        for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+            if b is True:
+                one[i] = a.new_zeros((1, *a.shape[1:]))
+        return each(rule(func, 1, batched, one, kwargs), lambda o: o[:0])
 
     return batch

@@ -14,8 +14,18 @@ from . import batch_rules
 def conj(x: Any) -> Any:
     """Return the conjugate of a tensor or number. A real one is returned as it is."""
     if isinstance(x, torch.Tensor):
-        return x.conj() if x.is_complex() else x
-    return x.conjugate() if isinstance(x, complex) else x
+        if x.is_complex():
+            return x.conj()
+    elif isinstance(x, complex):
+        return x.conjugate()
+    return x
+
+
+def real(t: torch.Tensor) -> torch.Tensor:
+    """Return the real part of ``t``."""
+    if t.is_complex():
+        return t.real
+    return t
 
 
 def scaled(t: Any, partial: Any) -> Any:
@@ -27,18 +37,19 @@ def scaled(t: Any, partial: Any) -> Any:
     if not isinstance(partial, tuple):
         return t * partial
     where, p = partial
-    if where is False:  # everywhere zero, of the shape of the product
-        return (
-            torch.zeros_like(t) * torch.zeros_like(p)
-            if isinstance(p, torch.Tensor)
-            else torch.zeros_like(t)
-        )
+    if where is False and isinstance(p, torch.Tensor):  # zero, of the shape of the product
+        return torch.zeros_like(t) * torch.zeros_like(p)
+    if where is False:
+        return torch.zeros_like(t)
     return torch.where(where, t * p, 0)
 
 
 def conj_of(partial: Any) -> Any:
     """Return the conjugate of a partial derivative, which may be a pair, as in :func:`scaled`."""
-    return (partial[0], conj(partial[1])) if isinstance(partial, tuple) else conj(partial)
+    if isinstance(partial, tuple):
+        where, p = partial
+        return where, conj(p)
+    return conj(partial)
 
 
 # The fields of every elementwise op: each element of the result depends on the elements at the

@@ -3,12 +3,11 @@ explains what a rule is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from .batch_rules import BatchRule, expand, shift
+from .batch_rules import BatchRule, each, expand, shift_each
 
 
 def filled(func: Any, args: Any) -> list[Any]:
@@ -42,10 +41,7 @@ def dims(*positions: int, extra: int = 0) -> BatchRule:
                 if i == 0:
                     rank += actual[i].dim() - 1
         for p in positions:
-            d = actual[p]
-            actual[p] = (
-                [shift(k, rank) for k in d] if isinstance(d, (list, tuple)) else shift(d, rank)
-            )
+            actual[p] = shift_each(actual[p], rank)
         return func(*actual, **kwargs)
 
     return rule
@@ -79,7 +75,9 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
         if size_at is not None and inner is not None:
             actual[size_at] = [size * inner, *actual[size_at][1:]]
         out = func(*actual, **kwargs)
-        return out if inner is None else each(out, lambda o: o.reshape(size, inner, *o.shape[1:]))
+        if inner is None:
+            return out
+        return each(out, lambda o: o.reshape(size, inner, *o.shape[1:]))
 
     return rule
 
@@ -87,15 +85,6 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
 def broadcast_shape(*shapes: Any) -> torch.Size:
     """``torch.broadcast_shapes`` with a type annotation."""
     return torch.broadcast_shapes(*shapes)  # type: ignore[no-any-return]
-
-
-def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
-    """``f(result)``, or ``f`` of each of several results. A result of ``None``, which the op was
-    told to leave out, stays ``None``."""
-    if not isinstance(out, (tuple, list)):
-        return f(out)
-    found = [o if o is None else f(o) for o in out]
-    return found if type(out) is list else tuple(found)
 
 
 def pad_to(part: torch.Tensor, shape: Any) -> torch.Tensor:

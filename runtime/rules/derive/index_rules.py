@@ -9,7 +9,7 @@ import torch
 
 from ...errors import BatchingError
 from ...seam.shells import is_batched_number
-from .batch_rules import expand, shift
+from .batch_rules import expand, insert_dims, shift
 from .fixed_layouts import broadcast_shape
 
 
@@ -17,18 +17,23 @@ def gather_or_scatter(func: Any, size: int, batched: Any, args: Any, kwargs: Any
     """Batch rule of ``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one
     rank. A 0-d tensor counts as a vector."""
     actual = list(args)
-    scalar = args[0].dim() - (batched[0] is True) == 0
-    result_scalar = (args[2] if func._schema.name == "aten::gather" else args[0]).dim() - (
-        batched[2] if func._schema.name == "aten::gather" else batched[0]
-    ) == 0
-    rank = 1 if scalar else args[0].dim() - (batched[0] is True)
     for i, (a, b) in enumerate(zip(args, batched, strict=True)):
         if isinstance(a, torch.Tensor):
-            a = expand(a, b, size)
-            actual[i] = a.unsqueeze(1) if a.dim() == 1 else a
-    actual[1] = shift(args[1], rank)
+            actual[i] = _at_least_vectors(expand(a, b, size))
+    rank = args[0].dim() - (batched[0] is True)
+    actual[1] = shift(args[1], max(rank, 1))
     out = func(*actual, **kwargs)
-    return out.squeeze(1) if result_scalar else out
+    like = 2 if func._schema.name == "aten::gather" else 0  # the argument with the result's shape
+    if args[like].dim() - batched[like] == 0:
+        return out.squeeze(1)
+    return out
+
+
+def _at_least_vectors(t: torch.Tensor) -> torch.Tensor:
+    """Return a physical batch whose elements are vectors where they were 0-d tensors."""
+    if t.dim() == 1:
+        return t.unsqueeze(1)
+    return t
 
 
 def _wrap(index: torch.Tensor, n: int) -> torch.Tensor:
@@ -41,12 +46,8 @@ def folded(index: torch.Tensor, n: int, size: int) -> torch.Tensor:
 
     An index that is out of range for its element gets a number that is out of range for all, so
     that the kernel refuses it."""
-    start = (
-        torch.arange(size, device=index.device, dtype=index.dtype).reshape(
-            size, *[1] * (index.dim() - 1)
-        )
-        * n
-    )
+    element = torch.arange(size, device=index.device, dtype=index.dtype)
+    start = element.reshape(size, *[1] * (index.dim() - 1)) * n
     return torch.where((index >= 0) & (index < n), index + start, size * n)
 
 
@@ -58,32 +59,31 @@ def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """
     x, dim, index, *rest = args
     scalar = x.dim() - batched[0] == 0
-    x = expand(x, batched[0], size)
-    if scalar:
-        x = x.unsqueeze(1)
+    x = _at_least_vectors(expand(x, batched[0], size))
     dim = shift(dim, x.dim() - 1)
-    source = rest[0] if isinstance(rest[0], torch.Tensor) and "source" in _names(func) else None
-    if source is not None:
-        source = expand(source, batched[3], size)
-        source = source.unsqueeze(1) if source.dim() == 1 else source
+    has_source = isinstance(rest[0], torch.Tensor) and _has_argument(func, "source")
+    if has_source:
+        rest[0] = _at_least_vectors(expand(rest[0], batched[3], size))
     if not batched[2]:
-        out = func(x, dim, index, *(rest if source is None else (source, *rest[1:])), **kwargs)
+        out = func(x, dim, index, *rest, **kwargs)
     else:
         n = x.shape[dim]
         flat = x.movedim(dim, 1)
         index = index.reshape(size, -1)
-        index = folded(_wrap(index, n) if "fill" in func._schema.name else index, n, size).reshape(
-            -1
-        )
-        tail = rest if source is None else (source.movedim(dim, 1).flatten(0, 1), *rest[1:])
-        out = (
-            func(flat.flatten(0, 1), 0, index, *tail, **kwargs).reshape(flat.shape).movedim(1, dim)
-        )
-    return out.squeeze(1) if scalar else out
+        if "fill" in func._schema.name:  # the others refuse negative indices
+            index = _wrap(index, n)
+        index = folded(index, n, size).reshape(-1)
+        if has_source:
+            rest[0] = rest[0].movedim(dim, 1).flatten(0, 1)
+        out = func(flat.flatten(0, 1), 0, index, *rest, **kwargs)
+        out = out.reshape(flat.shape).movedim(1, dim)
+    if scalar:
+        return out.squeeze(1)
+    return out
 
 
-def _names(func: Any) -> set[str]:
-    return {a.name for a in func._schema.arguments}
+def _has_argument(func: Any, name: str) -> bool:
+    return any(a.name == name for a in func._schema.arguments)
 
 
 def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -95,7 +95,7 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     if not batched[0]:
         dim = shift(dim, x.dim()) - 1
         out = func(x, dim, index.reshape(-1)).unflatten(dim, (size, -1)).movedim(dim, 0)
-    elif not batched[1 + 1]:
+    elif not batched[2]:
         out = func(x, shift(dim, x.dim() - 1), index)
     else:
         dim = shift(dim, x.dim() - 1)
@@ -103,7 +103,9 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         shape = list(x.shape)
         shape[dim] = index.shape[dim]
         out = x.gather(dim, index.expand(shape))
-    return out.squeeze(1) if scalar else out
+    if scalar:
+        return out.squeeze(1)
+    return out
 
 
 def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
@@ -130,13 +132,15 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
 
 
 def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
-    """Return the indices, with each batched one reshaped to the batch dimension followed by
-    ``rank`` others."""
-    return [
-        t.reshape(size, *[1] * (rank - t.dim() + 1), *t.shape[1:]) if b else t
-        for t, b in zip(indices, flags, strict=True)
-        if t is not None
-    ]
+    """Return the indices without None, with each batched one reshaped to the batch dimension
+    followed by ``rank`` others."""
+    chosen = []
+    for t, b in zip(indices, flags, strict=True):
+        if b:
+            chosen.append(insert_dims(t, size, rank - t.dim() + 1))
+        elif t is not None:
+            chosen.append(t)
+    return chosen
 
 
 def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool]:
@@ -148,16 +152,18 @@ def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool
     ``x[i][:, [0, 1]]``, in which the indexed dimensions are adjacent.
     """
     at = [i for i, t in enumerate(indices) if t is not None]
-    proper = [
-        i
-        for i in at
-        if not (flags[i] and indices[i].dim() == 1) and not is_batched_number(indices[i])
-    ]
+    proper = [i for i in at if not _is_number(indices[i], flags[i])]
     if not proper:
         return at, 0, False
-    between = range(proper[0], proper[-1])
-    apart = any(indices[i] is None for i in between)
-    return at, 0 if apart else sum(t is None for t in indices[: proper[0]]), apart
+    first, last = proper[0], proper[-1]
+    if any(t is None for t in indices[first:last]):
+        return at, 0, True
+    return at, sum(t is None for t in indices[:first]), False
+
+
+def _is_number(index: Any, batched: bool) -> bool:
+    """Return whether one element alone would see a 0-d index."""
+    return (batched and index.dim() == 1) or is_batched_number(index)
 
 
 def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -168,19 +174,30 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     at, place, apart = _places(indices, flags)
     if not any(flags):
         out = func(x, [None, *indices])
-        return out.movedim(rank, 0) if apart else out
+        if apart:  # the selected dimensions come before the batch
+            return out.movedim(rank, 0)
+        return out
     chosen = _leading(indices, flags, rank, size)
     if not batched[0]:
-        order = [*at, *(d for d in range(x.dim()) if d not in at)]
+        order = _indexed_first(at, x.dim())
         out = func(x.permute(order), chosen)
     else:
-        others = [d for d in range(x.dim() - 1) if d not in at]
-        order = [0, *(d + 1 for d in (*at, *others))]
+        order = _behind_batch(_indexed_first(at, x.dim() - 1))
         lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
         out = func(x.permute(order), [lines, *chosen])
     if not place or not rank:
         return out
     return out.movedim(_run_of(1, rank), _run_of(1 + place, rank))
+
+
+def _indexed_first(at: list[int], rank: int) -> list[int]:
+    """Return an order of ``rank`` dimensions: those in ``at``, then the others."""
+    return [*at, *(d for d in range(rank) if d not in at)]
+
+
+def _behind_batch(order: list[int]) -> list[int]:
+    """Return the physical order for a logical one. The batch dimension comes first."""
+    return [0, *(d + 1 for d in order)]
 
 
 def _run_of(first: int, number: int) -> list[int]:
@@ -194,9 +211,11 @@ def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulat
     # a mask on the CPU may index a tensor elsewhere
     mask = mask.reshape(*mask.shape, *[1] * rest).to(x.device)
     if flags:
-        values = values.reshape(size, *[1] * (x.dim() - values.dim()), *values.shape[1:])
+        values = insert_dims(values, size, x.dim() - values.dim())
     values = values.to(x.dtype)
-    return torch.where(mask, x + values if accumulate else values, x)
+    if accumulate:
+        values = x + values
+    return torch.where(mask, values, x)
 
 
 def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -209,19 +228,17 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     indices, flags, rank = _listed(given, batched[1])
     at, place, _ = _places(indices, flags)
     chosen = _leading(indices, flags, rank, size)
-    others = [d for d in range(x.dim() - 1) if d not in at]
+    order = _indexed_first(at, x.dim() - 1)
     lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
     picked = broadcast_shape(lines.shape, *(t.shape for t in chosen))[1:]
-    kept = [x.shape[d + 1] for d in others]
+    kept = [x.shape[d + 1] for d in order[len(at) :]]
     shape = [*kept[:place], *picked, *kept[place:]]
     values = _expanded_values(values, batched[2], size, shape)
     if place and rank:
         values = values.movedim(_run_of(1 + place, rank), _run_of(1, rank))
-    order = [0, *(d + 1 for d in (*at, *others))]
+    order = _behind_batch(order)
     out = func(x.permute(order), [lines, *chosen], values, *rest, **kwargs)
-    inverse = [0] * len(order)
-    for i, d in enumerate(order):
-        inverse[d] = i
+    inverse = sorted(range(len(order)), key=order.__getitem__)
     return out.permute(inverse)
 
 
@@ -243,7 +260,7 @@ def _expanded_values(values: Any, batched: Any, size: int, shape: list[int]) -> 
             f"result of shape {shape}"
         )
     if batched:
-        values = values.reshape(size, *[1] * (len(shape) - values.dim() + 1), *values.shape[1:])
+        values = insert_dims(values, size, len(shape) - values.dim() + 1)
     return values.expand(size, *shape)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .batch_rules import BatchRule, expand, trailing
+from .batch_rules import BatchRule, expand, insert_dims, trailing
 
 
 def leading(*cores: int) -> BatchRule:
@@ -26,10 +26,11 @@ def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[t
     leading dimensions and they broadcast."""
     extra = [a.dim() - (b is True) - core for a, b, core in zip(args, batched, cores, strict=False)]
     widest = max(extra)
-    return [
-        a.reshape(size, *[1] * (widest - n), *a.shape[1:]) if b is True else a
-        for a, b, n, _ in zip(args, batched, extra, cores, strict=False)
-    ]
+    lined = list(args[: len(extra)])
+    for i, n in enumerate(extra):
+        if batched[i] is True:
+            lined[i] = insert_dims(args[i], size, widest - n)
+    return lined
 
 
 def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
@@ -37,18 +38,23 @@ def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
 
     If such a dimension has another stride, ``linalg.lu_solve`` of torch 2.13 reads factors in
     column order wrongly (docs/findings.md, F23)."""
-    return (
-        matrices.clone(memory_format=torch.contiguous_format)
-        if 1 in matrices.shape[:-2]
-        else matrices
-    )
+    if 1 in matrices.shape[:-2]:
+        return matrices.clone(memory_format=torch.contiguous_format)
+    return matrices
 
 
 def trailing_or_empty(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """As ``trailing``, for ops that return an empty vector in place of a matrix that
     was not asked for."""
     outs = trailing(func, size, batched, args, kwargs)
-    return tuple(o.new_empty((size, 0)) if o.dim() == 1 else o for o in outs)
+    return tuple(_with_batch(o, size) for o in outs)
+
+
+def _with_batch(out: torch.Tensor, size: int) -> torch.Tensor:
+    """Return a result, or an empty vector per element for one that was not asked for."""
+    if out.dim() == 1:
+        return out.new_empty((size, 0))
+    return out
 
 
 def is_vector_rhs(matrix_shape: Sequence[int], rhs_shape: Sequence[int]) -> bool:
@@ -76,22 +82,38 @@ def one_rhs_per_matrix(
 
 def columns(t: torch.Tensor, vector: bool) -> torch.Tensor:
     """``t``, or with ``vector`` each vector as a matrix of one column."""
-    return t.unsqueeze(-1) if vector else t
+    if vector:
+        return t.unsqueeze(-1)
+    return t
 
 
 def uncolumned(t: torch.Tensor, vector: bool) -> torch.Tensor:
-    return t.squeeze(-1) if vector else t
+    """Return the inverse of :func:`columns`."""
+    if vector:
+        return t.squeeze(-1)
+    return t
+
+
+def adjoint_if(condition: bool, t: torch.Tensor) -> torch.Tensor:
+    """Return the conjugate transpose of each matrix if ``condition`` is true, else ``t``."""
+    if condition:
+        return t.mH
+    return t
 
 
 def triangle(t: torch.Tensor, upper: bool, unit: bool = False) -> torch.Tensor:
     """Return the triangle of a matrix that a triangular op reads, with zeros elsewhere. ``unit``:
     without the diagonal."""
-    return t.triu(int(unit)) if upper else t.tril(-int(unit))
+    if upper:
+        return t.triu(int(unit))
+    return t.tril(-int(unit))
 
 
 def eye_like(t: torch.Tensor, n: int, m: int | None = None) -> torch.Tensor:
     """Return an identity matrix with the dtype and device of ``t``, without leading dimensions."""
-    return torch.eye(n, n if m is None else m, dtype=t.dtype, device=t.device)
+    if m is None:
+        m = n
+    return torch.eye(n, m, dtype=t.dtype, device=t.device)
 
 
 def differences(x: torch.Tensor) -> torch.Tensor:
@@ -110,15 +132,6 @@ def matrix_of(d: torch.Tensor) -> torch.Tensor:
 
 def hermitian_part(t: torch.Tensor) -> torch.Tensor:
     return (t + t.mH) / 2
-
-
-def added(*terms: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the sum of the terms that are not None. None if all are."""
-    total = None
-    for t in terms:
-        if t is not None:
-            total = t if total is None else total + t
-    return total
 
 
 def solve_triangular(

@@ -21,10 +21,11 @@ def dims_of(dim: Dims, rank: int) -> list[int]:
     tensor has none."""
     if rank == 0:
         return []
-    if dim is None:
+    if isinstance(dim, int):
+        return [dim % rank]
+    if not dim:
         return list(range(rank))
-    each = [dim] if isinstance(dim, int) else list(dim)
-    return sorted({d % rank for d in each}) if each else list(range(rank))
+    return sorted({d % rank for d in dim})
 
 
 def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> torch.Tensor:
@@ -47,7 +48,9 @@ def count_of(shape: Sequence[int], dim: Dims) -> int:
 def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
     """Return the sum over ``dim``. A 0-d tensor is returned as it is."""
     dims = dims_of(dim, t.dim())
-    return t.sum(dims, keepdim=keepdim) if dims else t
+    if not dims:
+        return t
+    return t.sum(dims, keepdim=keepdim)
 
 
 def reduction(
@@ -69,17 +72,22 @@ def reduction(
     dimension arguments and reduces everything. ``product``: what multiplies with ``p``.
     """
     asks = parameters(partial)
-    at = asks.index("result") if "result" in asks else -1
-    geometry = ("self_shape", "dim", "keepdim") if dim else ("self_shape",)
+    at = asks.index("result") if "result" in asks else None
+    geometry = ["self_shape"]
+    if dim:
+        geometry += ["dim", "keepdim"]
 
     def field(shape: Any, dims: Dims, keepdim: bool, values: Sequence[Any]) -> Any:
         values = list(values)
-        if at >= 0:
+        if at is not None:
             values[at] = restored(values[at], len(shape), dims, keepdim)
         return partial(*values)
 
     def split(rest: Sequence[Any]) -> tuple[Dims, bool, Sequence[Any]]:
-        return (rest[0], rest[1], rest[2:]) if dim else (None, False, rest)
+        if not dim:
+            return None, False, rest
+        dims, keepdim, *values = rest
+        return dims, keepdim, values
 
     def backward(g: torch.Tensor, shape: Any, *rest: Any) -> Any:
         dims, keepdim, values = split(rest)
@@ -114,24 +122,23 @@ def selecting(
     ``keepdim=False``: the op has no argument ``keepdim`` and its results always keep the dimension,
     as those of ``sort``."""
 
-    def pick(d: int, kept: bool, rank: int) -> list[int]:
-        return [] if kept or rank == 0 else [d]
-
     def backward(
         g: torch.Tensor, shape: Any, indices: torch.Tensor, d: int, kept: bool = True
     ) -> torch.Tensor:
-        for k in pick(d, kept, len(shape)):
-            g, indices = g.unsqueeze(k), indices.unsqueeze(k)
+        if shape and not kept:
+            g, indices = g.unsqueeze(d), indices.unsqueeze(d)
         return g.new_zeros(shape).scatter(d, indices, g)
 
     def forward(
         t: torch.Tensor, indices: torch.Tensor, d: int, kept: bool = True
     ) -> tuple[Any, Any]:
-        for k in pick(d, kept, t.dim()):
-            return t.gather(k, indices.unsqueeze(k)).squeeze(k), None
+        if t.dim() and not kept:
+            return t.gather(d, indices.unsqueeze(d)).squeeze(d), None
         return t.gather(d, indices), None
 
-    extra = ("keepdim",) if keepdim else ()
+    extra = []
+    if keepdim:
+        extra.append("keepdim")
     for name in names.split():
         register(
             name,
@@ -145,7 +152,9 @@ def selecting(
 
 def rows(x: torch.Tensor) -> torch.Tensor:
     """Return a physical batch with the shape (batch, elements)."""
-    return x.flatten(1) if x.dim() > 1 else x.unsqueeze(1)
+    if x.dim() > 1:
+        return x.flatten(1)
+    return x.unsqueeze(1)
 
 
 def whole(per_row: Callable[..., Any]) -> BatchRule:
@@ -163,8 +172,8 @@ def along_default(position: int, default: int = -1) -> BatchRule:
     along = batch_rules.along(position)
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-        return along(
-            func, size, batched, args if len(args) > position else [*args, default], kwargs
-        )
+        if len(args) <= position:
+            args = [*args, default]
+        return along(func, size, batched, args, kwargs)
 
     return rule

@@ -9,29 +9,30 @@ run the decomposition.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..derive.batch_rules import expand, with_flags_of_keywords
-from ..derive.fixed_layouts import each
+from ..derive.batch_rules import each, expand, with_flags_of_keywords
+from ..derive.optional import add_present, map_optional
 from ..record import kernels, register
+from ..samples.factors import wide
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
 
 def _factor(query: Tensor, scale: float | None) -> float:
-    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if scale is None:
+        return 1 / math.sqrt(query.shape[-1])
+    return scale
 
 
 def _wide(*tensors: Any) -> list[Any]:
     """Return the tensors in single precision if they have half precision. The kernels, too, round
     only their results to half precision."""
-    return [
-        t.float() if t is not None and t.dtype in (torch.bfloat16, torch.float16) else t
-        for t in tensors
-    ]
+    return [map_optional(wide, t) for t in tensors]
 
 
 def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
@@ -40,17 +41,22 @@ def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
 
     With n query heads per shared head, query head h reads shared head h // n.
     """
-    return [
-        t
-        if t is None or t.shape[-3] == query.shape[-3]
-        else t.repeat_interleave(query.shape[-3] // t.shape[-3], -3)
-        for t in shared
-    ]
+    heads = query.shape[-3]
+
+    def repeat(t: Tensor) -> Tensor:
+        if t.shape[-3] == heads:
+            return t
+        return t.repeat_interleave(heads // t.shape[-3], -3)
+
+    return [map_optional(repeat, t) for t in shared]
 
 
 def _sum_over_query_heads(g: Tensor, like: Tensor) -> Tensor:
     """Return the transpose of :func:`_repeat_for_query_heads`."""
-    return g if g.shape[-3] == like.shape[-3] else g.unflatten(-3, (like.shape[-3], -1)).sum(-3)
+    shared_heads = like.shape[-3]
+    if g.shape[-3] == shared_heads:
+        return g
+    return g.unflatten(-3, (shared_heads, -1)).sum(-3)  # type: ignore[no-any-return]
 
 
 def _scores(
@@ -62,11 +68,9 @@ def _scores(
         scores = scores.masked_fill(later, -math.inf)
     if attn_mask is None:
         return scores
-    return (
-        scores.masked_fill(~attn_mask, -math.inf)
-        if attn_mask.dtype is torch.bool
-        else scores + attn_mask
-    )
+    if attn_mask.dtype is torch.bool:
+        return scores.masked_fill(~attn_mask, -math.inf)
+    return scores + attn_mask  # type: ignore[no-any-return]
 
 
 def _written_out(
@@ -142,13 +146,42 @@ def _jvp(
     )
     key_t, value_t, key, value = _repeat_for_query_heads(query, key_t, value_t, key, value)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
-    total = None if value_t is None else torch.matmul(p, value_t)
+    total = map_optional(lambda t: torch.matmul(p, t), value_t)
     for q, k in ((query_t, key), (query, key_t)):
         if q is not None and k is not None:
             change = torch.matmul(q * _factor(query, scale), k.transpose(-2, -1))
             part = torch.matmul(p * (change - (p * change).sum(-1, keepdim=True)), value)
-            total = part if total is None else total + part
-    return None if total is None else total.to(dtype), None
+            total = add_present(total, part)
+    return map_optional(lambda t: t.to(dtype), total), None
+
+
+@dataclass(frozen=True)
+class _SampleFold:
+    """A batch of ``size`` calls on ``inner`` samples each, as one call on more samples."""
+
+    size: int
+    inner: int
+
+    def fold(self, t: Tensor, batched: bool) -> Tensor:
+        whole = expand(t, batched, self.size)
+        flat: Tensor = whole.reshape(self.size * self.inner, *t.shape[1 + batched :])
+        # the kernel reads a row as if its elements lay side by side
+        if flat.dim() == 4 and flat.stride(-1) != 1:
+            return flat.contiguous()
+        return flat
+
+    def fold_mask(self, mask: Tensor, batched: bool) -> Tensor:
+        """Return the mask of all samples. One that all of them share stays as it is."""
+        if batched:
+            if mask.dim() == 3:  # (size, T, S)
+                mask = mask.unsqueeze(1).unsqueeze(1)
+            return self.fold(mask.expand(self.size, self.inner, *mask.shape[2:]), True)
+        if mask.dim() == 4 and mask.shape[0] > 1:
+            return self.fold(mask, False)
+        return mask
+
+    def unfold(self, t: Tensor) -> Tensor:
+        return t.reshape(self.size, self.inner, *t.shape[1:])
 
 
 @with_flags_of_keywords
@@ -157,27 +190,17 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: An
 
     It reads rows as if their elements lay side by side. A batch along the last dimension lies
     between them, so such rows are copied."""
-    inner = next(
-        a.shape[int(b)] for a, b in zip(args, batched, strict=True) if isinstance(a, torch.Tensor)
-    )
-
-    def folded(t: Tensor, b: bool) -> Any:
-        whole = expand(t, b, size).reshape(size * inner, *t.shape[1 + b :])
-        return whole.contiguous() if whole.dim() == 4 and whole.stride(-1) != 1 else whole
-
-    actual = [
-        folded(a, b) if isinstance(a, torch.Tensor) else a
-        for a, b in zip(args, batched, strict=True)
-    ]
+    first = args[0]  # the query, or the cotangent: its samples are those of all arguments
+    samples = _SampleFold(size, first.shape[int(batched[0])])
+    actual = list(args)
+    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+        if isinstance(a, torch.Tensor):
+            actual[i] = samples.fold(a, b)
     mask = kwargs.get("attn_mask")
-    if mask is not None and (named or {}).get("attn_mask"):
-        if mask.dim() == 3:  # (size, T, S)
-            mask = mask.unsqueeze(1).unsqueeze(1)
-        mask = folded(mask.expand(size, inner, *mask.shape[2:]), True)
-    elif mask is not None and mask.dim() == 4 and mask.shape[0] > 1:
-        mask = folded(mask, False)
-    out = func(*actual, **(kwargs if mask is None else kwargs | {"attn_mask": mask}))
-    return each(out, lambda o: o.reshape(size, inner, *o.shape[1:]))
+    if mask is not None:
+        mask_batched = bool((named or {}).get("attn_mask"))
+        kwargs = kwargs | {"attn_mask": samples.fold_mask(mask, mask_batched)}
+    return each(func(*actual, **kwargs), samples.unfold)
 
 
 register(

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..derive.batch_rules import expand
+from ..derive.batch_rules import each, expand
 from ..derive.families import linear
-from ..derive.fixed_layouts import each, fold
+from ..derive.fixed_layouts import fold
 from ..record import asking, kernels, overload, register
 
 # Averages
@@ -51,6 +51,9 @@ _average("_adaptive_avg_pool3d", 5)
 
 # Maxima
 
+# The backward takes a result of the forward by another name.
+_SAVED_AS = {"indices": "result1"}
+
 
 def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tensor:
     """Return the elements of ``t`` at ``indices``, which index its last ``spatial`` dimensions as
@@ -65,7 +68,7 @@ def _maximum(
     which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
     given = [a.name for a in overload(f"{name}_backward")._schema.arguments[2:]]
-    needed = ["result1" if a == "indices" else a for a in given]
+    needed = [_SAVED_AS.get(a, a) for a in given]
     register(
         name,
         vjp={"self": asking("g", "self", *needed)(lambda g, self, *rest: backward(g, self, *rest))},

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from ..derive.batch_rules import trailing
+from ..derive.families import real
 from ..derive.matrix_rules import (
-    added,
+    adjoint_if,
     diagonal,
     eye_like,
     hermitian_part,
@@ -21,6 +22,7 @@ from ..derive.matrix_rules import (
     solve_triangular,
     trailing_or_empty,
 )
+from ..derive.optional import add_present, zeros_if_none
 from ..record import register
 
 aten = torch.ops.aten
@@ -36,7 +38,7 @@ def _lower_half(t: torch.Tensor) -> torch.Tensor:
 
 
 def _cholesky_vjp(g: torch.Tensor, result: torch.Tensor, upper: bool) -> torch.Tensor:
-    factor, g = (result.mH, g.mH) if upper else (result, g)
+    factor, g = adjoint_if(upper, result), adjoint_if(upper, g)
     middle = factor.mH @ g
     middle = (middle.tril() + middle.tril(-1).mH) / 2
     half = solve_triangular(factor.mH, middle, upper=True)
@@ -44,10 +46,10 @@ def _cholesky_vjp(g: torch.Tensor, result: torch.Tensor, upper: bool) -> torch.T
 
 
 def _cholesky_jvp(self_t: torch.Tensor, result: torch.Tensor, upper: bool) -> torch.Tensor:
-    factor = result.mH if upper else result
+    factor = adjoint_if(upper, result)
     half = solve_triangular(factor, hermitian_part(self_t), upper=False)
     change = factor @ _lower_half(solve_triangular(factor.mH, half, upper=True, left=False))
-    return change.mH if upper else change
+    return adjoint_if(upper, change)
 
 
 register(
@@ -85,8 +87,7 @@ def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa:
         return None
     k, l1, u1 = _lu_parts(l, u)
     wide, tall = u.shape[-1] > k, l.shape[-2] > k
-    gl = torch.zeros_like(l) if gl is None else gl
-    gu = torch.zeros_like(u) if gu is None else gu
+    gl, gu = zeros_if_none(gl, l), zeros_if_none(gu, u)
     below = l1.mH @ gl[..., :k, :]
     above = gu[..., :k] @ u1.mH
     if wide:
@@ -97,11 +98,10 @@ def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa:
     if wide:
         return solve_triangular(l1.mH, torch.cat([middle, gu[..., k:]], -1), upper=True, unit=True)
     g = solve_triangular(l1.mH, middle, upper=True, unit=True)
-    return (
-        torch.cat([g, solve_triangular(u1.mH, gl[..., k:, :], upper=False, left=False)], -2)
-        if tall
-        else g
-    )
+    if tall:
+        rest = solve_triangular(u1.mH, gl[..., k:, :], upper=False, left=False)
+        return torch.cat([g, rest], -2)
+    return g
 
 
 def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: E741
@@ -115,13 +115,8 @@ def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Te
     if wide:
         ut = torch.cat([ut, half[..., k:] - below @ u[..., k:]], -1)
     if tall:
-        lt = torch.cat(
-            [
-                lt,
-                solve_triangular(u1, t[..., k:, :], upper=True, left=False) - l[..., k:, :] @ above,
-            ],
-            -2,
-        )
+        rest = solve_triangular(u1, t[..., k:, :], upper=True, left=False)
+        lt = torch.cat([lt, rest - l[..., k:, :] @ above], -2)
     return lt, ut
 
 
@@ -140,18 +135,16 @@ def _packed(
         below = torch.nn.functional.pad(below.tril(-1), (0, n - min(m, n)))
     if above is not None:
         above = torch.nn.functional.pad(above.triu(), (0, 0, 0, m - min(m, n)))
-    return added(below, above)
-
-
-def _permuted(p: torch.Tensor, t: torch.Tensor, pivot: bool) -> torch.Tensor:
-    return p @ t if pivot else t
+    return add_present(below, above)  # type: ignore[no-any-return]
 
 
 def _linalg_lu_vjp(
     gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, pivot: bool
 ) -> Any:
     g = _lu_vjp(gs[1], gs[2], result1, result2)
-    return None if g is None else _permuted(result0, g, pivot)
+    if g is None or not pivot:
+        return g
+    return result0 @ g
 
 
 def _linalg_lu_jvp(
@@ -187,14 +180,18 @@ def _lu_factor_vjp(
 ) -> torch.Tensor:
     k = min(g.shape[-2:])
     by_product = _lu_vjp(g[..., :, :k], g[..., :k, :], *_split(result0))
-    return _permuted(_permutation(result0, result1), by_product, True) if pivot else by_product
+    if pivot:
+        by_product = _permutation(result0, result1) @ by_product
+    return by_product  # type: ignore[no-any-return]
 
 
 def _lu_factor_jvp(
     A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, pivot: bool
 ) -> Any:
-    t = _permutation(result0, result1).mT @ A_t if pivot else A_t
-    return _packed(*_lu_jvp(t, *_split(result0)), A_t.shape), None, None
+    shape = A_t.shape
+    if pivot:
+        A_t = _permutation(result0, result1).mT @ A_t
+    return _packed(*_lu_jvp(A_t, *_split(result0)), shape), None, None
 
 
 register(
@@ -209,16 +206,16 @@ register(
 
 
 def _unpack_jvp(LU_data_t: torch.Tensor, unpack_data: bool) -> Any:
+    if not unpack_data:
+        return None, None, None
     k = min(LU_data_t.shape[-2:])
-    return (
-        (None, LU_data_t[..., :, :k].tril(-1), LU_data_t[..., :k, :].triu())
-        if unpack_data
-        else (None, None, None)
-    )
+    return None, LU_data_t[..., :, :k].tril(-1), LU_data_t[..., :k, :].triu()
 
 
 def _unpack_vjp(gs: Any, LU_data_shape: Any, unpack_data: bool) -> Any:
-    return _packed(gs[1], gs[2], LU_data_shape) if unpack_data else None
+    if not unpack_data:
+        return None
+    return _packed(gs[1], gs[2], LU_data_shape)
 
 
 register(
@@ -253,13 +250,15 @@ def _to_upper(t: torch.Tensor) -> torch.Tensor:
     """``t`` minus the skew-Hermitian matrix that equals ``t`` below the diagonal. The result is
     triangular with a real diagonal."""
     upper = t.triu() + t.tril(-1).mH
-    return upper - 1j * matrix_of(diagonal(t).imag) if t.is_complex() else upper
+    if not t.is_complex():
+        return upper
+    return upper - 1j * matrix_of(diagonal(t).imag)
 
 
 def _from_upper(t: torch.Tensor) -> torch.Tensor:
     """Return the adjoint of ``_to_upper``."""
     above, on = t.triu(1), diagonal(t)
-    return above + above.mH + matrix_of(on.real if t.is_complex() else on)
+    return above + above.mH + matrix_of(real(on))
 
 
 def _qr_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> Any:
@@ -271,15 +270,17 @@ def _qr_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, mode: str) ->
     if gr is not None:
         inside = gr[..., :k] @ r1.mH
         if r.shape[-1] > k:
-            gq = added(gq, q @ (r[..., k:] @ gr[..., k:].mH))
+            gq = add_present(gq, q @ (r[..., k:] @ gr[..., k:].mH))
     if gq is not None:
-        inside = added(inside, -(q.mH @ gq))
+        inside = add_present(inside, -(q.mH @ gq))
     if inside is None:
         return None
-    g = solve_triangular(r1.mH, added(gq, q @ _from_upper(inside)), upper=False, left=False)  # type: ignore[arg-type]
+    g = solve_triangular(r1.mH, add_present(gq, q @ _from_upper(inside)), upper=False, left=False)
     if r.shape[-1] == k:
         return g
-    return torch.cat([g, torch.zeros_like(r[..., k:]) if gr is None else q @ gr[..., k:]], -1)
+    if gr is None:
+        return torch.cat([g, torch.zeros_like(r[..., k:])], -1)
+    return torch.cat([g, q @ gr[..., k:]], -1)
 
 
 def _qr_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> Any:
@@ -345,7 +346,7 @@ def _ormqr(
     transpose: bool = False,
 ) -> torch.Tensor:
     v, t = _reflectors(self, input2)
-    t = t.mH if transpose else t
+    t = adjoint_if(transpose, t)
     if left:
         return input3 - v @ (t @ (v.mH @ input3))
     return input3 - ((input3 @ v) @ t) @ v.mH

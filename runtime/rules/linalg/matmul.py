@@ -19,12 +19,16 @@ aten = torch.ops.aten
 
 def scaled(t: torch.Tensor, factor: Any) -> torch.Tensor:
     """``t·factor``. A factor of one costs nothing."""
-    return t if factor == 1 else t * factor
+    if factor == 1:
+        return t
+    return t * factor  # type: ignore[no-any-return]
 
 
 def scaled_back(g: torch.Tensor, factor: Any) -> torch.Tensor:
     """Return the gradient of ``t·factor`` by ``t``."""
-    return g if factor == 1 else g * conj(factor)
+    if factor == 1:
+        return g
+    return g * conj(factor)  # type: ignore[no-any-return]
 
 
 def adjoint(t: torch.Tensor) -> torch.Tensor:
@@ -32,7 +36,9 @@ def adjoint(t: torch.Tensor) -> torch.Tensor:
     if t.is_complex():
         return t.mH
     # as torch's formulas: a class of weights knows the op of its layer, which is `t`
-    return t.t() if t.dim() == 2 else t.transpose(-2, -1)
+    if t.dim() == 2:
+        return t.t()
+    return t.transpose(-2, -1)
 
 
 def product(
@@ -49,7 +55,9 @@ def product(
         return torch.mm(y.squeeze(2), x.t()).unsqueeze(2)
     if x.dim() == y.dim() == 3:
         return torch.bmm(x, y)
-    return torch.mm(x, y) if x.dim() == y.dim() == 2 else torch.matmul(x, y)
+    if x.dim() == y.dim() == 2:
+        return torch.mm(x, y)
+    return torch.matmul(x, y)
 
 
 def _matvec(
@@ -59,7 +67,9 @@ def _matvec(
         return torch.mv(x.flatten(0, 1), y).view(x.shape[:2])
     if not x_batched:
         return torch.mm(y, x.t())
-    return torch.mv(x, y) if y.dim() == 1 else torch.bmm(x, y.unsqueeze(2)).squeeze(2)
+    if y.dim() == 1:
+        return torch.mv(x, y)
+    return torch.bmm(x, y.unsqueeze(2)).squeeze(2)
 
 
 def _matmul_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -71,9 +81,11 @@ def _mv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
 
 
 def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    left = args[0].conj() if func._schema.name == "aten::vdot" else args[0]
+    left, right = args
+    if func._schema.name == "aten::vdot":
+        left = left.conj()
     # without dtype, a sum of integers would be int64
-    return (left * args[1]).sum(-1, dtype=left.dtype)
+    return (left * right).sum(-1, dtype=left.dtype)
 
 
 def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -124,7 +136,9 @@ multilinear(
 
 
 def _stacks(x: torch.Tensor, y: torch.Tensor, batched: Any) -> torch.Tensor:
-    return torch.matmul(x, y) if any(batched) else torch.bmm(x, y)
+    if any(batched):
+        return torch.matmul(x, y)
+    return torch.bmm(x, y)
 
 
 def _by_left_stack(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -168,6 +182,15 @@ multilinear(
 )
 
 
+def _convert_factor(factor: Any, dtype: torch.dtype) -> Any:
+    """Return a factor of a tensor as its kernels take it. A float would promote integers."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return factor
+    if dtype is torch.bool:
+        return bool(factor)
+    return int(factor)
+
+
 def _in_one_dtype(args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     """Return the operands of ``addr``, which alone takes several dtypes, in that of the result. The
     kernel gives numbers no less weight."""
@@ -195,22 +218,20 @@ def _plus(
     """
 
     def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-        beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
-        args = _in_one_dtype(args)
-        if not (args[1].is_floating_point() or args[1].is_complex()):
-            whole = bool if args[1].dtype is torch.bool else int
-            # as in the kernels; a float factor would promote integers
-            beta, alpha = whole(beta), whole(alpha)
+        x, first, second = _in_one_dtype(args)
+        beta = _convert_factor(kwargs.get("beta", 1), first.dtype)
+        alpha = _convert_factor(kwargs.get("alpha", 1), first.dtype)
         if batched[1] or batched[2]:
-            both = scaled(multiply(args[1], args[2], batched[1], batched[2]), alpha)
+            both = scaled(multiply(first, second, batched[1], batched[2]), alpha)
         else:
-            both = scaled(multiply(args[1], args[2]), alpha).unsqueeze(0)
+            both = scaled(multiply(first, second), alpha).unsqueeze(0)
         if beta == 0:  # self is ignored, also infinities in it
-            return both if both.shape[0] == size else both.expand(size, *both.shape[1:])
-        x = args[0]
-        return both + scaled(
-            x.reshape(size, *[1] * (both.dim() - x.dim()), *x.shape[1:]) if batched[0] else x, beta
-        )
+            if both.shape[0] == size:
+                return both
+            return both.expand(size, *both.shape[1:])
+        if batched[0]:
+            x = batch.insert_dims(x, size, both.dim() - x.dim())
+        return both + scaled(x, beta)
 
     def asks(f: Callable[..., Any], *names: str) -> Callable[..., Any]:
         f.asks = names  # type: ignore[attr-defined]
@@ -333,8 +354,10 @@ def _trilinear_abstract(
     """Torch's kernel has no abstract form for symbolic sizes, and would fix them."""
     wide = []
     for x, missing in ((i1, expand1), (i2, expand2), (i3, expand3)):
-        sizes = iter(x.shape)
-        wide.append([1 if d in missing else next(sizes) for d in range(x.dim() + len(missing))])
+        shape = list(x.shape)
+        for d in sorted(missing):
+            shape.insert(d, 1)
+        wide.append(shape)
     return i1.new_empty([n for d, n in enumerate(torch.broadcast_shapes(*wide)) if d not in sumdim])  # type: ignore[no-any-return]
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ..derive.batch_rules import expand, trailing, with_flags_of_keywords
+from ..derive.batch_rules import expand, insert_dims, trailing, with_flags_of_keywords
 from ..derive.matrix_rules import (
-    added,
+    adjoint_if,
     columns,
     contiguous_stacks,
     eye_like,
@@ -24,6 +24,7 @@ from ..derive.matrix_rules import (
     triangle,
     uncolumned,
 )
+from ..derive.optional import add_present, map_optional
 from ..record import register
 
 # --- solutions from factors -----------------------------------------------------------------------
@@ -80,10 +81,15 @@ def _vjp(
     by_b = solve_factored(A, LU, pivots, g, left, not adjoint)
     by_a = None
     if "A" in needs:
-        factors = (by_b, result.mH) if left else (result.mH, by_b)
-        by_a = -(factors[0] @ factors[1])
-        by_a = by_a.mH if adjoint else by_a
+        by_a = adjoint_if(adjoint, -_on_side(by_b, result.mH, left))
     return by_a, None, by_b
+
+
+def _on_side(A: Tensor, x: Tensor, left: bool) -> Tensor:
+    """Return ``A @ x``, or ``x @ A`` for a system with ``A`` on the right."""
+    if left:
+        return A @ x
+    return x @ A
 
 
 def _jvp(
@@ -99,29 +105,24 @@ def _jvp(
 ) -> Any:
     """Return the tangent of X. A tangent of ``LU`` is ignored, because ``LU`` depends on ``A`` and
     moves with it."""
-    change = None
-    if A_t is not None:
-        a_t = A_t.mH if adjoint else A_t
-        change = -(a_t @ result) if left else -(result @ a_t)
-    rhs = added(change, B_t)
-    return None if rhs is None else solve_factored(A, LU, pivots, rhs, left, adjoint)
+    change = map_optional(lambda t: -_on_side(adjoint_if(adjoint, t), result, left), A_t)
+    rhs = add_present(change, B_t)
+    return map_optional(lambda b: solve_factored(A, LU, pivots, b, left, adjoint), rhs)
 
 
 def join_columns(B: Tensor, left: bool) -> Tensor:
     """All right-hand sides of one matrix as one matrix: ``(size, …, n, k)`` -> ``(…, n, k·size)``.
     If not ``left``: with more rows."""
-    return B.movedim(0, -1).flatten(-2) if left else B.movedim(0, -2).flatten(-3, -2)
+    if left:
+        return B.movedim(0, -1).flatten(-2)
+    return B.movedim(0, -2).flatten(-3, -2)
 
 
-def split_columns(X: Tensor, size: int, many: int, left: bool) -> Tensor:
-    """Return the inverse of :func:`join_columns`, contiguous. ``many``: the number of columns (rows
-    if not ``left``) per element."""
-    apart: Tensor = (
-        X.unflatten(-1, (many, size)).movedim(-1, 0)
-        if left
-        else X.unflatten(-2, (many, size)).movedim(-2, 0)
-    )
-    return apart.contiguous()
+def split_columns(X: Tensor, like: Tensor, left: bool) -> Tensor:
+    """Return the inverse of :func:`join_columns`, contiguous. ``like``: what was joined."""
+    dim = -1 if left else -2
+    split: Tensor = X.unflatten(dim, (like.shape[dim], like.shape[0])).movedim(dim, 0)
+    return split.contiguous()
 
 
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -131,12 +132,8 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if batched[1] and LU.stride(0) == 0:
             LU, pivots, batched = LU[0], pivots[0], (False, False, False, batched[3])
         if batched[3] and not batched[1] and B.dim() > A.dim():
-            return split_columns(
-                func(A, LU, pivots, join_columns(B, left), left, adjoint),
-                size,
-                B.shape[-1 if left else -2],
-                left,
-            )
+            joined = func(A, LU, pivots, join_columns(B, left), left, adjoint)
+            return split_columns(joined, B, left)
     physical = [expand(t, b, size) for t, b in zip((A, LU, pivots, B), batched, strict=False)]
     return func(*lined_up((2, 2, 1, 2), size, (True,) * 4, physical), left, adjoint)
 
@@ -188,11 +185,6 @@ def _solve_vjp(
     return by_a, uncolumned(by_b, vector)
 
 
-def _on_side(A: torch.Tensor, x: torch.Tensor, left: bool) -> torch.Tensor:
-    """Return ``A @ x``, or ``x @ A`` for a system with ``A`` on the right."""
-    return A @ x if left else x @ A
-
-
 def _solve_jvp(
     A: torch.Tensor,
     A_t: Any,
@@ -205,15 +197,12 @@ def _solve_jvp(
 ) -> Any:
     vector = is_vector_rhs(A.shape, B_shape)
     x = columns(result, vector)
-    change = None if A_t is None else -_on_side(A_t, x, left)
-    rhs = added(change, None if B_t is None else columns(B_t, vector))
-    assert rhs is not None
-    return (
-        uncolumned(solve_factored(A, result1, result2, rhs, left, False), vector),
-        None,
-        None,
-        None,
+    rhs = add_present(
+        map_optional(lambda t: -_on_side(t, x, left), A_t),
+        map_optional(lambda t: columns(t, vector), B_t),
     )
+    x_t = solve_factored(A, result1, result2, rhs, left, False)
+    return uncolumned(x_t, vector), None, None, None
 
 
 def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -227,15 +216,11 @@ def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
             left = kwargs.get("left", True)
             x, lu, pivots, info = func(a, join_columns(rhs, left), **kwargs)
             lu, pivots, info = (expand(t, False, size) for t in (lu, pivots, info))
-            return (
-                uncolumned(split_columns(x, size, rhs.shape[-1 if left else -2], left), vector),
-                lu,
-                pivots,
-                info.contiguous(),
-            )
+            x = uncolumned(split_columns(x, rhs, left), vector)
+            return x, lu, pivots, info.contiguous()
     a, b, vector = one_rhs_per_matrix(size, batched, args)
     x, lu, pivots, info = func(a, b, **kwargs)
-    shape = (size, *args[0].shape[1:]) if batched[0] else (size, *args[0].shape)
+    shape = (size, *args[0].shape[int(batched[0]) :])
     return (
         uncolumned(x, vector),
         lu.reshape(shape),
@@ -270,9 +255,8 @@ def _triangular_vjp(
     by_b = solve_triangular(self.mH, g, upper=not upper, left=left, unit=unitriangular)
     if "self" not in needs:
         return None, by_b
-    return triangle(
-        -(by_b @ result.mH) if left else -(result.mH @ by_b), upper, unitriangular
-    ), by_b
+    by_a = triangle(-_on_side(by_b, result.mH, left), upper, unitriangular)
+    return by_a, by_b
 
 
 def _triangular_jvp(
@@ -286,10 +270,8 @@ def _triangular_jvp(
 ) -> torch.Tensor:
     change = None
     if self_t is not None:
-        t = triangle(self_t, upper, unitriangular)
-        change = -(t @ result) if left else -(result @ t)
-    rhs = added(change, B_t)
-    assert rhs is not None
+        change = -_on_side(triangle(self_t, upper, unitriangular), result, left)
+    rhs = add_present(change, B_t)
     return solve_triangular(self, rhs, upper=upper, left=left, unit=unitriangular)
 
 
@@ -310,7 +292,7 @@ def _triangular_solve(
     transpose: bool = False,
     unitriangular: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    a = A.mT if transpose else A
+    a = A.mT if transpose else A  # of complex matrices the transpose, not the adjoint
     x = solve_triangular(a, self, upper=upper != transpose, unit=unitriangular)
     return x, A.expand(*x.shape[:-2], *A.shape[-2:]).clone()
 
@@ -336,16 +318,16 @@ def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any)
 def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
     """Return the gradient by the factor, from the gradient by A = L·Lᴴ (or Uᴴ·U)."""
     both, factor = by_a + by_a.mH, triangle(factor, upper)
-    return triangle(factor @ both if upper else both @ factor, upper)
+    return triangle(_on_side(factor, both, upper), upper)
 
 
 def _cholesky_solve_vjp(
     g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: Any
 ) -> Pair:
     by_b = torch.cholesky_solve(g, input2, upper)
-    return by_b, _by_cholesky_factor(
-        -(by_b @ result.mH), input2, upper
-    ) if "input2" in needs else None
+    if "input2" not in needs:
+        return by_b, None
+    return by_b, _by_cholesky_factor(-(by_b @ result.mH), input2, upper)
 
 
 def _cholesky_inverse_vjp(
@@ -366,9 +348,8 @@ def _lu_solve_vjp(
     by_b = aten.linalg_lu_solve(LU, pivots, g, left=left, adjoint=not adjoint)
     if "LU" not in needs:
         return None, None, by_b
-    factors = (by_b, result.mH) if left else (result.mH, by_b)
-    by_a = -(factors[0] @ factors[1])
-    by_permuted = aten.lu_unpack(LU, pivots, False, True)[0].mT @ (by_a.mH if adjoint else by_a)
+    by_a = -_on_side(by_b, result.mH, left)
+    by_permuted = aten.lu_unpack(LU, pivots, False, True)[0].mT @ adjoint_if(adjoint, by_a)
     lower = LU.tril(-1) + eye_like(LU, LU.shape[-1])
     return (by_permuted @ LU.triu().mH).tril(-1) + (lower.mH @ by_permuted).triu(), None, by_b
 
@@ -424,21 +405,15 @@ def _pinv_batch(
     """Tolerances broadcast with the leading dimensions of the matrices. They may have more of
     these dimensions."""
     a = expand(args[0], batched[0], size)
-    given = {
-        k: expand(kwargs[k], named[k], size) for k in ("atol", "rtol") if kwargs.get(k) is not None
-    }
-    widest = max([a.dim() - 2, *(t.dim() for t in given.values())])
-    a = a.reshape(size, *[1] * (widest - (a.dim() - 2)), *a.shape[1:])
-    return func(
-        a,
-        **{
-            **kwargs,
-            **{
-                k: t.reshape(size, *[1] * (widest - t.dim()), *t.shape[1:])
-                for k, t in given.items()
-            },
-        },
-    )
+    tolerances = {}
+    for name in ("atol", "rtol"):
+        if kwargs.get(name) is not None:
+            tolerances[name] = expand(kwargs[name], named[name], size)
+    widest = max([a.dim() - 2, *(t.dim() for t in tolerances.values())])
+    a = insert_dims(a, size, widest - (a.dim() - 2))
+    for name, t in tolerances.items():
+        tolerances[name] = insert_dims(t, size, widest - t.dim())
+    return func(a, **(kwargs | tolerances))
 
 
 register(
@@ -470,8 +445,8 @@ def _lstsq_vjp(
         by_a = _pinv_vjp(g @ rhs.mH, self, p) if "self" in needs else None
     if gs[1] is not None and gs[1].numel():
         r = 2 * _residual(self, x, rhs) * gs[1].unsqueeze(-2)
-        by_a, by_b = added(by_a, r @ x.mH), added(by_b, -r)
-    return by_a, by_b if by_b is None else uncolumned(by_b, vector)
+        by_a, by_b = add_present(by_a, r @ x.mH), add_present(by_b, -r)
+    return by_a, map_optional(lambda t: uncolumned(t, vector), by_b)
 
 
 def _lstsq_jvp(
@@ -485,17 +460,15 @@ def _lstsq_jvp(
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
     p = torch.linalg.pinv(self)
-    rhs_t = None if b_t is None else columns(b_t, vector)
-    x_t = added(
-        None if self_t is None else _pinv_jvp(self_t, self, p) @ rhs,
-        None if rhs_t is None else p @ rhs_t,
+    rhs_t = map_optional(lambda t: columns(t, vector), b_t)
+    x_t = add_present(
+        map_optional(lambda t: _pinv_jvp(t, self, p) @ rhs, self_t),
+        map_optional(lambda t: p @ t, rhs_t),
     )
-    assert x_t is not None
     residuals_t = None
     if result1.numel():
         r = _residual(self, x, rhs)
-        r_t = added(None if self_t is None else self_t @ x, None if rhs_t is None else -rhs_t)
-        assert r_t is not None
+        r_t = add_present(map_optional(lambda t: t @ x, self_t), map_optional(torch.neg, rhs_t))
         residuals_t = 2 * torch.real(r.conj() * r_t).sum(-2)
     return uncolumned(x_t, vector), residuals_t, None, None
 
@@ -505,9 +478,13 @@ def _lstsq_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
     x, *others = func(a, b, *args[2:], **kwargs)
-    # some drivers return empty results
-    present = [t.new_empty((size, 0)) if t.shape == (0,) and lead != (0,) else t for t in others]
-    return uncolumned(x, vector), *present
+
+    def with_batch(t: Tensor) -> Tensor:
+        if t.shape == (0,) and lead != (0,):  # some drivers return empty results
+            return t.new_empty((size, 0))
+        return t
+
+    return uncolumned(x, vector), *(with_batch(t) for t in others)
 
 
 register(

@@ -11,7 +11,6 @@ import torch
 
 from ..derive.batch_rules import trailing
 from ..derive.matrix_rules import (
-    added,
     diagonal,
     differences,
     eye_like,
@@ -19,6 +18,7 @@ from ..derive.matrix_rules import (
     matrix_of,
     trailing_or_empty,
 )
+from ..derive.optional import add_present, map_optional
 from ..record import register
 
 aten = torch.ops.aten
@@ -36,17 +36,19 @@ def _need_vectors(computed: bool, op: str, instead: str) -> None:
 
 def _real_diagonal(t: torch.Tensor) -> torch.Tensor:
     d = diagonal(t)
-    return torch.real(d) if d.is_complex() else d
+    if d.is_complex():
+        return torch.real(d)
+    return d
 
 
 def _eigh_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool) -> Any:
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
-    inside = added(
-        None if gs[0] is None else matrix_of(gs[0]).to(v.dtype),
-        None if gs[1] is None else differences(w) * (v.mH @ gs[1]),
+    inside = add_present(
+        map_optional(lambda gw: matrix_of(gw).to(v.dtype), gs[0]),
+        map_optional(lambda gv: differences(w) * (v.mH @ gv), gs[1]),
     )
-    return None if inside is None else hermitian_part(v @ inside @ v.mH)
+    return map_optional(lambda m: hermitian_part(v @ m @ v.mH), inside)
 
 
 def _eigh_jvp(
@@ -66,10 +68,11 @@ def _unit_length(t: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 def _eig_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor) -> Any:
     w, v = result0, result1
-    inside = None if gs[0] is None else matrix_of(gs[0])
-    if gs[1] is not None:
-        inside = added(inside, differences(w).conj() * (v.mH @ _unit_length(gs[1], v)))
-    return None if inside is None else torch.linalg.solve_ex(v.mH, inside @ v.mH)[0]
+    inside = add_present(
+        map_optional(matrix_of, gs[0]),
+        map_optional(lambda gv: differences(w).conj() * (v.mH @ _unit_length(gv, v)), gs[1]),
+    )
+    return map_optional(lambda m: torch.linalg.solve_ex(v.mH, m @ v.mH)[0], inside)
 
 
 def _eig_jvp(self_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor) -> tuple[Any, Any]:
@@ -118,7 +121,9 @@ def _thin(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> tuple[torch.Ten
 
 def _gaps(s: torch.Tensor) -> torch.Tensor:
     """``s[j] / (s[j]² - s[i]²)`` at (i, j), without squares that overflow."""
-    size = s.detach().amax(-1, keepdim=True) if s.shape[-1] else s
+    size = s
+    if s.shape[-1]:  # amax refuses an empty dimension
+        size = s.detach().amax(-1, keepdim=True)
     size = torch.where(size == 0, 1.0, size)
     relative = s / size
     return differences(relative * relative) * relative.unsqueeze(-2) / size.unsqueeze(-1)
@@ -133,30 +138,32 @@ def _svd_vjp(
     s = result1
     u, v = _thin(result0, s, result2)
     k = s.shape[-1]
-    gu = None if gs[0] is None else gs[0][..., :k]
-    gv = None if gs[2] is None else gs[2][..., :k, :].mH
+    gu = map_optional(lambda g: g[..., :k], gs[0])
+    gv = map_optional(lambda g: g[..., :k, :].mH, gs[2])
     if gu is None and gv is None:
-        return None if gs[1] is None else (u * gs[1].unsqueeze(-2)) @ v.mH
+        return map_optional(lambda g: (u * g.unsqueeze(-2)) @ v.mH, gs[1])
     row = s.unsqueeze(-2)
-    inside = None if gs[1] is None else matrix_of(gs[1]).to(u.dtype)
+    inside: Any = map_optional(lambda g: matrix_of(g).to(u.dtype), gs[1])
     gaps = _gaps(s)
-    phases = outside = None
+    phases: Any = None
+    outside: Any = None
     if gu is not None:
         m = u.mH @ gu
-        inside = added(inside, gaps * _skew(m))
-        phases = _imaginary(m) if m.is_complex() else None
+        inside = add_present(inside, gaps * _skew(m))
+        if m.is_complex():
+            phases = _imaginary(m)
         if u.shape[-2] > k:
             outside = ((gu - u @ m) / row) @ v.mH
     if gv is not None:
         m = v.mH @ gv
-        inside = added(inside, -gaps.mT * _skew(m))
-        phases = added(phases, -_imaginary(m)) if m.is_complex() else None
+        inside = add_present(inside, -gaps.mT * _skew(m))
+        if m.is_complex():
+            phases = add_present(phases, -_imaginary(m))
         if v.shape[-2] > k:
-            outside = added(outside, u @ ((gv - v @ m) / row).mH)
+            outside = add_present(outside, u @ ((gv - v @ m) / row).mH)
     if phases is not None:
-        inside = added(inside, matrix_of(phases / (2 * s)))
-    assert inside is not None
-    return added(u @ inside @ v.mH, outside)
+        inside = add_present(inside, matrix_of(phases / (2 * s)))
+    return add_present(u @ inside @ v.mH, outside)
 
 
 def _svd_jvp(
@@ -186,11 +193,10 @@ def _svd_jvp(
 
 def _widened(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """``t`` padded with zero columns to the width of ``like``."""
-    return (
-        torch.nn.functional.pad(t, (0, like.shape[-1] - t.shape[-1]))
-        if t.shape[-1] < like.shape[-1]
-        else t
-    )
+    missing = like.shape[-1] - t.shape[-1]
+    if missing <= 0:
+        return t
+    return torch.nn.functional.pad(t, (0, missing))
 
 
 register(
@@ -220,9 +226,10 @@ def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
     regular = a + shift[..., None, None] * eye_like(a, a.shape[-1])
     # The kernel of det factors a complex matrix itself, and a real one that is contiguous
     # transposed. A factorization of the other one may meet a pivot of zero where det is not zero.
-    inverse = (
-        torch.linalg.inv_ex(regular)[0].mH if a.is_complex() else torch.linalg.inv_ex(regular.mH)[0]
-    )
+    if a.is_complex():
+        inverse = torch.linalg.inv_ex(regular)[0].mH
+    else:
+        inverse = torch.linalg.inv_ex(regular.mH)[0]
     cofactors: torch.Tensor = inverse * torch.linalg.det(regular).conj()[..., None, None]
     return cofactors
 
@@ -246,11 +253,11 @@ register(
 def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> Any:
     """The sign of a complex determinant is its phase. The phase changes by the imaginary
     part of the trace."""
-    phase = (
-        1j * torch.imag(gs[0] * result0.conj()) if gs[0] is not None and A.is_complex() else None
-    )
-    g = added(gs[1], phase)
-    return None if g is None else g[..., None, None] * torch.linalg.inv_ex(A.mH)[0]
+    phase = None
+    if gs[0] is not None and A.is_complex():
+        phase = 1j * torch.imag(gs[0] * result0.conj())
+    g = add_present(gs[1], phase)
+    return map_optional(lambda g: g[..., None, None] * torch.linalg.inv_ex(A.mH)[0], g)
 
 
 def _slogdet_jvp(A_t: torch.Tensor, A: torch.Tensor, result0: torch.Tensor) -> Any:
