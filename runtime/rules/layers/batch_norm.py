@@ -14,6 +14,7 @@ import torch
 from ...errors import BatchingError, MissingRule
 from ...seam.keys import uncounted
 from ..derive import batch_rules as batch
+from ..derive.optional import apply_weight, map_optional
 from ..record import HiddenWrites, kernels, register
 from .normalization import projected, scaled
 
@@ -23,7 +24,9 @@ Tensor = torch.Tensor
 
 def _channels(t: Any, rank: int) -> Any:
     """Return a per-channel vector (C), reshaped to broadcast with (N, C, …)."""
-    return None if t is None else t.reshape(1, -1, *(1,) * (rank - 2))
+    if t is None:
+        return None
+    return t.reshape(1, -1, *(1,) * (rank - 2))
 
 
 def _others(rank: int) -> list[int]:
@@ -58,10 +61,10 @@ def _vjp(
     needs: Any,
 ) -> Any:
     mask = [name in needs for name in ("input", "weight", "bias")]
-    # not read in training, so a graph need not save them
-    running = (None, None) if training else (running_mean, running_var)
+    if training:  # not read then, so a graph need not save them
+        running_mean = running_var = None
     return kernels.native_batch_norm_backward(
-        g, input, weight, *running, result1, result2, training, eps, mask
+        g, input, weight, running_mean, running_var, result1, result2, training, eps, mask
     )
 
 
@@ -86,7 +89,7 @@ def _jvp(
         )
     rank = input.dim()
     unit, rstd = _unit(input, running_mean, running_var, training, eps)
-    unit_t = None if input_t is None else _unit_t(input_t, unit, rstd, training)
+    unit_t = map_optional(lambda t: _unit_t(t, unit, rstd, training), input_t)
     by_channel = (_channels(t, rank) for t in (weight, weight_t, bias_t))
     return scaled(unit_t, unit, *by_channel), None, None
 
@@ -94,7 +97,9 @@ def _jvp(
 def _unit_t(t: Tensor, unit: Tensor, rstd: Tensor, training: bool) -> Tensor:
     """Return the tangent of x̂ by that of the input, which is also the gradient of the input by that
     of x̂. In training the statistics depend on the input."""
-    return projected(t, unit, rstd, _others(t.dim())) if training else t * rstd
+    if not training:
+        return t * rstd
+    return projected(t, unit, rstd, _others(t.dim()))
 
 
 def _backward(
@@ -113,7 +118,7 @@ def _backward(
     unit, rstd = _unit(input, running_mean, running_var, train, eps)
     gx = gw = gb = None
     if output_mask[0]:
-        g = grad_out if weight is None else grad_out * _channels(weight, rank)
+        g = apply_weight(grad_out, _channels(weight, rank))
         gx = _unit_t(g, unit, rstd, train).to(input.dtype)
     dtype = grad_out.dtype if weight is None else weight.dtype
     if output_mask[1]:
@@ -171,7 +176,9 @@ class _Moving(NamedTuple):
         """Return one number for each channel of each element."""
         if self.t is None:
             return None
-        return self.t.reshape(-1) if self.batched else self.t.repeat(size)
+        if self.batched:
+            return self.t.reshape(-1)
+        return self.t.repeat(size)
 
     def take_over(self, flat: Any, channels: int) -> None:
         """Store what the kernel has written to :meth:`flat`."""

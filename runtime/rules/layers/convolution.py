@@ -15,8 +15,9 @@ import torch
 
 from ..derive.batch_rules import expand, shaped_by_one
 from ..derive.fixed_layouts import filled
+from ..derive.optional import add_present, map_optional
 from ..record import kernels, register
-from ..samples.factors import Dense, Windows
+from ..samples.factors import Dense, Windows, per_dimension
 
 aten = torch.ops.aten
 
@@ -36,9 +37,11 @@ def _spread(bias: torch.Tensor, shape: Any) -> torch.Tensor:
 
 def _gathered(g: torch.Tensor, dims: list[int], sizes: Any) -> torch.Tensor:
     """Return the gradient by a bias of these sizes: ``g``, summed over ``dims``."""
-    made = g.sum(dims)
-    # as above: there is a bias, and no channel to which it was added
-    return made if made.shape[-1] == sizes[0] else g.new_zeros((*made.shape[:-1], *sizes))
+    total = g.sum(dims)
+    if total.shape[-1] != sizes[0]:
+        # as above: there is a bias, and no channel to which it was added
+        return g.new_zeros((*total.shape[:-1], *sizes))
+    return total
 
 
 def _vjp(
@@ -107,8 +110,9 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         func, args
     )
     rest = (stride, padding, dilation, transposed, output_padding)
-    late = bias if batched[1] or batched[2] else None
-    bias = None if late is not None else bias
+    late = None
+    if batched[1] or batched[2]:  # added to the result, since channels are folded with the batch
+        late, bias = bias, None
     if not batched[1]:
         if batched[0]:
             out = _from_samples(func(_into_samples(input), weight, bias, *rest, groups), size)
@@ -120,13 +124,16 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     else:
         input = _into_groups(expand(input, batched[0], size))
         out = _from_groups(func(input, _into_samples(weight), None, *rest, groups * size), size)
-    return out if late is None else out + _with_channels(late, out.dim() - 1)
+    if late is None:
+        return out
+    return out + _with_channels(late, out.dim() - 1)
 
 
 def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: bool) -> Any:
-    """Return each element of the result (of the input, if transposed) meets the weights of one
-    channel."""
-    return 2 * math.prod(input_shape if transposed else result_shape) * math.prod(weight_shape[1:])
+    """Count a product and a sum for each meeting of an element with a weight. Each element of the
+    result (of the input, if transposed) meets the weights of one channel."""
+    elements = math.prod(input_shape) if transposed else math.prod(result_shape)
+    return 2 * elements * math.prod(weight_shape[1:])
 
 
 def _windows(
@@ -151,10 +158,12 @@ def _windows(
     if not transposed:
         return Windows(g, input, weight_shape, stride, padding, dilation, groups)
     rank = len(weight_shape) - 2
-    more, steps = (list(a) * (rank if len(a) == 1 else 1) for a in (output_padding, stride))
-    places = [n // step for n, step in zip(more, steps, strict=True)]
-    if any(places):
-        input = torch.nn.functional.pad(input, [p for n in reversed(places) for p in (0, n)])
+    more, steps = per_dimension(output_padding, rank), per_dimension(stride, rank)
+    padding_at_ends: list[int] = []
+    for n, step in zip(reversed(more), reversed(steps), strict=True):
+        padding_at_ends += [0, n // step]
+    if any(padding_at_ends):
+        input = torch.nn.functional.pad(input, padding_at_ends)
     return Windows(input, g, weight_shape, stride, padding, dilation, groups)
 
 
@@ -186,14 +195,11 @@ def _backward_vjp(
     rest = (stride, padding, dilation, transposed, output_padding, groups)
     first = second = third = None
     if "grad_output" in needs:
-        parts = []
-        if by_input is not None:
-            parts.append(torch.convolution(by_input, weight, None, *rest))
-        if by_weight is not None:
-            parts.append(torch.convolution(input, by_weight, None, *rest))
-        if by_bias is not None:
-            parts.append(_spread(by_bias, grad_output.shape))
-        first = sum(parts[1:], parts[0]) if parts else None
+        first = add_present(
+            map_optional(lambda x: torch.convolution(x, weight, None, *rest), by_input),
+            map_optional(lambda w: torch.convolution(input, w, None, *rest), by_weight),
+            map_optional(lambda b: _spread(b, grad_output.shape), by_bias),
+        )
     if "input" in needs and by_weight is not None:
         second = kernels.convolution_backward(
             grad_output, input, by_weight, None, *rest, [True, False, False]
@@ -213,31 +219,24 @@ def _backward_jvp(
     rest = (stride, padding, dilation, transposed, output_padding, groups)
 
     def run(g: Any, x: Any, w: Any, which: int) -> Any:
-        return kernels.convolution_backward(g, x, w, None, *rest, [which == 0, which == 1, False])[
-            which
-        ]
+        mask = [which == 0, which == 1, False]
+        return kernels.convolution_backward(g, x, w, None, *rest, mask)[which]
 
-    by_input: list[tuple[Any, Any, Any]] = []
-    by_weight: list[tuple[Any, Any, Any]] = []
-    if grad_output_t is not None:
-        by_input.append((grad_output_t, input, weight))
-        by_weight.append((grad_output_t, input, weight))
-    if weight_t is not None:
-        by_input.append((grad_output, input, weight_t))
-    if input_t is not None:
-        by_weight.append((grad_output, input_t, weight))
-    outs = []
-    for which, terms in ((0, by_input), (1, by_weight)):
-        total = None
-        for term in terms if output_mask[which] else ():
-            part = run(*term, which)
-            total = part if total is None else total + part
-        outs.append(total)
-    bias = None
+    by_input = by_weight = by_bias = None
+    if output_mask[0]:
+        if grad_output_t is not None:
+            by_input = run(grad_output_t, input, weight, 0)
+        if weight_t is not None:
+            by_input = add_present(by_input, run(grad_output, input, weight_t, 0))
+    if output_mask[1]:
+        if grad_output_t is not None:
+            by_weight = run(grad_output_t, input, weight, 1)
+        if input_t is not None:
+            by_weight = add_present(by_weight, run(grad_output, input_t, weight, 1))
     if output_mask[2] and grad_output_t is not None:
         dims = [d for d in range(grad_output.dim()) if d != 1]
-        bias = _gathered(grad_output_t, dims, bias_sizes)
-    return (*outs, bias)
+        by_bias = _gathered(grad_output_t, dims, bias_sizes)
+    return by_input, by_weight, by_bias
 
 
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:

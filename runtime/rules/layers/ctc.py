@@ -22,28 +22,31 @@ _ARGUMENTS = (
 
 def _contracted(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     """Return the sum over time and classes of (T, N, C) or (T, C)."""
-    return (t * local).sum((0, 2) if t.dim() == 3 else (0, 1))
+    if t.dim() == 3:
+        return (t * local).sum((0, 2))
+    return (t * local).sum((0, 1))
 
 
 def _log_probs(t: torch.Tensor, batched: Any, size: int) -> torch.Tensor:
     """(T, N, C) or (T, C) -> (T, B·N, C)."""
     t = batch.expand(t, batched, size).movedim(0, 1)
-    return t.flatten(1, 2) if t.dim() == 4 else t
+    if t.dim() == 4:
+        return t.flatten(1, 2)
+    return t
 
 
-def _targets(t: torch.Tensor, batched: Any, size: int, alone: bool) -> torch.Tensor:
-    """(N, S) -> (B·N, S). Concatenated targets stay as they are, unless they belong to a
-    single sequence."""
+def _sequences(t: torch.Tensor, batched: Any, size: int, alone: bool) -> torch.Tensor:
+    """(N, …) -> (B·N, …), or (B, …) if an element is one sequence alone, without N."""
     t = batch.expand(t, batched, size)
-    return t if alone else t.flatten(0, 1)
+    if alone:
+        return t
+    return t.flatten(0, 1)
 
 
 def _lengths(t: Any, batched: Any, size: int) -> Any:
-    return (
-        list(t) * size
-        if isinstance(t, (list, tuple))
-        else batch.expand(t, batched, size).reshape(-1)
-    )
+    if isinstance(t, (list, tuple)):
+        return list(t) * size
+    return batch.expand(t, batched, size).reshape(-1)
 
 
 def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -51,35 +54,33 @@ def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -
     alone = x.dim() - batched[0] == 2
     loss, alpha = func(
         _log_probs(x, batched[0], size),
-        _targets(targets, batched[1], size, alone),
+        _sequences(targets, batched[1], size, alone),
         _lengths(inputs, batched[2], size),
         _lengths(lengths, batched[3], size),
         *rest,
     )
-    return (
-        (loss, alpha) if alone else (loss.unflatten(0, (size, -1)), alpha.unflatten(0, (size, -1)))
-    )
+    if alone:
+        return loss, alpha
+    return loss.unflatten(0, (size, -1)), alpha.unflatten(0, (size, -1))
 
 
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    _, x, targets, inputs, lengths, _, _, *rest = args
+    g, x, targets, inputs, lengths, loss, alpha, *rest = args
     alone = x.dim() - batched[1] == 2
 
-    def sequences(i: int) -> Any:
-        t = batch.expand(args[i], batched[i], size)
-        return t if alone else t.flatten(0, 1)
-
     out = func(
-        sequences(0),
+        _sequences(g, batched[0], size, alone),
         _log_probs(x, batched[1], size),
-        _targets(targets, batched[2], size, alone),
+        _sequences(targets, batched[2], size, alone),
         _lengths(inputs, batched[3], size),
         _lengths(lengths, batched[4], size),
-        sequences(5),
-        sequences(6),
+        _sequences(loss, batched[5], size, alone),
+        _sequences(alpha, batched[6], size, alone),
         *rest,
     )
-    return (out if alone else out.unflatten(1, (size, -1))).movedim(1, 0)
+    if not alone:
+        out = out.unflatten(1, (size, -1))
+    return out.movedim(1, 0)
 
 
 def _abstract(log_probs: torch.Tensor, target_lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:

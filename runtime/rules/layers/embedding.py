@@ -9,6 +9,7 @@ import torch
 from ..derive import batch_rules as batch
 from ..derive.families import linear
 from ..derive.index_rules import folded
+from ..derive.optional import add_present, map_optional
 from ..record import register
 from ..samples.factors import Rows
 
@@ -24,7 +25,9 @@ def _table_rows(indices: Tensor, rows: int, size: int, padding_idx: int = -1) ->
     All padding indices become that of the first table, because the kernel takes one padding index.
     Its row takes no part in any case."""
     places = folded(indices, rows, size)
-    return places if padding_idx < 0 else torch.where(indices == padding_idx, indices, places)
+    if padding_idx < 0:
+        return places
+    return torch.where(indices == padding_idx, indices, places)
 
 
 def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
@@ -76,11 +79,9 @@ def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any)
     weight = batch.expand(weight, batched[0], size)
     rows = weight.shape[1]
     out = func(weight.flatten(0, 1), _table_rows(indices, rows, size), -1, scale, sparse)
-    return (
-        out
-        if padding_idx < 0
-        else torch.where((indices == padding_idx).unsqueeze(-1), out.detach(), out)
-    )
+    if padding_idx < 0:
+        return out
+    return torch.where((indices == padding_idx).unsqueeze(-1), out.detach(), out)
 
 
 def _picked(
@@ -94,7 +95,9 @@ def _picked(
             0, flat, torch.ones_like(flat, dtype=g.dtype)
         )
         out = out / counts.index_select(0, flat).reshape(*indices.shape, 1)
-    return out if padding_idx < 0 else torch.where((indices == padding_idx).unsqueeze(-1), 0, out)
+    if padding_idx < 0:
+        return out
+    return torch.where((indices == padding_idx).unsqueeze(-1), 0, out)
 
 
 def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -104,16 +107,17 @@ def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
         out = func(g.movedim(0, -2).flatten(-2), indices, rows, padding_idx, scale)
         return out.unflatten(-1, (size, width)).movedim(-2, 0)
     g = batch.expand(g, batched[0], size)
-    return func(
-        g, _table_rows(indices, rows, size, padding_idx), size * rows, padding_idx, scale
-    ).unflatten(0, (size, rows))
+    table_rows = _table_rows(indices, rows, size, padding_idx)
+    return func(g, table_rows, size * rows, padding_idx, scale).unflatten(0, (size, rows))
 
 
 def _rows(
     g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool
 ) -> Rows | None:
     """``weight_shape``: of the table, without a batch. The frequencies are those of a sample."""
-    return None if scale_grad_by_freq else Rows(indices, g, weight_shape[0], padding_idx)
+    if scale_grad_by_freq:
+        return None
+    return Rows(indices, g, weight_shape[0], padding_idx)
 
 
 linear(
@@ -159,9 +163,8 @@ def _weight_vjp(
     result3: Tensor,
 ) -> Any:
     if mode == MAX:
-        return g.new_zeros(weight_shape).scatter_add(
-            0, result3, torch.where((result2 > 0).unsqueeze(1), g, 0)
-        )
+        by_winner = torch.where((result2 > 0).unsqueeze(1), g, 0)  # an empty bag has none
+        return g.new_zeros(weight_shape).scatter_add(0, result3, by_winner)
     bag = _bag_of(indices, offsets, g.shape[0])
     rows = g.index_select(0, bag)
     if mode == MEAN:
@@ -174,10 +177,11 @@ def _weight_vjp(
 def _per_sample_vjp(
     g: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int
 ) -> Tensor:
-    out = (
-        aten.embedding(weight, indices) * g.index_select(0, _bag_of(indices, offsets, g.shape[0]))
-    ).sum(1)
-    return out if padding_idx < 0 else torch.where(indices == padding_idx, 0, out)
+    rows = aten.embedding(weight, indices)
+    out: Tensor = (rows * g.index_select(0, _bag_of(indices, offsets, g.shape[0]))).sum(1)
+    if padding_idx < 0:
+        return out
+    return torch.where(indices == padding_idx, 0, out)
 
 
 def _bag_jvp(
@@ -193,35 +197,20 @@ def _bag_jvp(
     result2: Tensor,
     result3: Tensor,
 ) -> tuple[Any, None, None, None]:
-    total: Any = None
+    def bag(table: Tensor, weights: Any) -> Tensor:
+        sums: Tensor = aten._embedding_bag(
+            table, indices, offsets, False, mode, False, weights, include_last_offset, padding_idx
+        )[0]
+        return sums
+
+    by_table = by_weights = None
     if weight_t is not None and mode == MAX:
-        total = torch.where((result2 > 0).unsqueeze(1), weight_t.gather(0, result3), 0)
+        by_table = torch.where((result2 > 0).unsqueeze(1), weight_t.gather(0, result3), 0)
     elif weight_t is not None:
-        total = aten._embedding_bag(
-            weight_t,
-            indices,
-            offsets,
-            False,
-            mode,
-            False,
-            per_sample_weights,
-            include_last_offset,
-            padding_idx,
-        )[0]
+        by_table = bag(weight_t, per_sample_weights)
     if per_sample_weights_t is not None:
-        part = aten._embedding_bag(
-            weight,
-            indices,
-            offsets,
-            False,
-            mode,
-            False,
-            per_sample_weights_t,
-            include_last_offset,
-            padding_idx,
-        )[0]
-        total = part if total is None else total + part
-    return total, None, None, None
+        by_weights = bag(weight, per_sample_weights_t)
+    return add_present(by_table, by_weights), None, None, None
 
 
 # after weight, indices, offsets
@@ -233,41 +222,44 @@ def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
     stacked into one."""
     full: list[Any] = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]
     weight, indices, offsets, scale, mode, sparse, samples, last, padding_idx = full
-    own_samples = len(batched) > 6 and batched[6]
-    indices, offsets = (
-        batch.expand(indices, batched[1], size),
-        batch.expand(offsets, batched[2], size),
-    )
-    samples = batch.expand(samples, own_samples, size)
+    indices = batch.expand(indices, batched[1], size)
+    offsets = batch.expand(offsets, batched[2], size)
+    samples = batch.expand(samples, batch.positional(batched, 6, False), size)
     if last:
         offsets = offsets[:, :-1]
     n, bags = indices.shape[1], offsets.shape[1]
+    rows = weight.shape[int(batched[0])]
     own = batched[0] or scale  # frequencies are counted per element of the batch
-    rows = weight.shape[1 if batched[0] else 0]
-    table_of = _table_rows(indices, rows, size, padding_idx) if own else indices
+    if own:
+        indices = _table_rows(indices, rows, size, padding_idx)
+        weight = batch.expand(weight, batched[0], size).flatten(0, 1)
     out, bag, sizes, winners = func(
-        batch.expand(weight, batched[0], size).flatten(0, 1) if own else weight,
-        table_of.reshape(-1),
+        weight,
+        indices.reshape(-1),
         _bag_starts(offsets, n, size),
         scale,
         mode,
         sparse,
-        None if samples is None else samples.reshape(-1),
+        map_optional(lambda t: t.reshape(-1), samples),
         False,
         padding_idx,
     )
     if winners.dim() == 2 and own:  # back to rows of each element's own table
         winners = winners.remainder(rows)
-    bag = (
-        bag.reshape(size, n).remainder(max(bags, 1))
-        if bag.numel() == size * n
-        else bag.new_zeros(size, 0)
-    )
-    split = [
-        t.unflatten(0, (size, -1)) if t.shape[0] == size * bags else t.new_zeros(size, 0)
-        for t in (out, sizes, winners)
-    ]
-    return split[0], bag, split[1], split[2]
+    if bag.numel() == size * n:
+        bag = bag.reshape(size, n).remainder(max(bags, 1))
+    else:
+        bag = bag.new_zeros(size, 0)
+    out, sizes, winners = (_by_element(t, size, bags) for t in (out, sizes, winners))
+    return out, bag, sizes, winners
+
+
+def _by_element(result: Tensor, size: int, bags: int) -> Tensor:
+    """Return a result with the bags of each element apart, or empty where the kernel left it
+    out."""
+    if result.shape[0] == size * bags:
+        return result.unflatten(0, (size, -1))  # type: ignore[no-any-return]
+    return result.new_zeros(size, 0)
 
 
 register(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..derive import batch_rules as batch
+from ..derive.optional import apply_weight, map_optional
 from ..record import Formula, Record, asking, kernels, made_of, overload, parameters, register
 
 # --- records of elementwise losses ----------------------------------------------------------------
@@ -26,32 +27,41 @@ _broadcast_tensors: Any = torch.broadcast_tensors
 def scaled(g: torch.Tensor, reduction: int, n: int) -> torch.Tensor:
     """Return the cotangent of each element's loss for the cotangent ``g`` of the reduced loss of
     ``n`` elements."""
-    return g / max(n, 1) if reduction == MEAN else g
+    if reduction == MEAN:
+        return g / max(n, 1)
+    return g
 
 
 def reduced(each: torch.Tensor, reduction: int) -> torch.Tensor:
+    """Return the reduced loss, from that of each element."""
     if reduction == MEAN:
         return each.mean()
-    return each.sum() if reduction == SUM else each
+    if reduction == SUM:
+        return each.sum()
+    return each
 
 
 def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
     """Return the reduced loss of each element of a physical batch."""
     if reduction == NONE or each.dim() == 1:
         return each
-    return each.flatten(1).mean(1) if reduction == MEAN else each.flatten(1).sum(1)
+    rows = each.flatten(1)
+    if reduction == MEAN:
+        return rows.mean(1)
+    return rows.sum(1)
 
 
 def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """``args`` with all tensors broadcast to one physical shape."""
     at = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
-    shaped = [
-        args[i].reshape(size, *(1,) * (rank + 1 - args[i].dim()), *args[i].shape[1:])
-        if batched[i]
-        else args[i].unsqueeze(0)
-        for i in at
-    ]
+
+    def shape(t: torch.Tensor, has_batch: bool) -> torch.Tensor:
+        if has_batch:
+            return batch.insert_dims(t, size, rank + 1 - t.dim())
+        return t.unsqueeze(0)
+
+    shaped = [shape(args[i], batched[i]) for i in at]
     out = list(args)
     for i, t in zip(at, _broadcast_tensors(*shaped), strict=True):
         out[i] = t
@@ -82,11 +92,9 @@ def elementwise_loss(
             partial: Formula = partial,
         ) -> Any:
             n = math.prod(_broadcast_shapes(a, b))
-            return (
-                scaled(partial(*values) * g, reduction, n)
-                if divided_last
-                else scaled(g, reduction, n) * partial(*values)
-            )
+            if divided_last:
+                return scaled(partial(*values) * g, reduction, n)
+            return scaled(g, reduction, n) * partial(*values)
 
         def forward(
             t: torch.Tensor,
@@ -105,14 +113,14 @@ def elementwise_loss(
             made_of(f"{argument}_t * {{}}", partial, forward)
         )
 
-    def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-        reduction: Any = args[at] if len(args) > at else defaults[at]
+    def batch_rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        reduction: Any = batch.positional(args, at, defaults[at])
         actual = broadcasted(size, batched, args)
         actual += defaults[len(actual) : at + 1]
         actual[at] = NONE
         return reduced_rows(func(*actual, **kwargs), reduction)
 
-    return register(name, vjp=vjp, jvp=jvp, batch=batch, abstract=abstract, family="loss")
+    return register(name, vjp=vjp, jvp=jvp, batch=batch_rule, abstract=abstract, family="loss")
 
 
 # --- the losses -----------------------------------------------------------------------------------
@@ -124,27 +132,29 @@ aten = torch.ops.aten
 
 def _minus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``a - b``. Losses take a mask as their target, which ``-`` refuses."""
-    return torch.add(a, b, alpha=-1) if torch.bool in (a.dtype, b.dtype) else a - b
+    if torch.bool in (a.dtype, b.dtype):
+        return torch.add(a, b, alpha=-1)
+    return a - b
 
 
 def _slope(self: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
     """Return the derivative of the smooth l1 loss: linear within ``beta`` of zero, the sign
     beyond."""
     z = _minus(self, target)
+    if not beta:
+        return z.sign()
     # z.sign() would turn NaN into 0
-    return torch.where(z.abs() >= beta, z.sign(), z / beta) if beta else z.sign()
+    return torch.where(z.abs() >= beta, z.sign(), z / beta)
 
 
 def _bce(self: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     """Return the derivative by ``self``. The denominator is at least 1e-12, as in ATen."""
-    p = (self - target) / ((1 - self) * self).clamp_min(1e-12)
-    return p if weight is None else p * weight
+    return apply_weight((self - target) / ((1 - self) * self).clamp_min(1e-12), weight)
 
 
 def _bce_target(self: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
     """Return the derivative by ``target``. Logarithms are at least -100, as in ATen."""
-    p = (1 - self).log().clamp_min(-100) - self.log().clamp_min(-100)
-    return p if weight is None else p * weight
+    return apply_weight((1 - self).log().clamp_min(-100) - self.log().clamp_min(-100), weight)
 
 
 def _logits(
@@ -155,19 +165,18 @@ def _logits(
 ) -> torch.Tensor:
     s = self.sigmoid()  # the order is ATen's, so that the result has the same bits
     if pos_weight is None:
-        p = s - target
-    else:
-        positive = pos_weight * target
-        p = (positive + 1 - target) * s - positive
-    return p if weight is None else p * weight
+        return apply_weight(s - target, weight)
+    positive = pos_weight * target
+    return apply_weight((positive + 1 - target) * s - positive, weight)
 
 
 def _logits_target(
     self: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None
 ) -> torch.Tensor:
+    if pos_weight is None:
+        return apply_weight(-self, weight)
     log_sigmoid = torch.nn.functional.logsigmoid
-    p = -self if pos_weight is None else log_sigmoid(-self) - pos_weight * log_sigmoid(self)
-    return p if weight is None else p * weight
+    return apply_weight(log_sigmoid(-self) - pos_weight * log_sigmoid(self), weight)
 
 
 elementwise_loss(
@@ -213,13 +222,8 @@ def _class_weights(
     kept = target != ignore_index
     if weight is None:
         return kept.to(dtype)
-    return torch.where(
-        kept,
-        weight.gather(-1, torch.where(kept, target, 0).reshape(*weight.shape[:-1], -1)).reshape(
-            target.shape
-        ),
-        0,
-    )
+    classes = torch.where(kept, target, 0).reshape(*weight.shape[:-1], -1)
+    return torch.where(kept, weight.gather(-1, classes).reshape(target.shape), 0)
 
 
 def _folded(
@@ -230,25 +234,30 @@ def _folded(
     x = batch.expand(self, batched[0], size)
     t = batch.expand(target, batched[1], size)
     shape = list(t.shape)
-    return (x, t, shape) if x.dim() == 2 else (x.flatten(0, 1), t.flatten(0, 1), shape)
+    if x.dim() == 2:  # (B, C), without N
+        return x, t, shape
+    return x.flatten(0, 1), t.flatten(0, 1), shape
 
 
 def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     self, target, weight, reduction, ignore_index = args
     x, t, shape = _folded(size, batched, self, target)
-    shared = None if batched[2] else weight
+    shared, own = weight, weight
+    if batched[2]:  # the kernel takes one weight per class
+        shared = None
+    elif weight is not None:
+        own = weight.expand(size, -1)
     each = func(x, t, shared, NONE, ignore_index)[0].reshape(shape)
-    w = _class_weights(
-        t.reshape(shape),
-        weight if shared is None else weight.expand(size, -1),
-        ignore_index,
-        x.dtype,
-    )
+    w = _class_weights(t.reshape(shape), own, ignore_index, x.dtype)
     if batched[2]:
         each = each * w
-    total = reduced_rows(w, 2) if reduction != NONE else x.new_zeros(size)
-    each = reduced_rows(each, 2) if reduction != NONE else each
-    return (each / total if reduction == MEAN else each), total
+    if reduction == NONE:
+        return each, x.new_zeros(size)
+    total = reduced_rows(w, SUM)
+    each = reduced_rows(each, SUM)
+    if reduction == MEAN:
+        each = each / total
+    return each, total
 
 
 def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -259,11 +268,11 @@ def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: A
         g = g / batch.expand(total, batched[6], size)
     if reduction != NONE:
         g = g.reshape(size, *(1,) * (len(shape) - 1)).expand(shape)
-    if batched[2 + 1]:
+    if batched[3]:
         g = g * _class_weights(t.reshape(shape), weight, ignore_index, x.dtype)
         weight = None
     out = func(g.reshape(t.shape).contiguous(), x, t, weight, NONE, ignore_index, x.new_zeros(()))
-    return out.reshape(size, *(self.shape[1:] if batched[1] else self.shape))
+    return out.reshape(size, *self.shape[int(batched[1]) :])
 
 
 for _name in ("nll_loss", "nll_loss2d"):
@@ -327,18 +336,19 @@ def _multi_margin(
     reduction: int = MEAN,
 ) -> torch.Tensor:
     """``mean over i != t of max(0, margin - x[t] + x[i])^p``, times the weight of class t."""
-    x, t = (
-        self.reshape(-1, self.shape[-1]) if self.dim() else self.reshape(1, 1),
-        target.reshape(-1, 1),
-    )
+    x = self.reshape(-1, self.shape[-1]) if self.dim() else self.reshape(1, 1)
+    t = target.reshape(-1, 1)
     z = margin - x.gather(1, t) + x
     z = torch.where(z > 0, z, 0)  # not relu: where it is NaN, ATen adds nothing
-    z = z if p == 1 else z * z
+    if p != 1:  # ATen takes 1 and 2 alone
+        z = z * z
     if weight is not None:
         z = z * weight.index_select(0, t.flatten()).unsqueeze(1)
     others = torch.arange(x.shape[1], device=x.device) != t
     each = torch.where(others, z, 0).sum(1) / x.shape[1]
-    return reduced(each.reshape(target.shape) if reduction == NONE else each, reduction)
+    if reduction == NONE:
+        return each.reshape(target.shape)
+    return reduced(each, reduction)
 
 
 def _multilabel_margin(
@@ -357,7 +367,8 @@ def _multilabel_margin(
     z = 1 - x.gather(1, at).unsqueeze(2) + x.unsqueeze(1)
     z = torch.where(z > 0, z, 0)  # not relu: where it is NaN, ATen adds nothing
     each = torch.where(valid.unsqueeze(2) & ~is_target.unsqueeze(1), z, 0).sum((1, 2)) / n
-    each = each.reshape(self.shape[:-1]) if reduction == NONE else each
+    if reduction == NONE:
+        each = each.reshape(self.shape[:-1])
     return reduced(each, reduction), is_target.to(self.dtype).reshape(target.shape)
 
 
@@ -380,9 +391,9 @@ def _linear_cross_entropy(
     **options: Any,
 ) -> torch.Tensor:
     """Return the loss, computed in ``dtype``, the dtype in which the kernels add up the chunks."""
-    bias = None if linear_bias is None else linear_bias.to(dtype)
+    bias = map_optional(lambda t: t.to(dtype), linear_bias)
     logits = torch.nn.functional.linear(input.to(dtype), linear_weight.to(dtype), bias)
-    weight = None if weight is None else weight.to(dtype)
+    weight = map_optional(lambda t: t.to(dtype), weight)
     return torch.nn.functional.cross_entropy(logits, target, weight, **options).to(input.dtype)
 
 

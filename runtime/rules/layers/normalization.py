@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..derive import batch_rules as batch
+from ..derive.optional import add_present, apply_weight, map_optional, multiply_present
 from ..record import kernels, register
 from ..samples.factors import Dense, reduced
 
@@ -24,11 +25,15 @@ Tensor = torch.Tensor
 
 
 def mean_over(t: Tensor, dims: list[int]) -> Tensor:
-    return t.mean(dims, keepdim=True) if dims else t
+    if not dims:  # no dimension, which to ATen means all
+        return t
+    return t.mean(dims, keepdim=True)
 
 
 def sum_over(t: Tensor, dims: list[int]) -> Tensor:
-    return t.sum(dims) if dims else t
+    if not dims:
+        return t
+    return t.sum(dims)
 
 
 def projected(t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
@@ -61,32 +66,19 @@ def projected_jvp(
 def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int) -> Any:
     """Return the gradient of the input through the returned mean and reciprocal standard deviation,
     both shaped to broadcast."""
-    total: Any = None
+    by_mean = by_rstd = None
     if g_mean is not None:
-        total = g_mean / n
+        by_mean = g_mean / n
     if g_rstd is not None:
-        part = -g_rstd * rstd * rstd * unit / n
-        total = part if total is None else total + part
-    return total
-
-
-def added(a: Any, b: Any) -> Any:
-    """Return the sum of two tensors, of which None is zero."""
-    if a is None:
-        return b
-    return a if b is None else a + b
-
-
-def product(a: Any, b: Any) -> Any:
-    """Return the product of two tensors, of which None is zero."""
-    return None if a is None or b is None else a * b
+        by_rstd = -g_rstd * rstd * rstd * unit / n
+    return add_present(by_mean, by_rstd)
 
 
 def scaled(out_t: Any, unit: Tensor, weight: Any, weight_t: Any, bias_t: Any) -> Any:
     """Return the tangent of ``x̂·weight + bias``, from the tangent of x̂."""
     if out_t is not None and weight is not None:
         out_t = out_t * weight
-    return added(added(out_t, product(unit, weight_t)), bias_t)
+    return add_present(out_t, multiply_present(unit, weight_t), bias_t)
 
 
 class _Normalized(ABC):
@@ -99,7 +91,7 @@ class _Normalized(ABC):
     weight: Any
 
     def weighted(self, t: Tensor) -> Tensor:
-        return t if self.weight is None else t * self.weight
+        return apply_weight(t, self.weight)
 
     @abstractmethod
     def projected(self, t: Tensor) -> Any:
@@ -130,31 +122,32 @@ class _Normalized(ABC):
                 of_x = projected_vjp(by_x, t, back, by_t, self.unit, self.rstd, self.dims)
         if by_weight is not None:
             factor = self.parameter(by_weight)
-            of_g = added(of_g, self.unit * factor)
+            of_g = add_present(of_g, self.unit * factor)
             if "input" in needs:
-                of_x = added(of_x, self.projected(g * factor))
+                of_x = add_present(of_x, self.projected(g * factor))
         if by_bias is not None:
-            of_g = added(of_g, self.parameter(by_bias).expand(g.shape))
+            of_g = add_present(of_g, self.parameter(by_bias).expand(g.shape))
         return of_g, of_x, of_weight
 
     def backward_jvp(
         self, g: Tensor, g_t: Any, x_t: Any, weight_t: Any, mask: Any
     ) -> tuple[Any, Any, Any]:
         """Return the tangents of the backward op's results that ``mask`` asks for."""
-        by_x = None if x_t is None else self.projected(x_t)
+        by_x = map_optional(self.projected, x_t)
         of_x = of_weight = of_bias = None
         if mask[0]:
-            t_t = None if g_t is None else self.weighted(g_t)
-            t_t = added(t_t, product(g, self.parameter(weight_t)))
-            of_x = None if t_t is None else self.projected(t_t)
+            t_t = add_present(
+                map_optional(self.weighted, g_t), multiply_present(g, self.parameter(weight_t))
+            )
+            of_x = map_optional(self.projected, t_t)
             if by_x is not None:
                 t = self.weighted(g)
                 by_t = self.projected(t)
                 moved = projected_jvp(t, by_t, by_x, x_t, self.unit, self.rstd, self.dims)
-                of_x = added(of_x, moved)
+                of_x = add_present(of_x, moved)
         if mask[1]:
-            change = added(product(g_t, self.unit), product(g, by_x))
-            of_weight = None if change is None else self.parameter_sum(change)
+            change = add_present(multiply_present(g_t, self.unit), multiply_present(g, by_x))
+            of_weight = map_optional(self.parameter_sum, change)
         if mask[2] and g_t is not None:
             of_bias = self.parameter_sum(g_t)
         return of_x, of_weight, of_bias
@@ -198,9 +191,8 @@ def _layer_vjp(
         )
     if mask[0] and (g_mean is not None or g_rstd is not None):
         n = _count(input.shape, _layer_dims(input.shape, normalized_shape)[1])
-        out[0] = added(
-            out[0], statistics_vjp(g_mean, g_rstd, (input - result1) * result2, result2, n)
-        )
+        unit = (input - result1) * result2
+        out[0] = add_present(out[0], statistics_vjp(g_mean, g_rstd, unit, result2, n))
     return tuple(out)
 
 
@@ -305,8 +297,10 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
         return func(x, shape, weight, bias, eps)
     out, mean, rstd = func(x, shape, None, None, eps)
     for apply, t, own in ((torch.mul, weight, batched[2]), (torch.add, bias, batched[3])):
+        if own:
+            t = t.reshape(size, *(1,) * (x.dim() - t.dim()), *shape)
         if t is not None:
-            out = apply(out, t.reshape(size, *(1,) * (x.dim() - t.dim()), *shape) if own else t)
+            out = apply(out, t)
     return out, mean, rstd
 
 
@@ -347,11 +341,16 @@ def _grouped(t: Tensor, N: int, C: int, HxW: int, group: int) -> Tensor:
 
 def _per_channel(t: Any, group: int) -> Any:
     """Return a weight or bias (C), reshaped to broadcast with grouped values."""
-    return None if t is None else t.reshape(1, group, -1, 1)
+    if t is None:
+        return None
+    return t.reshape(1, group, -1, 1)
 
 
 def _per_group(t: Any) -> Any:
-    return None if t is None else t[:, :, None, None]
+    """Return a statistic (N, groups), reshaped to broadcast with grouped values."""
+    if t is None:
+        return None
+    return t[:, :, None, None]
 
 
 def _group_vjp(
@@ -382,7 +381,7 @@ def _group_vjp(
         extra = statistics_vjp(
             _per_group(g_mean), _per_group(g_rstd), unit, rstd, max(C // group * HxW, 1)
         )
-        out[0] = added(out[0], extra.expand(unit.shape).reshape(input.shape))
+        out[0] = add_present(out[0], extra.expand(unit.shape).reshape(input.shape))
     return tuple(out)
 
 
@@ -432,7 +431,7 @@ class _Groups(_Normalized):
 
     def flat(self, t: Any) -> Any:
         """Return the inverse of :meth:`view`."""
-        return None if t is None else t.reshape(self.input.shape)
+        return map_optional(lambda t: t.reshape(self.input.shape), t)
 
     def parameter(self, t: Any) -> Any:
         return _per_channel(t, self.sizes[3])
@@ -456,7 +455,7 @@ def _group_backward_vjp(
 ) -> tuple[Any, ...]:
     by_x, by_weight, by_bias = gs
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
-    a = None if by_x is None else s.view(by_x)
+    a = map_optional(s.view, by_x)
     of_g, of_x, of_weight = s.backward_vjp(s.view(grad_out), a, by_weight, by_bias, needs)
     return s.flat(of_g), s.flat(of_x), None, None, of_weight
 
@@ -469,8 +468,8 @@ def _group_backward_jvp(
     """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
     their own tangents are ignored."""
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
-    g, g_t = s.view(grad_out), None if grad_out_t is None else s.view(grad_out_t)
-    x_t = None if input_t is None else s.view(input_t)
+    g = s.view(grad_out)
+    g_t, x_t = map_optional(s.view, grad_out_t), map_optional(s.view, input_t)
     of_x, of_weight, of_bias = s.backward_jvp(g, g_t, x_t, weight_t, output_mask)
     return s.flat(of_x), of_weight, of_bias
 
@@ -504,12 +503,12 @@ def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     """
     x, weight, bias, N, C, HxW, group, eps = args
     x = batch.expand(x, batched[0], size)
+    samples = x.reshape(size * N, C, HxW).contiguous()
     own = batched[1] or batched[2]
-    w, b = (None, None) if own else (weight, bias)
-    out, mean, rstd = func(
-        x.reshape(size * N, C, HxW).contiguous(), w, b, size * N, C, HxW, group, eps
-    )
-    if own:
+    if not own:
+        out, mean, rstd = func(samples, weight, bias, size * N, C, HxW, group, eps)
+    else:
+        out, mean, rstd = func(samples, None, None, size * N, C, HxW, group, eps)
         out = out.reshape(size, N, C, HxW)
         for apply, t in ((torch.mul, weight), (torch.add, bias)):
             if t is not None:
@@ -554,11 +553,10 @@ def _rms(
 ) -> tuple[Tensor, Tensor]:
     wide = input.to(torch.promote_types(input.dtype, torch.float32))
     dims = _layer_dims(input.shape, normalized_shape)[1]
-    rstd = (
-        mean_over(wide * wide, dims) + (torch.finfo(wide.dtype).eps if eps is None else eps)
-    ).rsqrt()
-    out = wide * rstd
-    return (out if weight is None else out * weight).to(input.dtype), rstd
+    if eps is None:
+        eps = torch.finfo(wide.dtype).eps
+    rstd = (mean_over(wide * wide, dims) + eps).rsqrt()
+    return apply_weight(wide * rstd, weight).to(input.dtype), rstd
 
 
 def _rms_backward(
@@ -571,13 +569,12 @@ def _rms_backward(
 ) -> tuple[Any, Any]:
     lead, dims = _layer_dims(input.shape, normalized_shape)
     unit = input * rstd
-    g = grad_out if weight is None else grad_out * weight
-    gx = (rstd * (g - unit * mean_over(g * unit, dims))).to(input.dtype) if output_mask[0] else None
-    gw = (
-        sum_over(grad_out * unit, lead).to(weight.dtype)
-        if output_mask[1] and weight is not None
-        else None
-    )
+    g = apply_weight(grad_out, weight)
+    gx = gw = None
+    if output_mask[0]:
+        gx = (rstd * (g - unit * mean_over(g * unit, dims))).to(input.dtype)
+    if output_mask[1] and weight is not None:
+        gw = sum_over(grad_out * unit, lead).to(weight.dtype)
     return gx, gw
 
 

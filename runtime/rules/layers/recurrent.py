@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..derive.optional import add_present, map_optional, zeros_if_none
 from ..record import register
 
 _mkldnn_backward = torch.ops.aten.mkldnn_rnn_layer_backward.default
@@ -18,7 +19,11 @@ Gates = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _steps(length: int, reverse: bool) -> list[int]:
-    return list(range(length))[:: -1 if reverse else 1]
+    """Return the times in the order of running."""
+    times = list(range(length))
+    if reverse:
+        times.reverse()
+    return times
 
 
 def _activated(z: torch.Tensor) -> Gates:
@@ -34,7 +39,9 @@ def _slopes(gates: Gates) -> list[torch.Tensor]:
 
 def _biases(b_x: Any, b_h: Any, has_biases: bool) -> tuple[Any, Any]:
     """Return the biases, or zeros: ATen passes the weights in their place if there are none."""
-    return (b_x, b_h) if has_biases else (b_x.new_zeros(b_x.shape[0]), b_h.new_zeros(b_h.shape[0]))
+    if has_biases:
+        return b_x, b_h
+    return b_x.new_zeros(b_x.shape[0]), b_h.new_zeros(b_h.shape[0])
 
 
 def _run(
@@ -54,7 +61,9 @@ def _run(
 
 def _ordered(states: list[Any], reverse: bool) -> torch.Tensor:
     """Return the states, given in the order of running, stacked in the order of time."""
-    return torch.stack(states[::-1] if reverse else states)
+    if reverse:
+        states = states[::-1]
+    return torch.stack(states)
 
 
 def _layer(
@@ -84,8 +93,8 @@ def _layer_backward(
     _, _, _, has_biases, *_ = settings
     gates, hidden, cell = _run(input, w_x, w_h, *_biases(b_x, b_h, has_biases), hx, cx, reverse)
     order = _steps(input.shape[0], reverse)
-    d_hidden = torch.zeros_like(hidden[-1]) if g_hy is None else g_hy
-    d_cell = torch.zeros_like(cell[-1]) if g_cy is None else g_cy
+    d_hidden = zeros_if_none(g_hy, hidden[-1])
+    d_cell = zeros_if_none(g_cy, cell[-1])
     d_z: list[Any] = [None] * len(order)
     for step in reversed(range(len(order))):
         t = order[step]
@@ -100,8 +109,9 @@ def _layer_backward(
         d_cell = d_cell * f
     d_z_all = torch.stack(d_z)
     before = _ordered(hidden[:-1], reverse)
-    bias = d_z_all.sum((0, 1))
-    of_b_x, of_b_h = (bias, bias) if has_biases else (torch.zeros_like(b_x), torch.zeros_like(b_h))
+    of_b_x = of_b_h = d_z_all.sum((0, 1))
+    if not has_biases:  # the weights take their place
+        of_b_x, of_b_h = torch.zeros_like(b_x), torch.zeros_like(b_h)
     flat = d_z_all.flatten(0, 1).mT
     return (
         d_z_all @ w_x,
@@ -120,7 +130,7 @@ def _layer_vjp(
     hidden_size: Any, num_layers: Any, has_biases: Any, train: Any, bidirectional: Any,
     batch_sizes: Any, batch_first: Any,
 ) -> Any:  # fmt: skip
-    g_out, g_hy, g_cy = (None if g is None else g.contiguous() for g in gs[:3])
+    g_out, g_hy, g_cy = (map_optional(lambda g: g.contiguous(), g) for g in gs[:3])
     if all(g is None for g in (g_out, g_hy, g_cy)):
         return (None,) * 7
     return _mkldnn_backward(
@@ -138,18 +148,14 @@ def _layer_jvp(
     """Return the tangents of the results. The tangents of the states are carried along the loop; an
     absent tangent is zero."""
 
-    def total(*terms: Any) -> Any:
-        present = [t for t in terms if t is not None]
-        return sum(present[1:], present[0]) if present else None
-
     if not has_biases:
         weight2_t = weight3_t = None
     gates, hidden, cell = _run(
         input, weight0, weight1, *_biases(weight2, weight3, has_biases), hx_, cx_, reverse
     )
-    from_input = total(
-        None if input_t is None else input_t @ weight0.mT,
-        None if weight0_t is None else input @ weight0_t.mT,
+    from_input = add_present(
+        map_optional(lambda t: t @ weight0.mT, input_t),
+        map_optional(lambda t: input @ t.mT, weight0_t),
         weight2_t,
         weight3_t,
     )
@@ -157,18 +163,19 @@ def _layer_jvp(
     def outer(t: int) -> Any:
         """Return what the input and the biases give at time ``t``. Biases alone are the same at
         all times."""
-        return from_input if from_input is None or from_input.dim() == 1 else from_input[t]
+        if from_input is None or from_input.dim() == 1:
+            return from_input
+        return from_input[t]
 
-    h_t = torch.zeros_like(hx_) if hx__t is None else hx__t
-    c_t = torch.zeros_like(cx_) if cx__t is None else cx__t
+    def of_weight(step: int) -> Any:
+        """Return what the tangent of the recurrent weight gives in a step."""
+        return map_optional(lambda t: hidden[step] @ t.mT, weight1_t)
+
+    h_t, c_t = zeros_if_none(hx__t, hx_), zeros_if_none(cx__t, cx_)
     hidden_t = []
     for step, t in enumerate(_steps(input.shape[0], bool(reverse))):
         i, f, g, o = gates[t]
-        z_t = total(
-            h_t @ weight1.mT,
-            outer(t),
-            None if weight1_t is None else hidden[step] @ weight1_t.mT,
-        )
+        z_t = add_present(h_t @ weight1.mT, outer(t), of_weight(step))
         i_t, f_t, g_t, o_t = (
             d * s for d, s in zip(z_t.chunk(4, -1), _slopes(gates[t]), strict=True)
         )

@@ -11,6 +11,7 @@ from ...torch_private.native_functions import sampled_2d
 from ..derive.batch_rules import shaped_by_one
 from ..derive.families import linear
 from ..derive.fixed_layouts import fold, same
+from ..derive.optional import add_present
 from ..record import asking, overload, register
 
 aten = torch.ops.aten
@@ -21,6 +22,7 @@ aten = torch.ops.aten
 def _upsample(name: str, spatial: int) -> None:
     forward, backward = overload(name), overload(f"{name}_backward")
     options = [a.name for a in forward._schema.arguments[2:]]
+    cost = "high" if "bicubic" in name else "low"
 
     def transposed(
         g: torch.Tensor, shape: Sequence[int], size: Sequence[int], *rest: Any
@@ -34,7 +36,7 @@ def _upsample(name: str, spatial: int) -> None:
         name,
         {"self": asking("g", "self_shape", "output_size", *options)(transposed)},
         fold(spatial + 2),
-        cost="high" if "bicubic" in name else "low",
+        cost=cost,
     )
     linear(
         f"{name}_backward",
@@ -55,12 +57,18 @@ def _takes_another_way(
 
     3 elements by a scale of 1.3 are 3 elements. They are no copy of the old ones, but their
     gradient is that of a copy."""
-    factors = [(n, m, s) for n, m, s in zip(old, new, scales, strict=True) if s is not None]
+    given = [i for i, scale in enumerate(scales) if scale is not None]
     if name.startswith("upsample_nearest"):
-        return any((m == n and s != 1) or (m == 2 * n and s != 2) for n, m, s in factors)
+        return any(_misleads_nearest(old[i], new[i], scales[i]) for i in given)
     if "bicubic" in name or name.endswith("_aa"):
-        return list(old) == list(new) and any(s != 1 for _, _, s in factors)
+        return list(old) == list(new) and any(scales[i] != 1 for i in given)
     return False
+
+
+def _misleads_nearest(n: int, m: int, scale: float | None) -> bool:
+    """Return whether the gradient of a nearest kernel copies or doubles ``n`` elements, and the
+    scale is another."""
+    return (m == n and scale != 1) or (m == 2 * n and scale != 2)
 
 
 def _by_matrices(
@@ -71,31 +79,48 @@ def _by_matrices(
     spatial = len(old)
     options, scales = rest[: len(rest) - spatial], rest[len(rest) - spatial :]
     for d in range(spatial):
-        n, m = old[d], new[d]
-        # some kernels ask for the whole size, so the images have it
         if forward is overload(f"upsample_nearest{spatial}d"):
-            ramp = (
-                torch.arange(n, dtype=torch.float64, device=g.device)
-                .reshape(n, *[1] * (spatial - 1 - d))
-                .expand(*old)
-            )
-            taken = (
-                forward(ramp.expand(1, 1, *old).contiguous(), list(new), *scales)[0, 0]
-                .movedim(d, 0)
-                .reshape(m, -1)[:, 0]
-            )
-            matrix = (taken == torch.arange(n, device=g.device)[:, None]).to(g.dtype)
+            matrix = _matrix_of_nearest(forward, g, old, new, scales, d)
         else:
-            units = torch.eye(n, dtype=g.dtype, device=g.device).reshape(
-                1, n, *[n if e == d else 1 for e in range(spatial)]
-            )
-            size, kept = (
-                [m if e == d else 1 for e in range(spatial)],
-                [scales[e] if e == d else None for e in range(spatial)],
-            )
-            matrix = forward(units, size, *options, *kept).reshape(n, m)
+            matrix = _matrix_of(forward, g, old[d], new[d], options, scales, d)
         g = (g.movedim(2 + d, -1) @ matrix.t()).movedim(-1, 2 + d)
     return g
+
+
+def _matrix_of_nearest(
+    forward: Any,
+    g: torch.Tensor,
+    old: Sequence[int],
+    new: Sequence[int],
+    scales: Sequence[Any],
+    d: int,
+) -> torch.Tensor:
+    """Return what dimension ``d`` multiplies with, of a kernel that asks for the whole size."""
+    n, m, behind = old[d], new[d], len(old) - 1 - d
+    numbers = torch.arange(n, dtype=torch.float64, device=g.device)
+    ramp = numbers.reshape(n, *[1] * behind).expand(*old)
+    image = forward(ramp.expand(1, 1, *old).contiguous(), list(new), *scales)[0, 0]
+    taken = image.movedim(d, 0).reshape(m, -1)[:, 0]
+    return (taken == torch.arange(n, device=g.device)[:, None]).to(g.dtype)  # type: ignore[no-any-return]
+
+
+def _matrix_of(
+    forward: Any,
+    g: torch.Tensor,
+    n: int,
+    m: int,
+    options: Sequence[Any],
+    scales: Sequence[Any],
+    d: int,
+) -> torch.Tensor:
+    """Return what dimension ``d`` multiplies with, for ``n`` elements to ``m``. The other
+    dimensions of the images have one element, which has no scale."""
+    image, size = [1] * len(scales), [1] * len(scales)
+    scale: list[Any] = [None] * len(scales)
+    image[d], size[d], scale[d] = n, m, scales[d]
+    units = torch.eye(n, dtype=g.dtype, device=g.device).reshape(1, n, *image)
+    matrix: torch.Tensor = forward(units, size, *options, *scale).reshape(n, m)
+    return matrix
 
 
 for _name, _spatial in {
@@ -131,7 +156,8 @@ def _sampled_3d(
     lines = torch.arange(a.shape[0], device=a.device).reshape(-1, 1, 1, 1)
     channels_last = a.permute(0, 2, 3, 4, 1)
 
-    def corner(at: list[torch.Tensor], weight: torch.Tensor | None) -> torch.Tensor:
+    def element(at: Sequence[torch.Tensor], weight: torch.Tensor | None) -> torch.Tensor:
+        """Return the elements at whole coordinates, times ``weight``. Zero outside."""
         inside = torch.ones_like(at[0], dtype=torch.bool)
         for p, n in zip(at, sizes, strict=True):
             inside = inside & (p >= 0) & (p < n)
@@ -140,34 +166,54 @@ def _sampled_3d(
         return channels_last[lines, z, y, x] * scale.unsqueeze(-1)
 
     if interpolation_mode == 1:
-        out = corner([p.detach().round() for p in points], None)
+        out = element([p.detach().round() for p in points], None)
     else:
         low = [p.detach().floor() for p in points]
         part = [p - f for p, f in zip(points, low, strict=True)]
-        terms = []
-        for bits in range(8):
-            up = [bool(bits >> d & 1) for d in range(3)]
-            weight = torch.ones_like(part[0])
-            for d in range(3):
-                weight = weight * (part[d] if up[d] else 1 - part[d])
-            terms.append(corner([f + 1 if u else f for f, u in zip(low, up, strict=True)], weight))
-        out = sum(terms[1:], terms[0])
+        out = add_present(*(element(*_corner(low, part, bits)) for bits in range(8)))
     return out.permute(0, 4, 1, 2, 3)
+
+
+def _corner(
+    low: Sequence[torch.Tensor], part: Sequence[torch.Tensor], bits: int
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return a corner of the cells of points, and its weights. ``low``: the lowest corners.
+    ``part``: how far the points are from them. ``bits``: in which dimensions to take the upper
+    corner."""
+    upper = [d for d in range(3) if bits >> d & 1]
+    weight = torch.ones_like(part[0])
+    for d in range(3):
+        share = part[d] if d in upper else 1 - part[d]
+        weight = weight * share
+    at = list(low)
+    for d in upper:
+        at[d] = low[d] + 1
+    return at, weight
 
 
 def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
     """Return the position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros
     (0), border (1) or reflection (2)."""
-    x = (x + 1) / 2 * (n - 1) if align_corners else ((x + 1) * n - 1) / 2
+    if align_corners:
+        x = (x + 1) / 2 * (n - 1)
+        low, span = 0.0, n - 1.0
+    else:
+        x = ((x + 1) * n - 1) / 2
+        low, span = -0.5, float(n)
+    if padding_mode == 0:
+        return x
     if padding_mode == 2:
-        low, span = (0.0, n - 1.0) if align_corners else (-0.5, float(n))
-        if span == 0:
-            x = torch.zeros_like(x)
-        else:
-            past = (x - low).abs()
-            flips = (past / span).detach().floor()
-            x = torch.where(flips % 2 == 0, past - flips * span, span - (past - flips * span)) + low
-    return x.clamp(0, n - 1) if padding_mode else x
+        x = _reflected(x, low, span)
+    return x.clamp(0, n - 1)
+
+
+def _reflected(x: torch.Tensor, low: float, span: float) -> torch.Tensor:
+    """Return positions reflected at ``low`` and ``low + span`` until they lie between."""
+    if span == 0:
+        return torch.zeros_like(x)
+    past = (x - low).abs()
+    flips = (past / span).detach().floor()
+    return torch.where(flips % 2 == 0, past - flips * span, span - (past - flips * span)) + low
 
 
 def _grid_sampler(name: str, rank: int) -> None:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..derive.optional import map_optional, zeros_if_none
+
 Tensor = torch.Tensor
 
 
@@ -54,6 +56,16 @@ class _Kept(NamedTuple):
     unprojected: Tensor | None
 
 
+class _StepCotangents(NamedTuple):
+    """One time of the :class:`Cotangents`, for the sequences that have it."""
+
+    z_x: Tensor
+    z_h: Tensor
+    before: Tensor
+    projected: Tensor | None
+    unprojected: Tensor | None
+
+
 class Unrolled:
     """``x``: (S, T, n). ``initial``: the hidden state, (S, p), and of an LSTM the cell state, (S,
     hidden). ``sizes``: how many sequences have each time. ``kind``: ``lstm``, ``gru``, ``rnn_tanh``
@@ -73,32 +85,44 @@ class Unrolled:
     ) -> None:
         self.cell = CELLS[kind]
         self.weights, self.initial, self.sizes, self.reverse = weights, initial, sizes, reverse
-        self.order = range(len(sizes))[:: -1 if reverse else 1]
+        self.order = range(len(sizes))
+        if reverse:
+            self.order = self.order[::-1]
         self.kept: list[_Kept] = []
         self.out, self.final = self._run(x)
 
     def _run(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         w, cell = self.weights, self.cell
-        bias = w.b_x if w.b_x is None or w.b_h is None or cell.apart else w.b_x + w.b_h
+        bias = w.b_x
+        if bias is not None and w.b_h is not None and not cell.apart:
+            bias = bias + w.b_h
         of_input = torch.nn.functional.linear(x, w.x, bias).unbind(1)
-        to_gates, to_output = w.h.t(), None if w.projection is None else w.projection.t()
+        to_gates, to_output = w.h.t(), map_optional(lambda p: p.t(), w.projection)
         states = [s[: self.sizes[self.order[0]]] for s in self.initial]
         ended: list[list[Tensor]] = [[] for _ in states]
         outs = []
         for t in self.order:
             n = self.sizes[t]
             states = [_resized(*each, n) for each in zip(states, self.initial, ended, strict=True)]
-            of_x, before, unprojected = _first(of_input[t], n), states[0], None
-            if cell.apart:
-                of_h = before @ to_gates if w.b_h is None else torch.addmm(w.b_h, before, to_gates)
-                states, parts = cell.step(of_x, of_h, states)
-            else:
-                states, parts = cell.step(torch.addmm(of_x, before, to_gates), None, states)
+            before, unprojected = states[0], None
+            states, parts = self._step(_first(of_input[t], n), states, to_gates)
             if to_output is not None:
                 unprojected, states[0] = states[0], states[0] @ to_output
             self.kept.append(_Kept(before, parts, unprojected))
             outs.append(states[0])
         return self._in_time(outs), [_whole(*each) for each in zip(states, ended, strict=True)]
+
+    def _step(
+        self, of_x: Tensor, states: list[Tensor], to_gates: Tensor
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """Run one step of the cell, before a projection. ``of_x``: the part of the gates that the
+        input gives. ``to_gates``: the transposed weight of the hidden state."""
+        hidden, bias = states[0], self.weights.b_h
+        if not self.cell.apart:
+            return self.cell.step(torch.addmm(of_x, hidden, to_gates), None, states)
+        if bias is None:
+            return self.cell.step(of_x, hidden @ to_gates, states)
+        return self.cell.step(of_x, torch.addmm(bias, hidden, to_gates), states)
 
     def pull(
         self, g_out: Tensor | None, g_final: Sequence[Tensor | None], again: bool = False
@@ -109,56 +133,64 @@ class Unrolled:
         What a step has left is dropped as soon as it is used, so that the cotangents of the gates
         take its memory. ``again``: another call follows, so nothing is dropped.
         """
-        w, cell, order = self.weights, self.cell, self.order
-        kept = list(self.kept) if again else self.kept
-        ends = [
-            torch.zeros_like(s) if g is None else g
-            for s, g in zip(self.final, g_final, strict=True)
-        ]
-        given = None if g_out is None else g_out.unbind(1)
-        carried = [g[: self.sizes[order[-1]]] for g in ends]
+        kept = self.kept
+        if again:
+            kept = list(kept)
+        ends = [zeros_if_none(g, s) for s, g in zip(self.final, g_final, strict=True)]
+        given = map_optional(lambda g: g.unbind(1), g_out)
+        carried = [g[: self.sizes[self.order[-1]]] for g in ends]
         starts: list[list[Tensor]] = [[] for _ in ends]
-        of_h: list[Tensor] = []
-        of_x: list[Tensor] = []
-        before: list[Tensor] = []
-        projected: list[Tensor] = []
-        unprojected: list[Any] = []
-        for t in reversed(order):
-            n, step = self.sizes[t], kept.pop()
-            carried = [_resized(*each, n) for each in zip(carried, ends, starts, strict=True)]
+        steps: list[_StepCotangents] = []
+        for t in reversed(self.order):
+            n = self.sizes[t]
+            carried = [_resized(*state, n) for state in zip(carried, ends, starts, strict=True)]
             if given is not None:
                 carried[0] = carried[0] + _first(given[t], n)
-            if w.projection is not None:
-                projected.append(carried[0])
-                unprojected.append(step.unprojected)
-                carried[0] = carried[0] @ w.projection
-            gates, carried, past = cell.back(carried, *step.parts)
-            of_x.append(gates[0])
-            of_h.append(gates[-1])
-            before.append(step.before)
-            carried[0] = gates[-1] @ w.h if past is None else torch.addmm(past, gates[-1], w.h)
-        z_h = self._in_time(of_h[::-1])
-        z_x = self._in_time(of_x[::-1]) if cell.apart else z_h
-        initial = [_whole(*each) for each in zip(carried, starts, strict=True)]
-        if w.projection is None:
-            return Cotangents(z_x, z_h, self._in_time(before[::-1]), initial, None, None)
-        return Cotangents(
-            z_x,
-            z_h,
-            self._in_time(before[::-1]),
-            initial,
-            self._in_time(projected[::-1]),
-            self._in_time(unprojected[::-1]),
-        )
+            carried, step = self._step_back(carried, kept.pop())
+            steps.append(step)
+        # each field as a tuple, in the order of running
+        each: Any = _StepCotangents(*zip(*reversed(steps), strict=True))
+        z_x = z_h = self._in_time(each.z_h)
+        if self.cell.apart:
+            z_x = self._in_time(each.z_x)
+        initial = [_whole(*state) for state in zip(carried, starts, strict=True)]
+        before = self._in_time(each.before)
+        if self.weights.projection is None:
+            return Cotangents(z_x, z_h, before, initial, None, None)
+        projected, unprojected = self._in_time(each.projected), self._in_time(each.unprojected)
+        return Cotangents(z_x, z_h, before, initial, projected, unprojected)
+
+    def _step_back(
+        self, carried: list[Tensor], kept: _Kept
+    ) -> tuple[list[Tensor], _StepCotangents]:
+        """Return the cotangents of the states before a step, from those of the states after it,
+        and what the step adds to the result."""
+        w, projected = self.weights, None
+        if w.projection is not None:
+            projected = carried[0]
+            carried[0] = projected @ w.projection
+        gates, carried, past = self.cell.back(carried, *kept.parts)
+        z_x, z_h = gates[0], gates[-1]
+        if past is None:
+            carried[0] = z_h @ w.h
+        else:
+            carried[0] = torch.addmm(past, z_h, w.h)
+        return carried, _StepCotangents(z_x, z_h, kept.before, projected, kept.unprojected)
 
     def _in_time(self, steps: Sequence[Any]) -> Tensor:
         """Return what each step gives, in the order of running, as (S, T, …) in the order of
         time."""
-        return torch.stack([self._padded(s) for s in steps][:: -1 if self.reverse else 1], 1)
+        padded = [self._padded(s) for s in steps]
+        if self.reverse:
+            padded.reverse()
+        return torch.stack(padded, 1)
 
     def _padded(self, t: Tensor) -> Tensor:
+        """Return the rows of a step, with zeros for the sequences that have ended."""
         missing = self.initial[0].shape[0] - t.shape[0]
-        return torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) if missing else t
+        if not missing:
+            return t
+        return torch.cat([t, t.new_zeros(missing, *t.shape[1:])])
 
 
 class _Cell:
@@ -252,11 +284,9 @@ class _Rnn(_Cell):
         self, g: list[Tensor], *kept: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
         (h,) = kept
-        return (
-            (torch.ops.aten.threshold_backward(g[0], h, 0) if self.relu else _tanh_slope(g[0], h),),
-            g,
-            None,
-        )
+        if self.relu:
+            return (torch.ops.aten.threshold_backward(g[0], h, 0),), g, None
+        return (_tanh_slope(g[0], h),), g, None
 
 
 CELLS: dict[str, _Cell] = {
@@ -278,7 +308,9 @@ def _tanh_slope(g: Tensor, y: Tensor) -> Tensor:
 
 
 def _first(t: Tensor, rows: int) -> Tensor:
-    return t if t.shape[0] == rows else t[:rows]
+    if t.shape[0] == rows:
+        return t
+    return t[:rows]
 
 
 def _resized(state: Tensor, more: Tensor, left: list[Tensor], rows: int) -> Tensor:
@@ -288,9 +320,13 @@ def _resized(state: Tensor, more: Tensor, left: list[Tensor], rows: int) -> Tens
     if rows < known:
         left.append(state[rows:])
         return state[:rows]
-    return state if rows == known else torch.cat([state, more[known:rows]])
+    if rows > known:
+        return torch.cat([state, more[known:rows]])
+    return state
 
 
 def _whole(state: Tensor, left: list[Tensor]) -> Tensor:
     """Return all rows of a state: the present ones, and those that have been left."""
-    return torch.cat([state, *left[::-1]]) if left else state
+    if not left:
+        return state
+    return torch.cat([state, *left[::-1]])

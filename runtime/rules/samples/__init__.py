@@ -2,6 +2,6 @@
 
 ``factors`` has the gradient of a parameter for each sample, in factors that are not multiplied.
 ``places`` says where the samples of a batch lie in a tensor, ``place_rules`` and ``place_views``
-where they lie in the results of an op. They import ``record`` and ``ops``. The package
+where they lie in the results of an op. They import ``derive``, ``record`` and ``ops``. The package
 :mod:`runtime.per_sample` uses them. Start with ``factors``.
 """

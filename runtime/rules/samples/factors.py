@@ -22,6 +22,7 @@ import torch
 
 from ...huge_pages import LARGE, empty_in_huge_pages
 from ...torch_private.functorch_state import is_functorch_wrapped
+from ..derive.families import real as real
 
 Tensor = torch.Tensor
 Scale = Callable[[Tensor], Tensor]
@@ -162,7 +163,9 @@ class Outer(Term):
         self.shape = torch.Size((left.shape[2], right.shape[2]))
         self.dtype = torch.promote_types(left.dtype, right.dtype)
         _, t, m = left.shape
-        self.way = "ghost" if t * (m + self.shape[1]) <= m * self.shape[1] or t == 1 else "direct"
+        self.way = "ghost"
+        if t != 1:
+            self.way = _smaller_way(t, m, self.shape[1])
 
     def dense(self) -> Tensor:
         if self._takes(self.left) and self.dense_bytes >= LARGE:
@@ -170,8 +173,9 @@ class Outer(Term):
             self._write(out)
             return out
         left, right = self.left.mT, self.right
-        # of one vector: a product writes its result once
-        return left * right if right.shape[1] == 1 else left @ right
+        if right.shape[1] == 1:  # of one vector: a product writes its result once
+            return left * right
+        return left @ right
 
     def write(self, out: Tensor) -> None:
         if self._takes(out):
@@ -219,7 +223,9 @@ class Outer(Term):
         return real((grams.of(self.left) * grams.of(self.right)).sum((1, 2)))
 
     def vectors(self) -> Sequence[Tensor]:
-        return () if self.needs_dense() or self.left.shape[1] == 1 else (self.left, self.right)
+        if self.needs_dense() or self.left.shape[1] == 1:
+            return ()
+        return self.left, self.right
 
     def dot(self, v: Tensor) -> Tensor:
         return real(((wide(self.left).conj() @ wide(v)) * wide(self.right).conj()).sum((1, 2)))
@@ -288,21 +294,15 @@ class Windows(Term):
     def __init__(self, g: Tensor, x: Tensor, shape: Sequence[int], stride: Sequence[int],
         padding: Sequence[int], dilation: Sequence[int],
                  groups: int) -> None:  # fmt: skip
-        self.g, self.x, self.size, self.shape, self.dtype = (
-            g,
-            x,
-            g.shape[0],
-            torch.Size(shape),
-            g.dtype,
-        )
+        self.g, self.x = g, x
+        self.size, self.shape, self.dtype = g.shape[0], torch.Size(shape), g.dtype
         rank = len(shape) - 2
-        self.stride, self.padding, self.dilation = (
-            list(a) * (rank if len(a) == 1 else 1) for a in (stride, padding, dilation)
-        )
+        self.stride = per_dimension(stride, rank)
+        self.padding = per_dimension(padding, rank)
+        self.dilation = per_dimension(dilation, rank)
         self.groups = groups
         places = g.shape[1] * math.prod(g.shape[3:])
-        rows, columns = shape[0] // groups, math.prod(shape[1:])
-        self.way = "ghost" if places * (rows + columns) <= rows * columns else "direct"
+        self.way = _smaller_way(places, shape[0] // groups, math.prod(shape[1:]))
 
     def held(self) -> Sequence[Tensor]:
         return self.g, self.x
@@ -450,11 +450,28 @@ class Rows(Term):
         return real((wide(self.g).conj() * v[self.indices]).sum((1, 2)))
 
     def products(self, other: Term) -> Tensor:
-        return self._by_pairs(other) if isinstance(other, Rows) else super().products(other)
+        if isinstance(other, Rows):
+            return self._by_pairs(other)
+        return super().products(other)
 
     def _by_pairs(self, other: Rows) -> Tensor:
         same = self.indices.unsqueeze(2) == other.indices.unsqueeze(1)
         return real(((wide(self.g).conj() @ wide(other.g).mT) * same).sum((1, 2)))
+
+
+def per_dimension(values: Sequence[int], rank: int) -> list[int]:
+    """Return one value for each of ``rank`` dimensions. A list of one holds for all of them."""
+    if len(values) == 1:
+        return list(values) * rank
+    return list(values)
+
+
+def _smaller_way(places: int, rows: int, columns: int) -> str:
+    """Return the way to norms that needs fewer numbers: the products of all pairs of places, or
+    the gradient itself. See :attr:`Term.way`."""
+    if places * (rows + columns) <= rows * columns:
+        return "ghost"
+    return "direct"
 
 
 def joined(terms: Sequence[Term]) -> list[Term]:
@@ -505,7 +522,9 @@ def flat(t: Tensor) -> Tensor:
 
 def wide(t: Tensor) -> Tensor:
     """``t`` in float32 if its dtype is narrower, for sums and products of many numbers."""
-    return t.float() if t.dtype in (torch.float16, torch.bfloat16) else t
+    if t.dtype in (torch.float16, torch.bfloat16):
+        return t.float()
+    return t
 
 
 def scaled_by(weights: Tensor, t: Tensor) -> Tensor:
@@ -516,12 +535,9 @@ def scaled_by(weights: Tensor, t: Tensor) -> Tensor:
 
 def _with_one_scaled(scale: Scale, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Two factors of a product, the smaller one scaled."""
-    return (scale(a), b) if a.numel() <= b.numel() else (a, scale(b))
-
-
-def real(t: Tensor) -> Tensor:
-    """Return the real part of ``t``."""
-    return t.real if t.is_complex() else t
+    if a.numel() <= b.numel():
+        return scale(a), b
+    return a, scale(b)
 
 
 def _squares(t: Tensor) -> Tensor:
@@ -544,7 +560,9 @@ def by_right(g: Tensor, left: Tensor, alpha: Any = 1) -> Outer:
 def of_bias(g: Tensor) -> Dense:
     """Return the gradients of a bias by the cotangent (B, T, m) of a layer. Those of one vector for
     each sample are the cotangent itself."""
-    return Dense(g.sum(1) if g.shape[1] != 1 else g[:, 0])
+    if g.shape[1] == 1:
+        return Dense(g[:, 0])
+    return Dense(g.sum(1))
 
 
 def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
@@ -554,7 +572,9 @@ def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
     if extra:
         g = g.sum(list(range(1, 1 + extra)))
     wide = [d for d, n in enumerate(shape, 1) if n == 1 and g.shape[d] != 1]
-    return Dense(g.sum(wide, keepdim=True) if wide else g)
+    if wide:  # to ATen, no dimension means all
+        g = g.sum(wide, keepdim=True)
+    return Dense(g)
 
 
 def _scaled(g: Tensor, alpha: Any) -> Tensor:
