@@ -68,17 +68,19 @@ def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
     place = one_place(found)
     n = place.length(call.size)
     for name, lead in leads.items():
-        own, shape, dim = call.places.get(name), call.args[name].shape, place.dim - most + lead
+        own, dim = call.places.get(name), place.dim - most + lead
         if own is not None:
-            fits = shape[own.dim] == n
-        elif dim >= 0 and shape[dim] == n:
-            call.places[name] = place.moved(dim)
-            fits = True
-        else:
-            fits = dim < 0 or shape[dim] == 1
-        if not fits:
-            raise Mixed("its arguments do not have the same number of samples")
+            _require_size(call, name, own.dim, n)
+        elif dim >= 0:
+            if call.args[name].shape[dim] != 1:
+                _require_size(call, name, dim, n)
+            _place_if_met(call, name, place.moved(dim))
     return place
+
+
+def _require_size(call: Placed, name: str, dim: int, n: int) -> None:
+    if call.args[name].shape[dim] != n:
+        raise Mixed("its arguments do not have the same number of samples")
 
 
 aligned = leading()
@@ -89,25 +91,36 @@ def _product(left: str, right: str, bias: str | None = None) -> Rule:
     samples, and so may stacks of both."""
 
     def rule(call: Placed) -> Place:
-        a, b, out = call.args[left], call.args[right], call.outs[0]
-        of_a, of_b = call.place(left), call.place(right)
-        rows, columns = _in_dim(of_a, a, -2), _in_dim(of_b, b, -1)
-        of_bias = call.place(bias) if bias else None
-        if of_a is None and of_b is None:
-            assert of_bias is not None and bias is not None  # one of the three has samples
-            place = of_bias.moved(of_bias.dim + out.dim() - call.args[bias].dim())
-        elif rows is not None and of_b is None:
-            place = rows.moved(out.dim() - (2 if b.dim() > 1 else 1))
-        elif columns is not None and of_a is None:
-            place = columns.moved(out.dim() - 1)
+        if call.place(left) is None and call.place(right) is None:
+            assert bias is not None  # one of the three has samples
+            place = _place_of_bias(call, bias)
         else:
-            plain = call.with_only((left, right))
-            place = _by_leading(plain, {left: min(2, a.dim()), right: min(2, b.dim())})
+            place = _place_of_product(call, left, right)
         if bias is not None:
             _align(call, bias, place)
         return place
 
     return rule
+
+
+def _place_of_bias(call: Placed, bias: str) -> Place:
+    """Return the place in the result of what is broadcast to it."""
+    place = call.place(bias)
+    assert place is not None
+    return place.moved(place.dim + call.outs[0].dim() - call.args[bias].dim())
+
+
+def _place_of_product(call: Placed, left: str, right: str) -> Place:
+    a, b, rank = call.args[left], call.args[right], call.outs[0].dim()
+    rows, columns = _in_dim(call.place(left), a, -2), _in_dim(call.place(right), b, -1)
+    if rows is not None and call.place(right) is None:
+        if b.dim() > 1:
+            return rows.moved(rank - 2)
+        return rows.moved(rank - 1)  # a vector adds no columns
+    if columns is not None and call.place(left) is None:
+        return columns.moved(rank - 1)
+    cores = {left: min(2, a.dim()), right: min(2, b.dim())}
+    return _by_leading(call.with_only((left, right)), cores)
 
 
 def _in_dim(place: Place | None, t: Tensor, dim: int) -> Place | None:
@@ -250,8 +263,11 @@ def _instance_norm(call: Placed, of_rows: Place, place: Place) -> Any:
     for each channel."""
     for name in ("weight", "bias", "running_mean", "running_var"):
         _place_as(call, name, of_rows)
-    statistics = [of_rows if o.dim() == 1 and o.numel() else None for o in call.outs[1:]]
-    return [place, *statistics]
+    found: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
+    for i, out in enumerate(call.outs[1:], 1):
+        if out.dim() == 1 and out.numel():  # statistics, not the empty reserve
+            found[i] = of_rows
+    return found
 
 
 NONE, MEAN, SUM = range(3)
@@ -270,7 +286,9 @@ def _loss(*others: str) -> Rule:
 
 def _reduced_loss(call: Placed, place: Place) -> Any:
     how = call.args["reduction"]
-    return place if how == NONE else _pooled(place, call.size, how == MEAN)
+    if how == NONE:
+        return place
+    return _pooled(place, call.size, how == MEAN)
 
 
 def _nll_loss(call: Placed) -> Any:
@@ -326,14 +344,16 @@ def _trilinear(call: Placed) -> Place:
     summed = [d % rank for d in call.args["sumdim"]]
     if place.dim in summed:
         raise Mixed("it sums over the samples")
-    n = place.length(call.size)
     for name, dims in own_dims.items():
-        if call.place(name) is not None or place.dim not in dims:
-            continue
-        met = place.moved(dims.index(place.dim))
-        if call.args[name].shape[met.dim] == n:
-            call.places[name] = met
+        if call.place(name) is None and place.dim in dims:
+            _place_if_met(call, name, place.moved(dims.index(place.dim)))
     return place.moved(place.dim - sum(d < place.dim for d in summed))
+
+
+def _place_if_met(call: Placed, name: str, place: Place) -> None:
+    """Place an argument without samples if it has an element for each of those in ``place``."""
+    if call.args[name].shape[place.dim] == place.length(call.size):
+        call.places[name] = place
 
 
 def _other_dims(dims: Sequence[int], rank: int) -> list[int]:
@@ -376,8 +396,11 @@ def _recurrent(call: Placed) -> Any:
     for name in ("hx_", "cx_"):
         if call.args.get(name) is not None:
             _place_as(call, name, place.moved(call.args[name].dim() - 2))
-    states = [place.moved(o.dim() - 2) if o.dim() > 1 else None for o in call.outs[1:]]
-    return [place, *states]
+    found: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
+    for i, out in enumerate(call.outs[1:], 1):
+        if out.dim() > 1:  # a state, not the workspace
+            found[i] = place.moved(out.dim() - 2)
+    return found
 
 
 def _padded(call: Placed) -> Place:
@@ -393,11 +416,14 @@ def _solved(right: str, **cores: int) -> Rule:
         t, place = call.args[right], call.place(right)
         vector = t.dim() == call.args[next(iter(cores))].dim() - 1
         alone = all(p is None for name, p in call.places.items() if name != right)
-        columns = t.dim() - (1 if call.args.get("left", True) else 2)
-        if place is not None and alone and not vector and place.dim == columns:
+        free = t.dim() - 1  # the dimension of B along which no equation runs
+        if not call.args.get("left", True):
+            free -= 1
+        if place is not None and alone and not vector and place.dim == free:
             moved = place.moved(place.dim + call.outs[0].dim() - t.dim())
             return [moved, *[None] * (len(call.outs) - 1)]
-        return _by_leading(call, {right: 1 if vector else 2, **cores})
+        core = 1 if vector else 2
+        return _by_leading(call, {right: core, **cores})
 
     return rule
 
@@ -412,38 +438,52 @@ def _cross(call: Placed) -> Place:
 def _convolution(call: Placed) -> Place:
     """The samples are the batch, the weights of output channels, or groups of channels, each with
     weights of its own."""
-    of_x, of_weight, groups = call.place("input"), call.place("weight"), call.args["groups"]
+    of_x, of_weight = call.place("input"), call.place("weight")
     if of_weight is None or of_weight.dim != 0 or (of_x is not None and of_x.dim != 1):
         return front("input")(call)  # type: ignore[no-any-return]
-    if of_x is None and groups == 1 and not call.args["transposed"]:
+    if of_x is None and call.args["groups"] == 1 and not call.args["transposed"]:
         place = of_weight.moved(1)
-    elif groups % call.size or not (_has_one_run_each(of_x) and _has_one_run_each(of_weight)):
-        raise Mixed("groups of channels are not the samples")
     else:
-        place = Place(1, 1, call.outs[0].shape[1] // call.size)
+        place = _place_of_groups(call)
     _place_as(call, "bias", place.moved(0))
     return place
 
 
+def _place_of_groups(call: Placed) -> Place:
+    """Return the place in the result of a convolution in which each sample has groups of its
+    own."""
+    runs = _has_one_run_each(call.place("input")) and _has_one_run_each(call.place("weight"))
+    if call.args["groups"] % call.size or not runs:
+        raise Mixed("groups of channels are not the samples")
+    return Place(1, 1, call.outs[0].shape[1] // call.size)
+
+
 def _cat(call: Placed) -> Place:
+    place, *others = [p for p in call.places["tensors"] if p is not None]
+    if call.args["dim"] % call.outs[0].dim() == place.dim:
+        return _join_along_samples(call, place.dim)
+    one_place([place, *others])
+    call.places["tensors"] = [None if _is_left_out(t) else place for t in call.args["tensors"]]
+    return place  # type: ignore[no-any-return]
+
+
+def _is_left_out(part: Tensor) -> bool:
+    """Return whether ``cat`` ignores a part: an empty vector, whatever the rank of the others."""
+    return part.dim() == 1 and part.numel() == 0
+
+
+def _join_along_samples(call: Placed, dim: int) -> Place:
+    """Return the place in parts that are joined along the dimension of the samples."""
     parts: Sequence[Tensor] = call.args["tensors"]
-    places: list[Place | None] = list(call.places["tensors"])
-    is_part = [t.dim() != 1 or t.numel() > 0 for t in parts]  # an empty vector is none
-    given = [p for p in places if p is not None]
-    place = given[0]
-    if call.args["dim"] % call.outs[0].dim() != place.dim:
-        one_place(given)
-        call.places["tensors"] = [place if part else None for part in is_part]
-        return place
     joined: list[Place] = []
-    for own, part in zip(places, is_part, strict=True):
-        if not part:
+    for part, own in zip(parts, call.places["tensors"], strict=True):
+        if _is_left_out(part):
             continue
-        if own is None or own.dim != place.dim:
+        if own is None or own.dim != dim:
             raise Mixed("it joins samples with what belongs to none")
         joined.append(own)
     owners = torch.cat([p.owners(call.size, parts[0].device) for p in joined])
-    return listed(place.dim, owners, call.size, any(map(is_packed, joined)))
+    return listed(dim, owners, call.size, any(map(is_packed, joined)))
 
 
 def _stack(call: Placed) -> Place:

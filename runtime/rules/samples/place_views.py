@@ -4,7 +4,6 @@ see :mod:`.places`."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from .places import (
     Place,
     Placed,
     Tensor,
+    common_owners,
     is_packed,
     listed,
     one_place,
@@ -46,7 +46,9 @@ def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], Any]:
 def _dim(call: Placed, name: str = "dim", more: int = 0) -> int:
     rank = call.args["self"].dim() + more
     number: int = call.args[name]
-    return number % rank if rank else 0
+    if not rank:
+        return 0
+    return number % rank
 
 
 @_rule("view_as_complex")
@@ -91,11 +93,9 @@ def _squeezed(call: Placed, place: Place) -> Place:
 def _expanded(call: Placed, place: Place) -> Place:
     dim = place.dim + call.outs[0].dim() - call.args["self"].dim()
     n = call.outs[0].shape[dim]
-    return (
-        place.moved(dim)
-        if n == place.length(call.size)
-        else listed(dim, call.owners("self").expand(n), call.size)
-    )
+    if n == place.length(call.size):
+        return place.moved(dim)
+    return listed(dim, call.owners("self").expand(n), call.size)
 
 
 @_rule("unsqueeze unsqueeze_copy")
@@ -134,23 +134,19 @@ def _without(call: Placed, place: Place) -> Place:
 def _parts(call: Placed, place: Place) -> Any:
     if _dim(call) != place.dim:
         return place
-    n, first, step = (
-        call.args["self"].shape[place.dim],
-        call.args.get("start") or 0,
-        call.args.get("step", 1),
-    )
+    n = call.args["self"].shape[place.dim]
+    first, step = call.args.get("start") or 0, call.args.get("step", 1)
+    if first < 0:
+        first = max(0, first + n)
     owners, found = call.owners("self"), []
     splits = call.op.base_name.startswith("split")
-    first = max(0, first + n) if first < 0 else first
     for o in call.outs:
         length = o.shape[place.dim]
         own = owners[first : first + length * step : step]
-        # all parts of a split are likely to be treated alike, and then joined
-        found.append(
-            listed(place.dim, own, call.size, is_packed(place))
-            if splits
-            else picked(place, place.dim, own, call.size)
-        )
+        if splits:  # all parts of a split are likely to be treated alike, and then joined
+            found.append(listed(place.dim, own, call.size, is_packed(place)))
+        else:
+            found.append(picked(place, place.dim, own, call.size))
         first += length
     return found
 
@@ -179,11 +175,7 @@ def _unfolded(call: Placed, place: Place) -> Place:
 @_rule("as_strided as_strided_copy")
 def _strided(call: Placed, place: Place) -> Place:
     x, out = call.args["self"], call.outs[0]
-    if (
-        x.shape == out.shape
-        and x.stride() == out.stride()
-        and x.storage_offset() == out.storage_offset()
-    ):
+    if _geometry(x) == _geometry(out):
         return place
     # for each number in it its sample
     memory = torch.full([x.untyped_storage().nbytes() // x.itemsize], -1, device=x.device)
@@ -198,6 +190,10 @@ def _strided(call: Placed, place: Place) -> Place:
             "Use views that name dimensions"
         )
     return found
+
+
+def _geometry(t: Tensor) -> tuple[Any, ...]:
+    return t.shape, t.stride(), t.storage_offset()
 
 
 @_rule("flip")
@@ -217,13 +213,13 @@ def _rolled(call: Placed, place: Place) -> Place:
     shifts = call.args["shifts"]
     if not call.args["dims"]:
         raise Mixed("it rolls the elements of all samples in one row. Name a dimension")
+    if isinstance(shifts, int):
+        shifts = [shifts]
     owners = call.owners("self")
-    for shift, dim in zip(
-        [shifts] if isinstance(shifts, int) else shifts,
-        call.dims("dims", call.args["self"].dim()),
-        strict=True,
-    ):
-        owners = owners.roll(shift) if dim == place.dim else owners
+    dims = call.dims("dims", call.args["self"].dim())
+    for shift, dim in zip(shifts, dims, strict=True):
+        if dim == place.dim:
+            owners = owners.roll(shift)
     return listed(place.dim, owners, call.size)
 
 
@@ -266,64 +262,77 @@ def _picked(own: Place, dim: int, owners: Tensor, call: Placed, of_index: Place 
 def _gather(call: Placed) -> Place:
     """``gather`` and ``scatter``: their tensors have the samples in one dimension, and
     indices along another."""
-    dim = _dim(call)
-    tensors = {name: t for name, t, _ in call.tensors() if t.dim()}
     place = one_place([p for p in call.places.values() if p is not None])
-    picks = call.op.base_name == "gather"
-    if place.dim == dim:
-        if call.op.func is overload("scatter.src") and all(t.dim() == 1 for t in tensors.values()):
-            return _scattered_numbers(call)
-        if not picks or call.place("self") is not None:
-            raise Mixed(f"its indices run along dimension {dim}, which runs over the samples")
-        return place
+    if place.dim == _dim(call):
+        return _gather_along_samples(call, place)
     n = place.length(call.size)
-    for name, t in tensors.items():
+    picks = call.op.base_name == "gather"
+    for name, t, own in call.tensors():
+        if not t.dim():
+            continue
         if t.shape[place.dim] == n:
             call.places[name] = place
-        elif not (picks and name == "self") or call.place(name) is not None:
+        elif own is not None or not (picks and name == "self"):
             raise Mixed("its arguments do not have the same number of samples")
+    return place
+
+
+def _gather_along_samples(call: Placed, place: Place) -> Place:
+    """As :func:`_gather`, with indices along the dimension of the samples. A gather may pick from
+    what is the same for all samples, and a scatter may write one number for each."""
+    ranks = {t.dim() for _, t, _ in call.tensors()}
+    if call.op.func is overload("scatter.src") and ranks <= {0, 1}:
+        return _scattered_numbers(call)
+    if call.op.base_name != "gather" or call.place("self") is not None:
+        raise Mixed(f"its indices run along dimension {place.dim}, which runs over the samples")
     return place
 
 
 def _scattered_numbers(call: Placed) -> Place:
     """``scatter`` of one number for each sample. Example: the inverse of a permutation of them."""
     own, index, source = (call.place(name) for name in ("self", "index", "src"))
-    rows = call.args["index"]
+    rows, n = call.args["index"], call.outs[0].numel()
     by_rows = (index or source).owners(call.size, rows.device)  # type: ignore[union-attr]
-    if (
-        (index and source and index != source)
-        or len(by_rows) != len(rows)
-        or (own is None and len(rows) != call.outs[0].numel())
-    ):
+    agree = index is None or source is None or index == source
+    overwrites_all = len(rows) == n
+    if not agree or len(by_rows) != len(rows) or (own is None and not overwrites_all):
         raise Mixed("it writes to several samples by indices")
-    owners = (
-        rows.new_zeros(call.outs[0].numel())
-        if own is None
-        else own.owners(call.size, rows.device).clone()
-    )
+    owners = rows.new_zeros(n)
+    if own is not None:
+        owners = own.owners(call.size, rows.device).clone()
     owners[rows] = by_rows
     return listed(0, owners, call.size)
 
 
 def _along_index(call: Placed) -> Place:
     """``index_add`` and others: ``(self, dim, index, source)``."""
-    own, source, dim = call.place("self"), call.place("source"), _dim(call)
-    known = [p for p in (own, source) if p is not None]
-    runs = bool(known) and known[0].dim == dim
-    if call.place("value") is not None or (call.place("index") is not None and not runs):
+    known = [p for p in (call.place("self"), call.place("source")) if p is not None]
+    along_samples = bool(known) and known[0].dim == _dim(call)
+    of_index = call.place("index")
+    if call.place("value") is not None or (of_index is not None and not along_samples):
         raise Mixed("it writes to several samples by indices")
-    has_source = isinstance(call.args.get("source"), torch.Tensor)
-    if not runs:
-        place = one_place(known)
-        call.places["self"] = place
-        if has_source:
-            call.places["source"] = place
-        return place
+    if along_samples:
+        return _write_samples_by_index(call, _dim(call))
+    place = one_place(known)
+    call.places["self"] = place
+    if _has_source(call):
+        call.places["source"] = place
+    return place
+
+
+def _has_source(call: Placed) -> bool:
+    return isinstance(call.args.get("source"), torch.Tensor)
+
+
+def _write_samples_by_index(call: Placed, dim: int) -> Place:
+    """As :func:`_along_index`, with indices along the samples: each source must go to an element
+    of its own sample."""
+    own, source = call.place("self"), call.place("source")
     index = call.args["index"].reshape(-1)
     if own is None:
         own = _taken_over(call, index, dim)
         call.places["self"] = own
-    if not has_source:
+    if not _has_source(call):
         return own
     owners = own.owners(call.size, index.device)[index]
     if source is None:
@@ -352,38 +361,50 @@ class _Indices:
     def __init__(self, call: Placed) -> None:
         self.by_dim: dict[int, Tensor] = {}
         self.places: dict[int, Place] = {}
+        indices = call.args["indices"]
+        places = call.places.get("indices") or [None] * len(indices)
         dim = 0
-        given = call.args["indices"]
-        for index, place in zip(
-            given, call.places.get("indices") or [None] * len(given), strict=True
-        ):
+        for index, place in zip(indices, places, strict=True):
             if index is None:
                 dim += 1
             elif index.dtype in (torch.bool, torch.uint8):
-                each = index.nonzero(as_tuple=True)
-                for i, rows in enumerate(each):
-                    self.by_dim[dim + i] = rows
-                    # which elements a mask picks is told by the mask of each sample
-                    if place is not None:
-                        owners = place.owners(call.size, rows.device)[each[place.dim]]
-                        self.places[dim + i] = listed(0, owners, call.size)
+                self._add_mask(dim, index, place, call.size)
                 dim += index.dim()
             else:
-                self.by_dim[dim] = index
-                if place is not None:
-                    self.places[dim] = place
+                self._add(dim, index, place)
                 dim += 1
         used = list(self.by_dim)
         self.rank = max((i.dim() for i in self.by_dim.values()), default=0)
-        self.first = used[0] if used and all(b - a == 1 for a, b in pairwise(used)) else 0
+        # the dimensions of the indices come first if the indexed ones lie apart
+        self.first = 0
+        if used and used[-1] - used[0] == len(used) - 1:
+            self.first = used[0]
+
+    def _add(self, dim: int, index: Tensor, place: Place | None) -> None:
+        self.by_dim[dim] = index
+        if place is not None:
+            self.places[dim] = place
+
+    def _add_mask(self, dim: int, mask: Tensor, place: Place | None, size: int) -> None:
+        """Add the indices for which a mask stands: one for each of its dimensions."""
+        indices = mask.nonzero(as_tuple=True)
+        of_true = None
+        if place is not None and indices:
+            # which elements a mask picks is told by the mask of each sample
+            owners = place.owners(size, mask.device)[indices[place.dim]]
+            of_true = listed(0, owners, size)
+        for i, index in enumerate(indices):
+            self._add(dim + i, index, of_true)
 
     def place(self) -> Place | None:
         """Where the samples lie in the result by the indices, or None."""
-        found = [
-            p.moved(self.first + p.dim + self.rank - self.by_dim[d].dim())
-            for d, p in self.places.items()
-        ]
-        return one_place(found) if found else None
+        found = []
+        for dim, place in self.places.items():
+            missing = self.rank - self.by_dim[dim].dim()  # the indices broadcast
+            found.append(place.moved(self.first + missing + place.dim))
+        if not found:
+            return None
+        return one_place(found)
 
     def of_rows(self, call: Placed, own: Place) -> Place:
         """Where the samples lie in ``x[arange(B), last]``: an index along the samples picks
@@ -392,22 +413,22 @@ class _Indices:
         n = call.args["self"].shape[own.dim]
         owners = call.owners("self")[rows.where(rows >= 0, rows + n)]
         for dim in range(rows.dim()):
-            along = (
-                owners.movedim(dim, 0).reshape(rows.shape[dim], -1)
-                if owners.numel()
-                else owners.new_zeros(rows.shape[dim], 1)
-            )
-            if not bool((along == along[:, :1]).all()) or (rows.shape[dim] and not owners.numel()):
-                continue
+            along = common_owners(owners, dim)
             at = self.first + self.rank - rows.dim() + dim
-            if by_index is None or by_index.dim == at:
-                return _picked(own, at, along[:, 0], call, by_index)
+            if along is not None and (by_index is None or by_index.dim == at):
+                return _picked(own, at, along, call, by_index)
         raise Mixed("its indices pick from several samples")
+
+    def rank_of_picked(self, rank: int) -> int:
+        """Return the number of dimensions of what the indices pick from a tensor of ``rank``."""
+        return rank - len(self.by_dim) + self.rank
 
     def kept(self, dim: int) -> int:
         """Where a dimension of x without an index stands in the result."""
         at = dim - sum(d < dim for d in self.by_dim)
-        return at + (self.rank if at >= self.first else 0)
+        if at < self.first:
+            return at
+        return at + self.rank
 
 
 def _index(call: Placed) -> Place:
@@ -428,19 +449,8 @@ def _index(call: Placed) -> Place:
 
 def _index_put(call: Placed) -> Place:
     own, values, indices = call.place("self"), call.place("values"), _Indices(call)
-    t = call.args["values"]
     if own is None:
-        if (
-            values is not None
-            and len(indices.by_dim) == indices.rank == 1
-            and values.dim == t.dim() - call.args["self"].dim() + indices.first
-        ):
-            own = _filled(call, *next(iter(indices.by_dim.items())), call.owners("values"))
-        if own is None:
-            raise Mixed(
-                "it writes samples to a tensor that belongs to none. "
-                "Make it by zeros_like or new_zeros of a batch, or use index_add"
-            )
+        own = _place_by_writes(call, indices)
         call.places["self"] = own
     if own.dim in indices.by_dim:
         target = indices.of_rows(call, own)
@@ -448,23 +458,38 @@ def _index_put(call: Placed) -> Place:
         target = own.moved(indices.kept(own.dim))
     else:
         raise Mixed("it writes to several samples by indices. Use scatter or torch.where")
-    at = target.dim - (indices.rank + call.args["self"].dim() - len(indices.by_dim)) + t.dim()
-    if (
-        values is not None
-        and values != target.moved(at)
-        and not _same_elements(call, indices, values, target)
-    ):
+    t = call.args["values"]
+    at = target.dim - indices.rank_of_picked(call.args["self"].dim()) + t.dim()
+    if values is None:
+        if at >= 0 and t.shape[at] != 1:
+            call.places["values"] = target.moved(at)
+    elif values != target.moved(at) and not _same_elements(call, indices, values, target):
         raise Mixed("it writes samples to places of other samples")
-    if values is None and at >= 0 and t.shape[at] != 1:
-        call.places["values"] = target.moved(at)
+    return own
+
+
+def _place_by_writes(call: Placed, indices: _Indices) -> Place:
+    """Return the place in ``self``, of no sample so far, after ``index_put``: see
+    :func:`_filled`."""
+    values, t = call.place("values"), call.args["values"]
+    own = None
+    if values is not None and len(indices.by_dim) == indices.rank == 1:
+        ((dim, rows),) = indices.by_dim.items()
+        if values.dim == t.dim() - call.args["self"].dim() + indices.first:
+            own = _filled(call, dim, rows, call.owners("values"))
+    if own is None:
+        raise Mixed(
+            "it writes samples to a tensor that belongs to none. "
+            "Make it by zeros_like or new_zeros of a batch, or use index_add"
+        )
     return own
 
 
 def _same_elements(call: Placed, indices: _Indices, values: Place, target: Place) -> bool:
     """Return whether the values, which are broadcast, meet elements of their own samples.
     ``target``: the place in what the indices pick."""
-    t, x, n = call.args["values"], call.args["self"], target.length(call.size)
-    lead = x.dim() - len(indices.by_dim) + indices.rank - t.dim()
+    t, n = call.args["values"], target.length(call.size)
+    lead = indices.rank_of_picked(call.args["self"].dim()) - t.dim()
     if lead < 0 or (target.dim >= lead and t.shape[target.dim - lead] not in (1, n)):
         return False
     shape = [*[1] * lead, *t.shape]
@@ -477,7 +502,9 @@ def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | Non
     """Return the place in ``self``, of no sample so far, after rows of the samples ``owners`` were
     written to it. Example: ``o[w] = x[w]``."""
     n = call.args["self"].shape[dim]
-    for inner in [k for k in range(1, n // call.size + 1) if n % (k * call.size) == 0]:
+    for inner in range(1, n // call.size + 1):
+        if n % (inner * call.size):
+            continue
         place = Place(dim, n // (call.size * inner), inner)
         if torch.equal(place.owners(call.size, rows.device)[rows], owners):
             return place
@@ -487,8 +514,8 @@ def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | Non
 def _packed(call: Placed) -> Any:
     """``pack_padded_sequence``: row i of the data is a time step of one sequence, all
     first steps first."""
-    place, batch_first = call.place("input"), call.args["batch_first"]
-    if place is None or place.dim != (0 if batch_first else 1):
+    place, batch_dim = call.place("input"), int(not call.args["batch_first"])
+    if place is None or place.dim != batch_dim:
         raise Mixed("the sequences do not lie where batch_first says")
     owners, sizes = call.owners("input"), call.outs[1].tolist()
     return [listed(0, torch.cat([owners[:n] for n in sizes]), call.size, packed=True), None]

@@ -40,7 +40,9 @@ class Place:
 
     def moved(self, dim: int) -> Place:
         """Return the same along another dimension."""
-        return self if dim == self.dim else replace(self, dim=dim)
+        if dim == self.dim:
+            return self
+        return replace(self, dim=dim)
 
     def length(self, size: int) -> int:
         """Return the number of elements along the dimension."""
@@ -52,11 +54,9 @@ class Place:
 
     def owners_in(self, shape: Sequence[int], size: int, device: Any) -> Tensor:
         """For each element of a tensor of that shape the number of its sample."""
-        return (
-            self.owners(size, device)
-            .reshape([-1 if d == self.dim else 1 for d in range(len(shape))])
-            .expand(list(shape))
-        )
+        along = [1] * len(shape)
+        along[self.dim] = -1
+        return self.owners(size, device).reshape(along).expand(list(shape))
 
     def split(self, t: Tensor, size: int) -> Tensor:
         """``t`` with the batch in front, as (B, *shape of one sample). The dimension stays, with
@@ -64,9 +64,8 @@ class Place:
         if self.outer == self.inner == 1:
             whole: Tensor = t.movedim(self.dim, 0).unsqueeze(self.dim + 1)
             return whole
-        parts: Tensor = t.unflatten(self.dim, (self.outer, size, self.inner)).movedim(
-            self.dim + 1, 0
-        )
+        parts: Tensor = t.unflatten(self.dim, (self.outer, size, self.inner))
+        parts = parts.movedim(self.dim + 1, 0)
         return parts.flatten(self.dim + 1, self.dim + 2)
 
     def split_gradient(self, g: Tensor, size: int) -> Tensor:
@@ -107,14 +106,11 @@ class _Rows:
         self.owners = owners
         self.slots = torch.empty_like(order)
         self.slots[order] = owners[order] * most + each - (counts.cumsum(0) - counts)[owners[order]]
-        self.positions = torch.zeros(size * most, dtype=torch.long, device=owners.device)
-        self.positions[self.slots] = each
-        self.filled = torch.ones(size * most, dtype=torch.bool, device=owners.device)
-        self.filled[self.slots] = False
-        self.positions, self.filled = (
-            self.positions.reshape(size, most),
-            self.filled.reshape(size, most),
-        )
+        positions = torch.zeros(size * most, dtype=torch.long, device=owners.device)
+        positions[self.slots] = each
+        filled = torch.ones(size * most, dtype=torch.bool, device=owners.device)
+        filled[self.slots] = False
+        self.positions, self.filled = positions.reshape(size, most), filled.reshape(size, most)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,26 +141,18 @@ class Listed(Place):
 
     def split(self, t: Tensor, size: int) -> Tensor:
         positions = self.rows.positions
-        parts: Tensor = t.index_select(self.dim, positions.flatten()).unflatten(
-            self.dim, positions.shape
-        )
-        return parts.movedim(self.dim, 0)
+        parts: Tensor = t.index_select(self.dim, positions.flatten())
+        return parts.unflatten(self.dim, positions.shape).movedim(self.dim, 0)
 
     def split_gradient(self, g: Tensor, size: int) -> Tensor:
         filled = self.rows.filled
-        return self.split(g, size).masked_fill(
-            filled.reshape(
-                [size, *(filled.shape[1] if d == self.dim else 1 for d in range(g.dim()))]
-            ),
-            0,
-        )
+        one_sample = [1] * g.dim()
+        one_sample[self.dim] = filled.shape[1]
+        return self.split(g, size).masked_fill(filled.reshape([size, *one_sample]), 0)
 
     def merged(self, t: Tensor) -> Tensor:
-        return (
-            t.movedim(0, self.dim)
-            .flatten(self.dim, self.dim + 1)
-            .index_select(self.dim, self.rows.slots)
-        )
+        rows: Tensor = t.movedim(0, self.dim).flatten(self.dim, self.dim + 1)
+        return rows.index_select(self.dim, self.rows.slots)
 
 
 ALONE = Alone(0)
@@ -173,15 +161,29 @@ ALONE = Alone(0)
 def listed(dim: int, owners: Tensor, size: int, packed: bool = False) -> Place:
     """Return the place in which element ``i`` belongs to sample ``owners[i]``. ``packed``: see
     :class:`_Rows`."""
-    n = owners.numel()
-    if n and n % size == 0 and not packed:
-        first = int((owners != 0).to(torch.int8).argmax()) if size > 1 else n
-        regular = (
-            Place(dim, n // (size * first), first) if first and n % (size * first) == 0 else None
-        )
-        if regular is not None and torch.equal(regular.owners(size, owners.device), owners):
-            return regular
+    regular = None
+    if not packed:
+        regular = _regular_place(dim, owners, size)
+    if regular is not None:
+        return regular
     return Listed(dim, rows=_Rows(owners, size, packed))
+
+
+def _regular_place(dim: int, owners: Tensor, size: int) -> Place | None:
+    """Return the place whose samples all have as many elements in each run of them, None if they
+    do not lie so."""
+    n = owners.numel()
+    if not n or n % size:
+        return None
+    inner = n  # of the first run: the elements before the first one of another sample
+    if size > 1:
+        inner = int((owners != 0).to(torch.int8).argmax())
+    if not inner or n % (size * inner):
+        return None
+    place = Place(dim, n // (size * inner), inner)
+    if not torch.equal(place.owners(size, owners.device), owners):
+        return None
+    return place
 
 
 def is_packed(place: Place | None) -> bool:
@@ -254,11 +256,14 @@ class Placed:
     def dims(self, name: str, rank: int) -> list[int]:
         """Return the dimensions that an argument names, as non-negative numbers. None and ``[]``:
         all."""
-        given = self.args.get(name)
-        if given is None or (isinstance(given, (list, tuple)) and not given):
+        named = self.args.get(name)
+        if not rank:
+            return []
+        if isinstance(named, int):
+            return [named % rank]
+        if not named:
             return list(range(rank))
-        each = [given] if isinstance(given, int) else given
-        return [d % rank for d in each] if rank else []
+        return [d % rank for d in named]
 
     def tensors(self) -> Iterator[tuple[str, Tensor, Place | None]]:
         """Each argument that is a tensor, with its place."""
@@ -269,11 +274,23 @@ class Placed:
 def place_of(owners: Tensor, size: int) -> Place | None:
     """Return the place in a tensor whose elements belong to the samples ``owners``, of the same
     shape. None if there is none."""
-    for dim, n in enumerate(owners.shape):
-        by_dim = owners.movedim(dim, 0).reshape(n, -1) if owners.numel() else owners.new_zeros(n, 1)
-        if bool((by_dim == by_dim[:, :1]).all()) and (owners.numel() or not n):
-            return listed(dim, by_dim[:, 0], size)
+    for dim in range(owners.dim()):
+        of_dim = common_owners(owners, dim)
+        if of_dim is not None:
+            return listed(dim, of_dim, size)
     return None
+
+
+def common_owners(owners: Tensor, dim: int) -> Tensor | None:
+    """Return the one sample to which all elements at each index of a dimension belong. None if
+    they belong to several, or to none, since there are no elements."""
+    n = owners.shape[dim]
+    if not owners.numel():
+        return None if n else owners.new_zeros(0)
+    by_dim = owners.movedim(dim, 0).reshape(n, -1)
+    if not bool((by_dim == by_dim[:, :1]).all()):
+        return None
+    return by_dim[:, 0]
 
 
 def one_place(found: Sequence[Place]) -> Place:
@@ -334,13 +351,15 @@ def owners(place: Place, shape: Sequence[int], size: int, device: Any) -> Tensor
 
 def _candidates(shape: Sequence[int], size: int) -> list[Place]:
     """Return all places in a tensor of this shape."""
-    each = [(dim, n // size) for dim, n in enumerate(shape) if n and n % size == 0]
-    return [
-        Place(dim, k // inner, inner)
-        for dim, k in each
-        for inner in range(1, k + 1)
-        if k % inner == 0
-    ]
+    places = []
+    for dim, n in enumerate(shape):
+        if not n or n % size:
+            continue
+        of_each = n // size
+        for inner in range(1, of_each + 1):
+            if of_each % inner == 0:
+                places.append(Place(dim, of_each // inner, inner))
+    return places
 
 
 def _owners_in_view(v: Any, of_base: Place, size: int) -> torch.Tensor:
