@@ -163,8 +163,9 @@ def _weight_vjp(
     result3: Tensor,
 ) -> Any:
     if mode == MAX:
+        by_row = g.new_zeros(weight_shape)
         by_winner = torch.where((result2 > 0).unsqueeze(1), g, 0)  # an empty bag has none
-        return g.new_zeros(weight_shape).scatter_add(0, result3, by_winner)
+        return by_row.scatter_add(0, result3, by_winner)
     bag = _bag_of(indices, offsets, g.shape[0])
     rows = g.index_select(0, bag)
     if mode == MEAN:

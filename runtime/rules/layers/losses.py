@@ -242,13 +242,12 @@ def _folded(
 def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     self, target, weight, reduction, ignore_index = args
     x, t, shape = _folded(size, batched, self, target)
-    shared, own = weight, weight
-    if batched[2]:  # the kernel takes one weight per class
-        shared = None
-    elif weight is not None:
-        own = weight.expand(size, -1)
+    shared = None if batched[2] else weight  # the kernel takes one weight per class
     each = func(x, t, shared, NONE, ignore_index)[0].reshape(shape)
-    w = _class_weights(t.reshape(shape), own, ignore_index, x.dtype)
+    targets = t.reshape(shape)
+    if shared is not None:
+        weight = weight.expand(size, -1)
+    w = _class_weights(targets, weight, ignore_index, x.dtype)
     if batched[2]:
         each = each * w
     if reduction == NONE:

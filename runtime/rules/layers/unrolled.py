@@ -149,7 +149,7 @@ class Unrolled:
             carried, step = self._step_back(carried, kept.pop())
             steps.append(step)
         # each field as a tuple, in the order of running
-        each: Any = _StepCotangents(*zip(*reversed(steps), strict=True))
+        each: Any = _StepCotangents._make(zip(*reversed(steps), strict=True))
         z_x = z_h = self._in_time(each.z_h)
         if self.cell.apart:
             z_x = self._in_time(each.z_x)

@@ -48,7 +48,7 @@ def _dim(call: Placed, name: str = "dim", more: int = 0) -> int:
     number: int = call.args[name]
     if not rank:
         return 0
-    return number % rank
+    return number % rank  # type: ignore[no-any-return]
 
 
 @_rule("view_as_complex")

@@ -142,7 +142,7 @@ class Listed(Place):
     def split(self, t: Tensor, size: int) -> Tensor:
         positions = self.rows.positions
         parts: Tensor = t.index_select(self.dim, positions.flatten())
-        return parts.unflatten(self.dim, positions.shape).movedim(self.dim, 0)
+        return parts.unflatten(self.dim, positions.shape).movedim(self.dim, 0)  # type: ignore[no-any-return]
 
     def split_gradient(self, g: Tensor, size: int) -> Tensor:
         filled = self.rows.filled
