@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import BatchingError, MissingRule
-from ..derive.batch_rules import expand
+from ..derive.batch_rules import expand, positional
 from ..record import asking, overload, register
 
 aten = torch.ops.aten
@@ -21,8 +21,7 @@ def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     """One ``bincount`` for the whole batch. The integers of each element are first shifted to
     their own range."""
     x = expand(args[0], batched[0], size)
-    weights = args[1] if len(args) > 1 else None
-    minlength: int = args[2] if len(args) > 2 else 0
+    weights, minlength = positional(args, 1, None), positional(args, 2, 0)
     width = torch.bincount(x.reshape(-1), None, minlength).shape[0]  # raises for negative numbers
     if x.shape[1]:
         widths = (x.amax(1) + 1).clamp(min=minlength)
@@ -53,7 +52,9 @@ def _nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> t
     for n in reversed(self.shape):
         columns.insert(0, torch.where(found, rest % max(n, 1), fill_value))
         rest = rest // max(n, 1)
-    return torch.stack(columns, 1) if columns else row.new_zeros(size, 0)
+    if not columns:
+        return row.new_zeros(size, 0)
+    return torch.stack(columns, 1)
 
 
 register("nonzero_static", decomposition=_nonzero_static, family="counting")
@@ -83,13 +84,9 @@ def _ends(
     else:
         low, high = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
     same = low == high
-    return list(
-        zip(
-            torch.where(same, low - margin, low).unbind(),
-            torch.where(same, high + margin, high).unbind(),
-            strict=True,
-        )
-    )
+    first = torch.where(same, low - margin, low).unbind()
+    last = torch.where(same, high + margin, high).unbind()
+    return list(zip(first, last, strict=True))
 
 
 def _tally(
@@ -104,11 +101,8 @@ def _tally(
     for place, n in zip(places, lengths, strict=True):
         flat = flat * n + place.clamp(0, n - 1)
         total *= n
-    return (
-        weight.new_zeros(total)
-        .scatter_add(0, flat, torch.where(inside, weight, 0))
-        .reshape(list(lengths))
-    )
+    sums = weight.new_zeros(total).scatter_add(0, flat, torch.where(inside, weight, 0))
+    return sums.reshape(list(lengths))
 
 
 def _histogram(
@@ -125,7 +119,9 @@ def _histogram(
     if density:
         counts = counts / counts.sum()
         for d, edge in enumerate(edges):
-            counts = counts / edge.diff().reshape([-1 if k == d else 1 for k in range(len(edges))])
+            along = [1] * len(edges)
+            along[d] = -1
+            counts = counts / edge.diff().reshape(along)
     return counts
 
 
@@ -137,10 +133,8 @@ def _edges(
     weight: Any = None,
     density: bool = False,
 ) -> list[torch.Tensor]:
-    x = self.reshape(-1, self.shape[-1])
-    return [
-        _spaced(low, high, n + 1) for (low, high), n in zip(_ends(x, range, 0.5), bins, strict=True)
-    ]
+    ends = _ends(self.reshape(-1, self.shape[-1]), range, 0.5)
+    return [_spaced(low, high, n + 1) for (low, high), n in zip(ends, bins, strict=True)]
 
 
 def _from_counts(
@@ -151,9 +145,8 @@ def _from_counts(
     weight: Any = None,
     density: bool = False,
 ) -> torch.Tensor:
-    return _histogram(
-        self.reshape(-1, self.shape[-1]), _edges(self, bins, range=range), weight, density
-    )
+    points = self.reshape(-1, self.shape[-1])
+    return _histogram(points, _edges(self, bins, range=range), weight, density)
 
 
 def _from_edges(
@@ -171,9 +164,8 @@ def _by_count(
     density: bool = False,
 ) -> Any:
     points = self.reshape(-1, 1)
-    return _from_counts(points, [bins], range=range, weight=weight, density=density), _edges(
-        points, [bins], range=range
-    )[0]
+    counts = _from_counts(points, [bins], range=range, weight=weight, density=density)
+    return counts, _edges(points, [bins], range=range)[0]
 
 
 def _by_edges(
@@ -184,7 +176,8 @@ def _by_edges(
 
 def _histc(self: torch.Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> torch.Tensor:
     x = self.reshape(-1)
-    ((low, high),) = _ends(x.unsqueeze(1), None if min == max else (min, max), 1)
+    given = None if min == max else (min, max)
+    ((low, high),) = _ends(x.unsqueeze(1), given, 1)
     place = ((x - low) * bins / (high - low)).long()
     inside = (x >= low) & (x <= high)
     return _tally([place], [bins], inside, torch.ones_like(x))
@@ -232,7 +225,7 @@ def _ramp(
     if any(isinstance(a, torch.Tensor) and a.dim() for a in (start, end)):
         raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
     known = next(a for a in (start, end) if isinstance(a, torch.Tensor))
-    wide = dtype if dtype.is_floating_point or dtype.is_complex else torch.float64
+    wide = torch.float64 if _is_integer(dtype) else dtype
 
     def bound(a: Any) -> torch.Tensor:
         if not isinstance(a, torch.Tensor):
@@ -245,7 +238,13 @@ def _ramp(
 
 
 def _is_complex(a: Any) -> bool:
-    return a.is_complex() if isinstance(a, torch.Tensor) else isinstance(a, complex)
+    if isinstance(a, torch.Tensor):
+        return a.is_complex()
+    return isinstance(a, complex)
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _linspace(
@@ -271,7 +270,7 @@ def _logspace(
             values = start.to(values.device).reshape(1)
         else:
             values = torch.full_like(values, start)
-    elif not (dtype.is_floating_point or dtype.is_complex):
+    elif _is_integer(dtype):
         base = int(base)
     return torch.pow(base, values).to(dtype)
 

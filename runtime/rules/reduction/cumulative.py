@@ -25,9 +25,11 @@ def _lifted(rule: Any) -> Any:
     def lifted(t: torch.Tensor, *rest: Any) -> Any:
         if t.dim():
             return rule(t, *rest)
-        return rule(
-            *(v.unsqueeze(0) if isinstance(v, torch.Tensor) else v for v in (t, *rest))
-        ).squeeze(0)
+        vectors = [t, *rest]
+        for i, v in enumerate(vectors):
+            if isinstance(v, torch.Tensor):
+                vectors[i] = v.unsqueeze(0)
+        return rule(*vectors).squeeze(0)
 
     return lifted
 

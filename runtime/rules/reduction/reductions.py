@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ..derive import batch_rules as batch
-from ..derive.families import conj, conj_of, linear, nondifferentiable, scaled
+from ..derive.families import conj, conj_of, linear, nondifferentiable, real, scaled
 from ..derive.matrix_rules import leading
+from ..derive.optional import add_present
 from ..derive.reduction_records import (
     along_default,
     count_of,
@@ -31,7 +32,9 @@ aten = torch.ops.aten
 
 def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
     each = g / max(count_of(shape, dim), 1)
-    return (restored(each, len(shape), dim, keepdim) if each.dim() else each).expand(shape)
+    if each.dim():
+        each = restored(each, len(shape), dim, keepdim)
+    return each.expand(shape)
 
 
 def _mean_abstract(
@@ -66,7 +69,9 @@ reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype),
 
 
 def _times(t: torch.Tensor, partial: Any) -> Any:
-    return times(t, partial) if isinstance(partial, torch.Tensor) else t * partial
+    if isinstance(partial, torch.Tensor):
+        return times(t, partial)
+    return t * partial
 
 
 reduction(
@@ -104,7 +109,9 @@ def _shared_by_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tens
 def _aminmax(
     self: torch.Tensor, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    dims = [] if dim is None else [dim]
+    dims = []
+    if dim is not None:
+        dims.append(dim)
     return self.amin(dims, keepdim), self.amax(dims, keepdim)
 
 
@@ -125,13 +132,14 @@ def _aminmax_vjp(
     result0: torch.Tensor,
     result1: torch.Tensor,
 ) -> Any:
-    parts = [
-        restored(g, self.dim(), dim, keepdim)
-        * _shared(self, restored(extreme, self.dim(), dim, keepdim), dim)
-        for g, extreme in zip(gs, (result0, result1), strict=True)
-        if g is not None
-    ]
-    return sum(parts[1:], parts[0]) if parts else None
+    def restore(t: torch.Tensor) -> torch.Tensor:
+        return restored(t, self.dim(), dim, keepdim)
+
+    parts = []
+    for g, extreme in zip(gs, (result0, result1), strict=True):
+        if g is not None:
+            parts.append(restore(g) * _shared(self, restore(extreme), dim))
+    return add_present(*parts)
 
 
 register("aminmax", vjp={"self": _aminmax_vjp}, decomposition=_aminmax, family="reduction")
@@ -150,11 +158,8 @@ def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.T
     infinite = result.isinf()
     ties = (self == result) & (result.real == math.inf)
     equal = ties.to(self.dtype) / summed(ties, dim, True).clamp(min=1)
-    return torch.where(
-        infinite,
-        equal,
-        (torch.where(infinite, 0.0, self) - torch.where(infinite, 0.0, result)).exp(),
-    )
+    below = torch.where(infinite, 0.0, self) - torch.where(infinite, 0.0, result)
+    return torch.where(infinite, equal, below.exp())
 
 
 reduction("logsumexp", _share_of_sum, batch.along(1))
@@ -203,7 +208,9 @@ def _norm_slope(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) ->
 def _norm(
     self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    return aten.linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+    if p is None:
+        p = 2
+    return aten.linalg_vector_norm(self, p, dim, keepdim, dtype=dtype)
 
 
 reduction(
@@ -253,25 +260,20 @@ def _renorm_scale(
     dims = [d for d in range(self.dim()) if d != dim % self.dim()]
     norm = aten.linalg_vector_norm(self, p, dims, True)
     over = norm > maxnorm
-    slope = torch.where(over, -maxnorm / (norm + 1e-7).square(), 0) * _norm_partial(
-        self, norm, p, dims
-    )
+    by_norm = torch.where(over, -maxnorm / (norm + 1e-7).square(), 0)
+    slope = by_norm * _norm_partial(self, norm, p, dims)
     return torch.where(over, maxnorm / (norm + 1e-7), 1), slope, dims
 
 
 def _renorm_vjp(g: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
     scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
-    through = conj(slope) * _real(g * conj(self)).sum(dims, keepdim=True)
+    through = conj(slope) * real(g * conj(self)).sum(dims, keepdim=True)
     return g * scale + torch.where(scale == 1, 0, through)
 
 
 def _renorm_jvp(self_t: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
     scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
-    return self_t * scale + self * _real(self_t * slope).sum(dims, keepdim=True)
-
-
-def _real(t: torch.Tensor) -> Any:
-    return t.real if t.is_complex() else t
+    return self_t * scale + self * real(self_t * slope).sum(dims, keepdim=True)
 
 
 register(
@@ -314,9 +316,9 @@ def _euclidean_vjp(
 ) -> Any:
     ratio = _over_root(g, result)
     turned = ratio.mT
-    return x1 * ratio.sum(-1, keepdim=True) - ratio @ x2, x2 * turned.sum(
-        -1, keepdim=True
-    ) - turned @ x1
+    first = x1 * ratio.sum(-1, keepdim=True) - ratio @ x2
+    second = x2 * turned.sum(-1, keepdim=True) - turned @ x1
+    return first, second
 
 
 def _pairs(self: torch.Tensor) -> Any:
@@ -331,9 +333,9 @@ def _pdist(self: torch.Tensor, p: float = 2.0) -> Any:
 def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: torch.Tensor) -> Any:
     i, j = _pairs(self)
     apart = self.index_select(0, i) - self.index_select(0, j)
-    part = grad.unsqueeze(-1) * _norm_partial(
-        apart, aten.linalg_vector_norm(apart, p, [-1], True), p, [-1]
-    )
+    by_distance = grad.unsqueeze(-1)
+    distance = aten.linalg_vector_norm(apart, p, [-1], True)
+    part = by_distance * _norm_partial(apart, distance, p, [-1])
     return torch.zeros_like(self).index_add(0, i, part).index_add(0, j, -part)
 
 
@@ -370,9 +372,11 @@ def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
     n = count_of(self.shape, dim)
     c = 1 if correction is None else correction
     dims = dims_of(dim, self.dim())
-    off = self - (self.mean(dims, keepdim=True) if dims else self)
-    off = off.conj() if off.is_complex() else off
-    return off * (2 / (n - c) if n != c else float("inf"))
+    mean = self.mean(dims, keepdim=True) if dims else self
+    off = conj(self - mean)
+    if n != c:
+        return off * (2 / (n - c))  # type: ignore[no-any-return]
+    return off * math.inf  # type: ignore[no-any-return]
 
 
 def _std_partial(
@@ -387,7 +391,9 @@ def _with_mean(spread: Any) -> Any:
     ) -> Any:
         value = spread(self, dim, correction=correction, keepdim=keepdim)
         dims = dims_of(dim, self.dim())
-        return value, self.mean(dims, keepdim) if dims else self.clone()
+        if not dims:
+            return value, self.clone()
+        return value, self.mean(dims, keepdim)
 
     return decomposed
 
@@ -396,9 +402,8 @@ def _with_mean_abstract(spread: Any) -> Any:
     """As of the mean: torch's abstract kernel would fix the sizes of a complex tensor."""
 
     def abstract(self: torch.Tensor, dim: Any, correction: Any, keepdim: bool) -> Any:
-        return spread(self, dim, correction=correction, keepdim=keepdim), _mean_abstract(
-            self, dim, keepdim
-        )
+        value = spread(self, dim, correction=correction, keepdim=keepdim)
+        return value, _mean_abstract(self, dim, keepdim)
 
     return abstract
 
@@ -411,21 +416,19 @@ def _with_mean_vjp(partial: Any) -> Any:
         gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor
     ) -> Any:
         g_spread, g_mean = gs
-        parts = []
+        by_spread = by_mean = None
         if g_spread is not None:
             spread = [restored(r, self.dim(), dim, keepdim) for r in result]
-            parts.append(
-                scaled(
-                    restored(g_spread, self.dim(), dim, keepdim),
-                    conj_of(partial(self, *spread, dim, correction)),
-                )
-            )
+            g_spread = restored(g_spread, self.dim(), dim, keepdim)
+            by_spread = scaled(g_spread, conj_of(partial(self, *spread, dim, correction)))
         if g_mean is not None:
-            parts.append(_mean_vjp(g_mean, self.shape, dim, keepdim))
-        return sum(parts[1:], parts[0]) if parts else None
+            by_mean = _mean_vjp(g_mean, self.shape, dim, keepdim)
+        return add_present(by_spread, by_mean)
 
-    asked = ["result0"] if "result" in parameters(partial) else []
-    return asking("gs", "self", "dim", "correction", "keepdim", *asked)(back)
+    asks = ["gs", "self", "dim", "correction", "keepdim"]
+    if "result" in parameters(partial):
+        asks.append("result0")
+    return asking(*asks)(back)
 
 
 reduction(
@@ -451,15 +454,13 @@ for _name, _spread, _partial in (
 
 
 def _arg(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    x, dim, keepdim = [*args, None, False][:3] if len(args) < 3 else args
+    x, dim, keepdim = args[0], batch.positional(args, 1, None), batch.positional(args, 2, False)
     if dim is not None:
         return batch.along(1)(func, size, batched, args, kwargs)
     found = func(rows(x), 1)
-    return (
-        restored(found, x.dim(), list(range(1, x.dim())), False)
-        if keepdim and x.dim() > 1
-        else found
-    )
+    if keepdim and x.dim() > 1:
+        return restored(found, x.dim(), list(range(1, x.dim())), False)
+    return found
 
 
 def _any_or_all(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -493,12 +494,9 @@ nondifferentiable(
 
 
 def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Return the kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its
+    """Use that the kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its
     last dimension is that of the reduction."""
-    tensors = [
-        batch.expand(a, b, size) if isinstance(a, torch.Tensor) else a
-        for a, b in zip(args, batched, strict=True)
-    ]
+    tensors = batch.expand_tensors(size, batched, args)
     data = next(t for t in reversed(tensors) if isinstance(t, torch.Tensor))
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
     bounds = {}
@@ -506,8 +504,10 @@ def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
         t = kwargs.get(name)
         if t is not None:  # that of one element has axis + 1 dimensions
             bounds[name] = batch.expand(t, t.dim() == axis + 2, size).contiguous()
-    contiguous = [t.contiguous() if isinstance(t, torch.Tensor) else t for t in tensors]
-    return func(*contiguous, **{**kwargs, **bounds, "axis": axis + 1})
+    for i, t in enumerate(tensors):
+        if isinstance(t, torch.Tensor):
+            tensors[i] = t.contiguous()
+    return func(*tensors, **{**kwargs, **bounds, "axis": axis + 1})
 
 
 def _segments_back(

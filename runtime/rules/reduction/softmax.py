@@ -15,7 +15,9 @@ aten = torch.ops.aten
 
 
 def _sum(t: torch.Tensor, dim: int) -> torch.Tensor:
-    return t.sum(dim, keepdim=True) if t.dim() else t
+    if not t.dim():
+        return t
+    return t.sum(dim, keepdim=True)
 
 
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -113,9 +115,10 @@ def _masked_softmax(
         mask = mask.expand(self.shape)
     elif mask_type == 1:
         mask = mask[:, None, None, :].expand(self.shape)
-    d = self.dim() - 1 if dim is None else dim
+    if dim is None:
+        dim = self.dim() - 1
     # NaN if a whole row is masked
-    return aten._softmax(self.masked_fill(mask, float("-inf")), d, False)
+    return aten._softmax(self.masked_fill(mask, float("-inf")), dim, False)
 
 
 register("_masked_softmax", decomposition=_masked_softmax, family="softmax")
