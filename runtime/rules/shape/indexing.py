@@ -10,6 +10,7 @@ import torch
 
 from ...errors import BatchingError
 from ..derive import index_rules
+from ..derive.batch_rules import expand, insert_dims
 from ..derive.families import conj, linear
 from ..derive.fixed_layouts import broadcast_shape, pad_to
 from ..record import register
@@ -86,31 +87,32 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     x, dim, index, value = args
     if not batched[3]:
         return index_rules.rows(func, size, batched, args, kwargs)
-    logical = x.shape[1:] if batched[0] else x.shape
-    like = x if batched[0] or batched[2] else x.unsqueeze(0).expand(size, *logical)
-    flags = (bool(batched[0] or not batched[2]), False, batched[2])
+    rank = x.dim() - int(batched[0])
+    like = x
+    if not batched[2]:
+        like = expand(x, batched[0], size)
+    flags = (bool(batched[0] or not batched[2]), False, batched[2], False)
     nowhere = torch.zeros_like(like, dtype=torch.bool)
-    mask = index_rules.rows(
-        aten.index_fill.int_Scalar, size, (*flags, False), (nowhere, dim, index, True), {}
-    )
-    return torch.where(mask, value.reshape(size, *[1] * len(logical)).to(x.dtype), x)
+    fill = aten.index_fill.int_Scalar
+    mask = index_rules.rows(fill, size, flags, (nowhere, dim, index, True), {})
+    return torch.where(mask, value.reshape(size, *[1] * rank).to(x.dtype), x)
 
 
 def _selected_rows(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> Rows | None:
     """Return the gradients of a table, in factors."""
-    return Rows(index, g, self_shape[0]) if len(self_shape) == 2 and dim in (0, -2) else None
+    if len(self_shape) != 2 or dim not in (0, -2):
+        return None
+    return Rows(index, g, self_shape[0])
 
 
 def _indexed_rows(g: torch.Tensor, self_shape: Any, indices: Any) -> Rows | None:
     """Return the gradients of a table that is indexed by one tensor of row numbers."""
-    if (
-        len(self_shape) != 2
-        or len(indices) != 1
-        or indices[0] is None
-        or indices[0].dtype in (torch.bool, torch.uint8)
-    ):
+    if len(self_shape) != 2 or len(indices) != 1:
         return None
-    return Rows(indices[0].remainder(self_shape[0]), g, self_shape[0])
+    (numbers,) = indices
+    if numbers is None or numbers.dtype in (torch.bool, torch.uint8):
+        return None
+    return Rows(numbers.remainder(self_shape[0]), g, self_shape[0])
 
 
 linear(
@@ -159,7 +161,10 @@ def _index_back(g: torch.Tensor, self_shape: Any, indices: Any) -> Any:
 
 
 def _put_self_back(g: torch.Tensor, indices: Any, accumulate: bool) -> torch.Tensor:
-    return g if accumulate else aten.index_put(g, indices, g.new_zeros(()))
+    if accumulate:
+        return g
+    overwritten: torch.Tensor = aten.index_put(g, indices, g.new_zeros(()))
+    return overwritten
 
 
 def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> Any:
@@ -232,9 +237,8 @@ def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: An
     source = g.new_zeros(source_shape).reshape(-1)
     if not source.numel():
         return source.reshape(source_shape)
-    return source.index_add(
-        0, _ranks(mask, source.numel()), g.masked_fill(~mask, 0).reshape(-1)
-    ).reshape(source_shape)
+    ranks = _ranks(mask, source.numel())
+    return source.index_add(0, ranks, g.masked_fill(~mask, 0).reshape(-1)).reshape(source_shape)
 
 
 def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -245,7 +249,7 @@ def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: 
         )
     x, mask = args
     shape = broadcast_shape(x.shape[1:], mask.shape)
-    x = x.reshape(size, *[1] * (len(shape) - x.dim() + 1), *x.shape[1:]).expand(size, *shape)
+    x = insert_dims(x, size, len(shape) - x.dim() + 1).expand(size, *shape)
     return x.reshape(size, -1).index_select(1, mask.expand(shape).reshape(-1).nonzero().reshape(-1))
 
 
@@ -278,7 +282,7 @@ class _Places:
     ``index``: the place of each source along ``dim``. ``read(t)``: the values of ``t`` at
     the places of the sources. ``add(t, s)``: ``t`` with the sources ``s`` added at their
     places. ``clear(t)``: ``t`` with zeros at all places. ``again(t, s)``: the same reduction
-    of other tensors.
+    of other tensors. ``include_self``: whether the old value of a place takes part.
     """
 
     dim: int
@@ -287,32 +291,37 @@ class _Places:
     add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     clear: Callable[[torch.Tensor], torch.Tensor]
     again: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    include_self: bool
+
+    def clear_if_excluded(self, t: torch.Tensor) -> torch.Tensor:
+        """Return ``t``, with zeros at all places if their old values take no part."""
+        if self.include_self:
+            return t
+        return self.clear(t)
 
 
 def _reduced_back(
-    at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str, include_self: bool
+    at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str
 ) -> tuple[Any, Any]:
     """Return the gradients of (self, src)."""
-    if reduce == "sum":
+    if reduce in ("sum", "add"):
         grad_self, grad_src = g, at.read(g)
     elif reduce == "mean":
-        start = torch.ones_like(g) if include_self else torch.zeros_like(g)
+        start = torch.ones_like(g) if at.include_self else torch.zeros_like(g)
         count = at.add(start, torch.ones_like(src))
         count = torch.where(count == 0, 1, count)
         grad_self, grad_src = g / count, at.read(g / count)
     elif reduce == "prod":
         grad_self = g * conj(at.again(torch.ones_like(self), src))
-        grad_src = at.read(g * conj(self) if include_self else g) * conj(
-            _product_of_others(src, at.dim, at.index)
-        )
+        by_sources = g * conj(self) if at.include_self else g
+        grad_src = at.read(by_sources) * conj(_product_of_others(src, at.dim, at.index))
     else:  # all elements that attain a maximum or minimum share its gradient equally
-        mine = (self == result).to(g.dtype)
-        mine = mine if include_self else at.clear(mine)
+        mine = at.clear_if_excluded((self == result).to(g.dtype))
         theirs = (src == at.read(result)).to(g.dtype)
         count = at.add(mine, theirs)
         share = g / torch.where(count == 0, 1, count)
         grad_self, grad_src = mine * share, theirs * at.read(share)
-    return grad_self if include_self else at.clear(grad_self), grad_src
+    return at.clear_if_excluded(grad_self), grad_src
 
 
 def _product_of_others(src: Any, dim: int, index: Any) -> Any:
@@ -321,8 +330,7 @@ def _product_of_others(src: Any, dim: int, index: Any) -> Any:
     It avoids division, so that derivatives of every order are right if sources are zero. With
     sources sorted by place, it is the product of those before times the product of those after.
     """
-    n = src.shape[dim] if src.dim() else 1
-    if n < 2:
+    if not src.dim() or src.shape[dim] < 2:
         return torch.ones_like(src)
     order = index.argsort(stable=True, dim=dim)
     index, src = index.gather(dim, order), src.gather(dim, order)
@@ -354,7 +362,9 @@ def _after(index: Any, at: Any, earlier: Any, dim: int, step: int) -> Any:
 def _scatter_reduce_back(
     g: Any, self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool, result: Any
 ) -> tuple[Any, Any]:
-    part = src if src.shape == index.shape else src[tuple(slice(n) for n in index.shape)]
+    part = src
+    if src.shape != index.shape:  # a source may be larger; its other elements are not used
+        part = src[tuple(slice(n) for n in index.shape)]
     places = _Places(
         dim,
         index,
@@ -362,8 +372,9 @@ def _scatter_reduce_back(
         add=lambda t, s: t.scatter_add(dim, index, s),
         clear=lambda t: t.scatter(dim, index, 0),
         again=lambda t, s: t.scatter_reduce(dim, index, s, reduce, include_self=include_self),
+        include_self=include_self,
     )
-    grad_self, grad_src = _reduced_back(places, g, self, part, result, reduce, include_self)
+    grad_self, grad_src = _reduced_back(places, g, self, part, result, reduce)
     return grad_self, pad_to(grad_src, src.shape)
 
 
@@ -377,18 +388,21 @@ def _index_reduce_back(
     include_self: bool,
     result: Any,
 ) -> tuple[Any, Any]:
-    wide = [-1 if d == dim % source.dim() else 1 for d in range(source.dim())]
+    of_each = index
+    if source.dim():
+        wide = [1] * source.dim()
+        wide[dim] = -1
+        of_each = index.reshape(wide).expand(source.shape)
     places = _Places(
         dim,
-        index.reshape(wide).expand(source.shape) if source.dim() else index,
+        of_each,
         read=lambda t: t.index_select(dim, index.reshape(-1)).reshape(source.shape),
         add=lambda t, s: t.index_add(dim, index, s),
         clear=lambda t: t.index_fill(dim, index, 0),
         again=lambda t, s: t.index_reduce(dim, index, s, reduce, include_self=include_self),
+        include_self=include_self,
     )
-    return _reduced_back(
-        places, g, self, source, result, "sum" if reduce == "add" else reduce, include_self
-    )
+    return _reduced_back(places, g, self, source, result, reduce)
 
 
 register(

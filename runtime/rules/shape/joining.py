@@ -18,8 +18,8 @@ from ..record import overload, register
 
 
 def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Return a memory format describes the logical tensor. The physical one has one dimension more,
-    so it preserves its strides instead."""
+    """Preserve the strides where the call asks for a memory format. A format describes the logical
+    tensor, and the physical one has one dimension more."""
     if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
         kwargs = {**kwargs, "memory_format": torch.preserve_format}
     return func(*args, **kwargs)
@@ -47,7 +47,7 @@ linear(
 
 
 def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    tensors, dim = args[0], args[1] if len(args) > 1 else 0
+    tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [batch.expand(t, b, size) for t, b in zip(tensors, batched[0], strict=True)]
     rank = max(t.dim() for t in full) - 1
     return func([t for t in full if t.dim() == rank + 1 or t.numel()], batch.shift(dim, rank))
@@ -67,13 +67,16 @@ def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
 
 
 def _stack_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    tensors, dim = args[0], args[1] if len(args) > 1 else 0
+    tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [batch.expand(t, b, size) for t, b in zip(tensors, batched[0], strict=True)]
     return func(full, batch.shift(dim, full[0].dim()))
 
 
 def _block_diag(tensors: Any) -> torch.Tensor:
-    blocks = [t.reshape(1, -1) if t.dim() < 2 else t for t in tensors]
+    blocks = list(tensors)
+    for i, t in enumerate(blocks):
+        if t.dim() < 2:
+            blocks[i] = t.reshape(1, -1)
     width = sum(b.shape[1] for b in blocks)
     dtype = blocks[0].dtype
     for b in blocks:
@@ -93,17 +96,19 @@ register("block_diag", decomposition=_block_diag, family="joining")
 
 
 def _repeat_back(g: torch.Tensor, self_shape: Any, repeats: Any) -> torch.Tensor:
+    if not repeats:
+        return g.reshape(self_shape)
     lead = len(repeats) - len(self_shape)
     split: list[int] = []
     for r, n in zip(repeats, [1] * lead + list(self_shape), strict=True):
         split += [r, n]
-    out = g.reshape(split).sum(list(range(0, len(split), 2))) if split else g
-    return out.reshape(self_shape)
+    copies = list(range(0, len(split), 2))
+    return g.reshape(split).sum(copies).reshape(self_shape)
 
 
 def _repeat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, repeats = args
-    return func(x.reshape(size, *[1] * (len(repeats) - x.dim() + 1), *x.shape[1:]), [1, *repeats])
+    return func(batch.insert_dims(x, size, len(repeats) - x.dim() + 1), [1, *repeats])
 
 
 def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:

@@ -43,13 +43,13 @@ def padded(
     if min(sizes) == n and len(sizes) == length:
         return data.reshape(length, n, *data.shape[1:]).transpose(0, 1)
     starts = [*itertools.accumulate(sizes, initial=0)]
-    missing = [t >= len(sizes) or i >= sizes[t] for i in range(n) for t in range(length)]
-    # a step that is missing is filled from the first one of its own sequence, so that
-    # sequences stay apart
-    at = [
-        i if gone else starts[t] + i
-        for (i, t), gone in zip(itertools.product(range(n), range(length)), missing, strict=True)
-    ]
+    at, missing = [], []
+    for i, t in itertools.product(range(n), range(length)):
+        ended = t >= len(sizes) or i >= sizes[t]
+        missing.append(ended)
+        # a step that is missing is filled from the first one of its own sequence, so that
+        # sequences stay apart
+        at.append(i if ended else starts[t] + i)
     rows = data.index_select(0, torch.tensor(at, device=data.device))
     mask = torch.tensor(missing, device=data.device).view(-1, *[1] * (data.dim() - 1))
     return rows.masked_fill(mask, value).reshape(n, length, *data.shape[1:])

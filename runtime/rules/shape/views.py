@@ -63,12 +63,9 @@ register(
 def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, shape, *rest = args
     missing = len(shape) - (x.dim() - 1)
-    return func(
-        x.reshape(size, *(1,) * missing, *x.shape[1:]) if missing else x,
-        [size, *shape],
-        *rest,
-        **kwargs,
-    )
+    if missing:
+        x = batch.insert_dims(x, size, missing)
+    return func(x, [size, *shape], *rest, **kwargs)
 
 
 def _unexpanded(ops: Any, base: Any, part: Any) -> Any:
@@ -93,9 +90,13 @@ view("expand", lambda g: g, _expand_batch, inverse=_unexpanded)
 def _reshaped(g: torch.Tensor, self_shape: Any) -> Any:
     if type(g) is torch.Tensor:
         return g.reshape(self_shape)
-    return run_batchwise(
-        lambda t, batched: t.reshape((t.shape[0], *self_shape) if batched[0] else self_shape), g
-    )
+
+    def reshape(t: torch.Tensor, batched: Any) -> torch.Tensor:
+        if batched[0]:
+            return t.reshape((t.shape[0], *self_shape))
+        return t.reshape(self_shape)
+
+    return run_batchwise(reshape, g)
 
 
 register(
@@ -131,9 +132,12 @@ def _squeeze_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -
     """Squeeze the given dimensions, or all of size one, but never the batch dimension."""
     x = args[0]
     rank = x.dim() - 1
-    named = args[1] if len(args) > 1 else list(range(rank))
-    named = [named] if isinstance(named, int) else named
-    return aten.squeeze.dims(x, [batch.shift(d, rank) for d in named] if rank else [])
+    named = batch.positional(args, 1, list(range(rank)))
+    if isinstance(named, int):
+        named = [named]
+    if not rank:
+        return aten.squeeze.dims(x, [])
+    return aten.squeeze.dims(x, batch.shift_each(named, rank))
 
 
 view("squeeze squeeze.dim squeeze.dims", _reshaped, _squeeze_batch, inverse=_same_elements)
@@ -174,14 +178,11 @@ view(
 def _slice_back(
     g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int
 ) -> Any:
-    return kernels.slice_backward(
-        g,
-        self_shape,
-        dim,
-        0 if start is None else start,
-        self_shape[dim] if end is None else end,
-        step,
-    )
+    if start is None:
+        start = 0
+    if end is None:
+        end = self_shape[dim]
+    return kernels.slice_backward(g, self_shape, dim, start, end, step)
 
 
 def _sized(*positions: int) -> batch.BatchRule:
@@ -259,27 +260,26 @@ def _joined(
 ) -> torch.Tensor:
     """Return one tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
     known = next(g for g in gs if g is not None)
-    return join(
-        [
-            known.new_zeros(s, dtype=like) if g is None else g
-            for g, s in zip(gs, shapes, strict=True)
-        ]
-    )
+    parts = list(gs)
+    for i, shape in enumerate(shapes):
+        if parts[i] is None:
+            parts[i] = known.new_zeros(shape, dtype=like)
+    return join(parts)
 
 
 def _cat_sizes(gs: list[Any], shape: Any, dtype: Any, sizes: Any, dim: int) -> torch.Tensor:
     dim %= len(shape)
-    return _joined(
-        gs,
-        dtype,
-        [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes],
-        lambda parts: torch.cat(parts, dim),
-    )
+    shapes = [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes]
+    return _joined(gs, dtype, shapes, lambda parts: torch.cat(parts, dim))
 
 
 def _split_sizes(shape: Any, size: int, dim: int) -> list[int]:
+    """Return the sizes of the parts of ``split``. A dimension without elements has one part, and
+    so has a split by zero, which ATen allows only there."""
     n = shape[dim]
-    return [min(size, n - i) for i in range(0, n, size)] if n and size else [n]
+    if not n or not size:
+        return [n]
+    return [min(size, n - i) for i in range(0, n, size)]
 
 
 def _split_back(
@@ -333,14 +333,24 @@ linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 
 def _positions(size: Any, stride: Any, offset: int, like: torch.Tensor) -> torch.Tensor:
     """Return the position in storage of each element of a strided tensor, flat."""
-    at = torch.full([1] * len(size), offset, dtype=torch.long, device=like.device)
-    for d, (n, s) in enumerate(zip(size, stride, strict=True)):
-        at = at + (torch.arange(n, device=like.device) * s).reshape([n, *[1] * (len(size) - 1 - d)])
+    rank = len(size)
+    at = torch.full([1] * rank, offset, dtype=torch.long, device=like.device)
+    for d, (n, step) in enumerate(zip(size, stride, strict=True)):
+        steps = torch.arange(n, device=like.device) * step
+        at = at + steps.reshape([n, *[1] * (rank - 1 - d)])
     return at.reshape(-1)
 
 
+def _distance_to_last(size: Any, stride: Any) -> int:
+    """Return how far in storage the last element lies behind the first one."""
+    return sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+
+
 def _extent(size: Any, stride: Any) -> int:
-    return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    """Return how many places in storage a strided tensor spans."""
+    if 0 in size:
+        return 0
+    return 1 + _distance_to_last(size, stride)
 
 
 def without_overlap(size: Any, stride: Any) -> bool:
@@ -364,19 +374,19 @@ def _as_strided_back(
     shape, own_stride, own_offset = self_geometry
     offset = own_offset if storage_offset is None else storage_offset
     base = min(offset, own_offset)
-    total = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride)) - base
+    end = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
+    total = end - base
     if without_overlap(size, stride) and without_overlap(shape, own_stride):
         storage = torch.as_strided_scatter(g.new_zeros(total), g, size, stride, offset - base)
         return storage.as_strided(shape, own_stride, own_offset - base)
-    storage = g.new_zeros(total).index_add(
-        0, _positions(size, stride, offset - base, g), g.reshape(-1)
-    )
+    storage = g.new_zeros(total)
+    theirs = _positions(size, stride, offset - base, g)
+    storage = storage.index_add(0, theirs, g.reshape(-1))
     mine = _positions(shape, own_stride, own_offset - base, g)
     if not without_overlap(shape, own_stride):
         real = g.dtype.to_real()
-        times = g.new_zeros(total, dtype=real).index_add(
-            0, mine, g.new_ones(mine.shape, dtype=real)
-        )
+        times = g.new_zeros(total, dtype=real)
+        times = times.index_add(0, mine, g.new_ones(mine.shape, dtype=real))
         storage = storage / times.clamp(min=1)
     return storage.index_select(0, mine).reshape(shape)
 
@@ -385,11 +395,9 @@ def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
     x, shape, stride, offset = filled(func, args)
     start = x.storage_offset()
     first = start if offset is None else offset
-    last = first + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    if 0 not in shape and (
-        first < start
-        or last > start + sum((n - 1) * s for n, s in zip(x.shape[1:], x.stride()[1:], strict=True))
-    ):
+    last = first + _distance_to_last(shape, stride)
+    end = start + _distance_to_last(x.shape[1:], x.stride()[1:])
+    if 0 not in shape and (first < start or last > end):
         # the memory there belongs to other elements of the batch
         raise RuntimeError(
             f"vmap: as_strided(size={list(shape)}, stride={list(stride)}, storage_offset={first}) "
@@ -409,7 +417,9 @@ def _as_strided_scatter(
     if not flat.is_contiguous():
         flat = self
         order = list(range(self.dim()))
-    offset = 0 if storage_offset is None else storage_offset - self.storage_offset()
+    offset = 0
+    if storage_offset is not None:
+        offset = storage_offset - self.storage_offset()
     new = flat.reshape(-1).index_copy(0, _positions(size, stride, offset, self), src.reshape(-1))
     return new.reshape(flat.shape).permute(_inverse(order))
 
@@ -423,10 +433,8 @@ def _as_strided_tangent(
     if self_t.stride() == own_stride and self_t.storage_offset() == own_offset:
         return self_t.as_strided(size, stride, storage_offset)
     offset = own_offset if storage_offset is None else storage_offset
-    base, end = (
-        min(offset, own_offset),
-        max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride)),
-    )
+    base = min(offset, own_offset)
+    end = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
     storage = self_t.new_zeros(end - base)  # memory outside of the primal has a tangent of zero
     storage.as_strided(shape, own_stride, own_offset - base).copy_(self_t)
     return storage.as_strided(size, stride, offset - base)
@@ -488,7 +496,9 @@ def copy_of(name: str) -> Callable[..., Any]:
 
     def copied(*args: Any, **kwargs: Any) -> Any:
         out = func(*args, **kwargs)
-        return [o.clone() for o in out] if isinstance(out, (tuple, list)) else out.clone()
+        if isinstance(out, (tuple, list)):
+            return [o.clone() for o in out]
+        return out.clone()
 
     return copied
 
@@ -499,12 +509,8 @@ _COPIED = """
     view.dtype view_as_complex view_as_real _conj _neg_view _reshape_alias
 """
 for _name in _COPIED.split():
-    _packet, _, _overload = _name.partition(".")
-    register(
-        f"{_packet}_copy{'.' if _overload else ''}{_overload}",
-        decomposition=copy_of(_name),
-        family="view",
-    )
+    _packet, _dot, _overload = _name.partition(".")
+    register(f"{_packet}_copy{_dot}{_overload}", decomposition=copy_of(_name), family="view")
 # The kernel copies a tensor whose strides allow no view.
 register(
     "view_copy",
