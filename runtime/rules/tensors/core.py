@@ -9,12 +9,12 @@ import torch
 
 from ..derive import batch_rules as batch
 from ..derive.families import flat, linear, random
+from ..derive.reduction_records import rows
 from ..record import asking, register
 
 
 def _sum_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    x = args[0]
-    return x.flatten(1).sum(1, **kwargs) if x.dim() > 1 else x.unsqueeze(1).sum(1, **kwargs)
+    return rows(args[0]).sum(1, **kwargs)
 
 
 def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor:
@@ -31,7 +31,9 @@ def _summed(dim: Any, rank: int) -> Iterable[int]:
     """Return the dimensions that ``dim`` of a reduction names. None and ``[]``: all."""
     if isinstance(dim, int):
         return [dim]
-    return dim if isinstance(dim, (list, tuple)) and dim else range(rank)
+    if isinstance(dim, (list, tuple)) and dim:
+        return dim
+    return range(rank)
 
 
 linear(
@@ -105,11 +107,9 @@ for _name in ("zero", "fill.Scalar"):
 
 def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, value = batch.expand(args[0], batched[0], size), args[1]
-    return (
-        torch.empty_like(x).copy_(value.reshape(size, *(1,) * (x.dim() - 1)))
-        if batched[1]
-        else func(x, value)
-    )
+    if not batched[1]:
+        return func(x, value)
+    return torch.empty_like(x).copy_(value.reshape(size, *(1,) * (x.dim() - 1)))
 
 
 register(
@@ -196,7 +196,8 @@ def _dropout_and_mask(
     if train is False:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
     mask = torch.empty_like(input, dtype=torch.bool).bernoulli_(1 - p)
-    return input * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return input * mask * scale, mask
 
 
 register("native_dropout", decomposition=_dropout_and_mask, draws="values", family="random")

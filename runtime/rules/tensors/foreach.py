@@ -36,15 +36,16 @@ def _calls(op: Op, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[list[Any
     number = next(len(a) for a in args if isinstance(a, (list, tuple)))
     scaled = op.base_name.removeprefix("_foreach_").removesuffix("_") in ("addcmul", "addcdiv")
     for i in range(number):
-        each = [a[i] if isinstance(a, (list, tuple)) and len(a) == number else a for a in args]
+        each = list(args)
+        for k, a in enumerate(args):
+            if isinstance(a, (list, tuple)) and len(a) == number:
+                each[k] = a[i]
         options = dict(kwargs)
         if scaled and len(each) == 4:
             value = each.pop()
-            options["value"] = (
-                value[i].item()
-                if isinstance(value, torch.Tensor) and op.arg_names[3] == "scalars"
-                else value
-            )
+            if isinstance(value, torch.Tensor) and op.arg_names[3] == "scalars":
+                value = value[i].item()
+            options["value"] = value
         yield each, options
 
 

@@ -18,6 +18,7 @@ from ...torch_private.native_functions import (
     nested_from_padded,
     nested_view_from_buffer,
 )
+from ..derive.optional import map_optional
 from ..elementwise import activation, pointwise  # noqa: F401 - their records are used here
 from ..layers import normalization  # noqa: F401 - their records are used here
 from ..linalg.matmul import adjoint
@@ -55,13 +56,20 @@ def nest(parts: Iterable[Tensor]) -> Tensor:
 
 def _within(dim: int) -> int:
     """Return the dimension of the components for the dimension ``dim`` of a nested tensor."""
-    return dim - 1 if dim > 0 else dim
+    if dim > 0:
+        return dim - 1
+    return dim
 
 
 def _defined(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
     """``gs``, with zeros of the given shapes in place of None."""
     some = next(g for g in gs if g is not None)
-    return [some.new_zeros(shape) if g is None else g for g, shape in zip(gs, shapes, strict=True)]
+    defined = []
+    for g, shape in zip(gs, shapes, strict=True):
+        if g is None:
+            g = some.new_zeros(shape)
+        defined.append(g)
+    return defined
 
 
 # ---- from dense tensors to nested ones
@@ -112,10 +120,16 @@ for _name, _vjp in (
 
 
 def _on_buffers(formula: Formula, target: str) -> Formula:
+    def buffer_of(a: Any) -> Any:
+        if isinstance(a, Tensor) and a.is_nested:
+            return values(a)
+        return a
+
     def gradient(target_nested: NestedMeta | None, *args: Any) -> Any:
-        g = formula(*(values(a) if isinstance(a, Tensor) and a.is_nested else a for a in args))
-        # the engine sums it for a dense target
-        return g if g is None or target_nested is None else target_nested.view(g)
+        g = formula(*map(buffer_of, args))
+        if g is None or target_nested is None:  # the engine sums it for a dense target
+            return g
+        return target_nested.view(g)
 
     return asking(f"{target}_nested", *parameters(formula))(gradient)
 
@@ -150,7 +164,9 @@ def _dropped(
     g: Tensor, input_nested: NestedMeta, result1: Tensor, p: float, train: bool | None
 ) -> Tensor:
     kept = values(result1) * values(g)
-    return input_nested.view(kept if train is False or p == 1 else kept / (1 - p))
+    if train is not False and p != 1:
+        kept = kept / (1 - p)
+    return input_nested.view(kept)
 
 
 register("native_dropout", into=NESTED, vjp={"input": _dropped}, nondiff=(1,), family="nested")
@@ -200,12 +216,13 @@ def _narrowed(g: Tensor, self_nested: NestedMeta, start: int, length: int) -> Te
 
 def _joined(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Tensor:
     """Return the gradient of pieces along a dimension that all components share."""
-    shapes = [meta.parts() for meta in result_nested]
     some = next(g for g in gs if g is not None)
-    pieces = [
-        [some.values().new_zeros(s) for s in shapes[k]] if g is None else g.unbind()
-        for k, g in enumerate(gs)
-    ]
+    pieces: list[Sequence[Tensor]] = []
+    for g, meta in zip(gs, result_nested, strict=True):
+        if g is None:
+            pieces.append([some.values().new_zeros(shape) for shape in meta.parts()])
+        else:
+            pieces.append(g.unbind())
     return nest(torch.cat(row, _within(dim)) for row in zip(*pieces, strict=True))
 
 
@@ -306,16 +323,17 @@ def _by_parts(formula: Formula, target: str) -> Formula:
         """Return what each component takes as the argument ``name``: a tuple, or one for all."""
         if isinstance(a, Tensor):
             return a.unbind()
-        return _within(a) if name == "dim" else a
+        if name == "dim":
+            return _within(a)
+        return a
 
     def gradient(*args: Any) -> Tensor:
         columns = [column(name, a) for name, a in zip(asks, args, strict=True)]
         n = next(len(c) for c in columns if isinstance(c, tuple))
-
-        def of_component(i: int) -> Any:
-            return formula(*(c[i] if isinstance(c, tuple) else c for c in columns))
-
-        return nest(map(of_component, range(n)))
+        for i, c in enumerate(columns):
+            if not isinstance(c, tuple):
+                columns[i] = (c,) * n
+        return nest(formula(*of_component) for of_component in zip(*columns, strict=True))
 
     return asking(*asks)(gradient)
 
@@ -352,8 +370,8 @@ def _normalized(
     row, mean = (-1, *normalized_shape), (-1, *(1 for _ in normalized_shape))
     g, *of_statistics = gs
     gradients = (
-        None if g is None else values(g).view(row),
-        *(None if s is None else s.view(mean) for s in of_statistics),
+        map_optional(lambda t: values(t).view(row), g),
+        *(map_optional(lambda s: s.view(mean), s) for s in of_statistics),
     )
     by_input, *others = _layer_norm(
         gradients,
@@ -365,7 +383,7 @@ def _normalized(
         result2.view(mean),
         needs,
     )
-    return (None if by_input is None else input_nested.view(by_input), *others)
+    return (map_optional(input_nested.view, by_input), *others)
 
 
 register(
@@ -400,19 +418,20 @@ register(
 
 
 def _gathered(parts: Iterable[Tensor], meta: NestedMeta | None) -> Tensor:
-    return torch.stack(list(parts)) if meta is None else nest(parts)
+    """Return the tensor of these components, nested if a factor with ``meta`` is."""
+    if meta is None:
+        return torch.stack(list(parts))
+    return nest(parts)
 
 
 def _by_left(g: Tensor, other: Tensor, self_nested: NestedMeta | None) -> Tensor:
-    return _gathered(
-        (a @ adjoint(b) for a, b in zip(g.unbind(), other.unbind(), strict=True)), self_nested
-    )
+    pairs = zip(g.unbind(), other.unbind(), strict=True)
+    return _gathered((a @ adjoint(b) for a, b in pairs), self_nested)
 
 
 def _by_right(g: Tensor, self: Tensor, other_nested: NestedMeta | None) -> Tensor:
-    return _gathered(
-        (adjoint(a) @ b for a, b in zip(self.unbind(), g.unbind(), strict=True)), other_nested
-    )
+    pairs = zip(self.unbind(), g.unbind(), strict=True)
+    return _gathered((adjoint(a) @ b for a, b in pairs), other_nested)
 
 
 register("matmul", into=NESTED, vjp={"self": _by_left, "other": _by_right}, family="nested")

@@ -25,14 +25,18 @@ def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> Any:
     """Return the number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0
     and -0.0 differ, and NaN differs from NaN."""
     numbers = batch.reshape(size)
+    if size == 0 or not _all_same(numbers):
+        raise BatchingError(f"{refusal}{called_from()}")
+    return numbers[0].item()
+
+
+def _all_same(numbers: torch.Tensor) -> bool:
     parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
-    if (
-        size > 0
-        and (parts == parts[0]).all()
-        and (not parts.is_floating_point() or (parts.signbit() == parts[0].signbit()).all())
-    ):
-        return numbers[0].item()
-    raise BatchingError(f"{refusal}{called_from()}")
+    if not (parts == parts[0]).all():
+        return False
+    if not parts.is_floating_point():
+        return True
+    return bool((parts.signbit() == parts[0].signbit()).all())
 
 
 @exact

@@ -21,7 +21,9 @@ from .core import spread
 def _dense(t: torch.Tensor) -> torch.Tensor:
     """``t`` in the strided layout. Below autograd the kernel for compressed layouts counts versions
     of its argument, though it writes nothing there."""
-    return t if t.layout is torch.strided else uncounted(t.to_dense)
+    if t.layout is torch.strided:
+        return t
+    return uncounted(t.to_dense)  # type: ignore[no-any-return]
 
 
 def _specified(pattern: torch.Tensor) -> torch.Tensor:
@@ -45,24 +47,25 @@ def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     if g.layout is not torch.strided or leaf.layout not in (torch.sparse_coo, torch.sparse_csr):
         return g
     pattern = leaf.coalesce() if leaf.layout is torch.sparse_coo else leaf
-    if bool(torch.where(_specified(pattern), 0, g.detach()).any()):
-        return (
-            g.to_sparse(layout=leaf.layout)
-            if leaf.layout is torch.sparse_csr
-            else g.to_sparse(leaf.sparse_dim())
-        )
-    return g.sparse_mask(pattern)
+    if not bool(torch.where(_specified(pattern), 0, g.detach()).any()):
+        return g.sparse_mask(pattern)
+    if leaf.layout is torch.sparse_csr:
+        return g.to_sparse(layout=leaf.layout)
+    return g.to_sparse(leaf.sparse_dim())
 
 
 def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None) -> torch.Tensor:
-    everywhere = self.layout in (torch.strided, mkldnn_layout) or masked_grad is False
-    return g if everywhere else _at_pattern(g, self)
+    if self.layout in (torch.strided, mkldnn_layout) or masked_grad is False:
+        return g
+    return _at_pattern(g, self)
 
 
 def _elements(g: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """Return the elements of a dense tensor at the indices of a sparse one."""
     g = _dense(g)
-    return g[tuple(indices.unbind(0))] if len(indices) else g.expand(indices.shape[1], *g.shape)
+    if not len(indices):  # no sparse dimension: each element has all of the values
+        return g.expand(indices.shape[1], *g.shape)
+    return g[tuple(indices.unbind(0))]
 
 
 def _values_back(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
@@ -70,12 +73,10 @@ def _values_back(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
         return torch.sparse_coo_tensor(
             self.indices(), g, self.shape, is_coalesced=True, check_invariants=False
         ).to_dense()
-    by_row = self.layout in (torch.sparse_csr, torch.sparse_bsr)
-    compressed, plain = (
-        (self.crow_indices(), self.col_indices())
-        if by_row
-        else (self.ccol_indices(), self.row_indices())
-    )
+    if self.layout in (torch.sparse_csr, torch.sparse_bsr):
+        compressed, plain = self.crow_indices(), self.col_indices()
+    else:
+        compressed, plain = self.ccol_indices(), self.row_indices()
     return torch.sparse_compressed_tensor(
         compressed, plain, g, self.shape, layout=self.layout, check_invariants=False
     ).to_dense()
@@ -165,15 +166,28 @@ def _mm_reduce(
     """
     dense, specified = _dense(self), _specified(self)
     count = specified.sum(1, keepdim=True)
-    if reduce in ("sum", "mean"):
-        out = dense @ other
-        out = out / count.clamp(min=1) if reduce == "mean" else out
-    else:
-        each = dense.unsqueeze(2) * other
-        none = -math.inf if reduce == "amax" else math.inf
-        each = torch.where(specified.unsqueeze(2), each, none)
-        out = torch.where(count > 0, each.amax(1) if reduce == "amax" else each.amin(1), 0)
+    out = _reduce_products(dense, other, specified, count, reduce)
     return out, count.new_empty(0)
+
+
+def _reduce_products(
+    dense: torch.Tensor,
+    other: torch.Tensor,
+    specified: torch.Tensor,
+    count: torch.Tensor,
+    reduce: str,
+) -> torch.Tensor:
+    """Return the first result of :func:`_mm_reduce`. ``count``: the specified elements per row."""
+    if reduce == "sum":
+        return dense @ other
+    if reduce == "mean":
+        return (dense @ other) / count.clamp(min=1)
+    each = dense.unsqueeze(2) * other
+    if reduce == "amax":
+        extreme = torch.where(specified.unsqueeze(2), each, -math.inf).amax(1)
+    else:
+        extreme = torch.where(specified.unsqueeze(2), each, math.inf).amin(1)
+    return torch.where(count > 0, extreme, 0)
 
 
 register("_sparse_mm_reduce_impl", decomposition=_mm_reduce, cost="high")
