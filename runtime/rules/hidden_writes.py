@@ -38,14 +38,13 @@ def hidden_writes(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> list[s
     def given(name: str) -> Any:
         return op.argument(op.positions[name], args, kwargs)
 
+    names: tuple[str, ...] = ()
     if op.func in _COMPOSITE:
         asked = _COMPOSITE[op.func]
-        names = _STATISTICS if asked is None or given(asked) else ()
-    else:
-        hidden = None if op.record is None else op.record.hidden_writes
-        names = (
-            ()
-            if hidden is None or not hidden.when(*map(given, parameters(hidden.when)))
-            else hidden.arguments
-        )
+        if asked is None or given(asked):
+            names = _STATISTICS
+    elif op.record is not None and op.record.hidden_writes is not None:
+        hidden = op.record.hidden_writes
+        if hidden.when(*map(given, parameters(hidden.when))):
+            names = hidden.arguments
     return [name for name in names if given(name) is not None]

@@ -35,6 +35,7 @@ from .record import (
     listeners,
     overload,
     parameters,
+    targets_of,
 )
 
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
@@ -47,15 +48,15 @@ DIFFERENTIABLE = frozenset(
 
 
 def _blocksize(t: torch.Tensor) -> Any:
-    return t.values().shape[1:3] if t.layout in (torch.sparse_bsr, torch.sparse_bsc) else None
+    if t.layout not in (torch.sparse_bsr, torch.sparse_bsc):
+        return None
+    return t.values().shape[1:3]
 
 
 def _geometry(t: torch.Tensor) -> Any:
-    return (
-        (t.shape, t.stride(), t.storage_offset())
-        if t.layout is torch.strided
-        else (t.shape, None, 0)
-    )
+    if t.layout is torch.strided:
+        return t.shape, t.stride(), t.storage_offset()
+    return t.shape, None, 0
 
 
 @functools.cache
@@ -66,7 +67,9 @@ def _fact(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
         if t is None:
             return None
         kind = type(t)
-        return [fact(x) for x in t] if kind is list or kind is tuple else reader(t)
+        if kind is list or kind is tuple:
+            return [fact(x) for x in t]
+        return reader(t)
 
     return fact
 
@@ -119,23 +122,23 @@ class Plan:
         slots: dict[tuple[int, Any], int] = {}
         covered: set[str] = set()
         for key, formula in op.record.vjp.items():
-            targets = self._targets(key)
-            if self.needs.isdisjoint(targets):
-                continue
-            covered.update(targets)
-            where = [self._find_slot(p, slots) for p in parameters(formula)]
-            at = tuple(op.positions.get(t, -1) for t in targets)
-            self.steps.append((at, formula, _picker(where), -1 in where, isinstance(key, str)))
+            # an op may lack an argument that another op with the same record has
+            targets = [name for name in targets_of(key) if name in op.positions]
+            if not self.needs.isdisjoint(targets):
+                covered.update(targets)
+                self._add_step(key, formula, slots)
         missing = self.needs - covered
         if missing:
             raise MissingRule(str(op.func), "vjp", missing, covered - missing)
         self.slots = tuple(slots)
         self.reach = 1 + max((at for at, _ in slots), default=-1)
 
-    def _targets(self, key: str | Iterable[str]) -> tuple[str, ...]:
-        """Return the arguments whose gradients a formula gives, "" for one that the op lacks."""
-        names = (key,) if isinstance(key, str) else tuple(key)
-        return tuple(name if name in self.op.positions else "" for name in names)
+    def _add_step(
+        self, key: str | tuple[str, ...], formula: Formula, slots: dict[tuple[int, Any], int]
+    ) -> None:
+        where = [self._find_slot(name, slots) for name in parameters(formula)]
+        at = tuple(self.op.positions.get(name, -1) for name in targets_of(key))
+        self.steps.append((at, formula, _picker(where), -1 in where, isinstance(key, str)))
 
     def _find_slot(self, name: str, slots: dict[tuple[int, Any], int]) -> int:
         """Return where a picker finds what a formula takes as ``name``, with a new slot if need
@@ -166,6 +169,17 @@ def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
     if not where:
         return lambda values: ()
     return itemgetter(slice(where[0], where[0] + 1 or None))  # a list of one
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _default_of(argument: Any) -> Any:
+    """Return the default of an argument of a schema, or None."""
+    if argument.has_default_value():
+        return argument.default_value
+    return None
 
 
 def is_composite(name: str) -> bool:
@@ -216,7 +230,9 @@ class Op:
 
     def __init__(self, func: OpOverload, nested: bool = False) -> None:
         self.func = func
-        self.kernel: Callable[..., Any] = func._op if type(func) is OpOverload else func
+        self.kernel: Callable[..., Any] = func
+        if type(func) is OpOverload:
+            self.kernel = func._op
         self._read_schema()
         self._find_record(nested)
         self._derive_facts()
@@ -227,15 +243,17 @@ class Op:
         self.jvp: Any = None
         self.batch: Any = None
         self.accepted: set[Any] | None = set()
-        # decompositions of torch's table read shapes
-        self.decomposed: Any = False if nested and not self.composite else None
+        # None: not yet looked for. False: there is none
+        self.decomposed: Any = None
+        if nested and not self.composite:  # decompositions of torch's table read shapes
+            self.decomposed = False
 
     def _read_schema(self) -> None:
         schema = self.func._schema
         arguments = schema.arguments
         self.arg_names = tuple(a.name for a in arguments)
         self.positions = {name: i for i, name in enumerate(self.arg_names)}
-        self.defaults = tuple(a.default_value if a.has_default_value() else None for a in arguments)
+        self.defaults = tuple(map(_default_of, arguments))
         self.tensor_args = tuple(
             i for i, a in enumerate(arguments) if "Tensor" in str(a.type) and not a.kwarg_only
         )
@@ -246,42 +264,47 @@ class Op:
     def _classify(self) -> None:
         """Find from the schema's aliases whether the op writes, views or computes."""
         schema = self.func._schema
-        written = [
-            a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write
-        ]
+        written = [a for a in schema.arguments if _is_written(a)]
         returns_alias = any(r.alias_info is not None for r in schema.returns)
         # the tape saves this argument after the call
         self.fills_argument = bool(written and schema.returns) and not returns_alias
         self.multi_view = False
+        self.kind = FUNCTIONAL
         if self.fills_argument:
-            # it also updates a buffer, as running statistics; its results are new tensors
-            self.kind = FUNCTIONAL
+            return  # it also updates a buffer, as running statistics; its results are new tensors
+        if any(a.kwarg_only for a in written):
+            self.kind = OUT
         elif written:
-            self.kind = OUT if any(a.kwarg_only for a in written) else INPLACE
+            self.kind = INPLACE
         elif returns_alias:
             self.kind = VIEW
             self.multi_view = "List" in str(schema.returns[0].type) or self.n_results > 1
-        else:
-            self.kind = FUNCTIONAL
 
     def _find_record(self, nested: bool) -> None:
         """Find the record (an in-place op has that of its functional form) and whether ATen
         composes the op of others."""
         func = self.func
+        records, op = (NESTED, nested_op_of) if nested else (RECORDS, op_of)
         self.functional: Op | None = None
-        self.record: Record | None = NESTED.get(func) if nested else RECORDS.get(func)
+        self.record: Record | None = records.get(func)
         if self.kind == INPLACE and self.record is None:
             found = _functional(func, self.base_name)
             if found is not None:
-                self.functional = nested_op_of(found) if nested else op_of(found)
+                self.functional = op(found)
                 self.record = self.functional.record
         self.composite = has_kernel(func._name) and is_composite(func._name)
         if nested:
-            if self.record is None and func in RECORDS and RECORDS[func].nondiff is True:
-                self.record = RECORDS[func]
-            self.composite = self.composite and not has_kernel_for_key(
-                func._name, DispatchKey.NestedTensorCPU
-            )
+            self._use_for_nested()
+
+    def _use_for_nested(self) -> None:
+        """Take the dense record where it says only that there is no derivative. A kernel for nested
+        tensors goes before the composition."""
+        func = self.func
+        dense = RECORDS.get(func)
+        if self.record is None and dense is not None and dense.nondiff is True:
+            self.record = dense
+        if has_kernel_for_key(func._name, DispatchKey.NestedTensorCPU):
+            self.composite = False
 
     def _derive_facts(self) -> None:
         """Compute what depends on the schema and the record together."""
@@ -300,7 +323,9 @@ class Op:
 
     def _results_without_gradient(self) -> frozenset[int]:
         """Return the results that the record names, and all of an op that returns no tensor."""
-        nondiff = self.record.nondiff if self.record else ()
+        nondiff: bool | tuple[int, ...] = ()
+        if self.record is not None:
+            nondiff = self.record.nondiff
         returns = self.func._schema.returns
         if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in returns):
             nondiff = True  # `item`, `equal`: a result that is no tensor has no derivative
@@ -312,14 +337,16 @@ class Op:
         """Return the arguments that have a formula in the table, of one gradient or of several."""
         names: set[str] = set()
         for key in table:
-            names.update((key,) if isinstance(key, str) else key)
+            names.update(targets_of(key))
         return frozenset(self.positions[name] for name in names if name in self.positions)
 
     def locate(self, name: str) -> tuple[int, Any]:
         """Return the slot of a formula's parameter, as in :class:`Plan`."""
         at = self.positions.get(name)
+        if at is not None and "Tensor" in str(self.func._schema.arguments[at].type):
+            return at, None
         if at is not None:
-            return at, None if "Tensor" in str(self.func._schema.arguments[at].type) else as_it_is
+            return at, as_it_is
         if name == "result":
             return -self.n_results, None
         if name.startswith("result") and name[6:].isdigit():
@@ -328,8 +355,10 @@ class Op:
             if name.endswith(suffix):
                 at, inner = self.locate(name[: -len(suffix)])
                 if inner is None:
-                    certain = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
-                    return at, reader if certain else _fact(reader)
+                    is_tensor = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
+                    if not is_tensor:  # perhaps None, or a list
+                        reader = _fact(reader)
+                    return at, reader
         raise ValueError(
             f"{self.func}: a formula asks for {name!r}, "
             f"which is neither an argument {self.arg_names} nor a result"
@@ -383,8 +412,10 @@ class Op:
         of them has no formula."""
         plan = self.plans.get(wanted)
         if plan is None:
-            known = self.vjp_args.issuperset(i for i in self.tensor_args if wanted >> i & 1)
-            plan = self.plans[wanted] = Plan(self, wanted) if known else NO_PLAN
+            plan = NO_PLAN
+            if self.vjp_args.issuperset(i for i in self.tensor_args if wanted >> i & 1):
+                plan = Plan(self, wanted)
+            self.plans[wanted] = plan
         return plan
 
     def __repr__(self) -> str:
@@ -422,26 +453,33 @@ def _binding(func: OpOverload) -> Callable[..., Any] | None:
     (``mse_loss`` of the operator does not reduce).
     """
     schema = func._schema
-    if (
-        func.namespace != "aten"
-        or schema.is_mutable
-        or any(str(r.type) != "Tensor" for r in schema.returns)
-    ):
+    if func.namespace != "aten" or schema.is_mutable or not _returns_plain_tensors(func):
         return None
-    if len(schema.returns) > 1 and schema.returns[0].name:
-        return None  # the binding would return a named tuple
     name = schema.name.removeprefix("aten::")
-    others = (
-        getattr(func.overloadpacket, o)
-        for o in func.overloadpacket.overloads()
-        if o != func._overloadname
-    )
-    if f"{name}.{func._overloadname}" not in _BOUND and (
-        any(a.has_default_value() for a in schema.arguments) or any(map(_takes_tensors, others))
-    ):
+    if f"{name}.{func._overloadname}" not in _BOUND and not _is_alone(func):
         return None
-    places: Any = (functions_of_torch, functions_of_nn, TensorBase)
-    return next((getattr(place, name) for place in places if hasattr(place, name)), None)
+    for place in (functions_of_torch, functions_of_nn, TensorBase):
+        if hasattr(place, name):
+            return getattr(place, name)  # type: ignore[no-any-return]
+    return None
+
+
+def _returns_plain_tensors(func: OpOverload) -> bool:
+    """Return whether a binding returns the tensors as the overload does. Of several with names it
+    would return a named tuple."""
+    returns = func._schema.returns
+    if any(str(r.type) != "Tensor" for r in returns):
+        return False
+    return len(returns) < 2 or not returns[0].name
+
+
+def _is_alone(func: OpOverload) -> bool:
+    """Return whether no other overload takes tensors, and no argument has a default."""
+    if any(a.has_default_value() for a in func._schema.arguments):
+        return False
+    packet = func.overloadpacket
+    others = (getattr(packet, o) for o in packet.overloads() if o != func._overloadname)
+    return not any(map(_takes_tensors, others))
 
 
 def _functional(func: OpOverload, base: str) -> OpOverload | None:
@@ -453,8 +491,8 @@ def _functional(func: OpOverload, base: str) -> OpOverload | None:
         name = base[:-1]
     else:
         return None
-    # that op is composed of others, and returns a real argument itself
-    name = "_conj_physical" if name == "conj_physical" else name
+    if name == "conj_physical":  # composed of others, and returns a real argument itself
+        name = "_conj_physical"
     which = func._overloadname
     wanted = len(func._schema.arguments)
     # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int,
@@ -513,20 +551,25 @@ def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
 
 def _decomposed(op: Op) -> Callable[..., Any] | None:
     if op.decomposed is None:
-        found: Any = (
-            op.record.decomposition if op.record is not None and op.kind != INPLACE else None
-        )
-        if found is None and op.composite:
-            found = op.func.decompose
-        if found is None and op.func.namespace == "prims":
-            # torch's Python kernels call them, also on values: for the shape of 0 * v
-            found = getattr(op.func, "impl_aten", None)
-        if found is None:
-            found = decomposition_table.get(op.func)
-            if getattr(found, "__module__", "").startswith(REFERENCES):
-                found = None  # written with prims, which have no records
-        op.decomposed = found or False
+        op.decomposed = _find_decomposition(op) or False
     return op.decomposed or None
+
+
+def _find_decomposition(op: Op) -> Any:
+    found: Any = None
+    if op.record is not None and op.kind != INPLACE:
+        found = op.record.decomposition
+    if found is None and op.composite:
+        found = op.func.decompose
+    if found is None and op.func.namespace == "prims":
+        # torch's Python kernels call them, also on values: for the shape of 0 * v
+        found = getattr(op.func, "impl_aten", None)
+    if found is not None:
+        return found
+    found = decomposition_table.get(op.func)
+    if getattr(found, "__module__", "").startswith(REFERENCES):
+        return None  # written with prims, which have no records
+    return found
 
 
 def written_out(op: Op, rule: str) -> Callable[..., Any]:

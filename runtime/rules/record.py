@@ -161,14 +161,12 @@ def overload(name: str, namespace: str = "aten") -> OpOverload:
         )
         return found
     except AttributeError as e:
-        hint = (
-            ""
-            if namespace == "aten"
-            else (
+        hint = ""
+        if namespace != "aten":
+            hint = (
                 ". Define it with torch.library, and import the module that does, "
                 "before its record is made"
             )
-        )
         raise ValueError(
             f"no operator {namespace}::{name} in torch {torch.__version__}{hint}"
         ) from e
@@ -181,9 +179,10 @@ REMOVED = frozenset(("cholesky",))
 def of_this_torch(names: str | Iterable[str]) -> tuple[str, ...]:
     """``names``, a list or one string, without those of ``REMOVED`` that the installed torch does
     not have."""
-    each = names.split() if isinstance(names, str) else names
+    if isinstance(names, str):
+        names = names.split()
     return tuple(
-        n for n in each if n not in REMOVED or hasattr(torch.ops.aten, n.partition(".")[0])
+        n for n in names if n not in REMOVED or hasattr(torch.ops.aten, n.partition(".")[0])
     )
 
 
@@ -310,12 +309,19 @@ def _require_arguments(func: OpOverload, said: str, names: Iterable[str]) -> Non
             )
 
 
+def targets_of(key: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the arguments whose gradients the formula with this key gives: one, or several."""
+    if isinstance(key, str):
+        return (key,)
+    return tuple(key)
+
+
 def _check_table(
     what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[OpOverload]
 ) -> None:
     known = {a.name for func in funcs for a in func._schema.arguments}
     for key, formula in table.items():
-        targets = (key,) if isinstance(key, str) else key
+        targets = targets_of(key)
         for target in targets:
             if target not in known:
                 raise ValueError(
@@ -338,13 +344,11 @@ def _check_formula(what: str, formula: Callable[..., Any], func: OpOverload) -> 
                 f"({_listed(_names(func))}) nor one of {_listed(_WORDS['inverse'])}"
             )
         if not _resolves(name, known):
+            tangents = " or _t" if what == "jvp" else ""
             raise ValueError(
-                (
-                    f"{func}: a formula of its {what} asks for {name!r}, "
-                    f"which is neither an argument ({_listed(_names(func))}) nor a result "
-                    f"({_listed(_results(func))}), nor one of these with {_listed(FACTS)}"
-                )
-                + (" or _t" if what == "jvp" else "")
+                f"{func}: a formula of its {what} asks for {name!r}, "
+                f"which is neither an argument ({_listed(_names(func))}) nor a result "
+                f"({_listed(_results(func))}), nor one of these with {_listed(FACTS)}{tangents}"
             )
 
 
@@ -446,11 +450,9 @@ class NestedMeta:
 
     @classmethod
     def of(cls, t: torch.Tensor) -> NestedMeta | None:
-        return (
-            cls(getattr(t, "_inner", t)._nested_tensor_size(), t.dtype, t.device)
-            if t.is_nested
-            else None
-        )
+        if not t.is_nested:
+            return None
+        return cls(getattr(t, "_inner", t)._nested_tensor_size(), t.dtype, t.device)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NestedMeta) and torch.equal(self.sizes, other.sizes)
@@ -480,4 +482,6 @@ class NestedMeta:
 
 def extent(t: torch.Tensor) -> Any:
     """Return the shape of a tensor, or the ``NestedMeta`` of a nested one."""
-    return NestedMeta.of(t) if t.is_nested and t.layout is torch.strided else t.shape
+    if t.is_nested and t.layout is torch.strided:
+        return NestedMeta.of(t)
+    return t.shape

@@ -115,11 +115,15 @@ def _first_between() -> None:
         return torch.where(passes, g, 0)
 
     def low(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
-        at = self < min if max is None else (self < min) & (min < max)
+        at = self < min
+        if max is not None:
+            at = at & (min < max)
         return torch.where(at, g, 0)
 
     def high(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
-        at = self > max if min is None else (self > max) | (max < min)
+        at = self > max
+        if min is not None:
+            at = at | (max < min)
         return torch.where(at, g, 0)
 
     diagonal("clamp.Tensor", self=inside, min=low, max=high)
@@ -130,9 +134,10 @@ def _halves_between() -> None:
     the wrong order the upper one is the result."""
 
     def inside(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
-        if min is None or max is None:
-            bound, order = (max, LESSER) if min is None else (min, GREATER)
-            return _halves(self, bound, order.loses(self, bound), g)
+        if min is None:
+            return _halves(self, max, LESSER.loses(self, max), g)
+        if max is None:
+            return _halves(self, min, GREATER.loses(self, min), g)
         ties = ((self == min) | (self == max)) & (min < max)
         return torch.where(ties, g / 2, g).masked_fill((self < min) | (self > max), 0)
 

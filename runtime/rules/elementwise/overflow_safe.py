@@ -66,7 +66,9 @@ def reversed_recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -
 def _later(x: Tensor, dim: int) -> Tensor:
     """``x[i+1]`` at ``i``. The last element is repeated; no caller reads it."""
     n = x.shape[dim]
-    return torch.cat([x.narrow(dim, 1, n - 1), x.narrow(dim, n - 1, 1)], dim) if n else x
+    if not n:
+        return x
+    return torch.cat([x.narrow(dim, 1, n - 1), x.narrow(dim, n - 1, 1)], dim)
 
 
 def exclusive_product(x: Tensor, dim: int) -> Tensor:
