@@ -101,7 +101,8 @@ def _matrix_of_nearest(
     ramp = numbers.reshape(n, *[1] * behind).expand(*old)
     image = forward(ramp.expand(1, 1, *old).contiguous(), list(new), *scales)[0, 0]
     taken = image.movedim(d, 0).reshape(m, -1)[:, 0]
-    return (taken == torch.arange(n, device=g.device)[:, None]).to(g.dtype)  # type: ignore[no-any-return]
+    matrix: torch.Tensor = taken == torch.arange(n, device=g.device)[:, None]
+    return matrix.to(g.dtype)
 
 
 def _matrix_of(

@@ -13,8 +13,9 @@ import torch
 
 from ..ops import Op
 from ..record import of_this_torch, overload
+from .place_joins import place_cat, place_repeat, place_sort, place_stack
 from .place_views import VIEWS
-from .places import Listed, Mixed, Place, Placed, Pooled, Tensor, is_packed, listed, one_place
+from .places import Listed, Mixed, Place, Placed, Pooled, Tensor, one_place, pool, pool_by_counts
 
 Rule = Callable[[Placed], Any]
 _rules: dict[Any, Rule] = {}  # by op: where the samples of its results are
@@ -193,24 +194,10 @@ def reduced(call: Placed) -> Any:
         kind = call.op.base_name
         if kind not in ("sum", "mean"):
             raise Mixed(f"it computes over dimension {place.dim}, which runs over the samples")
-        return _pooled(place, call.size, kind == "mean")
+        return pool(place, call.size, kind == "mean")
     if call.args.get("keepdim"):
         return place
     return place.moved(place.dim - sum(d < place.dim for d in dims))
-
-
-def _pooled(place: Place, size: int, mean: bool) -> Pooled:
-    if not mean:
-        return Pooled()
-    if not isinstance(place, Listed):
-        return Pooled(size)
-    return _by_counts(torch.bincount(place.owners(size, None), minlength=size))
-
-
-def _by_counts(counts: Tensor) -> Pooled:
-    """Return a mean over elements of which sample b has ``counts[b]``. The mean of a sample without
-    elements has no gradient."""
-    return Pooled(torch.where(counts > 0, counts.sum() / counts, 0.0))
 
 
 def _only(call: Placed, *names: str) -> None:
@@ -288,7 +275,7 @@ def _reduced_loss(call: Placed, place: Place) -> Any:
     how = call.args["reduction"]
     if how == NONE:
         return place
-    return _pooled(place, call.size, how == MEAN)
+    return pool(place, call.size, how == MEAN)
 
 
 def _nll_loss(call: Placed) -> Any:
@@ -307,7 +294,7 @@ def _nll_loss(call: Placed) -> Any:
     own = shifted.split_gradient(_weights_of_targets(call), call.size).flatten(1).sum(1)
     if own[0] > 0 and bool((own == own[0]).all()):
         return [Pooled(call.size), None]
-    return [_by_counts(own), None]
+    return [pool_by_counts(own), None]
 
 
 def _weights_of_targets(call: Placed) -> Tensor:
@@ -359,17 +346,6 @@ def _place_if_met(call: Placed, name: str, place: Place) -> None:
 def _other_dims(dims: Sequence[int], rank: int) -> list[int]:
     named = {d % rank for d in dims}
     return [d for d in range(rank) if d not in named]
-
-
-def _sorted(call: Placed) -> Any:
-    """Sorting along the samples puts them in another order, if each has one number."""
-    place, x = call.place("self"), call.args["self"]
-    assert place is not None
-    if place.dim not in call.dims("dim", x.dim()):
-        return place
-    if x.numel() != x.shape[place.dim]:
-        raise Mixed(f"it sorts along dimension {place.dim}, which runs over the samples")
-    return listed(place.dim, call.owners("self")[call.outs[1].flatten()], call.size)
 
 
 def _embedding_bag(call: Placed) -> Any:
@@ -458,48 +434,6 @@ def _place_of_groups(call: Placed) -> Place:
     return Place(1, 1, call.outs[0].shape[1] // call.size)
 
 
-def _cat(call: Placed) -> Place:
-    place, *others = [p for p in call.places["tensors"] if p is not None]
-    if call.args["dim"] % call.outs[0].dim() == place.dim:
-        return _join_along_samples(call, place.dim)
-    one_place([place, *others])
-    call.places["tensors"] = [None if _is_left_out(t) else place for t in call.args["tensors"]]
-    return place  # type: ignore[no-any-return]
-
-
-def _is_left_out(part: Tensor) -> bool:
-    """Return whether ``cat`` ignores a part: an empty vector, whatever the rank of the others."""
-    return part.dim() == 1 and part.numel() == 0
-
-
-def _join_along_samples(call: Placed, dim: int) -> Place:
-    """Return the place in parts that are joined along the dimension of the samples."""
-    parts: Sequence[Tensor] = call.args["tensors"]
-    joined: list[Place] = []
-    for part, own in zip(parts, call.places["tensors"], strict=True):
-        if _is_left_out(part):
-            continue
-        if own is None or own.dim != dim:
-            raise Mixed("it joins samples with what belongs to none")
-        joined.append(own)
-    owners = torch.cat([p.owners(call.size, parts[0].device) for p in joined])
-    return listed(dim, owners, call.size, any(map(is_packed, joined)))
-
-
-def _stack(call: Placed) -> Place:
-    place = one_place([p for p in call.places["tensors"] if p is not None])
-    call.places["tensors"] = [place] * len(call.args["tensors"])
-    dim = call.args["dim"] % call.outs[0].dim()
-    return place.moved(place.dim + (place.dim >= dim))
-
-
-def _repeat(call: Placed) -> Place:
-    place, x, repeats = call.place("self"), call.args["self"], call.args["repeats"]
-    assert place is not None
-    dim = place.dim + len(repeats) - x.dim()
-    return listed(dim, call.owners("self").repeat(repeats[dim]), call.size)
-
-
 def _diag_embedded(call: Placed) -> Place:
     rank = call.outs[0].dim()
     dims = {call.args["dim1"] % rank, call.args["dim2"] % rank}
@@ -536,7 +470,7 @@ _give(
     "_softmax _safe_softmax _log_softmax cumsum cumprod logcumsumexp cummax cummin topk glu",
     along(),
 )
-_give("sort sort.stable", _sorted)
+_give("sort sort.stable", place_sort)
 _give("_trilinear", _trilinear)
 _give("multi_margin_loss multilabel_margin_loss_forward", _margin_loss)
 _give("_fft_c2c _fft_r2c _fft_c2r", along())
@@ -565,9 +499,9 @@ _give("_embedding_bag _embedding_bag_forward_only", _embedding_bag)
 _give("mkldnn_rnn_layer", _recurrent)
 _give("_scaled_dot_product_flash_attention_for_cpu", trailing(2))
 _give("constant_pad_nd", _padded)
-_give("cat", _cat)
-_give("stack", _stack)
-_give("repeat", _repeat)
+_give("cat", place_cat)
+_give("stack", place_stack)
+_give("repeat", place_repeat)
 _give("diag_embed", _diag_embedded)
 _give("_linalg_solve_ex", _solved("B", A=2))
 _give("linalg_solve_triangular", _solved("B", self=2))

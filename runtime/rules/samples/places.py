@@ -141,8 +141,9 @@ class Listed(Place):
 
     def split(self, t: Tensor, size: int) -> Tensor:
         positions = self.rows.positions
-        parts: Tensor = t.index_select(self.dim, positions.flatten())
-        return parts.unflatten(self.dim, positions.shape).movedim(self.dim, 0)  # type: ignore[no-any-return]
+        parts: Any = t.index_select(self.dim, positions.flatten())
+        by_sample: Tensor = parts.unflatten(self.dim, positions.shape)
+        return by_sample.movedim(self.dim, 0)
 
     def split_gradient(self, g: Tensor, size: int) -> Tensor:
         filled = self.rows.filled
@@ -217,6 +218,21 @@ class Pooled:
     @property
     def is_sum(self) -> bool:
         return isinstance(self.factor, int) and self.factor == 1
+
+
+def pool(place: Place, size: int, mean: bool) -> Pooled:
+    """Return the sum or mean over the samples in ``place``."""
+    if not mean:
+        return Pooled()
+    if not isinstance(place, Listed):
+        return Pooled(size)
+    return pool_by_counts(torch.bincount(place.owners(size, None), minlength=size))
+
+
+def pool_by_counts(counts: Tensor) -> Pooled:
+    """Return a mean over elements of which sample b has ``counts[b]``. The mean of a sample without
+    elements has no gradient."""
+    return Pooled(torch.where(counts > 0, counts.sum() / counts, 0.0))
 
 
 @dataclass(slots=True)

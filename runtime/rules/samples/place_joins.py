@@ -1,0 +1,64 @@
+"""Where the samples lie in what joins tensors, repeats them, or puts their elements in another
+order: see :mod:`.places`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .places import Mixed, Place, Placed, Tensor, is_packed, listed, one_place
+
+
+def place_cat(call: Placed) -> Place:
+    place, *others = [p for p in call.places["tensors"] if p is not None]
+    if call.args["dim"] % call.outs[0].dim() == place.dim:
+        return _join_along_samples(call, place.dim)
+    one_place([place, *others])
+    call.places["tensors"] = [None if _is_left_out(t) else place for t in call.args["tensors"]]
+    return place  # type: ignore[no-any-return]
+
+
+def _is_left_out(part: Tensor) -> bool:
+    """Return whether ``cat`` ignores a part: an empty vector, whatever the rank of the others."""
+    return part.dim() == 1 and part.numel() == 0
+
+
+def _join_along_samples(call: Placed, dim: int) -> Place:
+    """Return the place in parts that are joined along the dimension of the samples."""
+    parts: Sequence[Tensor] = call.args["tensors"]
+    joined: list[Place] = []
+    for part, own in zip(parts, call.places["tensors"], strict=True):
+        if _is_left_out(part):
+            continue
+        if own is None or own.dim != dim:
+            raise Mixed("it joins samples with what belongs to none")
+        joined.append(own)
+    owners = torch.cat([p.owners(call.size, parts[0].device) for p in joined])
+    return listed(dim, owners, call.size, any(map(is_packed, joined)))
+
+
+def place_stack(call: Placed) -> Place:
+    place = one_place([p for p in call.places["tensors"] if p is not None])
+    call.places["tensors"] = [place] * len(call.args["tensors"])
+    dim = call.args["dim"] % call.outs[0].dim()
+    return place.moved(place.dim + (place.dim >= dim))
+
+
+def place_repeat(call: Placed) -> Place:
+    place, x, repeats = call.place("self"), call.args["self"], call.args["repeats"]
+    assert place is not None
+    dim = place.dim + len(repeats) - x.dim()
+    return listed(dim, call.owners("self").repeat(repeats[dim]), call.size)
+
+
+def place_sort(call: Placed) -> Any:
+    """Sorting along the samples puts them in another order, if each has one number."""
+    place, x = call.place("self"), call.args["self"]
+    assert place is not None
+    if place.dim not in call.dims("dim", x.dim()):
+        return place
+    if x.numel() != x.shape[place.dim]:
+        raise Mixed(f"it sorts along dimension {place.dim}, which runs over the samples")
+    return listed(place.dim, call.owners("self")[call.outs[1].flatten()], call.size)
