@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 Lock = AbstractContextManager[bool]
+# by owner: what the child of a fork calls for it
 _RENEWALS: WeakKeyDictionary[Any, list[Callable[[Any], None]]] = WeakKeyDictionary()
 
 
