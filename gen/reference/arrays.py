@@ -35,32 +35,31 @@ def exactly(x: torch.Tensor) -> Array:
     """Return the numbers of a tensor, none rounded; integers and booleans as NumPy has them."""
     if not (x.is_floating_point() or x.is_complex()):
         return x.numpy()
-    flat = x.to(torch.complex128 if x.is_complex() else torch.float64).reshape(-1).tolist()
-    made = numpy.empty(len(flat), dtype=object)
-    made[:] = [mp.mpc(v.real, v.imag) if isinstance(v, complex) else mpf(v) for v in flat]
+    if x.is_complex():
+        numbers = [mp.mpc(v.real, v.imag) for v in x.to(torch.complex128).reshape(-1).tolist()]
+    else:
+        numbers = [mpf(v) for v in x.to(torch.float64).reshape(-1).tolist()]
+    made = numpy.empty(len(numbers), dtype=object)
+    made[:] = numbers
     return made.reshape(tuple(x.shape))
 
 
 def bits(inputs: Sequence[torch.Tensor], derivatives: int, far: int = 0) -> int:
     """Return how many bits of precision make every step and every sum of the inputs exact. `far`:
     the bits of what stands for infinity."""
-    sizes = [
-        v
-        for x in inputs
-        if x.is_floating_point() or x.is_complex()
-        for v in (x.abs(), x.abs()[x != 0])
-        if v.numel()
-    ]
-    finite = [v[v.isfinite()].to(torch.float64) for v in sizes]
-    spread = max(
-        (
-            float(v.log2().abs().clamp(max=1100).max())
-            for v in (v[v > 0] for v in finite)
-            if v.numel()
-        ),
-        default=0.0,
-    )
+    spread = max(map(_spread, inputs), default=0.0)
     return int(160 + 2 * spread + derivatives * (FIRST + DEEPER + FINER + spread) + 2 * far)
+
+
+def _spread(x: torch.Tensor) -> float:
+    """Return by how many bits the sizes of numbers differ from 1, at most."""
+    if not (x.is_floating_point() or x.is_complex()):
+        return 0.0
+    sizes = x.abs()
+    sizes = sizes[sizes.isfinite() & (sizes > 0)].to(torch.float64)
+    if sizes.numel() == 0:
+        return 0.0
+    return float(sizes.log2().abs().clamp(max=1100).max())
 
 
 class Definite:
@@ -103,20 +102,17 @@ class Definite:
     def jacrev(
         self, f: Flat, argnums: tuple[int, ...]
     ) -> Callable[..., tuple[tuple[Array, ...], ...]]:
-        """Blocks ``[output][argument]``, column by column."""
+        """Return blocks ``[output][argument]``, column by column."""
 
         def g(*args: Array) -> tuple[tuple[Array, ...], ...]:
             blocks: list[list[Array]] = []
             for k in argnums:
-                columns = [
-                    self.along(f, args, _unit(args, k, index, mpf(1)))
-                    for index in numpy.ndindex(args[k].shape)
-                ]
+                shape = args[k].shape
+                units = [_unit(args, k, index, mpf(1)) for index in numpy.ndindex(shape)]
+                columns = [self.along(f, args, unit) for unit in units]
+                by_output = zip(*columns, strict=True)
                 blocks.append(
-                    [
-                        numpy.stack(parts, axis=-1).reshape(*parts[0].shape, *args[k].shape)
-                        for parts in zip(*columns, strict=True)
-                    ]
+                    [numpy.stack(y, axis=-1).reshape(*y[0].shape, *shape) for y in by_output]
                 )
             return tuple(zip(*blocks, strict=True))
 
@@ -125,24 +121,17 @@ class Definite:
     def _gradient(
         self, f: Flat, primals: Sequence[Array], k: int, cotangents: Sequence[Array]
     ) -> Array:
+        def slope(index: tuple[int, ...], way: Any) -> Any:
+            tangents = self.along(f, primals, _unit(primals, k, index, way))
+            pairs = zip(cotangents, tangents, strict=True)
+            return sum((_inner(c, d) for c, d in pairs), mpf(0))
+
         gradient = numpy.empty(primals[k].shape, dtype=object)
         is_complex = any(isinstance(x, mp.mpc) for x in primals[k].flat)
         for index in numpy.ndindex(primals[k].shape):
-            parts = [
-                sum(
-                    (
-                        _inner(c, d)
-                        for c, d in zip(
-                            cotangents,
-                            self.along(f, primals, _unit(primals, k, index, way)),
-                            strict=True,
-                        )
-                    ),
-                    mpf(0),
-                )
-                for way in ((mpf(1), mp.mpc(0, 1)) if is_complex else (mpf(1),))
-            ]
-            gradient[index] = mp.mpc(*parts) if is_complex else parts[0]
+            gradient[index] = slope(index, mpf(1))
+            if is_complex:
+                gradient[index] = mp.mpc(gradient[index], slope(index, mp.mpc(0, 1)))
         return gradient
 
     def along(
@@ -164,21 +153,14 @@ class Definite:
     def _slopes(
         self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None], step: Any
     ) -> tuple[list[Array], list[Array]]:
-        """Differences by `step` ahead and behind, over the step."""
+        """Return differences by `step` ahead and behind, over the step."""
         with self._inside():
             centre = f(*primals)
-            up, down = (
-                f(
-                    *[
-                        x if u is None else _array(x + s * u)
-                        for x, u in zip(primals, directions, strict=True)
-                    ]
-                )
-                for s in (step, -step)
-            )
-        pairs = zip(up, centre, down, strict=True)
-        slopes = [(_array((u - c) / step), _array((c - d) / step)) for u, c, d in pairs]
-        return [a for a, _ in slopes], [b for _, b in slopes]
+            up = f(*_moved(primals, directions, step))
+            down = f(*_moved(primals, directions, -step))
+        ahead = [_array((u - c) / step) for u, c in zip(up, centre, strict=True)]
+        behind = [_array((c - d) / step) for c, d in zip(centre, down, strict=True)]
+        return ahead, behind
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
@@ -191,6 +173,15 @@ class Definite:
 
 def _array(x: Any) -> Array:
     return numpy.asarray(x, dtype=object)  # arithmetic of arrays without dimensions gives numbers
+
+
+def _moved(primals: Sequence[Array], directions: Sequence[Array | None], step: Any) -> list[Array]:
+    """Return the primals, a step along their directions."""
+    points = list(primals)
+    for k, direction in enumerate(directions):
+        if direction is not None:
+            points[k] = _array(points[k] + step * direction)
+    return points
 
 
 def _agree(ahead: Array, behind: Array) -> bool:
@@ -212,7 +203,9 @@ def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: Any) -> A
 def _unit(primals: Sequence[Array], k: int, index: tuple[int, ...], way: Any) -> list[Array | None]:
     direction = numpy.full(primals[k].shape, mpf(0), dtype=object)
     direction[index] = way
-    return [direction if place == k else None for place in range(len(primals))]
+    directions: list[Array | None] = [None] * len(primals)
+    directions[k] = direction
+    return directions
 
 
 def _inner(c: Array, d: Array) -> Any:

@@ -26,7 +26,9 @@ exp, log, sqrt = (
 
 
 def _log(x: Any) -> Any:
-    return mp.ninf if x == 0 else mp.log(x)
+    if x == 0:
+        return mp.ninf
+    return mp.log(x)
 
 
 def _sqrt(x: Any) -> Any:
@@ -43,8 +45,10 @@ def _axis(dim: Dim, x: Array) -> tuple[int, ...]:
 
 
 def _row(x: Array) -> Array:
-    """`x` with at least one dimension."""
-    return x.reshape(1) if x.ndim == 0 else x
+    """Return `x` with at least one dimension."""
+    if x.ndim == 0:
+        return x.reshape(1)
+    return x
 
 
 def _plain(**others: Any) -> None:
@@ -57,10 +61,14 @@ def _plain(**others: Any) -> None:
 def _along_rows(f: Callable[[Array, int], Array]) -> Callable[..., Array]:
     """Return a definition of ``op(x, dim, dtype=None)`` from one for arrays with dimensions."""
 
-    def g(x: Array, dim: int | None = None, dtype: Any = None, **others: Any) -> Array:
-        _plain(
-            dtype=dtype, **{name: value for name, value in others.items() if name != "_stacklevel"}
-        )
+    def g(
+        x: Array,
+        dim: int | None = None,
+        dtype: Any = None,
+        _stacklevel: int = 0,
+        **others: Any,
+    ) -> Array:
+        _plain(dtype=dtype, **others)
         if dim is None:
             raise Undefined("no dimension")
         return f(_row(x), dim).reshape(x.shape)
@@ -92,7 +100,10 @@ def _reduction(f: Callable[..., Array]) -> Callable[..., Array]:
 
     def g(x: Array, dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Array:
         _plain(dtype=dtype)
-        return f(x, axis=_axis(dim, x) if x.ndim else None, keepdims=keepdim)
+        axis = None
+        if x.ndim:
+            axis = _axis(dim, x)
+        return f(x, axis=axis, keepdims=keepdim)
 
     return g
 
@@ -135,24 +146,26 @@ def _norm(
         return abs(x)
     axis, size = _axis(dim, x), abs(x)
     if ord in (math.inf, -math.inf):
-        return (
-            size.max(axis=axis, keepdims=keepdim)
-            if ord > 0
-            else size.min(axis=axis, keepdims=keepdim)
-        )
+        extreme = size.max if ord > 0 else size.min
+        return extreme(axis=axis, keepdims=keepdim)
     if ord == 0:
         return numpy.asarray((size != 0).sum(axis=axis, keepdims=keepdim)).astype(object) * mpf(1)
     if ord < 0 and bool((size == 0).any()):
         raise Undefined("a negative power of 0")
-    return numpy.asarray(_power(size, ord).sum(axis=axis, keepdims=keepdim), dtype=object) ** (
-        1 / mpf(ord)
-    )
+    total = _power(size, ord).sum(axis=axis, keepdims=keepdim)
+    return numpy.asarray(total, dtype=object) ** (1 / mpf(ord))
 
 
 def _power(size: Array, p: Any) -> Array:
     if p == 2:
         return size * size
-    return numpy.frompyfunc(lambda v: mpf(0) if v == 0 else mp.power(v, mpf(p)), 1, 1)(size)
+
+    def power(v: Any) -> Any:
+        if v == 0:
+            return mpf(0)
+        return mp.power(v, mpf(p))
+
+    return numpy.frompyfunc(power, 1, 1)(size)
 
 
 def _p_norm(
@@ -185,9 +198,9 @@ def _normalize(x: Array, p: Any = 2.0, dim: int = 1, eps: float = 1e-12) -> Arra
 def _cosine(x: Array, y: Array, dim: int = 1, eps: float = 1e-8) -> Array:
     x, y = (_row(v) for v in numpy.broadcast_arrays(x, y))
     product = numpy.asarray((x * y).sum(axis=dim), dtype=object)
-    return product / (
-        numpy.maximum(_norm(x, 2, dim), mpf(eps)) * numpy.maximum(_norm(y, 2, dim), mpf(eps))
-    )
+    length_of_x = numpy.maximum(_norm(x, 2, dim), mpf(eps))
+    length_of_y = numpy.maximum(_norm(y, 2, dim), mpf(eps))
+    return product / (length_of_x * length_of_y)
 
 
 # --- normalizations -------------------------------------------------------------------------------
@@ -199,25 +212,37 @@ def _standardized(x: Array, axis: tuple[int, ...], eps: float) -> Array:
 
 
 def _affine(x: Array, weight: Array | None, bias: Array | None) -> Array:
-    """Scaled and shifted by channel, which is dimension 1."""
-    shape = (1, -1, *(1 for _ in x.shape[2:]))
-    x = x if weight is None else x * weight.reshape(shape)
-    return x if bias is None else x + bias.reshape(shape)
+    """Return `x`, scaled and shifted."""
+    if weight is not None:
+        x = x * weight
+    if bias is not None:
+        x = x + bias
+    return x
+
+
+def _by_channel(v: Array | None, x: Array) -> Array | None:
+    """Return a vector in the shape that lays it along the channels of `x`, its dimension 1."""
+    if v is None:
+        return None
+    return v.reshape(1, -1, *(1 for _ in x.shape[2:]))
+
+
+def _affine_by_channel(x: Array, weight: Array | None, bias: Array | None) -> Array:
+    return _affine(x, _by_channel(weight, x), _by_channel(bias, x))
 
 
 def _layer_norm(
     x: Array, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Array:
-    y = _standardized(x, tuple(range(x.ndim - len(shape), x.ndim)), eps)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
+    last = tuple(range(x.ndim - len(shape), x.ndim))
+    return _affine(_standardized(x, last, eps), weight, bias)
 
 
 def _group_norm(
     x: Array, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Array:
     rows = x.reshape(x.shape[0], num_groups, -1)
-    return _affine(_standardized(rows, (2,), eps).reshape(x.shape), weight, bias)
+    return _affine_by_channel(_standardized(rows, (2,), eps).reshape(x.shape), weight, bias)
 
 
 def _instance_norm(
@@ -226,7 +251,7 @@ def _instance_norm(
 ) -> Array:  # fmt: skip
     if not use_input_stats:
         raise Undefined("running statistics")
-    return _affine(_standardized(x, tuple(range(2, x.ndim)), eps), weight, bias)
+    return _affine_by_channel(_standardized(x, tuple(range(2, x.ndim)), eps), weight, bias)
 
 
 def _batch_norm(
@@ -234,13 +259,10 @@ def _batch_norm(
     bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Array:  # fmt: skip
     if training:
-        return _affine(_standardized(x, (0, *range(2, x.ndim)), eps), weight, bias)
-    shape = (1, -1, *(1 for _ in x.shape[2:]))
-    return _affine(
-        (x - running_mean.reshape(shape)) / sqrt(running_var.reshape(shape) + mpf(eps)),
-        weight,
-        bias,
-    )
+        return _affine_by_channel(_standardized(x, (0, *range(2, x.ndim)), eps), weight, bias)
+    gaps = x - _by_channel(running_mean, x)
+    deviation = sqrt(_by_channel(running_var, x) + mpf(eps))
+    return _affine_by_channel(gaps / deviation, weight, bias)
 
 
 # --- order, averages and ranges -------------------------------------------------------------------
@@ -257,21 +279,32 @@ def _quantile(
     if interpolation != "linear":
         raise Undefined(f"interpolation {interpolation}")
     q = numpy.asarray(q, dtype=object)
-    rows = numpy.sort(
-        _row(x).reshape(-1) if dim is None else numpy.moveaxis(_row(x), dim, -1), axis=-1
-    )
-    found = []
-    for part in q.reshape(-1):
-        place = mpf(part) * (rows.shape[-1] - 1)
-        low, share = int(mp.floor(place)), place - mp.floor(place)
-        row = rows[..., low]
-        if share:
-            row = row * (1 - share) + rows[..., low + 1] * share
-        row = numpy.asarray(row, dtype=object)
-        if keepdim:
-            row = row.reshape((1,) * x.ndim) if dim is None else numpy.expand_dims(row, dim)
-        found.append(row)
-    return numpy.stack(found) if q.ndim else found[0]
+    rows = _row(x).reshape(-1) if dim is None else numpy.moveaxis(_row(x), dim, -1)
+    rows = numpy.sort(rows, axis=-1)
+    quantiles = [_between_places(rows, mpf(part)) for part in q.reshape(-1)]
+    if keepdim:
+        quantiles = [_keep_dimension(v, dim, x.ndim) for v in quantiles]
+    if q.ndim == 0:
+        return quantiles[0]
+    return numpy.stack(quantiles)
+
+
+def _keep_dimension(found: Array, dim: int | None, ndim: int) -> Array:
+    """Return a reduced array with a 1 for the dimension, or for each of `ndim`."""
+    if dim is None:
+        return found.reshape((1,) * ndim)
+    return numpy.expand_dims(found, dim)
+
+
+def _between_places(rows: Array, part: Any) -> Array:
+    """Return what is at a part of the way along the last dimension, which is in order."""
+    place = part * (rows.shape[-1] - 1)
+    low = int(mp.floor(place))
+    share = place - mp.floor(place)
+    found = rows[..., low]
+    if share:
+        found = found * (1 - share) + rows[..., low + 1] * share
+    return numpy.asarray(found, dtype=object)
 
 
 def _avg_pool1d(
@@ -282,28 +315,29 @@ def _avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Array:
-    (size, pace, pad) = (
-        v[0] if isinstance(v, (tuple, list)) else v
-        for v in (kernel_size, stride or kernel_size, padding)
-    )
-    if pad or ceil_mode:
+    size, pace = _one(kernel_size), _one(stride or kernel_size)
+    if _one(padding) or ceil_mode:
         raise Undefined("padding")
-    return numpy.stack(
-        [
-            x[..., k : k + size].sum(axis=-1) / mpf(size)
-            for k in range(0, x.shape[-1] - size + 1, pace)
-        ],
-        axis=-1,
-    )
+    starts = range(0, x.shape[-1] - size + 1, pace)
+    windows = [x[..., k : k + size] for k in starts]
+    return numpy.stack([window.sum(axis=-1) / mpf(size) for window in windows], axis=-1)
+
+
+def _one(size: Any) -> Any:
+    """Return an argument of one dimension, which may come in a list."""
+    if isinstance(size, (tuple, list)):
+        return size[0]
+    return size
 
 
 def _linspace(start: Any, end: Any, steps: int, **others: Any) -> Array:
-    made = numpy.empty(steps, dtype=object)
-    for k in range(steps):
-        made[k] = (start * (steps - 1 - k) + end * k) / mpf(steps - 1) if steps > 1 else start
-    return (
-        numpy.stack([numpy.asarray(v, dtype=object).reshape(()) for v in made]) if steps else made
-    )
+    if steps == 0:
+        return numpy.empty(0, dtype=object)
+    points = [start]
+    if steps > 1:
+        last = steps - 1
+        points = [(start * (last - k) + end * k) / mpf(last) for k in range(steps)]
+    return numpy.stack([numpy.asarray(v, dtype=object).reshape(()) for v in points])
 
 
 # --- losses ---------------------------------------------------------------------------------------
@@ -324,21 +358,23 @@ def _cross_entropy(
     if t.dtype == object:
         losses = -_times(numpy.moveaxis(t, channel, -1), logs).sum(axis=-1)
         total = numpy.asarray(losses, dtype=object)
-        return (
-            total.sum() / mpf(max(total.size, 1))
-            if reduction == "mean"
-            else _reduced(total, reduction)
-        )
+        if reduction == "mean":
+            return total.sum() / mpf(max(total.size, 1))
+        return _reduced(total, reduction)
     if bool((t == ignore_index).any()) or bool((t < 0).any()):
         raise Undefined("classes that are ignored")
-    losses = numpy.asarray(
-        -numpy.take_along_axis(logs, numpy.asarray(t)[..., None], -1)[..., 0], dtype=object
-    )
-    return _reduced(losses, reduction)
+    of_class = numpy.take_along_axis(logs, numpy.asarray(t)[..., None], -1)
+    return _reduced(numpy.asarray(-of_class[..., 0], dtype=object), reduction)
 
 
-_times = numpy.frompyfunc(lambda p, v: mpf(0) if p == 0 else p * v, 2, 1)
-"""A probability times what may be infinite where it is 0."""
+def _times_log(p: Any, v: Any) -> Any:
+    """Return a probability times what may be infinite where it is 0."""
+    if p == 0:
+        return mpf(0)
+    return p * v
+
+
+_times = numpy.frompyfunc(_times_log, 2, 1)
 
 
 def _kl_div(
@@ -363,7 +399,9 @@ def _probability_of(word: Sequence[int], x: Array, steps: int, blank: int) -> An
     place `s` of the word.
     """
     may_skip = [s > 1 and word[s] not in (blank, word[s - 2]) for s in range(len(word))]
-    ways = [exp(x[0, c]) if s < 2 else mpf(0) for s, c in enumerate(word)]
+    # a way begins at the blank or at the first letter
+    ways = [exp(x[0, c]) for c in word[:2]]
+    ways += [mpf(0)] * (len(word) - len(ways))
     for step in range(1, steps):
         before = ways
         ways = []
@@ -390,7 +428,7 @@ def _ctc(
     logarithms of probabilities."""
     if numpy.asarray(targets).ndim != 2 or zero_infinity:
         raise Undefined("targets that are no matrix")
-    losses = []
+    losses, lengths = [], []
     for n, (steps, length) in enumerate(
         zip(map(int, input_lengths), map(int, target_lengths), strict=True)
     ):
@@ -398,10 +436,12 @@ def _ctc(
         for letter in targets[n][:length]:
             word += [int(letter), blank]
         probability = _probability_of(word, x[:, n], steps, blank)
-        losses.append((-log(probability), max(length, 1)))
+        losses.append(-log(probability))
+        lengths.append(max(length, 1))
     if reduction == "mean":
-        return numpy.asarray(sum((v / n for v, n in losses), mpf(0)) / len(losses), dtype=object)
-    return _reduced(numpy.array([v for v, _ in losses], dtype=object), reduction)
+        by_letter = [loss / length for loss, length in zip(losses, lengths, strict=True)]
+        return numpy.asarray(sum(by_letter, mpf(0)) / len(losses), dtype=object)
+    return _reduced(numpy.array(losses, dtype=object), reduction)
 
 
 def _elementwise_loss(f: Callable[[Array], Array]) -> Callable[..., Array]:
@@ -438,6 +478,13 @@ def _angle(z: Any) -> Any:
     if z == 0:
         raise Undefined("the angle of 0")
     return mp.arg(z)
+
+
+def _addr(x: Array, a: Array, b: Array, beta: Any = 1, alpha: Any = 1) -> Array:
+    product = alpha * a[:, None] * b[None, :]
+    if not beta:
+        return 0 + product  # NaN and infinities of `x` do not count then
+    return x * beta + product
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {
@@ -484,9 +531,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "torch.nn.functional.mse_loss": _elementwise_loss(lambda d: d * d),
     "torch.nn.functional.l1_loss": _elementwise_loss(abs),
     # --- products
-    "torch.addr": lambda x, a, b, beta=1, alpha=1: (
-        (x * beta if beta else 0) + alpha * a[:, None] * b[None, :]
-    ),
+    "torch.addr": _addr,
     "torch.outer": lambda a, b: a[:, None] * b[None, :],
     # --- complex numbers
     "torch.angle": _each(_angle),
@@ -499,22 +544,18 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
     "torch.tanh": _each(mp.tanh),
     "torch.sigmoid": _each(lambda z: 1 / (1 + mp.exp(-z))),
 }
-MOVED = {
-    name: 2 if "dist" in name else 1
-    for name in DEFINITIONS
-    if any(
-        word in name
-        for word in (
-            "var",
-            "std",
-            "dist",
-            "layer_norm",
-            "group_norm",
-            "instance_norm",
-            "batch_norm",
-            "cosine",
-        )
-    )
-}
+_NORMALIZATIONS = ("layer_norm", "group_norm", "instance_norm", "batch_norm")
+
+
+def _inputs_moved(name: str) -> int:
+    """Count the first inputs that may all be shifted without a change of the result."""
+    if "dist" in name:
+        return 2
+    if any(word in name for word in ("var", "std", "cosine", *_NORMALIZATIONS)):
+        return 1
+    return 0
+
+
+MOVED = {name: count for name in DEFINITIONS if (count := _inputs_moved(name))}
 """Functions that a shift of their first inputs does not change, and how many inputs that is:
 rounding counts relative to differences of entries."""

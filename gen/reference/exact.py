@@ -19,7 +19,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -74,12 +74,9 @@ class Polynomial:
 
     def times(self, place: int) -> Polynomial:
         """Return the product with the input at `place`."""
-        terms = Counter(
-            {
-                (tuple(sorted((*factors, place))), orders): count
-                for (factors, orders), count in self.terms.items()
-            }
-        )
+        terms: Counter[Key] = Counter()
+        for (factors, orders), count in self.terms.items():
+            terms[tuple(sorted((*factors, place))), orders] = count
         return Polynomial(terms, self.arguments)
 
     def plus(self, other: Polynomial) -> Polynomial:
@@ -107,11 +104,9 @@ class Exact:
         outputs = f(*primals)
 
         def pullback(cotangents: Sequence[Symbol]) -> tuple[Polynomial, ...]:
+            pairs = list(zip(outputs, cotangents, strict=True))
             return tuple(
-                _sum(
-                    output.by(primal.place).times(c.place)
-                    for output, c in zip(outputs, cotangents, strict=True)
-                )
+                _sum(output.by(primal.place).times(c.place) for output, c in pairs)
                 for primal in primals
             )
 
@@ -176,12 +171,8 @@ class Function:
         for (factors, orders), times in polynomial.terms.items():
             found = [self.partial(orders, point) for point in zip(*points, strict=True)]
             unknown |= torch.tensor([number is None for number in found])
-            term = (
-                torch.tensor(
-                    [0.0 if number is None else number for number in found], dtype=torch.float64
-                )
-                * times
-            )
+            known = [number or 0.0 for number in found]
+            term = torch.tensor(known, dtype=torch.float64) * times
             reach, vanishes = torch.maximum(reach, term.abs()), term.abs() < ZERO
             inner = torch.ones_like(term)
             for place in factors:
@@ -196,24 +187,20 @@ class Function:
     ) -> tuple[Tensor, Tensor]:
         """Return the polynomial at every element of `inputs` with the partial derivatives of `at`,
         and a mask of entries where one is None."""
-        points = list(
-            zip(
-                *(inputs[place].to(torch.float64).tolist() for place in polynomial.arguments),
-                strict=True,
-            )
-        )
+        columns = [inputs[place].to(torch.float64).tolist() for place in polynomial.arguments]
+        points = list(zip(*columns, strict=True))
         terms, unknown = [], torch.zeros(len(points), dtype=torch.bool)
         for (factors, orders), times in polynomial.terms.items():
             found = [at(self, orders, point) for point in points]
             unknown |= torch.tensor([number is None for number in found])
-            numbers = [
-                0.0 if number is None or 0 < abs(number) < ZERO else number for number in found
-            ]
+            numbers = [_without_noise(number) for number in found]
             term = torch.tensor(numbers, dtype=torch.float64) * times
             for place in factors:
                 term = term * inputs[place].to(torch.float64)
             terms.append(term)
-        return (terms[0] if len(terms) == 1 else torch.stack(terms).sum(0)), unknown
+        if len(terms) == 1:
+            return terms[0], unknown  # a sum with 0 would lose the sign of a zero
+        return torch.stack(terms).sum(0), unknown
 
     def partial(self, orders: Sequence[int], point: Sequence[float]) -> float | None:
         """Return the partial derivative at a point, from the store if it was computed before; None
@@ -221,11 +208,7 @@ class Function:
         store = _store(self.name)
         # differences on either side of a kink see no second derivative
         if sum(orders) > 1 and self.name not in DERIVATIVES:
-            lower = (
-                tuple(o - (k == at) for k, o in enumerate(orders))
-                for at in range(len(orders))
-                if orders[at]
-            )
+            lower = _one_order_less(orders)
             if any(self.partial(some, point) is None for some in lower):
                 return None
         key = f"{','.join(map(str, orders))} {','.join(map(float.hex, point))} {self.constants}"
@@ -259,6 +242,20 @@ class Function:
         return derivative
 
 
+def _without_noise(number: float | None) -> float:
+    """Return a derivative, or 0 where there is none or none that shows."""
+    if number is None or 0 < abs(number) < ZERO:
+        return 0.0
+    return number
+
+
+def _one_order_less(orders: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the orders of the derivatives of which `orders` is a derivative."""
+    for at, order in enumerate(orders):
+        if order:
+            yield (*orders[:at], order - 1, *orders[at + 1 :])
+
+
 # --- one partial derivative -----------------------------------------------------------------------
 
 ZERO = 1e-60  # a derivative below this is zero: differences at 0 leave no less
@@ -283,9 +280,8 @@ def partial(
     """
     order = sum(orders)
     spread = max((abs(math.log2(abs(x))) for x in point if x), default=0.0)
-    bits = int(
-        UNDERFLOW + spread + order * (FINE + 20 + spread) + (300 * order if 0.0 in point else 0)
-    )
+    at_zero = 0.0 in point
+    bits = int(UNDERFLOW + spread + order * (FINE + 20 + spread + 300 * at_zero))
     if order and closed is not None:
         bits = int(300 + 2 * spread)
     if not order and accurate:
@@ -297,9 +293,8 @@ def partial(
             return _value(closed, order, *map(mpf, point))
         found = [_difference(f, orders, [mpf(x) for x in point], step) for step in (1, -1, 32)]
         size = max(map(abs, found))
-        if max(found) - min(found) > AGREE * size and size > (
-            mpf(2) ** -250 if 0.0 in point else mpf(2) ** -1100
-        ):
+        vanishing = mpf(2) ** (-250 if at_zero else -1100)
+        if size > vanishing and max(found) - min(found) > AGREE * size:
             raise Undefined("a kink: differences by several steps disagree")
         return (found[0] + found[1]) / 2
 
@@ -307,19 +302,25 @@ def partial(
 def _difference(
     f: Callable[..., Any], orders: Sequence[int], point: Sequence[Any], factor: int
 ) -> Any:
-    steps = [factor * mp.ldexp(1, int(min(0, mp.mag(x))) - FINE if x else -300) for x in point]
+    steps = [factor * _smallest_step(x) for x in point]
     total = mpf(0)
     for counts in product(*(range(order + 1) for order in orders)):
-        weight = math.prod(
-            math.comb(order, k) * (-1) ** (order - k)
-            for order, k in zip(orders, counts, strict=True)
-        )
-        total += weight * _value(
-            f, *(x + k * h for x, k, h in zip(point, counts, steps, strict=True))
-        )
-    return total / math.prod(
-        (h**order for h, order in zip(steps, orders, strict=True)), start=mpf(1)
-    )
+        weight = 1
+        for order, k in zip(orders, counts, strict=True):
+            weight *= math.comb(order, k) * (-1) ** (order - k)
+        place = [x + k * h for x, k, h in zip(point, counts, steps, strict=True)]
+        total += weight * _value(f, *place)
+    scale = mpf(1)
+    for h, order in zip(steps, orders, strict=True):
+        scale *= h**order
+    return total / scale
+
+
+def _smallest_step(x: Any) -> Any:
+    """Return a power of 2 by which `x` can move and change in no digit of a double."""
+    if x == 0:
+        return mp.ldexp(1, -300)
+    return mp.ldexp(1, int(min(0, mp.mag(x))) - FINE)
 
 
 def _value(f: Callable[..., Any], *args: Any) -> Any:
@@ -383,7 +384,9 @@ def _read(path: Path) -> dict[str, float | str]:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return found
 
 
 @cache

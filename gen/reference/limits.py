@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from itertools import cycle
 
 from gen.reference.exact import Function
 
@@ -31,7 +32,9 @@ def _ignoring_nan(choose: Callable[..., float]) -> Callable[[float, float], floa
     def chosen(x: float, y: float) -> float:
         if math.isnan(x):
             return y
-        return x if math.isnan(y) else choose(x, y)
+        if math.isnan(y):
+            return x
+        return choose(x, y)
 
     return chosen
 
@@ -46,7 +49,8 @@ def _quotient(x: float, y: float) -> float:
 
 def _power(x: float, y: float) -> float:
     if x == 0 and y < 0:  # a pole, of which Python makes an error
-        return math.copysign(math.inf, x) if y % 2 == 1 else math.inf
+        odd = y % 2 == 1
+        return math.copysign(math.inf, x) if odd else math.inf
     return math.pow(x, y)
 
 
@@ -91,7 +95,9 @@ def at_edge(function: Function, orders: Sequence[int], point: Sequence[float]) -
     if any(map(math.isnan, point)):
         if is_value:
             return math.nan
-        return _at_nan(function, orders) if len(point) == 1 else None
+        if len(point) > 1:
+            return None
+        return _at_nan(function, orders)
     if any(map(math.isinf, point)):
         return _far_out(function, orders, point)
     if not is_value and _has_negative_zero(point) and len(point) > 1:
@@ -117,12 +123,12 @@ def _standard(function: Function, point: Sequence[float]) -> float | None:
 def _at_nan(function: Function, orders: Sequence[int]) -> float | None:
     """Return the derivative of a function of one number at NaN: the same number as everywhere, or
     NaN."""
-    probed = {
-        found for number in PROBES if (found := function.partial(orders, (number,))) is not None
-    }
+    probed = {function.partial(orders, (number,)) for number in PROBES} - {None}
     if not probed:
         return None
-    return probed.pop() if len(probed) == 1 else math.nan
+    if len(probed) > 1:
+        return math.nan
+    return probed.pop()
 
 
 def _far_out(function: Function, orders: Sequence[int], point: Sequence[float]) -> float | None:
@@ -130,35 +136,53 @@ def _far_out(function: Function, orders: Sequence[int], point: Sequence[float]) 
     several = sum(map(math.isinf, point)) > 1
     if 0.0 in point or (several and any(orders)):
         return None
-    return _agreed([_limit([function.partial(orders, x) for x in way]) for way in _ways(point)])
+    limits = []
+    for way in _ways(point):
+        near, far = (function.partial(orders, place) for place in way)
+        limits.append(_limit(near, far))
+    return _agreed(limits)
 
 
 def _ways(point: Sequence[float]) -> list[list[list[float]]]:
-    """Ways to the point, each of two places on it."""
-    count = sum(map(math.isinf, point))
-    paces = [(0, 0)] if count == 1 else [(0, 0), (0, 1), (1, 0)]
-    found = []
-    for pace in paces:
-        way = []
-        for step in (0, 1):
-            sizes = iter(
-                [FAR[step] ** 0.5 if pace[k % 2] == 0 else FAR[step] for k in range(count)]
-            )
-            way.append([math.copysign(next(sizes), x) if math.isinf(x) else x for x in point])
-        found.append(way)
-    return found
+    """List ways to the point, each of two places on it."""
+    slow, fast = 0.5, 1.0  # powers of the same number
+    paces = [(slow, slow)]
+    if sum(map(math.isinf, point)) > 1:
+        paces += [(slow, fast), (fast, slow)]
+    return [[_place_on_way(point, far, pace) for far in FAR] for pace in paces]
+
+
+def _place_on_way(point: Sequence[float], far: float, pace: tuple[float, float]) -> list[float]:
+    """Return the point with finite numbers for its infinities. The powers of `pace` take turns."""
+    powers = cycle(pace)
+    place = []
+    for x in point:
+        if math.isinf(x):
+            x = math.copysign(far ** next(powers), x)
+        place.append(x)
+    return place
 
 
 def _at_pole(function: Function, point: Sequence[float]) -> float | None:
     for flip in (1, -1):
-        way = [[math.copysign(1 / far, x) * flip if x == 0 else x for x in point] for far in FAR]
-        if (found := _limit([function.partial((0,) * len(point), x) for x in way])) is not None:
+        near, far = (_value_beside_pole(function, point, flip / size) for size in FAR)
+        found = _limit(near, far)
+        if found is not None:
             return found
     return None
 
 
-def _limit(values: Sequence[float | None]) -> float | None:
-    near, far = values
+def _value_beside_pole(function: Function, point: Sequence[float], shift: float) -> float | None:
+    """Return the value with `shift` in place of a zero, on the side that the zero's sign names."""
+    place = []
+    for x in point:
+        if x == 0:
+            x = shift * math.copysign(1, x)
+        place.append(x)
+    return function.partial((0,) * len(point), place)
+
+
+def _limit(near: float | None, far: float | None) -> float | None:
     if near is None or far is None:
         return None
     if near == far or abs(near - far) <= SAME * abs(far):
@@ -171,4 +195,7 @@ def _limit(values: Sequence[float | None]) -> float | None:
 
 
 def _agreed(found: Sequence[float | None]) -> float | None:
-    return found[0] if all(x is not None and x == found[0] for x in found) else None
+    first = found[0]
+    if all(x is not None and x == first for x in found):
+        return first
+    return None

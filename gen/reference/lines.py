@@ -42,15 +42,25 @@ class Line:
 
 def _sum(xs: Row) -> Any:
     """Return the sum. Infinities of either sign beside one another, or NaN, make it NaN."""
-    return sum(xs) if all(isinstance(x, int) for x in xs) else _fsum(xs)
+    if all(isinstance(x, int) for x in xs):
+        return sum(xs)
+    return _fsum(xs)
+
+
+def _all_finite(xs: Row) -> bool:
+    return all(map(math.isfinite, xs))
 
 
 def _fsum(xs: Row) -> float:
-    return math.fsum(xs) if all(map(math.isfinite, xs)) else sum(map(float, xs))
+    if _all_finite(xs):
+        return math.fsum(xs)
+    return sum(map(float, xs))
 
 
 def _mean(xs: Row) -> float:
-    return _fsum(xs) / len(xs) if xs else NAN
+    if not xs:
+        return NAN
+    return _fsum(xs) / len(xs)
 
 
 def _numbers(xs: Row) -> list[Any]:
@@ -65,18 +75,19 @@ def _only_numbers(xs: Row, slope: float) -> Slope:
 def _prod_slopes(xs: Row) -> Slope:
     """Return the products of the others. By infinities and NaN nothing is said, as a formula may
     divide by them."""
-    others = [math.prod(xs[:k]) * math.prod(xs[k + 1 :]) for k in range(len(xs))]
-    return [y if all(map(math.isfinite, xs)) else None for y in others]
+    if not _all_finite(xs):
+        return [None] * len(xs)
+    return [math.prod(xs[:k]) * math.prod(xs[k + 1 :]) for k in range(len(xs))]
 
 
 def _spread(xs: Row, taken: float) -> float:
     if not xs:
         return NAN
+    if not _all_finite(xs):
+        return NAN
     if len(xs) <= taken:
         # a division of what is 0, or not above it, by no degree of freedom
-        return NAN if all(x == xs[0] for x in xs) or not all(map(math.isfinite, xs)) else INF
-    if not all(map(math.isfinite, xs)):
-        return NAN
+        return NAN if all(x == xs[0] for x in xs) else INF
     middle = _mean(xs)
     return math.fsum((x - middle) ** 2 for x in xs) / (len(xs) - taken)
 
@@ -84,7 +95,9 @@ def _spread(xs: Row, taken: float) -> float:
 def _taken(unbiased: bool | None = None, correction: float | None = None) -> float:
     if correction is not None:
         return correction
-    return 0.0 if unbiased is False else 1.0
+    if unbiased is False:
+        return 0.0
+    return 1.0
 
 
 def _var(xs: Row, **kept: Any) -> float:
@@ -98,15 +111,21 @@ def _std(xs: Row, **kept: Any) -> float:
 def _var_slopes(xs: Row, **kept: Any) -> Slope:
     """Return twice the distances from the mean over the degrees of freedom."""
     taken, middle = _taken(**kept), _mean(xs)
-    if len(xs) <= taken or not all(map(math.isfinite, xs)):
+    if len(xs) <= taken or not _all_finite(xs):
         return [None] * len(xs)
     return [2 * (x - middle) / (len(xs) - taken) for x in xs]
 
 
 def _std_slopes(xs: Row, **kept: Any) -> Slope:
     """Return the slopes of the root; zeros where all numbers are equal, as torch has them."""
-    root, slopes = _std(xs, **kept), _var_slopes(xs, **kept)
-    return [s if s is None or s == 0 else s / (2 * root) for s in slopes]
+    root = _std(xs, **kept)
+
+    def slope_of_root(slope: float | None) -> float | None:
+        if slope is None or slope == 0:
+            return slope
+        return slope / (2 * root)
+
+    return [slope_of_root(slope) for slope in _var_slopes(xs, **kept)]
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -115,17 +134,25 @@ def _std_slopes(xs: Row, **kept: Any) -> Slope:
 def _extreme(choose: Callable[..., Any], xs: Row) -> Any:
     """Return the greatest or least number, or NaN if one is NaN. A row without numbers is
     refused."""
-    return next((x for x in xs if x != x), None) if _any_nan(xs) else choose(xs)
+    nans = [x for x in xs if x != x]
+    if nans:
+        return nans[0]
+    return choose(xs)
 
 
 def _any_nan(xs: Row) -> bool:
     return any(x != x for x in xs)
 
 
+def _same(x: Any, y: Any) -> bool:
+    """Whether numbers are equal. NaN equals NaN here."""
+    return bool(x == y or (x != x and y != y))
+
+
 def _first(choose: Callable[..., Any], xs: Row) -> int:
     """Return the place of the first extreme number, or of the first NaN."""
     found = _extreme(choose, xs)
-    return next(k for k, x in enumerate(xs) if x == found or (x != x and found != found))
+    return next(k for k, x in enumerate(xs) if _same(x, found))
 
 
 def _last(choose: Callable[..., Any], xs: Row) -> int:
@@ -137,18 +164,22 @@ def _even(found: Any, xs: Row, *, nan: bool = True) -> Slope:
     else nothing is said where the result is NaN."""
     if found != found and not nan:
         return [None] * len(xs)
-    ties = [x == found or (x != x and found != found) for x in xs]
+    ties = [_same(x, found) for x in xs]
     return [tie / sum(ties) for tie in ties]
 
 
 def _at(place: int | None, xs: Row) -> Slope:
     """Return the slope 1 at a place. None: nothing is said."""
-    return [None if place is None else float(k == place) for k in range(len(xs))]
+    if place is None:
+        return [None] * len(xs)
+    return [float(k == place) for k in range(len(xs))]
 
 
 def _median(xs: Row) -> Any:
     """Return the lower one of the middle numbers, or NaN if one is NaN or there is none."""
-    return NAN if not xs or _any_nan(xs) else sorted(xs)[(len(xs) - 1) // 2]
+    if not xs or _any_nan(xs):
+        return NAN
+    return sorted(xs)[(len(xs) - 1) // 2]
 
 
 def _nanmedian(xs: Row) -> Any:
@@ -158,8 +189,10 @@ def _nanmedian(xs: Row) -> Any:
 def _only(found: Any, xs: Row) -> int | None:
     """Return the place of what equals `found`, if it is the only one: of others the documentation
     names none."""
-    ties = [k for k, x in enumerate(xs) if x == found or (x != x and found != found)]
-    return ties[0] if len(ties) == 1 else None
+    ties = [k for k, x in enumerate(xs) if _same(x, found)]
+    if len(ties) != 1:
+        return None
+    return ties[0]
 
 
 def _placed(median: Callable[[Row], Any]) -> Line:
@@ -179,12 +212,13 @@ def _running(choose: Callable[..., Any]) -> Line:
     def places(xs: Row) -> list[int]:
         return [_last(choose, xs[: k + 1]) for k in range(len(xs))]
 
-    return Line(
-        lambda xs: ([xs[k] for k in places(xs)], places(xs)),
-        lambda xs: [[_at(k, xs) for k in places(xs)]],
-        scan=True,
-        exact=True,
-    )
+    def value(xs: Row) -> tuple[list[Any], list[int]]:
+        return [xs[k] for k in places(xs)], places(xs)
+
+    def slopes(xs: Row) -> list[list[Slope]]:
+        return [[_at(k, xs) for k in places(xs)]]
+
+    return Line(value, slopes, scan=True, exact=True)
 
 
 def _quantile(xs: Row, q: float = 0.5, interpolation: str = "linear") -> Any:
@@ -192,7 +226,7 @@ def _quantile(xs: Row, q: float = 0.5, interpolation: str = "linear") -> Any:
         raise ValueError("a quantile of nothing")
     if _any_nan(xs):
         return NAN
-    if interpolation != "linear" or not all(map(math.isfinite, xs)):
+    if interpolation != "linear" or not _all_finite(xs):
         return None
     place = q * (len(xs) - 1)
     low = math.floor(place)
@@ -226,11 +260,14 @@ def _scanned(value: Callable[[Row], Any], slopes: Callable[[Row], Slope]) -> Lin
     def beginnings(xs: Row) -> list[Row]:
         return [xs[: k + 1] for k in range(len(xs))]
 
-    return Line(
-        lambda xs: [value(ys) for ys in beginnings(xs)],
-        lambda xs: [[slopes(ys) + [0.0] * (len(xs) - len(ys)) for ys in beginnings(xs)]],
-        scan=True,
-    )
+    def values(xs: Row) -> list[Any]:
+        return [value(ys) for ys in beginnings(xs)]
+
+    def rows_of_slopes(xs: Row) -> list[list[Slope]]:
+        # a result does not depend on the numbers behind it
+        return [[slopes(ys) + [0.0] * (len(xs) - len(ys)) for ys in beginnings(xs)]]
+
+    return Line(values, rows_of_slopes, scan=True)
 
 
 # --- norms ----------------------------------------------------------------------------------------
@@ -241,8 +278,10 @@ def _norm(xs: Row, p: float = 2) -> Any:
     sizes = [abs(x) for x in xs]
     if p == 0:
         return float(sum(x != 0 for x in sizes))
-    if math.isinf(p):
-        return _extreme(max if p > 0 else min, sizes)
+    if p == INF:
+        return _extreme(max, sizes)
+    if p == -INF:
+        return _extreme(min, sizes)
     if _any_nan(sizes):
         return NAN
     return _norm_of_powers(sizes, p)
@@ -254,7 +293,9 @@ def _norm_of_powers(sizes: Row, p: float) -> Any:
         raise ValueError("a negative power of nothing")
     if p < 0 and 0 in sizes:
         return 0.0
-    total = sum(INF if x == INF and p > 0 else x**p for x in sizes)
+    if p > 0 and INF in sizes:
+        return INF
+    total = sum(x**p for x in sizes)
     if total:
         return total ** (1 / p)
     return 0.0 if p > 0 else INF
@@ -265,16 +306,31 @@ def _norm_slopes(xs: Row, p: float = 2) -> Slope:
     norms of infinite p divide evenly."""
     if p == 0:
         return [0.0] * len(xs)
-    if not all(map(math.isfinite, xs)):
+    if not _all_finite(xs):
         return [None] * len(xs)
-    found = _norm(xs, p)
+    norm = _norm(xs, p)
     if math.isinf(p):
-        sizes = [abs(x) for x in xs]
-        ties = sizes.count(found)
-        return [_sign(x) / ties if abs(x) == found else 0.0 for x in xs]
+        return _slopes_of_extreme_size(xs, norm)
     if p < 1 and 0 in xs:
         return [None] * len(xs)
-    return [_sign(x) * (abs(x) / found) ** (p - 1) if x else 0.0 for x in xs]
+
+    def slope(x: float) -> float:
+        if x == 0:
+            return 0.0
+        return _sign(x) * (abs(x) / norm) ** (p - 1)
+
+    return [slope(x) for x in xs]
+
+
+def _slopes_of_extreme_size(xs: Row, extreme: float) -> Slope:
+    ties = sum(abs(x) == extreme for x in xs)
+
+    def slope(x: float) -> float:
+        if abs(x) != extreme:
+            return 0.0
+        return _sign(x) / ties
+
+    return [slope(x) for x in xs]
 
 
 def _sign(x: float) -> float:
@@ -289,6 +345,17 @@ _variance, _deviation = (
     Line(_var, lambda xs, **kept: [_var_slopes(xs, **kept)]),
     Line(_std, lambda xs, **kept: [_std_slopes(xs, **kept)]),
 )
+
+
+def _nanmean(xs: Row) -> float:
+    return _mean(_numbers(xs))
+
+
+def _nanmean_slopes(xs: Row) -> Slope:
+    count = len(_numbers(xs))
+    if count == 0:
+        return [None] * len(xs)
+    return _only_numbers(xs, 1 / count)
 
 
 def _with_mean(line: Line) -> Line:
@@ -324,10 +391,7 @@ LINES: dict[str, Line] = {
     "torch.sum": Line(_sum, lambda xs: [[1.0] * len(xs)]),
     "torch.mean": Line(_mean, lambda xs: [[1 / len(xs)] * len(xs)]),
     "torch.nansum": Line(lambda xs: _sum(_numbers(xs)), lambda xs: [_only_numbers(xs, 1.0)]),
-    "torch.nanmean": Line(
-        lambda xs: _mean(_numbers(xs)),
-        lambda xs: [_only_numbers(xs, 1 / len(_numbers(xs))) if _numbers(xs) else [None] * len(xs)],
-    ),
+    "torch.nanmean": Line(_nanmean, lambda xs: [_nanmean_slopes(xs)]),
     "torch.prod": Line(math.prod, lambda xs: [_prod_slopes(xs)]),
     "torch.var": _variance,
     "torch.var.unbiased": _variance,

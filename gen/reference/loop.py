@@ -34,8 +34,7 @@ class Loop:
         self._depth = 0
 
     def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-        """`f`, after a call of which the memory of the tensors in the lists at
-        `donate` is taken."""
+        """Return `f`. A call of it takes the memory of the tensors in the lists at `donate`."""
         if not donate:
             return f
 
@@ -107,12 +106,11 @@ class Loop:
             blocks = []
             for place, output in enumerate(outputs):
                 rows = [pullback(_one_hot(outputs, place, index)) for index in _indices(output)]
-                blocks.append(
-                    tuple(
-                        _stacked([row[k] for row in rows], output.shape, args[n].shape, args[n])
-                        for k, n in enumerate(argnums)
-                    )
-                )
+                row_of_blocks = []
+                for k, n in enumerate(argnums):
+                    gradients = [row[k] for row in rows]
+                    row_of_blocks.append(_stacked(gradients, output.shape, args[n].shape, args[n]))
+                blocks.append(tuple(row_of_blocks))
             return tuple(blocks)
 
         return g
@@ -123,10 +121,10 @@ class Loop:
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
             primals = [args[n] for n in argnums]
             outputs, push = self._linearized(_of(f, args, argnums), primals)
-            columns = [
-                [push(_one_hot(primals, k, index)) for index in _indices(primal)]
-                for k, primal in enumerate(primals)
-            ]
+            columns = []
+            for k, primal in enumerate(primals):
+                tangents = (_one_hot(primals, k, index) for index in _indices(primal))
+                columns.append(list(map(push, tangents)))
             return _blocks(columns, primals, outputs)
 
         return g
@@ -154,31 +152,24 @@ class Loop:
     def vmap(
         self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
     ) -> Flat:
-        """A loop over the batch. Each entry is a new contiguous tensor, without a trace of the
-        batch in its layout.
+        """Return a loop over the batch. Each entry is a new contiguous tensor, without a trace of
+        the batch in its layout.
 
         An output whose dimension is None is the same for every entry.
         """
 
         def g(*args: Tensor) -> tuple[Tensor, ...]:
-            size = next(
-                arg.shape[dim] for arg, dim in zip(args, in_dims, strict=True) if dim is not None
-            )
-            rows = [
-                f(
-                    *[
-                        arg if dim is None else _entry(arg, dim, b)
-                        for arg, dim in zip(args, in_dims, strict=True)
-                    ]
-                )
-                for b in range(size)
-            ]
+            pairs = list(zip(args, in_dims, strict=True))
+            size = next(arg.shape[dim] for arg, dim in pairs if dim is not None)
+            rows = []
+            for b in range(size):
+                entries = [_entry(arg, dim, b) for arg, dim in pairs]
+                rows.append(f(*entries))
             columns = list(zip(*rows, strict=True))
-            dims = (out_dims,) * len(columns) if isinstance(out_dims, int) else out_dims
-            return tuple(
-                c[0] if dim is None else torch.stack(c, dim)
-                for c, dim in zip(columns, dims, strict=True)
-            )
+            dims = out_dims
+            if isinstance(dims, int):
+                dims = (dims,) * len(columns)
+            return tuple(_batched(c, dim) for c, dim in zip(columns, dims, strict=True))
 
         return g
 
@@ -218,11 +209,10 @@ class Loop:
         if name == "hessian":
             return tuple(block for row in self.hessian(f, everywhere)(*args)[0] for block in row)
         gradient = self.grad(lambda *xs: f(*xs)[0])
-        product = (
-            self.vjp(gradient, *args)[1](tuple(along))
-            if name == "vhp"
-            else self.jvp(gradient, args, along)[1]
-        )
+        if name == "vhp":
+            product = self.vjp(gradient, *args)[1](tuple(along))
+        else:
+            product = self.jvp(gradient, args, along)[1]
         return (*f(*args), *product)
 
     def joint(
@@ -257,13 +247,14 @@ class Loop:
         loss_reduction: str,
         input_grad: bool,
     ) -> tuple[Tensor, ...]:
-        def gradients(entry: Tensor) -> tuple[Tensor, ...]:
-            def loss(*given: Tensor) -> Tensor:
-                *held, x = given if input_grad else (*given, entry)
-                total: Tensor = sum_of_squares(f(x.unsqueeze(0), *held))
-                return total
+        def loss(entry: Tensor, *params: Tensor) -> Tensor:
+            total: Tensor = sum_of_squares(f(entry.unsqueeze(0), *params))
+            return total
 
-            return self.grad(loss)(*params, *([entry] if input_grad else []))
+        def gradients(entry: Tensor) -> tuple[Tensor, ...]:
+            if not input_grad:
+                return self.grad(lambda *params: loss(entry, *params))(*params)
+            return self.grad(lambda *inputs: loss(inputs[-1], *inputs[:-1]))(*params, entry)
 
         rows = [gradients(entry) for entry in batch]
         return tuple(torch.stack(column) for column in zip(*rows, strict=True))
@@ -271,8 +262,8 @@ class Loop:
     def per_sample_answer(
         self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
     ) -> tuple[Tensor, ...]:
-        """From the gradients themselves. ``project``: a part of them is the projection, by the
-        identity matrix."""
+        """Answer from the gradients themselves. ``project``: a part of them is the projection, by
+        the identity matrix."""
 
         def gradients(batch: Tensor) -> tuple[Tensor, ...]:
             return self.per_sample(f, batch, params, loss_reduction="sum", input_grad=False)
@@ -298,17 +289,17 @@ class Loop:
     def observe(
         self, f: Flat, inputs: Sequence[Tensor], differentiable: Sequence[bool]
     ) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
-        """Outputs of `f`, and for each whether it depends differentiably on the
+        """Return outputs of `f`, and for each whether it depends differentiably on the
         differentiable inputs."""
-        xs = [
-            x.detach().requires_grad_() if flag else x.detach()
-            for x, flag in zip(inputs, differentiable, strict=True)
-        ]
+        xs = []
+        for x, flag in zip(inputs, differentiable, strict=True):
+            xs.append(x.detach())
+            if flag:
+                xs[-1].requires_grad_()
         with self._inside():
             outputs = f(*xs)
-        return tuple(output.detach() for output in outputs), tuple(
-            output.requires_grad for output in outputs
-        )
+        depends = tuple(output.requires_grad for output in outputs)
+        return tuple(output.detach() for output in outputs), depends
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -324,17 +315,16 @@ class Loop:
     def _recorded(
         self, f: Flat, primals: Sequence[Tensor]
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """Inputs for the engine, and `f` of them. They are connected to an outer recording
+        """Return inputs for the engine, and `f` of them. They are connected to an outer recording
         if there is one."""
         with self._inside():
-            xs = [
-                p.clone() if p.requires_grad else p.detach().clone().requires_grad_()
-                for p in primals
-            ]
+            xs = [_tracked_clone(p) for p in primals]
             return xs, tuple(f(*xs))
 
     def _released(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(outputs) if self._depth else tuple(output.detach() for output in outputs)
+        if self._depth:
+            return tuple(outputs)
+        return tuple(output.detach() for output in outputs)
 
     def _gradients(
         self, outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor]
@@ -355,7 +345,7 @@ class Loop:
             )
 
     def _linearized(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
-        """Outputs of `f` and its pushforward, which uses forward_ad if the derivative cannot
+        """Return outputs of `f` and its pushforward, which uses forward_ad if the derivative cannot
         be differentiated."""
         xs, outputs = self._recorded(f, primals)
         transposed: Push | None = None
@@ -390,11 +380,11 @@ class Loop:
                 )
 
         def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            pairs = (
-                [(g, t) for g, t in zip(gradients, tangents, strict=True) if g.requires_grad]
-                if tracked
-                else []
-            )
+            pairs = []
+            if tracked:
+                for g, t in zip(gradients, tangents, strict=True):
+                    if g.requires_grad:
+                        pairs.append((g, t))
             if not pairs:
                 return tuple(torch.zeros_like(output) for output in outputs)
             linear, seeds = zip(*pairs, strict=True)
@@ -427,7 +417,9 @@ def sum_of_squares(outputs: Sequence[Any]) -> Any:
             term = (output * output).sum()
         else:
             continue
-        total = term if total is None else total + term
+        if total is not None:
+            term = total + term
+        total = term
     return total
 
 
@@ -441,15 +433,18 @@ def _forward_mode(
         duals = [
             forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)
         ]
-        parts = [forward_ad.unpack_dual(output) for output in f(*duals)]
-        return tuple(
-            torch.zeros_like(part.primal) if part.tangent is None else part.tangent
-            for part in parts
-        )
+        return tuple(_tangent_or_zeros(output) for output in f(*duals))
+
+
+def _tangent_or_zeros(output: Tensor) -> Tensor:
+    dual = forward_ad.unpack_dual(output)
+    if dual.tangent is None:
+        return torch.zeros_like(dual.primal)
+    return dual.tangent
 
 
 def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
-    """`f` as a function of the arguments `argnums`. The others are fixed."""
+    """Return `f` as a function of the arguments `argnums`. The others are fixed."""
 
     def g(*some: Tensor) -> tuple[Tensor, ...]:
         full = list(args)
@@ -460,8 +455,25 @@ def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
     return g
 
 
-def _entry(batched: Tensor, dim: int, b: int) -> Tensor:
-    return batched.select(dim, b).clone(memory_format=torch.contiguous_format)
+def _tracked_clone(x: Tensor) -> Tensor:
+    """Return a copy that requires grad, as a leaf if `x` does not."""
+    if x.requires_grad:
+        return x.clone()
+    return x.detach().clone().requires_grad_()
+
+
+def _entry(arg: Tensor, dim: int | None, b: int) -> Tensor:
+    """Return entry `b` of an argument, or all of one that has no batch."""
+    if dim is None:
+        return arg
+    return arg.select(dim, b).clone(memory_format=torch.contiguous_format)
+
+
+def _batched(entries: Sequence[Tensor], dim: int | None) -> Tensor:
+    """Return one output for all entries. Without a dimension it is the same for each."""
+    if dim is None:
+        return entries[0]
+    return torch.stack(list(entries), dim)
 
 
 def _indices(x: Tensor) -> Iterator[tuple[int, ...]]:
@@ -477,11 +489,13 @@ def _one_hot(like: Sequence[Tensor], place: int, index: tuple[int, ...]) -> tupl
 def _stacked(
     rows: Sequence[Tensor], outer: torch.Size, inner: torch.Size, like: Tensor, last: bool = False
 ) -> Tensor:
-    """Rows stacked to the shape ``outer + inner``; with `last`, to ``inner + outer``."""
-    shape = (*inner, *outer) if last else (*outer, *inner)
+    """Return rows stacked to the shape ``outer + inner``; with `last`, to ``inner + outer``."""
+    shape, dim = (*outer, *inner), 0
+    if last:
+        shape, dim = (*inner, *outer), -1
     if not rows:
         return like.new_zeros(shape)
-    return torch.stack(list(rows), dim=-1 if last else 0).reshape(shape)
+    return torch.stack(list(rows), dim=dim).reshape(shape)
 
 
 def _blocks(
@@ -489,18 +503,13 @@ def _blocks(
     primals: Sequence[Tensor],
     outputs: Sequence[Tensor],
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """Blocks of a Jacobian by output and input, from its columns: the tangents of the outputs for
-    each coordinate of each input."""
-    return tuple(
-        tuple(
-            _stacked(
-                [column[place] for column in columns[k]],
-                primal.shape,
-                output.shape,
-                output,
-                last=True,
-            )
-            for k, primal in enumerate(primals)
-        )
-        for place, output in enumerate(outputs)
-    )
+    """Return blocks of a Jacobian by output and input, from its columns: the tangents of the
+    outputs for each coordinate of each input."""
+    blocks = []
+    for place, output in enumerate(outputs):
+        row = []
+        for k, primal in enumerate(primals):
+            tangents = [column[place] for column in columns[k]]
+            row.append(_stacked(tangents, primal.shape, output.shape, output, last=True))
+        blocks.append(tuple(row))
+    return tuple(blocks)

@@ -57,10 +57,9 @@ class Numeric(Loop):
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
             if not pushed:  # computed once, since a Jacobian pulls back many cotangents
-                pushed.extend(
-                    [self._difference(f, primals, k, u) for u in self._basis(k, primal)]
-                    for k, primal in enumerate(primals)
-                )
+                for k, primal in enumerate(primals):
+                    basis = self._basis(k, primal)
+                    pushed.append([self._difference(f, primals, k, u) for u in basis])
             return tuple(
                 self._assemble(k, primal, pushed[k], cotangents) for k, primal in enumerate(primals)
             )
@@ -83,13 +82,10 @@ class Numeric(Loop):
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
             primals, inner = [args[n] for n in argnums], _of(f, args, argnums)
             outputs = self._evaluate(inner, primals)
-            columns = [
-                [
-                    self._difference(inner, primals, k, _one_hot([primal], 0, tuple(index))[0])
-                    for index in torch.ones_like(primal).nonzero().tolist()
-                ]
-                for k, primal in enumerate(primals)
-            ]
+            columns = []
+            for k, primal in enumerate(primals):
+                units = _units(primal, torch.ones_like(primal))
+                columns.append([self._difference(inner, primals, k, unit) for unit in units])
             return _blocks(columns, primals, outputs)
 
         return g
@@ -126,8 +122,8 @@ class Numeric(Loop):
             yield from self._directions[k]
             return
         for factor in (1, 1j) if primal.is_complex() else (1,):
-            for index in torch.ones(primal.shape).nonzero().tolist():
-                yield _one_hot([primal], 0, tuple(index))[0] * factor
+            for unit in _units(primal, torch.ones(primal.shape)):
+                yield unit * factor
 
     def _assemble(
         self,
@@ -136,13 +132,12 @@ class Numeric(Loop):
         pushed: Sequence[tuple[Tensor, ...]],
         cotangents: Sequence[Tensor],
     ) -> Tensor:
-        products = [
-            sum(
-                (_inner(c, d) for c, d in zip(cotangents, column, strict=True)),
-                primal.real.new_zeros(()),
-            )
-            for column in pushed
-        ]
+        products = []
+        for column in pushed:
+            total = primal.real.new_zeros(())
+            for c, d in zip(cotangents, column, strict=True):
+                total = total + _inner(c, d)
+            products.append(total)
         if k in self._directions:
             return torch.stack(products)
         if not products:
@@ -168,28 +163,22 @@ class Numeric(Loop):
     ) -> tuple[Tensor, ...]:
         """Return the derivative of `f` along `directions`. NaN where there is none."""
         centre = self._evaluate(f, place(points))
-        best: tuple[Tensor, ...] | None = None
-        for step in STEPS:
 
-            def at(t: float) -> tuple[Tensor, ...]:
-                return self._evaluate(
-                    f, place([p + t * u for p, u in zip(points, directions, strict=True)])
-                )
+        def at(t: float) -> tuple[Tensor, ...]:
+            moved = [p + t * u for p, u in zip(points, directions, strict=True)]
+            return self._evaluate(f, place(moved))
 
-            found = tuple(
-                _extrapolated(*five, step)
-                for five in zip(
-                    centre, at(step), at(-step), at(step / 2), at(-step / 2), strict=True
-                )
-            )
-            best = (
-                found
-                if best is None
-                else tuple(torch.where(b.isnan(), n, b) for b, n in zip(best, found, strict=True))
-            )
+        def by(step: float) -> tuple[Tensor, ...]:
+            fives = zip(centre, at(step), at(-step), at(step / 2), at(-step / 2), strict=True)
+            return tuple(_extrapolated(*five, step) for five in fives)
+
+        first, *others = STEPS
+        best = by(first)
+        for step in others:
             if not any(b.isnan().any() for b in best):
                 break
-        assert best is not None
+            finer = zip(best, by(step), strict=True)
+            best = tuple(torch.where(b.isnan(), n, b) for b, n in finer)
         return best
 
     def _evaluate(self, f: Flat, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -206,13 +195,24 @@ class Numeric(Loop):
 
 
 def _coordinates(x: Tensor) -> int:
-    return x.numel() * (2 if x.is_complex() else 1)
+    """Count real coordinates: a complex number has two."""
+    if x.is_complex():
+        return 2 * x.numel()
+    return x.numel()
+
+
+def _units(like: Tensor, ones: Tensor) -> Iterator[Tensor]:
+    """Yield the unit vectors of the shape of `like`. `ones` has its shape."""
+    for index in ones.nonzero().tolist():
+        yield _one_hot([like], 0, tuple(index))[0]
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
     """Return the real part of Σ conj(a)·b. An entry with a zero cotangent counts as 0, even if its
     derivative is unknown."""
-    product = (a.conj() * b).real if a.is_complex() or b.is_complex() else a * b
+    product = a.conj() * b
+    if product.is_complex():
+        product = product.real
     return torch.where(a == 0, torch.zeros_like(product), product).sum()
 
 

@@ -43,7 +43,9 @@ def _power(x: Any, y: Any) -> Any:
         raise Undefined("a negative power of 0")
     if x < 0 and y != mp.floor(y):
         raise Undefined("a fractional power of a negative number")
-    return mpf(1) if y == 0 else mp.power(x, y)
+    if y == 0:
+        return mpf(1)
+    return mp.power(x, y)
 
 
 def _log(x: Any) -> Any:
@@ -53,11 +55,9 @@ def _log(x: Any) -> Any:
 
 def _lgamma(x: Any) -> Any:
     _no_pole(x)
-    return (
-        mp.re(mp.loggamma(x))
-        if x > 0
-        else mp.log(abs(mp.pi / mp.sinpi(x))) - mp.re(mp.loggamma(1 - x))
-    )
+    if x > 0:
+        return mp.re(mp.loggamma(x))
+    return mp.log(abs(mp.pi / mp.sinpi(x))) - mp.re(mp.loggamma(1 - x))  # by reflection
 
 
 def _no_pole(x: Any) -> None:
@@ -128,19 +128,35 @@ def _logit(x: Any, eps: float | None = None) -> Any:
 def _entr(x: Any) -> Any:
     if x < 0:
         raise Undefined("entr of a negative number is -inf")
-    return mpf(0) if x == 0 else -x * mp.log(x)
+    if x == 0:
+        return mpf(0)
+    return -x * mp.log(x)
+
+
+def _times_log(x: Any, y: Any) -> Any:
+    """Return ``x·log y``, which is 0 where x is 0, whatever y is."""
+    if x == 0:
+        return mpf(0)
+    return x * _log(y)
 
 
 def _sigmoid(x: Any) -> Any:
-    return 1 / (1 + mp.exp(-x)) if x >= 0 else mp.exp(x) / (1 + mp.exp(x))
+    # an exponential of a large number would be larger than any precision
+    if x >= 0:
+        return 1 / (1 + mp.exp(-x))
+    return mp.exp(x) / (1 + mp.exp(x))
 
 
 def _log1pexp(x: Any) -> Any:
-    return x + mp.log1p(mp.exp(-x)) if x > 0 else mp.log1p(mp.exp(x))
+    if x > 0:
+        return x + mp.log1p(mp.exp(-x))
+    return mp.log1p(mp.exp(x))
 
 
 def _softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    return x if x * beta > threshold else _log1pexp(x * beta) / mpf(beta)
+    if x * beta > threshold:
+        return x
+    return _log1pexp(x * beta) / mpf(beta)
 
 
 def _gelu(x: Any, approximate: str = "none") -> Any:
@@ -150,7 +166,21 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
 
 
 def _elu(x: Any, alpha: float = 1.0, scale: Any = 1, inside: Any = 1) -> Any:
-    return scale * (x if x > 0 else alpha * mp.expm1(x * inside))
+    if x > 0:
+        return scale * x
+    return scale * (alpha * mp.expm1(x * inside))
+
+
+def _leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
+    if x > 0:
+        return x
+    return x * negative_slope
+
+
+def _threshold(x: Any, threshold: float, value: float) -> Any:
+    if x > threshold:
+        return x
+    return mpf(value)
 
 
 def _selu(x: Any) -> Any:
@@ -162,7 +192,9 @@ def _selu(x: Any) -> Any:
 def _shrink(x: Any, lambd: float, pull: float) -> Any:
     if abs(x) == lambd:
         raise Undefined("a jump")
-    return x - _sign(x) * pull if abs(x) > lambd else mpf(0)
+    if abs(x) < lambd:
+        return mpf(0)
+    return x - _sign(x) * pull
 
 
 def _divide(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
@@ -176,15 +208,15 @@ def _divide(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
 
 def _clear(quotient: Any) -> None:
     """Refuse a quotient that a floating-point division may round to a whole number."""
-    if (
-        quotient != mp.nint(quotient)
-        and abs(quotient - mp.nint(quotient)) < abs(quotient) * mpf(2) ** -20
-    ):
+    distance = abs(quotient - mp.nint(quotient))
+    if 0 < distance < abs(quotient) * mpf(2) ** -20:
         raise Undefined("a quotient next to a whole number")
 
 
 def _trunc(x: Any) -> Any:
-    return mp.floor(x) if x >= 0 else mp.ceil(x)
+    if x >= 0:
+        return mp.floor(x)
+    return mp.ceil(x)
 
 
 def _remainder(x: Any, y: Any, rounding: Scalar = mp.floor) -> Any:
@@ -209,11 +241,17 @@ def _atan2(y: Any, x: Any) -> Any:
 
 
 def _clamp(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Any:
-    low, high = low if low is not None else min, high if high is not None else max
+    if low is None:
+        low = min
+    if high is None:
+        high = max
     if x in (low, high):
         raise Undefined("a tie: derivatives there are a convention")
-    x = low if low is not None and x < low else x
-    return high if high is not None and x > high else x
+    if low is not None and x < low:
+        x = low
+    if high is not None and x > high:
+        x = high
+    return x
 
 
 def _sinc(x: Any) -> Any:
@@ -234,7 +272,9 @@ def _zeta(s: Any, q: Any) -> Any:
     _above(s, 1, "zeta")
     _above(q, 0, "the shift of zeta")
     # for such s, all terms but the first round away
-    return mp.power(q, -s) if s > 2**10 else mp.zeta(s, q)
+    if s > 2**10:
+        return mp.power(q, -s)
+    return mp.zeta(s, q)
 
 
 def _gamma_share(a: Any, x: Any, *ends: Any) -> Any:
@@ -287,12 +327,16 @@ def _unreduced(f: Scalar) -> Scalar:
 
 def _huber(x: Any, y: Any, delta: float = 1.0) -> Any:
     gap = abs(x - y)
-    return gap * gap / 2 if gap <= delta else delta * (gap - mpf(delta) / 2)
+    if gap <= delta:
+        return gap * gap / 2
+    return delta * (gap - mpf(delta) / 2)
 
 
 def _smooth_l1(x: Any, y: Any, beta: float = 1.0) -> Any:
     gap = abs(x - y)
-    return gap * gap / (2 * mpf(beta)) if gap < beta else gap - mpf(beta) / 2
+    if gap < beta:
+        return gap * gap / (2 * mpf(beta))
+    return gap - mpf(beta) / 2
 
 
 SCALARS: dict[str, Scalar] = {
@@ -380,9 +424,7 @@ SCALARS: dict[str, Scalar] = {
     "torch.nn.functional.hardtanh": lambda x, min_val=-1.0, max_val=1.0: _clamp(
         x, mpf(min_val), mpf(max_val)
     ),
-    "torch.nn.functional.leaky_relu": lambda x, negative_slope=0.01: (
-        x if x > 0 else x * negative_slope
-    ),
+    "torch.nn.functional.leaky_relu": _leaky_relu,
     "torch.nn.functional.logsigmoid": lambda x: -_log1pexp(-x),
     "torch.nn.functional.mish": lambda x: x * mp.tanh(_log1pexp(x)),
     "torch.nn.functional.relu": lambda x: max(x, mpf(0)),
@@ -393,7 +435,7 @@ SCALARS: dict[str, Scalar] = {
     "torch.nn.functional.softshrink": lambda x, lambd=0.5: _shrink(x, lambd, lambd),
     "torch.nn.functional.softsign": lambda x: x / (1 + abs(x)),
     "torch.nn.functional.tanhshrink": lambda x: x - mp.tanh(x),
-    "torch.nn.functional.threshold": lambda x, threshold, value: x if x > threshold else mpf(value),
+    "torch.nn.functional.threshold": _threshold,
     # --- of two and three tensors
     "torch.add": lambda x, y, alpha=1: x + mpf(alpha) * y,
     "torch.sub": lambda x, y, alpha=1: x - mpf(alpha) * y,
@@ -427,8 +469,8 @@ SCALARS: dict[str, Scalar] = {
     "torch.lerp": lambda x, y, weight: x + mpf(weight) * (y - x),
     "torch.logaddexp": _logaddexp,
     "torch.logaddexp2": _logaddexp2,
-    "torch.special.xlog1py": lambda x, y: mpf(0) if x == 0 else x * _log(1 + y),
-    "torch.xlogy": lambda x, y: mpf(0) if x == 0 else x * _log(y),
+    "torch.special.xlog1py": lambda x, y: _times_log(x, 1 + y),
+    "torch.xlogy": _times_log,
     "torch.floor_divide": _floor_divide,
     "torch.special.zeta": _zeta,
     "torch.igamma": lambda a, x: _gamma_share(a, x, 0, x),
@@ -443,24 +485,25 @@ SCALARS: dict[str, Scalar] = {
     "torch.nn.functional.soft_margin_loss": _unreduced(lambda x, y: _log1pexp(-x * y)),
 }
 
+
+def _derivative_of_mvlgamma(n: int, x: Any, p: int) -> Any:
+    found = sum((_psi(n - 1, x - mpf(j) / 2) for j in range(p)), mpf(0))
+    _mvlgamma(x, p)  # refuses what is outside of the domain
+    return found
+
+
 DERIVATIVES: dict[str, Callable[..., Any]] = {
     "torch.lgamma": lambda n, x: _psi(n - 1, x),
     "torch.digamma": lambda n, x: _psi(n, x),
     **{name: lambda n, x, m: _psi(n + m, x) for name in SCALARS if "polygamma" in name},
-    **{
-        f"torch.mvlgamma.mvlgamma_p_{p}": lambda n, x, q: (
-            sum((_psi(n - 1, x - mpf(j) / 2) for j in range(q)), mpf(0)) + 0 * _mvlgamma(x, q)
-        )
-        for p in (1, 3, 5)
-    },
+    **{f"torch.mvlgamma.mvlgamma_p_{p}": _derivative_of_mvlgamma for p in (1, 3, 5)},
 }
 """The n-th derivative (n ≥ 1) of functions of one number, as ``d(n, x, …)`` with the function's
 other arguments."""
 
 
+_ACCURATE_FAMILIES = ("bessel", "airy", "gamma", "i0", "i1")
 ACCURATE = frozenset(
-    name
-    for name in SCALARS
-    if any(word in name for word in ("bessel", "airy", "gamma", "i0", "i1"))
+    name for name in SCALARS if any(family in name for family in _ACCURATE_FAMILIES)
 )
 """Functions whose values have no cancellation at any working precision."""

@@ -11,7 +11,7 @@ Values are NumPy arrays of Python's numbers. None is an entry of which nothing i
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Protocol
@@ -60,22 +60,24 @@ class Called(Protocol):
 
 
 def is_known(name: str) -> bool:
-    """Whether a table has the op."""
+    """Tell whether a table has the op."""
     return name in POINTWISE or name in LINES
 
 
 def is_exact(name: str) -> bool:
-    """Whether the op of a table rounds nothing."""
-    return (POINTWISE[name] if name in POINTWISE else LINES[name]).exact
+    """Tell whether the op of a table rounds nothing."""
+    if name in POINTWISE:
+        return POINTWISE[name].exact
+    return LINES[name].exact
 
 
 def is_signed(name: str) -> bool:
-    """Whether a table has the signs of the zeros of an op."""
+    """Tell whether a table has the signs of the zeros of an op."""
     return name in POINTWISE and POINTWISE[name].signed
 
 
 def numbers(x: torch.Tensor) -> Array:
-    """The numbers of a tensor, as Python has them."""
+    """Return the numbers of a tensor, as Python has them."""
     return _array(x.reshape(-1).tolist(), tuple(x.shape))
 
 
@@ -109,15 +111,14 @@ class Standard:
         self._call: _Call | None = None
 
     def root(self, *inputs: Array) -> tuple[Array, ...]:
-        """The op's results."""
+        """Return the op's results."""
         name = self._sample.op.name
-        made = (
-            _elementwise(self._sample, POINTWISE[name], inputs, self._slopes)
-            if name in POINTWISE
-            else _by_rows(self._sample, inputs[0], self._slopes)
-        )
-        self._call = _Call(inputs, *made)
-        return self._call.outputs
+        if name in POINTWISE:
+            outputs, products = _elementwise(self._sample, POINTWISE[name], inputs, self._slopes)
+        else:
+            outputs, products = _by_rows(self._sample, inputs[0], self._slopes)
+        self._call = _Call(inputs, outputs, products)
+        return outputs
 
     def forward(self, f: Flat) -> Flat:
         return f
@@ -145,7 +146,9 @@ class Standard:
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         outputs, call = self._called(f, primals)
         kept, places = _places(outputs, call.outputs), _places(primals, call.inputs)
-        start = 0.0 if call.inputs[0].size else None  # of nothing nothing is said
+        start = None  # of nothing nothing is said
+        if call.inputs[0].size:
+            start = 0.0
         pushed = [_array([start] * y.size, y.shape) for y in outputs]
         for result, at, place, index, slope in call.products:
             if result in kept and place in places:
@@ -162,12 +165,19 @@ class Standard:
 
 def _places(some: Sequence[Array], among: Sequence[Array]) -> dict[int, int]:
     """Return where each of `some` is among others, to its own place."""
-    return {place: k for k, x in enumerate(some) for place, other in enumerate(among) if other is x}
+    found = {}
+    for k, x in enumerate(some):
+        for place, other in enumerate(among):
+            if other is x:
+                found[place] = k
+    return found
 
 
 def _plus(total: Any, slope: float | None, by: float) -> float | None:
     """Return a sum with a product, which is unknown if one of them is."""
-    return None if total is None or slope is None else total + slope * by
+    if total is None or slope is None:
+        return None
+    return total + slope * by
 
 
 # --- elementwise ----------------------------------------------------------------------------------
@@ -178,7 +188,9 @@ def _elementwise(
 ) -> tuple[tuple[Array, ...], list[Any]]:
     """Return results and products at every element of vectors of one length."""
     shape, points = inputs[0].shape, list(zip(*(x.reshape(-1) for x in inputs), strict=True))
-    extra = {"dtype": _numpy_dtype(sample)} if sample.op.name in NARROW else {}
+    extra = {}
+    if sample.op.name in NARROW:
+        extra["dtype"] = _numpy_dtype(sample)
     found: list[Any] = []
     products: list[Any] = []
     for index, point in zip(numpy.ndindex(shape), points, strict=True):
@@ -191,8 +203,9 @@ def _elementwise(
                 for place, parameter in enumerate(_parameters(sample, rule))
                 if parameter < len(known)
             ]
-    several = next((y for y in found if isinstance(y, tuple)), None)
-    columns = zip(*found, strict=True) if several is not None else [found]
+    columns: Iterable[Sequence[Any]] = [found]
+    if any(isinstance(y, tuple) for y in found):
+        columns = zip(*found, strict=True)
     return tuple(_array(list(column), shape) for column in columns), products
 
 
@@ -205,8 +218,9 @@ def _parameters(sample: Called, rule: Pointwise) -> list[int]:
     marks = [object() for _ in sample.inputs]
     args, kwargs = sample.rebuild(marks)
     names = list(inspect.signature(rule.value).parameters)
-    given = [*enumerate(args), *((names.index(name), value) for name, value in kwargs.items())]
-    return [next(k for k, value in given if value is mark) for mark in marks]
+    by_place = list(enumerate(args))
+    by_place += [(names.index(name), value) for name, value in kwargs.items()]
+    return [next(k for k, value in by_place if value is mark) for mark in marks]
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -235,7 +249,9 @@ def _by_rows(sample: Called, x: Array, slopes: bool) -> tuple[tuple[Array, ...],
         y = how.line.value(row, **how.options)
         found.append(y if isinstance(y, tuple) else (y,))
         if slopes and row and how.line.slopes is not None:
-            results = indices if how.line.scan else [_reduced(at, how, x.ndim)]
+            results = [_reduced(at, how, x.ndim)]
+            if how.line.scan:
+                results = indices
             products += _products(how.line.slopes(row, **how.options), results, indices)
     if not found:
         raise ValueError("no row: nothing says how many results there are")
@@ -254,7 +270,9 @@ def _products(
     slopes: Sequence[Any], results: Sequence[tuple[int, ...]], indices: Sequence[tuple[int, ...]]
 ) -> Iterator[tuple[Any, ...]]:
     for number, each in enumerate(slopes):
-        rows = each if each and isinstance(each[0], list) else [each]
+        rows = [each]
+        if each and isinstance(each[0], list):  # of a scan
+            rows = each
         for result, row in zip(results, rows, strict=True):
             for index, slope in zip(indices, row, strict=True):
                 if slope != 0:
@@ -265,22 +283,28 @@ def _rows(sample: Called, x: Array) -> _Rows:
     name = sample.op.name
     args, kwargs = sample.rebuild((x,))
     given = dict(zip(_PARAMETERS.get(name, ("dim", "keepdim")), args[1:], strict=False))
-    given |= {"p" if key == "ord" else key: value for key, value in kwargs.items()}
+    given |= kwargs
+    if "ord" in given:
+        given["p"] = given.pop("ord")
     if isinstance(given.get("dim"), bool):
         given["unbiased"] = given.pop("dim")
     dim, keepdim = given.pop("dim", None), bool(given.pop("keepdim", False))
     given.pop("dtype", None)
     if given.get("p") in (None, "fro") and "p" in given:
         given.pop("p")
-    line = PLACED[name] if name in PLACED and dim is not None else LINES[name]
+    line = LINES[name]
+    if dim is not None:
+        line = PLACED.get(name, line)
     return _Rows(line, _axes(dim, x.ndim), keepdim, given)
 
 
 def _axes(dim: Any, ndim: int) -> tuple[int, ...]:
     if dim is None or dim in ((), []):
         return tuple(range(ndim))
+    if ndim == 0:
+        return ()
     dims = (dim,) if isinstance(dim, int) else dim
-    return tuple(sorted(d % ndim for d in dims)) if ndim else ()
+    return tuple(sorted(d % ndim for d in dims))
 
 
 def _index(
@@ -292,7 +316,9 @@ def _index(
 
 def _reduced(at: Sequence[int], how: _Rows, ndim: int) -> tuple[int, ...]:
     """Return the index of a row's result."""
-    return _index(at, [0] * len(how.axes), how.axes, ndim) if how.keepdim else tuple(at)
+    if not how.keepdim:
+        return tuple(at)
+    return _index(at, [0] * len(how.axes), how.axes, ndim)
 
 
 def _reduced_shape(shape: Sequence[int], how: _Rows) -> tuple[int, ...]:
