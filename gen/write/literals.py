@@ -19,11 +19,10 @@ def quoted(text: str) -> str:
 
 def docstring(text: str, indent: str = "") -> str:
     """Return the source of a docstring with the text `text`, on as many lines as it needs."""
-    escaped = (
-        text.encode("unicode_escape").decode("ascii")
-        if not text.isprintable()
-        else text.replace("\\", "\\\\")
-    )
+    if text.isprintable():
+        escaped = text.replace("\\", "\\\\")
+    else:
+        escaped = text.encode("unicode_escape").decode("ascii")
     lines = textwrap.wrap(
         escaped.replace('"""', r"\"\"\""),
         WIDTH - len(indent) - 6,
@@ -48,26 +47,23 @@ def literal(value: object, indent: str = "", before: int = 0) -> str:
     if isinstance(value, str):
         return _wrapped(value, indent)
     if isinstance(value, Mapping):
-        items = [
-            f"{inner}{_short(key)}: {literal(item, inner, len(_short(key)) + 3)},\n"
-            for key, item in value.items()
-        ]
-        return "{\n" + "".join(items) + indent + "}"
+        lines = []
+        for key, item in value.items():
+            shown = _short(key)
+            lines.append(f"{inner}{shown}: {literal(item, inner, len(shown) + 3)},\n")
+        return "{\n" + "".join(lines) + indent + "}"
     if isinstance(value, list | tuple):
         opening, closing = "[]" if isinstance(value, list) else "()"
-        return (
-            f"{opening}\n"
-            + "".join(f"{inner}{literal(item, inner, 1)},\n" for item in value)
-            + indent
-            + closing
-        )
+        lines = [f"{inner}{literal(item, inner, 1)},\n" for item in value]
+        return f"{opening}\n" + "".join(lines) + indent + closing
     return short
 
 
 def call(name: str, arguments: list[tuple[str, object]], indent: str = "", before: int = 0) -> str:
     """Return the source `name(value, key=value, …)`. An argument without a key is positional."""
-    pairs = [(f"{key}=" if key else "", value) for key, value in arguments]
-    short = f"{name}({', '.join(key + _short(value) for key, value in pairs)})"
+    pairs = [(key and f"{key}=", value) for key, value in arguments]
+    given = ", ".join(key + _short(value) for key, value in pairs)
+    short = f"{name}({given})"
     if len(indent) + before + len(short) <= WIDTH:
         return short
     inner = indent + "    "
@@ -79,13 +75,14 @@ def _short(value: object) -> str:
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, Mapping):
-        return (
-            "{" + ", ".join(f"{_short(key)}: {_short(item)}" for key, item in value.items()) + "}"
-        )
+        items = (f"{_short(key)}: {_short(item)}" for key, item in value.items())
+        return "{" + ", ".join(items) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_short, value)) + "]"
     if isinstance(value, tuple):
-        return "(" + ", ".join(map(_short, value)) + ("," if len(value) == 1 else "") + ")"
+        if len(value) == 1:
+            return f"({_short(value[0])},)"
+        return "(" + ", ".join(map(_short, value)) + ")"
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f'float("{value}")'
     if value is None or isinstance(value, bool | int | float):
@@ -94,12 +91,14 @@ def _short(value: object) -> str:
 
 
 def _wrapped(text: str, indent: str) -> str:
-    """Adjacent literals in parentheses, broken between words."""
+    """Return adjacent literals in parentheses, broken between words."""
     inner = indent + "    "
     lines: list[str] = []
     line = ""
     for word in text.split(" "):
-        longer = f"{line} {word}" if line or lines else word
+        longer = word
+        if line or lines:
+            longer = f"{line} {word}"
         if line and len(inner) + len(quoted(longer)) > WIDTH:
             lines.append(line)
             longer = f" {word}"

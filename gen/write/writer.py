@@ -39,12 +39,14 @@ class Changes:
         return bool(self.added or self.changed or self.removed)
 
     def summary(self) -> str:
-        """One line, with names if they are few."""
+        """Return one line, with names if they are few."""
         parts = []
         for word in ("added", "changed", "removed"):
             names: tuple[str, ...] = getattr(self, word)
-            shown = f" ({', '.join(names)})" if 0 < len(names) <= 6 else ""
-            parts.append(f"{len(names)} {word}{shown}")
+            part = f"{len(names)} {word}"
+            if 0 < len(names) <= 6:
+                part += f" ({', '.join(names)})"
+            parts.append(part)
         return ", ".join([*parts, f"{len(self.unchanged)} unchanged"])
 
 
@@ -121,7 +123,9 @@ def _refuse_what_is_not_ours(folder: Path, is_generated: Callable[[str], bool]) 
         if not item.name.startswith(".") and item.name != "__pycache__"
     )
     if others and not any(is_generated(text) for text in _present(folder).values()):
-        shown = ", ".join(others[:3]) + (" …" if len(others) > 3 else "")
+        shown = ", ".join(others[:3])
+        if len(others) > 3:
+            shown += " …"
         raise OverwriteError(
             f"{folder} has no generated module, but {shown}: "
             "choose an empty folder, or a name that does not exist yet"
@@ -131,14 +135,18 @@ def _refuse_what_is_not_ours(folder: Path, is_generated: Callable[[str], bool]) 
 def _kind(path: Path) -> str:
     if path.is_symlink() and not path.exists():
         return "a link to nothing"
-    return "a file" if path.is_file() else "a device, a pipe or a socket"
+    if path.is_file():
+        return "a file"
+    return "a device, a pipe or a socket"
 
 
 def difference(folder: Path, files: Mapping[str, str], changes: Changes) -> Iterator[str]:
-    """The unified diff from the present files to the new ones."""
+    """Yield the unified diff from the present files to the new ones."""
     for name in (*changes.added, *changes.changed, *changes.removed):
         path = folder / name
-        old = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        old: list[str] = []
+        if path.exists():
+            old = path.read_text(encoding="utf-8").splitlines()
         shown = f"{folder.name}/{name}"
         yield from unified_diff(
             old,
@@ -150,7 +158,7 @@ def difference(folder: Path, files: Mapping[str, str], changes: Changes) -> Iter
 
 
 def untracked(folder: Path, names: Iterable[str]) -> list[str]:
-    """Files that git does not track; none if there is no repository."""
+    """List files that git does not track; none if there is no repository."""
     command = ["git", "-C", str(folder), "ls-files", "--", "."]
     try:
         listed = subprocess.run(
@@ -177,7 +185,9 @@ def write(folder: Path, files: Mapping[str, str], changes: Changes) -> None:
 
 
 def _stage(folder: Path, staging: Path, left_out: set[str]) -> None:
-    for item in folder.iterdir() if folder.is_dir() else ():
+    if not folder.is_dir():
+        return
+    for item in folder.iterdir():
         if item.name in left_out or item.name == "__pycache__":
             continue
         if item.is_dir():
