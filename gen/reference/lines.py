@@ -314,7 +314,7 @@ def _norm_slopes(xs: Row, p: float = 2) -> Slope:
     if p < 1 and 0 in xs:
         return [None] * len(xs)
 
-    def slope(x: float) -> float:
+    def slope(x: Any) -> Any:
         if x == 0:
             return 0.0
         return _sign(x) * (abs(x) / norm) ** (p - 1)
@@ -323,7 +323,7 @@ def _norm_slopes(xs: Row, p: float = 2) -> Slope:
 
 
 def _slopes_of_extreme_size(xs: Row, extreme: float) -> Slope:
-    ties = sum(abs(x) == extreme for x in xs)
+    ties: int = sum(abs(x) == extreme for x in xs)
 
     def slope(x: float) -> float:
         if abs(x) != extreme:

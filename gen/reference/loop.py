@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.autograd import forward_ad
@@ -437,10 +437,10 @@ def _forward_mode(
 
 
 def _tangent_or_zeros(output: Tensor) -> Tensor:
-    dual = forward_ad.unpack_dual(output)
-    if dual.tangent is None:
-        return torch.zeros_like(dual.primal)
-    return dual.tangent
+    primal, tangent = forward_ad.unpack_dual(output)
+    if tangent is None:
+        tangent = torch.zeros_like(primal)
+    return cast(Tensor, tangent)
 
 
 def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:

@@ -478,7 +478,7 @@ def hardsigmoid(x: float) -> Any:
     return clamp(x / 6 + 0.5, 0.0, 1.0)
 
 
-def hardswish(x: float) -> float:
+def hardswish(x: float) -> Any:
     """Return 0 for x up to -3, as the documentation has it: for minus infinity too."""
     if x <= -3:
         return 0.0

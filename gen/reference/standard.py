@@ -173,7 +173,7 @@ def _places(some: Sequence[Array], among: Sequence[Array]) -> dict[int, int]:
     return found
 
 
-def _plus(total: Any, slope: float | None, by: float) -> float | None:
+def _plus(total: float | None, slope: float | None, by: float) -> float | None:
     """Return a sum with a product, which is unknown if one of them is."""
     if total is None or slope is None:
         return None
