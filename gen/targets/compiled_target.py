@@ -53,7 +53,7 @@ class CompiledTarget:
         self._backwards = 0
 
     def pipeline(self, f: Callable[..., Any], stages: Sequence[str]) -> Callable[..., Any]:
-        """`f`, a pipeline of `stages`, as one compiled function.
+        """Return `f`, a pipeline of `stages`, as one compiled function.
 
         `aot.function` compiles the op itself. The innermost `backward` compiles its function and
         calls the engine eagerly."""
@@ -61,7 +61,9 @@ class CompiledTarget:
             self._backwards = -1
             return f
         self._backwards = stages.count("backward")
-        return f if self._backwards else self._compiled(f)
+        if self._backwards:
+            return f
+        return self._compiled(f)
 
     def _compiled(self, f: Callable[..., Any], dynamic: bool = False) -> Callable[..., Any]:
         from gen.torch_private.compilers import inductor_config, reset_dynamo
@@ -90,10 +92,14 @@ class CompiledTarget:
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
         nested = any(p.requires_grad for p in primals)
-        xs = primals if nested else tuple(p.detach().requires_grad_() for p in primals)
+        xs = primals
+        if not nested:
+            xs = tuple(p.detach().requires_grad_() for p in primals)
         self._backwards -= 1
         try:
-            outputs = (self._compiled(f) if self._backwards == 0 else f)(*xs)
+            if self._backwards == 0:
+                f = self._compiled(f)
+            outputs = f(*xs)
         finally:
             self._backwards += 1
         return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)

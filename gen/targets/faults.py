@@ -10,7 +10,7 @@ of a rule. So a target only describes its rules and adds no kinds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -30,6 +30,7 @@ __all__ = [
     "change",
     "differs",
     "inexact",
+    "leaves",
     "moves",
 ]
 
@@ -61,7 +62,7 @@ class Rule:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of fault that fit the rule."""
+        """List the kinds of fault that fit the rule."""
         return tuple(kind for kind in KINDS[self.part] if kind not in self.harmless)
 
     @property
@@ -92,7 +93,7 @@ class Auditable(Target, Protocol):
         ...
 
     def rules(self) -> Sequence[Rule]:
-        """Every rule that can be given a fault."""
+        """List every rule that can be given a fault."""
         ...
 
     def watched(self, kinds: bool = True) -> AbstractContextManager[Watch]:
@@ -129,37 +130,48 @@ class Call:
     def result(self) -> Any:
         return self.run(*self.inputs)
 
+    def saved(self) -> Iterator[Any]:
+        """Yield the inputs that are values from the forward pass, each part of a list by itself."""
+        for value, role in zip(self.inputs, self.roles, strict=True):
+            if role == "saved":
+                yield from leaves(value)
+
     def with_inputs(
         self, role: str, change: Callable[[Any], Any], count: int | None = None
     ) -> Call:
-        """The call with `count` of its inexact tensors of `role` changed, or all of them. Each
-        tensor of a list counts."""
+        """Return the call with `count` of its inexact tensors of `role` changed, or all of them.
+        Each tensor of a list counts."""
         left = math.inf if count is None else count
 
-        def changed(x: Any) -> Any:
+        def change_first(x: Any) -> Any:
             nonlocal left
             left -= 1
-            return change(x) if left >= 0 else x
+            if left < 0:
+                return x
+            return change(x)
 
-        inputs = tuple(
-            _mapped(x, changed) if has == role else x
-            for x, has in zip(self.inputs, self.roles, strict=True)
-        )
-        return replace(self, inputs=inputs)
+        inputs = list(self.inputs)
+        for place, has in enumerate(self.roles):
+            if has == role:
+                inputs[place] = _mapped(inputs[place], change_first)
+        return replace(self, inputs=tuple(inputs))
 
 
 def inexact(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
 
 
-def _leaves(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, (tuple, list)) else (value,)
+def leaves(value: Any) -> Sequence[Any]:
+    """Return the parts of a tuple or list, or a value as its only part."""
+    if isinstance(value, (tuple, list)):
+        return value
+    return (value,)
 
 
 def moves(kind: str, result: Any) -> bool:
     """Return whether a kind may change a result of these logical shapes. (The tensor behind a
     batched value has more dimensions.)"""
-    shapes = [torch.empty(x.shape, device="meta") for x in _leaves(result) if _tensor(x)]
+    shapes = [torch.empty(x.shape, device="meta") for x in leaves(result) if _tensor(x)]
     return kind not in _ARRANGED or any(_OF_RESULT[kind](x) is not x for x in shapes)
 
 
@@ -168,71 +180,93 @@ def _tensor(x: Any) -> bool:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any], of: Callable[[Any], bool] = inexact) -> Any:
-    """`value` with `change` applied to every tensor for which `of` holds, by default to floating
-    and complex ones."""
+    """Return `value` with `change` applied to every tensor for which `of` holds, by default to
+    floating and complex ones."""
+    if type(value) is list:
+        return [_mapped(x, change, of) for x in value]
     if isinstance(value, (tuple, list)):
-        changed = [_mapped(x, change, of) for x in value]
-        return changed if type(value) is list else tuple(changed)
-    return change(value) if of(value) else value
-
-
-def _changed(value: Any, kind: str) -> Any:
-    return _mapped(value, _OF_RESULT[kind], _tensor if kind in _ARRANGED else inexact)
+        return tuple(_mapped(x, change, of) for x in value)
+    if not of(value):
+        return value
+    return change(value)
 
 
 def change(call: Call, kind: str, result: Any) -> Any:
-    """The call's result with a fault of `kind`. `result` is the one without."""
-    if kind in OWN:
-        faulty = call.others[kind]() if kind in call.others else result
-    elif kind in _OF_INPUTS:
+    """Return the call's result with a fault of `kind`. `result` is the one without."""
+    if kind in _OF_RESULT:
+        return _change_result(call, kind, result)
+    if kind in _OF_INPUTS:
         faulty = _OF_INPUTS[kind](call).result()
     elif kind == "edge":
         faulty = _edge(call, result)
-    elif call.place is not None:
-        return tuple(
-            _changed(part, kind) if place == call.place else part
-            for place, part in enumerate(result)
-        )
+    elif kind in call.others:
+        faulty = call.others[kind]()
     else:
-        return _changed(result, kind)
+        faulty = result  # of the kinds in OWN, this is one that the target does not apply
     if call.place is None or result is None:
         return faulty
-    return tuple(
-        part if place == call.place else honest
-        for place, (part, honest) in enumerate(zip(faulty, result, strict=True))
-    )
+    # what the fault did to the results of other rules does not count
+    parts = [honest for _, honest in zip(faulty, result, strict=True)]
+    parts[call.place] = faulty[call.place]
+    return tuple(parts)
+
+
+def _change_result(call: Call, kind: str, result: Any) -> Any:
+    """Return a result with a fault in the part that belongs to the rule."""
+    of = _tensor if kind in _ARRANGED else inexact
+    if call.place is None:
+        return _mapped(result, _OF_RESULT[kind], of)
+    parts = list(result)
+    parts[call.place] = _mapped(parts[call.place], _OF_RESULT[kind], of)
+    return tuple(parts)
 
 
 # --- faults of results ----------------------------------------------------------------------------
 
 
+def _scaled(x: Any) -> Any:
+    # a coarser dtype would not show it
+    if x.dtype not in _EXACT:
+        return x
+    return x * FACTOR
+
+
+def _conjugated(x: Any) -> Any:
+    if not x.is_complex():
+        return x
+    return x.conj()
+
+
 def _rolled(x: Any) -> Any:
-    dim = next((dim for dim in reversed(range(x.ndim)) if x.shape[dim] > 1), None)
-    return (
-        x
-        if dim is None
-        else torch.cat(
-            [x.narrow(dim, x.shape[dim] - 1, 1), x.narrow(dim, 0, x.shape[dim] - 1)], dim
-        )
-    )
+    for dim in reversed(range(x.ndim)):
+        size = x.shape[dim]
+        if size > 1:
+            return torch.cat([x.narrow(dim, size - 1, 1), x.narrow(dim, 0, size - 1)], dim)
+    return x
 
 
 def _mixed(x: Any) -> Any:
-    return torch.cat([x[1:], x[:1]]) if x.ndim and len(x) > 1 else x
+    if x.ndim == 0 or len(x) <= 1:
+        return x
+    return torch.cat([x[1:], x[:1]])
 
 
 def _shared(x: Any) -> Any:
-    return x[:1].expand(x.shape).clone() if x.ndim and len(x) > 1 else x
+    if x.ndim == 0 or len(x) <= 1:
+        return x
+    return x[:1].expand(x.shape).clone()
 
 
 def _transposed(x: Any) -> Any:
-    return x.transpose(-1, -2) if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1 else x
+    if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1:
+        return x.transpose(-1, -2)
+    return x
 
 
 _OF_RESULT: dict[str, Callable[[Any], Any]] = {
     "sign": lambda x: -x,
-    "scaled": lambda x: x * FACTOR if x.dtype in _EXACT else x,
-    "conjugated": lambda x: x.conj() if x.is_complex() else x,
+    "scaled": _scaled,
+    "conjugated": _conjugated,
     "zeroed": lambda x: x * 0,
     "leaked": lambda x: x + 1,
     "rolled": _rolled,
@@ -250,21 +284,13 @@ _ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))
 def _edge(call: Call, result: Any) -> Any:
     """Return the result with NaN where a saved value of its shape is 0 or infinite, as after an
     unguarded division."""
-    saved = [
-        x
-        for value, role in zip(call.inputs, call.roles, strict=True)
-        if role == "saved"
-        for x in _leaves(value)
-        if inexact(x)
-    ]
 
     def edged(x: Any) -> Any:
-        of = next((s for s in saved if s.shape == x.shape), None)
-        return (
-            x
-            if of is None
-            else torch.where((of == 0) | torch.isinf(of), torch.full_like(x, torch.nan), x)
-        )
+        for value in call.saved():
+            if inexact(value) and value.shape == x.shape:
+                at_edge = (value == 0) | torch.isinf(value)
+                return torch.where(at_edge, torch.full_like(x, torch.nan), x)
+        return x
 
     return _mapped(result, edged)
 
@@ -333,12 +359,16 @@ def differs(a: Any, b: Any) -> bool:
         return (a is None) != (b is None)
     if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:
         return True
-    a, b = (x.detach() if x.layout is torch.strided else x.detach().to_dense() for x in (a, b))
+    a, b = a.detach(), b.detach()
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
     return not torch.allclose(a, b, rtol=0.0, atol=_rounding(b), equal_nan=True)
 
 
 def _rounding(x: torch.Tensor) -> float:
-    finite = x[x.isfinite()] if inexact(x) else x[:0]
-    return (
-        float(finite.abs().max()) * torch.finfo(x.dtype).eps * ROUNDINGS if finite.numel() else 0.0
-    )
+    if not inexact(x):
+        return 0.0
+    finite = x[x.isfinite()]
+    if finite.numel() == 0:
+        return 0.0
+    return float(finite.abs().max()) * torch.finfo(x.dtype).eps * ROUNDINGS

@@ -1,5 +1,6 @@
-"""Helpers of both built-in targets for per-sample gradients: a function with parameters as a
-module, and the loss."""
+"""Helpers of both built-in targets. For per-sample gradients: a function with parameters as a
+module, and the loss. For other stages: gradients that may be missing, and calls of
+``autograd.functional``."""
 
 from __future__ import annotations
 
@@ -23,11 +24,38 @@ class Parametric(nn.Module):
 
 
 def batch_loss(outputs: Sequence[Any], samples: int, reduction: str) -> Any:
-    """Σ|output|² over all outputs; for ``mean``, divided by the number of samples."""
+    """Return Σ|output|² over all outputs; for ``mean``, divided by the number of samples."""
     total = torch.stack([(output * output.conj()).real.sum() for output in outputs]).sum()
-    return total / samples if reduction == "mean" else total
+    if reduction == "mean":
+        return total / samples
+    return total
 
 
 def of_samples(gradient: Tensor, reduction: str) -> Tensor:
     """Return the gradients of the samples' own losses, from the gradient of the batch's loss."""
-    return gradient * len(gradient) if reduction == "mean" else gradient
+    if reduction == "mean":
+        return gradient * len(gradient)
+    return gradient
+
+
+def or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    """Return a gradient or tangent, with zeros for one that is not there."""
+    if gradient is None:
+        return torch.zeros_like(like)
+    return gradient
+
+
+def call_functional(
+    module: Any, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]
+) -> Any:
+    """Return what a function of an ``autograd.functional`` says of `f`. Those of second derivatives
+    take the first result alone, as they want a scalar."""
+    function = getattr(module, name)
+
+    def first(*xs: Any) -> Any:
+        return f(*xs)[0]
+
+    of = first if name in ("hessian", "vhp", "hvp") else f
+    if not along:
+        return function(of, args)
+    return function(of, args, along)

@@ -34,20 +34,24 @@ _offer: ContextVar[Offer | None] = ContextVar("offer", default=None)
 
 
 def compiled(f: Part, *examples: Any) -> Part:
-    """`f`, a function or a module, compiled by the target if the stage ``aot.parts`` runs. It is
-    called as `f` is.
+    """Return `f`, a function or a module, compiled by the target if the stage ``aot.parts`` runs.
+    It is called as `f` is.
 
     With `examples` `f` is a module that returns a tuple. It is compiled at once, and for arguments
     like these alone."""
     make = _compile.get()
-    return f if make is None else make(f, examples)
+    if make is None:
+        return f
+    return make(f, examples)
 
 
 def offered(name: str, otherwise: Any) -> Any:
     """Return what the target offers by this name, such as ``func.vmap``, if the stage ``aot.parts``
     runs. Elsewhere `otherwise`: torch's own, or a loop."""
     offer = _offer.get()
-    return otherwise if offer is None else offer(name, otherwise)
+    if offer is None:
+        return otherwise
+    return offer(name, otherwise)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gen.targets.faults import KINDS, Call, Rule
+from gen.targets.faults import KINDS, Call, Rule, leaves
 from gen.torch_private.loaded_with_torch import OpOverload
 from runtime.func.batch import BatchedValue, BatchLevel
 from runtime.func.dual_level import DualValue
@@ -41,9 +41,9 @@ def name_of(func: OpOverload) -> str:
 @contextmanager
 def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
     """Inside, every rule calls `hook`, or only the rule `only`."""
-    kept = {
-        func: record for func, record in RECORDS.items() if only is None or only.op == name_of(func)
-    }
+    kept = dict(RECORDS)
+    if only is not None:
+        kept = {func: record for func, record in kept.items() if name_of(func) == only.op}
 
     def hook_tangents() -> None:
         """Hook each jvp again: it is compiled from its record whenever a record is added."""
@@ -75,7 +75,9 @@ def _forget() -> None:
 
 def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) -> Record:
     name = name_of(func)
-    parts = set(KINDS) if only is None else {only.part}
+    parts = set(KINDS)
+    if only is not None:
+        parts = {only.part}
     changed: dict[str, Any] = {}
     if not parts.isdisjoint(("vjp", "jvp")):
         changed["elementwise"] = False  # a fault in an elementwise rule need not be elementwise
@@ -105,8 +107,10 @@ def _at_once(elementwise: bool, values: Sequence[Any]) -> Iterator[None]:
     batch. Only because of the hook it runs batch rules instead, so these do not count.
     """
     global _hidden
-    level = innermost(values, None) if elementwise else None
-    hides = isinstance(level, BatchLevel) and level.line_up(values)[0] is not None
+    hides = False
+    if elementwise:
+        level = innermost(values, None)
+        hides = isinstance(level, BatchLevel) and level.line_up(values)[0] is not None
     _hidden += hides
     try:
         yield
@@ -121,15 +125,18 @@ def _vjp(
     formula: Callable[..., Any] = table[key]
     own = parameters(formula)
     joint = not isinstance(key, str)
-    arguments = (key,) if isinstance(key, str) else key
+    arguments: Sequence[str] = leaves(key)
     targets = [(place, f"{op} vjp {argument}") for place, argument in enumerate(arguments)]
     if only is not None:
         targets = [(place, name) for place, name in targets if name == only.name]
     if not targets:
         return formula
-    # a joint formula has the gradients of other arguments itself
-    sibling = None if joint else _sibling(table, key)
-    theirs = () if sibling is None else parameters(table[sibling])
+    sibling: str | None = None
+    theirs: tuple[str, ...] = ()
+    if not joint:  # a joint formula has the gradients of other arguments itself
+        sibling = _sibling(table, key)
+    if sibling is not None:
+        theirs = parameters(table[sibling])
     facts = [(f"{argument}_shape", f"{argument}_dtype") for argument in arguments]
     names = tuple(dict.fromkeys((*own, *theirs, *chain.from_iterable(facts), "needs")))
 
@@ -154,20 +161,13 @@ def _vjp(
                 others["swapped"] = lambda: _conformed(
                     table[sibling](*[given[name] for name in theirs]), metas[0]
                 )
-            # the engine accepts no such gradient
-            unasked = frozenset(() if name.split()[-1] in given["needs"] else KINDS["vjp"])
-            result = hook(
-                name,
-                Call(
-                    run,
-                    inputs,
-                    tuple(map(_role, own)),
-                    place if joint else None,
-                    others,
-                    constant,
-                    unasked,
-                ),
-            )
+            call = Call(run, inputs, tuple(map(_role, own)), None, others, constant)
+            if joint:
+                call = replace(call, place=place)
+            if name.split()[-1] not in given["needs"]:
+                # the engine accepts no such gradient
+                call = replace(call, inert=frozenset(KINDS["vjp"]))
+            result = hook(name, call)
         return result
 
     return asking(*names)(hooked)
@@ -192,11 +192,9 @@ def _conformed(gradient: Any, meta: tuple[Any, Any]) -> Any:
 def _role(name: str) -> str:
     if name in ("g", "gs"):
         return "seed"
-    return (
-        "other"
-        if name == "needs" or name.endswith(("_shape", "_dtype", "_meta", "_geometry"))
-        else "saved"
-    )
+    if name == "needs" or name.endswith(("_shape", "_dtype", "_meta", "_geometry")):
+        return "other"
+    return "saved"
 
 
 def _exchanged(
@@ -206,8 +204,12 @@ def _exchanged(
     result = run(*inputs)
     if result is None:
         return None
-    other = next((k for k, part in enumerate(result) if k != place and part is not None), place)
-    return tuple(result[other] if k == place else part for k, part in enumerate(result))
+    parts = list(result)
+    for other, part in enumerate(result):
+        if other != place and part is not None:
+            parts[place] = part
+            break
+    return tuple(parts)
 
 
 def _jvp(
@@ -227,24 +229,27 @@ def _jvp(
             # changed as the level does it: expanded to the result's shape, in its dtype
             found = rule(*inputs)
         if isinstance(result, torch.Tensor):
-            return fit(found[0] if isinstance(found, (tuple, list)) else found, result)
+            return fit(leaves(found)[0], result)
         if found is None or not isinstance(result, (tuple, list)):
             return found
-        return tuple(
-            fit(t, r) if isinstance(r, torch.Tensor) else t
-            for t, r in zip(found, result, strict=True)
-        )
+        return tuple(_fit(t, r) for t, r in zip(found, result, strict=True))
 
     given = [place for place, t in enumerate(tangents) if t is not None]
     others: dict[str, Callable[[], Any]] = {}
     if len(given) > 1:
-        fewer = [None if place == given[-1] else t for place, t in enumerate(tangents)]
+        fewer = list(tangents)
+        fewer[given[-1]] = None
         others["dropped"] = lambda: run(op, primals, fewer, kwargs, result)
+    inputs = (op, primals, tangents, kwargs, result)
     roles = ("other", "saved", "seed", "other", "saved")
-    return hook(
-        name,
-        Call(run, (op, primals, tangents, kwargs, result), roles, others=others, constant=constant),
-    )
+    return hook(name, Call(run, inputs, roles, others=others, constant=constant))
+
+
+def _fit(tangent: Any, result: Any) -> Any:
+    """Return the tangent of one of several results. What is no tensor has none to change."""
+    if not isinstance(result, torch.Tensor):
+        return tangent
+    return fit(tangent, result)
 
 
 def _batch(
@@ -259,23 +264,24 @@ def _batch(
 ) -> Any:
     if _hidden:
         return rule(func, size, batched, args, kwargs)
-    others: dict[str, Callable[[], Any]] = {}
-    writes = op_of(func).kind == INPLACE
-    moved = None if writes else _with_other_dims(func, batched, args)
+    call = Call(rule, (func, size, batched, args, kwargs), ("other",) * 5)
+    if op_of(func).kind == INPLACE:
+        return _batch_in_place(hook, name, call, args[0])
+    moved = _with_other_dims(func, batched, args)
     if moved is not None:
-        others["dim"] = lambda: rule(func, size, batched, moved, kwargs)
-    inert = frozenset(("narrowed",) if writes else ())
-    call = Call(
-        rule, (func, size, batched, args, kwargs), ("other",) * 5, others=others, inert=inert
-    )
-    found = hook(name, call)
-    if (
-        writes
-        and isinstance(args[0], torch.Tensor)
-        and isinstance(found, torch.Tensor)
-        and found is not args[0]
-    ):
-        args[0].copy_(found)
+        by_other_dims = partial(rule, func, size, batched, moved, kwargs)
+        call = replace(call, others={"dim": by_other_dims})
+    return hook(name, call)
+
+
+def _batch_in_place(hook: Hook, name: str, call: Call, written: Any) -> Any:
+    """Return the result of a rule that writes. A faulty result is written too, in the dtype of what
+    is there."""
+    found = hook(name, replace(call, inert=frozenset(("narrowed",))))
+    if found is written or not isinstance(found, torch.Tensor):
+        return found
+    if isinstance(written, torch.Tensor):
+        written.copy_(found)
     return found
 
 
@@ -284,9 +290,9 @@ def _with_other_dims(
 ) -> list[Any] | None:
     """Return the arguments with every dimension argument increased by one, or None if no argument
     changes."""
-    first = args[0] if args else None
-    if isinstance(first, (tuple, list)) and first:
-        first = first[0]
+    if not args or not leaves(args[0]):
+        return None
+    first = leaves(args[0])[0]
     if not isinstance(first, torch.Tensor):
         return None
     rank = first.dim() - bool(batched[0])
@@ -296,7 +302,9 @@ def _with_other_dims(
     for place, argument in enumerate(func._schema.arguments[: len(args)]):
         if argument.name.startswith("dim"):
             moved[place] = _next_dims(args[place], rank)
-    return None if all(a is b for a, b in zip(moved, args, strict=True)) else moved
+    if all(a is b for a, b in zip(moved, args, strict=True)):
+        return None
+    return moved
 
 
 def _next_dims(value: Any, rank: int) -> Any:
@@ -311,12 +319,8 @@ def _next_dims(value: Any, rank: int) -> Any:
 def _decomposition(
     hook: Hook, name: str, rule: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    return hook(
-        name,
-        Call(
-            lambda *given: rule(*given, **kwargs), args, ("saved",) * len(args), constant=constant
-        ),
-    )
+    run = partial(rule, **kwargs)
+    return hook(name, Call(run, args, ("saved",) * len(args), constant=constant))
 
 
 def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[..., Any]:
@@ -327,11 +331,8 @@ def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[
     def hooked(*values: Any) -> Term | None:
         if formula(*values) is None:
             return None
-        return Dense(
-            hook(
-                name, Call(lambda *inputs: formula(*inputs).dense(), values, tuple(map(_role, own)))
-            )
-        )
+        call = Call(lambda *inputs: formula(*inputs).dense(), values, tuple(map(_role, own)))
+        return Dense(hook(name, call))
 
     return asking(*own)(hooked)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import runtime
-from gen.targets.faults import Call, Rule, change
+from gen.targets.faults import Call, Rule, change, leaves
 from gen.targets.runtime_hooks import hooked, name_of
 from gen.torch_private.loaded_with_torch import OpOverload
 from runtime.rules.record import RECORDS, Record, parameters
@@ -26,13 +26,13 @@ def fingerprint() -> str:
 
 
 def rules() -> list[Rule]:
-    """Every rule of every record, by name."""
+    """List every rule of every record, by name."""
     found = [rule for func, record in RECORDS.items() for rule in _rules_of(func, record)]
     return sorted(found, key=lambda rule: rule.name)
 
 
 def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
-    """The rules of a record that return tensors.
+    """Yield the rules of a record that return tensors.
 
     Left out are formulas that only refuse or that ask for nothing, formulas for arguments that are
     numbers in this overload, and sizes."""
@@ -46,7 +46,9 @@ def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
     for part in ("jvp", "batch", "decomposition"):
         rule = getattr(record, part)
         if rule is not None and not _refuses(rule):
-            harmless = _harmless(func, record) if part == "batch" else ()
+            harmless: tuple[str, ...] = ()
+            if part == "batch":
+                harmless = _harmless(func, record)
             yield Rule(op, part, "", record.family, harmless)
 
 
@@ -58,8 +60,7 @@ def _differentiated(func: OpOverload, record: Record) -> Iterator[str]:
     for key, formula in (record.vjp or {}).items():
         if _refuses(formula) or not parameters(formula):
             continue
-        arguments = (key,) if isinstance(key, str) else key
-        yield from (argument for argument in arguments if argument in tensors)
+        yield from filter(tensors.__contains__, leaves(key))
 
 
 def _refuses(rule: Any) -> bool:
@@ -68,8 +69,8 @@ def _refuses(rule: Any) -> bool:
 
 
 def _harmless(func: OpOverload, record: Record) -> tuple[str, ...]:
-    """Kinds that leave the result of a batch rule as right as it was, because nothing defines the
-    values that they change.
+    """List kinds that leave the result of a batch rule as right as it was, because nothing defines
+    the values that they change.
 
     These are values in uninitialized memory (``new_empty``), and the order of draws from one
     distribution. The order counts if a tensor gives the distribution, as in ``bernoulli(p)``. Shape

@@ -15,8 +15,8 @@ import runtime
 import runtime.checkpoint
 from gen.targets import runtime_rules, runtime_watch
 from gen.targets.exported import reloaded
-from gen.targets.faults import Rule, Watch
-from gen.targets.parametric import Parametric, batch_loss, of_samples
+from gen.targets.faults import Rule, Watch, leaves
+from gen.targets.parametric import Parametric, batch_loss, call_functional, of_samples, or_zeros
 from gen.torch_private.loaded_with_torch import pytree
 from runtime import aot, expanded_weights, func, jit
 from runtime.func.batch import fallbacks
@@ -42,12 +42,12 @@ class RuntimeTarget:
     loops = fallbacks
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """`f` on tensors of level zero, so that the forward pass goes through the
+        """Return `f` on tensors of level zero, so that the forward pass goes through the
         runtime's dispatch too."""
 
         def g(*args: Any) -> Any:
-            outs = f(*(runtime.wrap(a) if isinstance(a, Tensor) else a for a in args))
-            return tuple(runtime.unwrap(o) if isinstance(o, Tensor) else o for o in outs)
+            outs = f(*[_with_tensor(runtime.wrap, a) for a in args])
+            return tuple(_with_tensor(runtime.unwrap, o) for o in outs)
 
         return g
 
@@ -55,15 +55,16 @@ class RuntimeTarget:
         return func.vjp(f, *primals)
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
-        nested = any(p.requires_grad for p in primals)
-        xs = primals if nested else tuple(_leaf(p, True) for p in primals)
+        if any(p.requires_grad for p in primals):
+            return self._backward_inside_another(f, primals)
+        xs = tuple(_leaf(p, True) for p in primals)
         outputs = f(*xs)
+        return outputs, lambda cotangents: _plain(_gradients(outputs, xs, cotangents), primals)
 
-        def pullback(cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
-            found = _gradients(outputs, xs, cotangents, create_graph=nested)
-            return found if nested else _plain(found, primals)
-
-        return outputs, pullback
+    def _backward_inside_another(self, f: Callable[..., Any], xs: tuple[Any, ...]) -> Any:
+        """Return a backward pass that another one differentiates."""
+        outputs = f(*xs)
+        return outputs, lambda cotangents: _gradients(outputs, xs, cotangents, create_graph=True)
 
     def jvp(
         self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
@@ -79,11 +80,9 @@ class RuntimeTarget:
     ) -> Any:
         forward_ad = runtime.autograd.forward_ad
         with forward_ad.dual_level():
-            pairs = [
-                forward_ad.unpack_dual(o)
-                for o in f(*map(forward_ad.make_dual, map(_held, primals), map(_held, tangents)))
-            ]
-        pushed = [torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in pairs]
+            duals = map(forward_ad.make_dual, map(_held, primals), map(_held, tangents))
+            pairs = [forward_ad.unpack_dual(o) for o in f(*duals)]
+        pushed = [or_zeros(p.tangent, p.primal) for p in pairs]
         return _plain([p.primal for p in pairs], primals), _plain(pushed, primals)
 
     def vmap(
@@ -121,9 +120,8 @@ class RuntimeTarget:
         return func.functionalize(f)
 
     def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
-        return aot.make_fx(
-            f, tracing_mode="symbolic" if dynamic else "real", _allow_non_fake_inputs=True
-        )(*args)
+        mode = "symbolic" if dynamic else "real"
+        return aot.make_fx(f, tracing_mode=mode, _allow_non_fake_inputs=True)(*args)
 
     def compiled(
         self, f: Callable[..., Any], *, partition: str, dynamic: bool
@@ -150,9 +148,9 @@ class RuntimeTarget:
         }
         if examples:
             return aot.aot_module_simplified(cast(torch.nn.Module, f), examples, **options)
-        return (aot.aot_module if isinstance(f, torch.nn.Module) else aot.aot_function)(
-            cast(Any, f), dynamic=dynamic, **options
-        )
+        if isinstance(f, torch.nn.Module):
+            return aot.aot_module(f, dynamic=dynamic, **options)
+        return aot.aot_function(f, dynamic=dynamic, **options)
 
     def offered(self, name: str, otherwise: Any) -> Any:
         return attrgetter(name)(runtime)
@@ -171,9 +169,7 @@ class RuntimeTarget:
         xs = [_leaf(x, x.requires_grad) for x in args]
         outputs = runtime.checkpoint.checkpoint(f, *xs, use_reentrant=reentrant)
         runtime.autograd.backward(outputs, tuple(map(runtime.wrap, cotangents)))
-        gradients = tuple(
-            torch.zeros_like(x) if x.grad is None else x.grad for x in xs if x.requires_grad
-        )
+        gradients = tuple(or_zeros(x.grad, x) for x in xs if x.requires_grad)
         return _plain(outputs, args), _plain(gradients, args)
 
     def session(
@@ -185,19 +181,14 @@ class RuntimeTarget:
     ) -> Any:
         xs = [_leaf(x, x.requires_grad) for x in args]
         outputs = f(*xs)
-        gradients = _gradients(
-            [outputs[place] for place in kept], [x for x in xs if x.requires_grad], cotangents
-        )
+        wanted = [x for x in xs if x.requires_grad]
+        gradients = _gradients([outputs[place] for place in kept], wanted, cotangents)
         return _plain(outputs, args), _plain(gradients, args)
 
     def functional(
         self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]
     ) -> tuple[Any, ...]:
-        function = getattr(runtime.autograd.functional, name)
-        scalar = name in ("hessian", "vhp", "hvp")
-        found = function(
-            (lambda *xs: f(*xs)[0]) if scalar else f, args, *((along,) if along else ())
-        )
+        found = call_functional(runtime.autograd.functional, name, f, args, along)
         return _plain(pytree.tree_leaves(found), args)
 
     def joint(
@@ -231,10 +222,12 @@ class RuntimeTarget:
     def training(
         self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool
     ) -> tuple[Tensor, ...]:
-        leaves = [
-            _leaf(p.clone(), True) if session else torch.nn.Parameter(p.clone()) for p in parameters
-        ]
-        return tuple(map(runtime.unwrap, train(leaves)))
+        copies = [p.clone() for p in parameters]
+        if session:
+            trained = [_leaf(p, True) for p in copies]
+        else:
+            trained = [torch.nn.Parameter(p) for p in copies]
+        return tuple(map(runtime.unwrap, train(trained)))
 
     def per_sample(
         self,
@@ -252,7 +245,9 @@ class RuntimeTarget:
         x = runtime.wrap(batch.detach(), input_grad)
         batch_loss(call(x), len(batch), loss_reduction).backward()
         found = tuple(runtime.unwrap(held.grad_sample) for held in module.held)
-        return (*found, of_samples(runtime.unwrap(x.grad), loss_reduction)) if input_grad else found
+        if input_grad:
+            found += (of_samples(runtime.unwrap(x.grad), loss_reduction),)
+        return found
 
     def per_sample_answer(
         self,
@@ -280,8 +275,9 @@ class RuntimeTarget:
         found = grads(batch)
         if of == "gram":
             return _plain((found.gram(grads(given)),), params)
-        answer = getattr(found, of)(*() if given is None else (given,))
-        return _plain(answer if isinstance(answer, (list, tuple)) else (answer,), params)
+        question = getattr(found, of)
+        answer = question() if given is None else question(given)
+        return _plain(leaves(answer), params)
 
     # --- for the audit ----------------------------------------------------------------------------
 
@@ -298,33 +294,38 @@ class RuntimeTarget:
         return runtime_rules.planted(rule, kind)
 
 
+def _with_tensor(change: Callable[[Any], Any], x: Any) -> Any:
+    """Return a changed tensor, and anything else as it is."""
+    if isinstance(x, Tensor):
+        return change(x)
+    return x
+
+
 def _leaf(x: Tensor, requires_grad: bool) -> Tensor:
-    """`x` as a leaf of the session. While a program is captured, `x` is of the session already."""
-    return (
-        x.detach().requires_grad_(requires_grad)
-        if isinstance(x, runtime.Tensor)
-        else runtime.wrap(x.detach(), requires_grad)
-    )
+    """Return `x` as a leaf of the session."""
+    if isinstance(x, runtime.Tensor):  # while a program is captured
+        return x.detach().requires_grad_(requires_grad)
+    return runtime.wrap(x.detach(), requires_grad)
 
 
 def _held(x: Tensor) -> Tensor:
-    """`x` as a tensor of the session."""
-    return x if isinstance(x, runtime.Tensor) else runtime.wrap(x)
+    """Return `x` as a tensor of the session."""
+    if isinstance(x, runtime.Tensor):
+        return x
+    return runtime.wrap(x)
 
 
 def _plain(found: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
-    """`found` as plain tensors, if those that were `given` are."""
-    return (
-        tuple(found)
-        if any(isinstance(x, runtime.Tensor) for x in given)
-        else tuple(runtime.unwrap(x) for x in found)
-    )
+    """Return `found` as plain tensors, if those that were `given` are."""
+    if any(isinstance(x, runtime.Tensor) for x in given):
+        return tuple(found)
+    return tuple(runtime.unwrap(x) for x in found)
 
 
 def _gradients(
     outputs: Sequence[Any], xs: Sequence[Any], cotangents: Sequence[Any], create_graph: bool = False
 ) -> tuple[Any, ...]:
-    """Gradients by the session's engine; zeros for an input that no output depends on."""
+    """Return gradients by the session's engine; zeros for an input that no output depends on."""
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
         return tuple(torch.zeros_like(x) for x in xs)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gen.targets.faults import KINDS, REFUSED, Call, change, differs, inexact, moves
+from gen.targets.faults import KINDS, REFUSED, Call, change, differs, inexact, leaves, moves
 from gen.targets.runtime_hooks import hooked
 from gen.targets.runtime_rules import rules
 from gen.torch_private.loaded_with_torch import without_modes
@@ -29,7 +29,9 @@ class Watched:
     of an execution."""
 
     def __init__(self, kinds: bool = True) -> None:
-        self._surveyed = SURVEYED if kinds else 0
+        self._surveyed = 0
+        if kinds:
+            self._surveyed = SURVEYED
         self._parts = {rule.name: rule.part for rule in rules()}
         self._ran: dict[str, set[str]] = {}
         self._looked: Counter[str] = Counter()
@@ -75,11 +77,8 @@ class Watched:
             if batched and not moves(kind, _part_of_rule(call, result)):
                 continue
             if kind == "detached":
-                shows = (
-                    not batched
-                    and self._depends_on_saved(name, plain)
-                    and any(map(_is_tracked, _saved(call)))
-                )
+                # a batched value hides the history of what it holds
+                shows = not batched and self._shows_detached(name, call, plain)
             elif kind in call.others:
                 shows = _shows_by_target(call.others[kind], truth)
             elif looked_into or kind not in ("saved", "edge"):
@@ -88,6 +87,9 @@ class Watched:
                 shows = False
             if shows:
                 yield kind
+
+    def _shows_detached(self, name: str, call: Call, plain: Call) -> bool:
+        return self._depends_on_saved(name, plain) and any(map(_is_tracked, call.saved()))
 
     def _depends_on_saved(self, name: str, call: Call) -> bool:
         """Return whether the rule's result has a derivative by its saved values. If not, treating
@@ -102,7 +104,9 @@ class Watched:
 
 def _part_of_rule(call: Call, result: Any) -> Any:
     """Return what belongs to the rule in a result that may have several parts."""
-    return result if call.place is None else result[call.place]
+    if call.place is None:
+        return result
+    return result[call.place]
 
 
 def _shows_by_target(altered: Callable[[], Any], truth: Any) -> bool:
@@ -122,45 +126,32 @@ def _shows_by_change(plain: Call, kind: str, truth: Any) -> bool:
 
 
 def _derivative(call: Call) -> bool:
-    places = [
-        place
-        for place, role in enumerate(call.roles)
-        if role == "saved" and _differentiable(call.inputs[place])
-    ]
+    """Return whether the result has a derivative by saved values that is not 0."""
+    saved = [place for place, role in enumerate(call.roles) if role == "saved"]
+    places = [place for place in saved if _differentiable(call.inputs[place])]
 
     def of_saved(*saved: Any) -> tuple[Any, ...]:
         inputs = list(call.inputs)
         for place, value in zip(places, saved, strict=True):
             inputs[place] = value
         result = call.run(*inputs)
-        parts = _part_of_rule(call, result)
-        return tuple(
-            part
-            for part in (parts if isinstance(parts, (tuple, list)) else (parts,))
-            if inexact(part)
-        )
+        return tuple(filter(inexact, leaves(_part_of_rule(call, result))))
 
     if not places:
         return False
     outputs, pullback = transforms.vjp(of_saved, *[call.inputs[place] for place in places])
     gradients = pullback(tuple(torch.randn_like(output) for output in outputs))
-    return any(
-        bool((leaf != 0).any())
-        for gradient in gradients
-        for leaf in (gradient if isinstance(gradient, list) else [gradient])
-    )
+    for gradient in gradients:
+        parts = gradient if isinstance(gradient, list) else [gradient]
+        if any(bool((part != 0).any()) for part in parts):
+            return True
+    return False
 
 
 def _differentiable(value: object) -> bool:
     """Return whether all leaves are floating or complex, as a transform requires of an input."""
-    leaves = value if isinstance(value, (tuple, list)) else (value,)
-    return bool(leaves) and all(map(inexact, leaves))
-
-
-def _saved(call: Call) -> Iterator[Any]:
-    for value, role in zip(call.inputs, call.roles, strict=True):
-        if role == "saved":
-            yield from value if isinstance(value, (tuple, list)) else (value,)
+    parts = leaves(value)
+    return bool(parts) and all(map(inexact, parts))
 
 
 def _is_tracked(value: object) -> bool:
@@ -176,9 +167,10 @@ def _is_tracked(value: object) -> bool:
 
 def _plain(value: Any) -> Any:
     """Return the plain tensors behind values, in tuples and lists too."""
+    if type(value) is list:
+        return [_plain(x) for x in value]
     if isinstance(value, (tuple, list)):
-        held = [_plain(x) for x in value]
-        return held if type(value) is list else tuple(held)
+        return tuple(_plain(x) for x in value)
     while isinstance(value, Value):
         value = value._inner
     return value

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.utils.checkpoint
@@ -15,7 +15,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from gen.targets.exported import reloaded
-from gen.targets.parametric import Parametric, batch_loss, of_samples
+from gen.targets.parametric import Parametric, batch_loss, call_functional, of_samples, or_zeros
 from gen.torch_private.loaded_with_torch import DECOMPOSITIONS_OF_JVP, per_sample_grad, pytree
 
 Tensor = torch.Tensor
@@ -39,24 +39,21 @@ def _fallback_is_expected() -> Iterator[None]:
         try:
             yield
         finally:
-            _loops.update(
-                text.removeprefix(_LOOP).partition(". ")[0]
-                for text in map(_text, caught)
-                if text.startswith(_LOOP)
-            )
+            loops = [str(w.message) for w in caught if _is_of_loop(w)]
+            _loops.update(text.removeprefix(_LOOP).partition(". ")[0] for text in loops)
     for warning in caught:
-        if not _text(warning).startswith(_LOOP):
+        if not _is_of_loop(warning):
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
 
 
-def _text(warning: warnings.WarningMessage) -> str:
-    return str(warning.message)
+def _is_of_loop(warning: warnings.WarningMessage) -> bool:
+    return str(warning.message).startswith(_LOOP)
 
 
 class _Module(nn.Module):
-    """`f` as a module without parameters, for torch.export."""
+    """Hold `f` as a module without parameters, for torch.export."""
 
     def __init__(self, f: Callable[..., Any]) -> None:
         super().__init__()
@@ -88,7 +85,9 @@ class TorchTarget:
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
         nested = any(p.requires_grad for p in primals)
-        xs = primals if nested else tuple(p.detach().requires_grad_() for p in primals)
+        xs = primals
+        if not nested:
+            xs = tuple(p.detach().requires_grad_() for p in primals)
         outputs = f(*xs)
         return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)
 
@@ -109,12 +108,10 @@ class TorchTarget:
         self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
     ) -> Any:
         with forward_ad.dual_level():
-            pairs = [
-                forward_ad.unpack_dual(o) for o in f(*map(forward_ad.make_dual, primals, tangents))
-            ]
-        return tuple(p.primal for p in pairs), tuple(
-            torch.zeros_like(p.primal) if p.tangent is None else p.tangent for p in pairs
-        )
+            duals = map(forward_ad.make_dual, primals, tangents)
+            pairs = [forward_ad.unpack_dual(o) for o in f(*duals)]
+        pushed = tuple(or_zeros(p.tangent, p.primal) for p in pairs)
+        return tuple(p.primal for p in pairs), pushed
 
     def vmap(
         self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0
@@ -145,8 +142,9 @@ class TorchTarget:
     def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
         from torch.fx.experimental.proxy_tensor import make_fx
 
+        mode: Literal["symbolic", "real"] = "symbolic" if dynamic else "real"
         with _fallback_is_expected():
-            return make_fx(f, tracing_mode="symbolic" if dynamic else "real")(*args)
+            return make_fx(f, tracing_mode=mode)(*args)
 
     def compiled(
         self, f: Callable[..., Any], *, partition: str, dynamic: bool
@@ -167,11 +165,10 @@ class TorchTarget:
 
         from gen.torch_private.compilers import functorch_config
 
-        cut = (
-            aot.default_partition
-            if partition == "default"
-            else aot.min_cut_rematerialization_partition
-        )
+        cut = aot.min_cut_rematerialization_partition
+        if partition == "default":
+            cut = aot.default_partition
+        budget = 0.5 if partition == "budget" else 1.0
         options: dict[str, Any] = {
             "fw_compiler": aot.nop,
             "bw_compiler": aot.nop,
@@ -182,9 +179,7 @@ class TorchTarget:
         def compiling() -> Iterator[None]:
             with (
                 warnings.catch_warnings(),
-                functorch_config.patch(
-                    activation_memory_budget=0.5 if partition == "budget" else 1.0
-                ),
+                functorch_config.patch(activation_memory_budget=budget),
             ):
                 # torch itself reads `.grad` of the arguments
                 warnings.filterwarnings(
@@ -197,10 +192,10 @@ class TorchTarget:
         with compiling():
             if examples:
                 made = aot.aot_module_simplified(f, examples, **options)
+            elif isinstance(f, nn.Module):
+                made = aot.aot_module(f, dynamic=dynamic, **options)
             else:
-                made = (aot.aot_module if isinstance(f, nn.Module) else aot.aot_function)(
-                    f, dynamic=dynamic, **options
-                )
+                made = aot.aot_function(f, dynamic=dynamic, **options)
 
         def g(*args: Any, **kwargs: Any) -> Any:
             with compiling():
@@ -219,9 +214,8 @@ class TorchTarget:
         kept: Sequence[int],
     ) -> Any:
         outputs = f(*args)
-        found = gradients(
-            [outputs[place] for place in kept], [x for x in args if x.requires_grad], cotangents
-        )
+        wanted = [x for x in args if x.requires_grad]
+        found = gradients([outputs[place] for place in kept], wanted, cotangents)
         return tuple(x.detach() for x in outputs), found
 
     def checkpoint(
@@ -234,18 +228,12 @@ class TorchTarget:
     ) -> Any:
         outputs = torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=reentrant)
         torch.autograd.backward(outputs, tuple(cotangents))
-        return outputs, tuple(
-            torch.zeros_like(x) if x.grad is None else x.grad for x in args if x.requires_grad
-        )
+        return outputs, tuple(or_zeros(x.grad, x) for x in args if x.requires_grad)
 
     def functional(
         self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]
     ) -> tuple[Any, ...]:
-        function = getattr(torch.autograd.functional, name)
-        scalar = name in ("hessian", "vhp", "hvp")
-        found = function(
-            (lambda *xs: f(*xs)[0]) if scalar else f, args, *((along,) if along else ())
-        )
+        found = call_functional(torch.autograd.functional, name, f, args, along)
         return tuple(pytree.tree_leaves(found))
 
     def joint(
@@ -289,7 +277,9 @@ class TorchTarget:
         x = batch.detach().requires_grad_(input_grad)
         batch_loss(call(x), len(batch), loss_reduction).backward()
         found = tuple(held.grad_sample for held in module.held)
-        return (*found, of_samples(x.grad, loss_reduction)) if x.grad is not None else found
+        if x.grad is not None:
+            found += (of_samples(x.grad, loss_reduction),)
+        return found
 
 
 def _exported(
@@ -297,9 +287,8 @@ def _exported(
 ) -> torch.export.ExportedProgram:
     shapes: Any = None
     if dynamic:
-        shapes = {
-            "args": tuple(dict.fromkeys(range(arg.ndim), torch.export.Dim.AUTO) for arg in args)
-        }
+        automatic = torch.export.Dim.AUTO
+        shapes = {"args": tuple(dict.fromkeys(range(arg.ndim), automatic) for arg in args)}
     return torch.export.export(_Module(f), tuple(args), dynamic_shapes=shapes, strict=False)
 
 
@@ -317,7 +306,7 @@ def gradients(
     cotangents: Sequence[Tensor],
     create_graph: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Gradients by torch's engine; zeros for an input that no output depends on."""
+    """Return gradients by torch's engine; zeros for an input that no output depends on."""
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
         return tuple(torch.zeros_like(x) for x in xs)
