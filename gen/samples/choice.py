@@ -81,7 +81,7 @@ def pick(
 
 
 def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST) -> list[Sample]:
-    """At most `count` samples (None: all), chosen for diversity. The choice is the
+    """Return at most `count` samples (None: all), chosen for diversity. The choice is the
     same on every run.
 
     The signature of a sample is its layout (ranks, and which sizes are 0, 1 or more) and its other
@@ -94,7 +94,8 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
         return fit
     groups: dict[Any, list[Sample]] = {}
     for sample in fit:
-        groups.setdefault(tuple(ranks for ranks, *_ in sample.signature[0]), []).append(sample)
+        ranks = tuple(rank for rank, *_ in sample.signature[0])
+        groups.setdefault(ranks, []).append(sample)
     turns = [_fresh_first(group) for group in groups.values()]
     turns.sort(key=lambda group: (not _informative(group[0]), group[0].index))
     chosen: list[Sample] = []
@@ -113,19 +114,23 @@ def _informative(sample: Sample) -> bool:
 
 
 def _fresh_first(group: list[Sample]) -> list[Sample]:
-    """New signatures before repeated ones. Among the new ones, informative samples come first,
-    spread over the group."""
+    """Return new signatures before repeated ones. Among the new ones, informative samples come
+    first, spread over the group."""
     seen: set[Any] = set()
     fresh: list[Sample] = []
     again: list[Sample] = []
     for sample in sorted(group, key=lambda s: not _informative(s)):
-        (again if sample.signature in seen else fresh).append(sample)
+        if sample.signature in seen:
+            again.append(sample)
+        else:
+            fresh.append(sample)
         seen.add(sample.signature)
     return _spread(fresh) + again
 
 
 def _spread(items: list[Sample]) -> list[Sample]:
-    """First, last, middle, then the rest in order, because neighbours in a source are alike."""
+    """Return the first, last and middle one, then the rest in order, because neighbours in a source
+    are alike."""
     if len(items) < 4:
         return items
     ends = [items[0], items[-1], items[len(items) // 2]]

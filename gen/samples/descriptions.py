@@ -67,8 +67,8 @@ def _refuse(what: str, sample: Any) -> None:
 def build(
     source: Any, dtype: torch.dtype, device: str
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], None]]:
-    """``(args, kwargs, output processing, no wrapper)`` for each sample of `source`, drawn from the
-    global generator."""
+    """Yield ``(args, kwargs, output processing, no wrapper)`` for each sample of `source`, drawn
+    from the global generator."""
     for sample in source:
         args = tuple(_value(arg, dtype, device) for arg in sample.get("args", ()))
         kwargs = {key: _value(arg, dtype, device) for key, arg in sample.get("kwargs", {}).items()}
@@ -82,17 +82,20 @@ def _identity(result: Any) -> Any:
 def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
     if isinstance(described, Mapping):
         return tensor(described, dtype, device)
-    if isinstance(described, (list, tuple)) and any(
-        isinstance(item, (Mapping, torch.Tensor)) for item in described
-    ):
+    if isinstance(described, (list, tuple)) and any(map(_is_tensor, described)):
         return [_value(item, dtype, device) for item in described]
     if isinstance(described, Tensor):
         wanted = described.detach().to(device)
         return wanted.requires_grad_(described.requires_grad or _inexact(wanted.dtype))
     if isinstance(described, str) and described.startswith("torch."):
         named = getattr(torch, described.removeprefix("torch."), None)
-        return named if isinstance(named, torch.dtype) else described
+        if isinstance(named, torch.dtype):
+            return named
     return described
+
+
+def _is_tensor(described: Any) -> bool:
+    return isinstance(described, (Mapping, Tensor))
 
 
 def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Tensor:
@@ -109,11 +112,9 @@ def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Ten
             f"it may have {', '.join(sorted(KEYS))}"
         )
     domain = described.get("domain", "any")
-    own = (
-        getattr(torch, described["dtype"])
-        if "dtype" in described
-        else _default_dtype(domain, dtype)
-    )
+    own = _default_dtype(domain, dtype)
+    if "dtype" in described:
+        own = getattr(torch, described["dtype"])
     shape = tuple(described.get("shape", ()))
     made = _fill(domain, shape, own, described)
     made = arrange(made.to(device), described.get("layout", "contiguous"))
@@ -123,7 +124,9 @@ def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Ten
 def _default_dtype(domain: str, dtype: torch.dtype) -> torch.dtype:
     if domain == "bool":
         return torch.bool
-    return torch.int64 if domain in ("index", "permutation") else dtype
+    if domain in ("index", "permutation"):
+        return torch.int64
+    return dtype
 
 
 def _inexact(dtype: torch.dtype) -> bool:
@@ -140,20 +143,16 @@ def _fill(
             raise ValueError("domain index needs `size`: indices are drawn from 0 … size − 1")
         return torch.randint(0, described["size"], shape).to(dtype)
     if domain == "permutation":
-        rows = math.prod(shape[:-1])
-        return (
-            torch.stack([torch.randperm(shape[-1]) for _ in range(rows)]).reshape(shape).to(dtype)
-        )
+        rows = [torch.randperm(shape[-1]) for _ in range(math.prod(shape[:-1]))]
+        return torch.stack(rows).reshape(shape).to(dtype)
     if domain in ("spd", "symmetric"):
         return _matrix(domain, shape, dtype)
     if domain == "distinct":
         count = math.prod(shape)
         values = torch.randperm(count).to(torch.float64)
-        return (
-            (values if not _inexact(dtype) else values * (4.0 / max(count, 1)) - 2.0)
-            .reshape(shape)
-            .to(dtype)
-        )
+        if _inexact(dtype):
+            values = values * (4.0 / max(count, 1)) - 2.0
+        return values.reshape(shape).to(dtype)
     if domain not in ("any", "positive", "unit", "nonzero"):
         known = "any, positive, unit, nonzero, spd, symmetric, permutation, index, bool, distinct"
         raise ValueError(f"no domain {domain!r}; known: {known}")
@@ -166,15 +165,15 @@ def _uniform(
     bounds = "any" if domain == "nonzero" else domain
     if not _inexact(dtype):
         lowest, highest = _INTEGER_BOUNDS[bounds]
-        low, high = (
-            int(described.get("low", lowest if dtype.is_signed else max(lowest, 0))),
-            int(described.get("high", highest)),
-        )
+        if not dtype.is_signed:
+            lowest = max(lowest, 0)
+        low, high = int(described.get("low", lowest)), int(described.get("high", highest))
         drawn = torch.randint(low, high, shape, dtype=dtype)
-        return (
-            torch.where(drawn == 0, torch.ones_like(drawn), drawn) if domain == "nonzero" else drawn
-        )
-    low, high = described.get("low", _BOUNDS[bounds][0]), described.get("high", _BOUNDS[bounds][1])
+        if domain == "nonzero":
+            drawn = torch.where(drawn == 0, torch.ones_like(drawn), drawn)
+        return drawn
+    least, most = _BOUNDS[bounds]
+    low, high = described.get("low", least), described.get("high", most)
     real = _real(shape, low, high)
     if dtype.is_complex:
         real = torch.complex(real, _real(shape, low, high))
@@ -193,30 +192,33 @@ def _matrix(domain: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             f"domain {domain} needs square matrices of a floating or complex dtype, "
             f"not {list(shape)} of {dtype}"
         )
-    a = torch.randn(shape, dtype=torch.complex128 if dtype.is_complex else torch.float64)
+    double = torch.complex128 if dtype.is_complex else torch.float64
+    a = torch.randn(shape, dtype=double)
     if domain == "symmetric":
         return ((a + a.mH) / 2).to(dtype)
     return (a @ a.mH / max(shape[-1], 1) + torch.eye(shape[-1], dtype=a.dtype)).to(dtype)
 
 
 def arrange(x: Tensor, layout: str) -> Tensor:
-    """`x` in a layout, with the same values. Only ``expanded`` changes them: it repeats the first
-    slice along the first dimension.
+    """Return `x` in a layout, with the same values. Only ``expanded`` changes them: it repeats the
+    first slice along the first dimension.
 
     ``transposed``: the last two dimensions swapped in memory. ``noncontiguous`` or ``strided``:
     every second element of a larger storage. ``expanded``: stride 0 in the first dimension.
     ``contiguous``: as it says.
     """
-    if layout == "contiguous":
+    if layout == "contiguous" or (layout == "transposed" and x.ndim < 2):
         return x.contiguous()
     if layout == "transposed":
-        return x.mT.contiguous().mT if x.ndim >= 2 else x.contiguous()
+        return x.mT.contiguous().mT
     if layout in ("noncontiguous", "strided"):
         if not x.ndim:
             return x
         return torch.stack([x, torch.zeros_like(x)], dim=-1).select(-1, 0)
     if layout == "expanded":
-        return x[:1].clone().expand(x.shape) if x.ndim and x.shape[0] else x
+        if not x.ndim or not x.shape[0]:
+            return x
+        return x[:1].clone().expand(x.shape)
     raise ValueError(
         f"no layout {layout!r}; known: contiguous, transposed, noncontiguous, strided, expanded"
     )

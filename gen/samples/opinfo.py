@@ -6,6 +6,7 @@ when it is first needed."""
 from __future__ import annotations
 
 import importlib
+import math
 import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,8 +30,8 @@ READ = 512  # samples read from one generator
 
 
 def dotted_name(info: OpInfo) -> str:
-    """``torch.`` + name, ``torch.Tensor.`` + name where only the method exists, + ``.`` + variant;
-    dashes become underscores."""
+    """Return ``torch.`` + name, ``torch.Tensor.`` + name where only the method exists, + ``.`` +
+    variant; dashes become underscores."""
     name: str = info.name
     if name.startswith("torch."):
         base = name
@@ -38,8 +39,9 @@ def dotted_name(info: OpInfo) -> str:
         base = f"torch.{name}"
         if not _resolves(torch, name) and _resolves(torch.Tensor, name):
             base = f"torch.Tensor.{name}"
-    variant = f".{info.variant_test_name}" if info.variant_test_name else ""
-    return (base + variant).replace("-", "_")
+    if info.variant_test_name:
+        base += f".{info.variant_test_name}"
+    return base.replace("-", "_")
 
 
 def _resolves(root: object, path: str) -> bool:
@@ -62,7 +64,9 @@ def database() -> dict[str, OpInfo]:
 
 def lookup(name: str) -> OpInfo | None:
     """Return the OpInfo called `name`, or None. A name that is not torch's needs no database."""
-    return database().get(name) if name.startswith("torch.") else None
+    if not name.startswith("torch."):
+        return None
+    return database().get(name)
 
 
 def may_have(name: str, row: Mapping[str, Any]) -> bool:
@@ -92,7 +96,7 @@ def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
 def samples(
     info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]
 ) -> Iterator[SampleInput]:
-    """At most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would
+    """Draw at most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would
     differentiate by ``requires_grad``."""
     with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sampling itself is not under test
@@ -114,28 +118,30 @@ def drawn(
 
 
 def _thinned(found: list[SampleInput]) -> list[SampleInput]:
-    """As many samples as the limit allows: the first ones, then others spread evenly, because
-    neighbours are alike."""
+    """Return as many samples as the limit allows: the first ones, then others spread evenly,
+    because neighbours are alike."""
+    if len(found) <= CANDIDATES:
+        return found
     half = CANDIDATES // 2
     rest = found[half:]
-    return found if len(found) <= CANDIDATES else found[:half] + rest[:: -(-len(rest) // half)]
+    step = math.ceil(len(rest) / half)
+    return found[:half] + rest[::step]
 
 
 def _small(info: OpInfo, found: list[SampleInput]) -> Iterator[SampleInput]:
-    """Parts of the first sample of an elementwise op of one tensor. OpInfo's own samples of these
-    are too large for a Jacobian."""
+    """Yield parts of the first sample of an elementwise op of one tensor. OpInfo's own samples of
+    these are too large for a Jacobian."""
     from gen.torch_private.test_helpers import opinfo_classes
 
-    if (
-        not isinstance(info, opinfo_classes.UnaryUfuncInfo)
-        or not found
-        or found[0].input.numel() < 6
-    ):
+    if not found or not isinstance(info, opinfo_classes.UnaryUfuncInfo):
         return
-    flat = found[0].input.detach().reshape(-1)
+    first = found[0]
+    if first.input.numel() < 6:
+        return
+    flat = first.input.detach().reshape(-1)
     for piece in (flat[:6].reshape(2, 3), flat[:4], flat[0]):
-        given = piece.clone().requires_grad_(found[0].input.requires_grad)
-        yield opinfo_classes.SampleInput(given, args=found[0].args, kwargs=found[0].kwargs)
+        given = piece.clone().requires_grad_(first.input.requires_grad)
+        yield opinfo_classes.SampleInput(given, args=first.args, kwargs=first.kwargs)
 
 
 def errors(info: OpInfo, device: str) -> list[ErrorInput]:
@@ -154,7 +160,9 @@ def _without_its_test() -> Iterator[None]:
     than a check, and seeds without a trace."""
     from gen.torch_private.test_helpers import common_utils, opinfo_classes
 
-    seeding: dict[str, Any] = {} if has_accelerator() else {"set_rng_seed": _set_seed}
+    seeding: dict[str, Any] = {}
+    if not has_accelerator():
+        seeding["set_rng_seed"] = _set_seed
     with (
         patch.multiple(common_utils, extract_test_fn=_no_test, **seeding),
         patch.object(opinfo_classes, "extract_test_fn", _no_test),
@@ -163,17 +171,18 @@ def _without_its_test() -> Iterator[None]:
 
 
 def _no_test() -> None:
-    """What asks for samples is no test of OpInfo's own."""
+    """Say that what asks for samples is no test of OpInfo's own."""
 
 
 def _set_seed(seed: int | None = None) -> None:
-    """As OpInfo's own on a machine without accelerators."""
+    """Seed as OpInfo does on a machine without accelerators."""
     from gen.torch_private.test_helpers import common_utils
 
-    chosen: int = common_utils.SEED if seed is None else seed
-    torch.default_generator.manual_seed(chosen)
-    random.seed(chosen)
-    np.random.seed(chosen)
+    if seed is None:
+        seed = int(common_utils.SEED)
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
 
 
 @contextmanager
@@ -191,7 +200,7 @@ def _as_it_is(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def gradcheck_wrapper(info: OpInfo) -> Callable[..., Any]:
-    """OpInfo's wrapper for derivatives. It is looked up at each call, so that
+    """Return OpInfo's wrapper for derivatives. It is looked up at each call, so that
     :func:`drawing_from_outside` has effect."""
     wrapper: Callable[..., Any] = info.gradcheck_wrapper
     if wrapper.__name__ != "wrapper_set_seed":

@@ -8,7 +8,7 @@ chosen numbers instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 
 import torch
@@ -46,55 +46,44 @@ _VERGE: dict[int, tuple[float, ...]] = {
     16: (8.0, 10.0, 11.0, 12.0, 14.0, 15.5, 16.0, 17.0, 24.0),
 }
 """Where exponentials leave the range of a dtype, by its bits."""
+_TAILS = (
+    0.0, 1e-30, 1e-8, 1e-3, 0.1, *_USUAL, 30.0, 50.0, 80.0, 100.0, 300.0, 700.0, 1e3, 1e5, 1e8,
+    1e15, 1e30,
+)  # fmt: skip
+
+
+def _of_either_sign(sizes: Iterable[float]) -> list[float]:
+    return [sign * size for size in sizes for sign in (1, -1)]
+
+
+def _tails(info: torch.finfo) -> list[float]:
+    numbers = _of_either_sign(x for x in _TAILS if x < info.max / 8)
+    del numbers[1]  # the zero with a minus is a number of `edges`
+    return [*numbers, 1 - 8 * info.eps, 8 * info.eps - 1, 1 + 8 * info.eps, 0.25, 0.75]
+
+
+def _powers(base: float, exponents: Iterable[float]) -> list[float]:
+    return _of_either_sign(base**exponent for exponent in exponents)
+
+
+def _subnormal(info: torch.finfo, parts: Iterable[float]) -> list[float]:
+    return [sign * info.smallest_normal * part for part in parts for sign in (1, -1)]
+
+
+def _mixed(info: torch.finfo) -> list[float]:
+    far = [info.max**0.51, 0.9 * info.max, -0.9 * info.max]
+    near = [info.tiny**0.25, info.tiny**0.9]
+    return [0.0, 1.0, 0.5, -3.0, *far, *near]
+
+
 NUMBERS: dict[str, Callable[[torch.finfo], list[float]]] = {
-    "tails": lambda info: (
-        [
-            s * x
-            for x in (
-                0.0,
-                1e-30,
-                1e-8,
-                1e-3,
-                0.1,
-                *_USUAL,
-                30.0,
-                50.0,
-                80.0,
-                100.0,
-                300.0,
-                700.0,
-                1e3,
-                1e5,
-                1e8,
-                1e15,
-                1e30,
-            )
-            for s in (1, -1)
-            if x < info.max / 8 and (x or s > 0)
-        ]
-        + [1 - 8 * info.eps, 8 * info.eps - 1, 1 + 8 * info.eps, 0.25, 0.75]
-    ),
-    "huge": lambda info: [s * info.max**power for power in (0.51, 0.7, 0.9, 0.99) for s in (1, -1)],
-    "tiny": lambda info: [s * info.tiny**power for power in (0.51, 0.7, 0.9, 1.0) for s in (1, -1)],
-    "subnormal": lambda info: [
-        s * info.smallest_normal * part for part in (0.5, 2**-10, 2**-20) for s in (1, -1)
-    ],
-    "mixed": lambda info: [
-        0.0,
-        1.0,
-        0.5,
-        -3.0,
-        info.max**0.51,
-        0.9 * info.max,
-        -0.9 * info.max,
-        info.tiny**0.25,
-        info.tiny**0.9,
-    ],
+    "tails": _tails,
+    "huge": lambda info: _powers(info.max, (0.51, 0.7, 0.9, 0.99)),
+    "tiny": lambda info: _powers(info.tiny, (0.51, 0.7, 0.9, 1.0)),
+    "subnormal": lambda info: _subnormal(info, (0.5, 2**-10, 2**-20)),
+    "mixed": _mixed,
     "edges": lambda info: [math.inf, -math.inf, math.nan, 0.0, -0.0, 1.0, -2.0, 0.5, -0.5],
-    "verge": lambda info: (
-        [s * x for x in _VERGE[info.bits] for s in (1, -1)]
-        + [s * info.smallest_normal * part for part in (0.5, 2**-10) for s in (1, -1)]
-    ),
+    "verge": lambda info: _of_either_sign(_VERGE[info.bits]) + _subnormal(info, (0.5, 2**-10)),
 }
 """The numbers of a word for functions of one number."""
 UNARY = frozenset(("verge",))
@@ -114,7 +103,7 @@ def is_scalar(sample: Sample) -> bool:
 
 
 def chosen(samples: Sequence[Sample]) -> list[Sample]:
-    """Of elementwise samples that differ only in shapes, the first: their shapes are replaced."""
+    """Return the first of elementwise samples that differ only in shapes, which are replaced."""
     first: dict[object, Sample] = {}
     for sample in samples:
         outputs = sample.facts.outputs
@@ -129,19 +118,21 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def fillings(sample: Sample, word: str) -> list[tuple[str, Inputs]]:
-    """``(label, inputs)``: the points of `word` for this sample. Empty if the word
+    """Return ``(label, inputs)`` for the points of `word` for this sample. Empty if the word
     has none for it."""
     if is_scalar(sample) and word in NUMBERS:
         if word in UNARY and len(sample.inputs) > 1:
             return []
         vectors = _vectors(sample.inputs, word)
-        vectors = vectors if word == "edges" else _defined(sample, vectors)
-        # code for it may be other than for vectors
-        alone = [("one number", tuple(x[-1:] for x in vectors))] if word == "verge" else []
-        return [(word, vectors), *alone]
-    return [
-        (label, inputs) for label, inputs in WORDS[word](sample) if not _same(inputs, sample.inputs)
-    ]
+        if word != "edges":
+            vectors = _defined(sample, vectors)
+        found = [(word, vectors)]
+        if word == "verge":
+            # code for it may be other than for vectors
+            found.append(("one number", tuple(x[-1:] for x in vectors)))
+        return found
+    changed = WORDS[word](sample)
+    return [(label, inputs) for label, inputs in changed if not _same(inputs, sample.inputs)]
 
 
 def _same(inputs: Inputs, others: Inputs) -> bool:
@@ -151,19 +142,23 @@ def _same(inputs: Inputs, others: Inputs) -> bool:
 
 
 def _vectors(inputs: Inputs, word: str) -> Inputs:
-    """Vectors of one length, one per input, whose entries take every combination of numbers."""
+    """Return vectors of one length, one per input. Their entries take every combination of
+    numbers."""
     info = torch.finfo(inputs[0].dtype)
     numbers = NUMBERS[word](info)
     if len(inputs) == 1:
         return (torch.tensor(numbers, dtype=inputs[0].dtype, device=inputs[0].device),)
     count = PAIRED if len(inputs) == 2 else TRIPLED
     if word == "tails":
-        far = [-80.0, 1e-3, 1e4] if inputs[0].dtype is torch.float32 else [-80.0, 1e-8, 1e15]
-        numbers = [0.0, 0.3, -1.0, 2.0, -2.5, 20.0, *far]
+        far = [1e-8, 1e15]
+        if inputs[0].dtype is torch.float32:
+            far = [1e-3, 1e4]
+        numbers = [0.0, 0.3, -1.0, 2.0, -2.5, 20.0, -80.0, *far]
     rows = list(product(numbers[:count], repeat=len(inputs)))
+    columns = zip(*rows, strict=True)
     return tuple(
         torch.tensor(column, dtype=x.dtype, device=x.device)
-        for column, x in zip(zip(*rows, strict=True), inputs, strict=True)
+        for column, x in zip(columns, inputs, strict=True)
     )
 
 
@@ -177,25 +172,30 @@ def function(sample: Sample) -> Function:
 def _defined(sample: Sample, vectors: Inputs) -> Inputs:
     """Return the entries at which the op has a value, if there are any. At others nothing is
     compared, and a kernel may run for ever."""
-    defined, value = function(sample), [x.to(torch.float64).tolist() for x in vectors]
-    mask = torch.tensor(
-        [
-            defined.partial((0,) * len(vectors), point) is not None
-            for point in zip(*value, strict=True)
-        ],
-        device=vectors[0].device,
-    )
-    return tuple(x[mask] for x in vectors) if bool(mask.any()) else vectors
+    definition, orders = function(sample), (0,) * len(vectors)
+    points = zip(*(x.to(torch.float64).tolist() for x in vectors), strict=True)
+    defined = [definition.partial(orders, point) is not None for point in points]
+    if not any(defined):
+        return vectors
+    mask = torch.tensor(defined, device=vectors[0].device)
+    return tuple(x[mask] for x in vectors)
 
 
 # --- fillings of a sample's own shapes ------------------------------------------------------------
 
 
 def _each(sample: Sample, label: str, change: Callable[[Tensor], Tensor]) -> tuple[str, Inputs]:
-    """All floating inputs changed."""
-    return label, tuple(
-        change(x.clone()) if _inexact(x) and x.numel() else x for x in sample.inputs
-    )
+    """Return all inputs, with floating ones changed."""
+    inputs = list(sample.inputs)
+    for place, x in enumerate(inputs):
+        if _inexact(x) and x.numel():
+            inputs[place] = change(x.clone())
+    return label, tuple(inputs)
+
+
+def _with(sample: Sample, place: int, x: Tensor) -> Inputs:
+    """Return the inputs with another one at `place`."""
+    return (*sample.inputs[:place], x, *sample.inputs[place + 1 :])
 
 
 def _inexact(x: Tensor) -> bool:
@@ -214,12 +214,12 @@ def _ties(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 def _zero_factor(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     def at(*places: int) -> Callable[[Tensor], Tensor]:
         def change(x: Tensor) -> Tensor:
+            if x.ndim == 0:
+                return x.zero_()
             for place in places:
-                for dim in range(x.ndim):
-                    x.narrow(dim, place if place >= 0 else x.shape[dim] - 1, 1).narrow(
-                        dim - 1, 0, 1
-                    ).zero_()
-            return x if x.ndim else x.zero_()
+                for dim, size in enumerate(x.shape):
+                    x.narrow(dim, place % size, 1).narrow(dim - 1, 0, 1).zero_()
+            return x
 
         return change
 
@@ -230,15 +230,12 @@ def _zero_factor(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 def _one(number: float) -> Callable[[Sample], Iterator[tuple[str, Inputs]]]:
     def words(sample: Sample) -> Iterator[tuple[str, Inputs]]:
-        """One entry of one input at a time."""
+        """Change one entry of one input at a time."""
         for place, x in enumerate(sample.inputs):
             if _inexact(x) and x.numel():
                 changed = x.clone()
                 changed.view(-1)[x.numel() // 2] = number
-                yield (
-                    f"{number} in input {place}",
-                    (*sample.inputs[:place], changed, *sample.inputs[place + 1 :]),
-                )
+                yield f"{number} in input {place}", _with(sample, place, changed)
 
     return words
 
@@ -249,32 +246,33 @@ def _both_infinities(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 
 def _masked_row(sample: Sample) -> Iterator[tuple[str, Inputs]]:
-    """A row of minus infinity, and masks whose first row hides everything."""
-    masks = [place for place, x in enumerate(sample.inputs) if x.dtype is torch.bool and x.numel()]
-    if masks:
-        yield (
-            "a row of the mask hides all",
-            tuple(_row(x, False) if place in masks else x for place, x in enumerate(sample.inputs)),
-        )
-    first = next(
-        (place for place, x in enumerate(sample.inputs) if x.is_floating_point() and x.numel()),
-        None,
-    )
-    if first is not None:
-        for label, numbers in (
-            ("-inf in a row", float("-inf")),
-            ("-inf in all but one of a row", None),
-        ):
-            x = _row(sample.inputs[first], float("-inf"))
-            if numbers is None:
-                (x[(0,) * (x.ndim - 1)] if x.ndim > 1 else x.view(-1))[-1:] = 0.5
-            yield label, (*sample.inputs[:first], x, *sample.inputs[first + 1 :])
+    """Fill a row with minus infinity, and the first row of masks so that it hides everything."""
+    masked = list(sample.inputs)
+    for place, x in enumerate(masked):
+        if x.dtype is torch.bool and x.numel():
+            masked[place] = _row_filled(x, False)
+    if any(x is not y for x, y in zip(masked, sample.inputs, strict=True)):
+        yield "a row of the mask hides all", tuple(masked)
+    for place, x in enumerate(sample.inputs):
+        if x.is_floating_point() and x.numel():
+            hidden = _row_filled(x, -math.inf)
+            yield "-inf in a row", _with(sample, place, hidden)
+            all_but_one = hidden.clone()
+            _first_row(all_but_one)[-1:] = 0.5
+            yield "-inf in all but one of a row", _with(sample, place, all_but_one)
+            return
 
 
-def _row(x: Tensor, number: float | bool) -> Tensor:
-    """`x` with the first vector of its last dimension filled."""
+def _first_row(x: Tensor) -> Tensor:
+    """Return the first vector of the last dimension."""
+    if x.ndim < 2:
+        return x.view(-1)
+    return x[(0,) * (x.ndim - 1)]
+
+
+def _row_filled(x: Tensor, number: float | bool) -> Tensor:
     changed = x.clone()
-    (changed.view(-1) if x.ndim < 2 else changed[(0,) * (x.ndim - 1)]).fill_(number)
+    _first_row(changed).fill_(number)
     return changed
 
 
@@ -288,7 +286,8 @@ def _scaled(
 
 
 def _offset(sample: Sample) -> Iterator[tuple[str, Inputs]]:
-    """Whole numbers close to one another and far from 0. Their average is a number of the dtype."""
+    """Fill in whole numbers close to one another and far from 0. Their average is a number of the
+    dtype."""
     for far, step in ((1e4, 1), (1e8, 16)):
 
         def near(x: Tensor, far: float = far, step: int = step) -> Tensor:
@@ -299,19 +298,17 @@ def _offset(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 
 def _dominant(sample: Sample) -> Iterator[tuple[str, Inputs]]:
-    """One entry of each row so much larger that exponentials of the others round away beside it."""
+    """Make one entry of each row so large that exponentials of the others round away beside it."""
     for place, x in enumerate(sample.inputs):
         if x.is_floating_point() and x.ndim and x.numel():
             ahead = x.clone()
             ahead[..., -1] += 40 if x.dtype is torch.float64 else 20
-            yield (
-                f"one large entry in each row of input {place}",
-                (*sample.inputs[:place], ahead, *sample.inputs[place + 1 :]),
-            )
+            label = f"one large entry in each row of input {place}"
+            yield label, _with(sample, place, ahead)
 
 
 def _largest(sample: Sample) -> Iterator[tuple[str, Inputs]]:
-    """Numbers of which two have no sum in the dtype, or no difference."""
+    """Fill in numbers of which two have no sum in the dtype, or no difference."""
     yield _each(
         sample,
         "all near the end of the range",
@@ -329,14 +326,16 @@ def _largest(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 
 def _impossible(sample: Sample) -> Iterator[tuple[str, Inputs]]:
-    """Logarithms of probabilities with minus infinity where the target has the probability 0."""
-    if len(sample.inputs) > 1 and all(
-        x.is_floating_point() and x.numel() > 1 for x in sample.inputs[:2]
-    ):
-        x, target = (y.clone() for y in sample.inputs[:2])
-        if x.shape == target.shape:
-            x.view(-1)[0], target.view(-1)[0] = float("-inf"), 0.0
-            yield "an impossible outcome", (x, target, *sample.inputs[2:])
+    """Make a logarithm of a probability minus infinity, where the target has the probability 0."""
+    if len(sample.inputs) < 2:
+        return
+    x, target, *others = sample.inputs
+    if x.shape != target.shape or x.numel() <= 1:
+        return
+    if x.is_floating_point() and target.is_floating_point():
+        x, target = x.clone(), target.clone()
+        x.view(-1)[0], target.view(-1)[0] = float("-inf"), 0.0
+        yield "an impossible outcome", (x, target, *others)
 
 
 # --- matrices -------------------------------------------------------------------------------------
@@ -345,22 +344,20 @@ def _impossible(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 def _matrices(
     sample: Sample, label: str, make: Callable[[Tensor], Tensor]
 ) -> Iterator[tuple[str, Inputs]]:
-    """The first matrix of the sample changed, in double precision and then rounded."""
+    """Change the first matrix of the sample, in double precision, and round it then."""
     for place, x in enumerate(sample.inputs):
         if _inexact(x) and x.ndim >= 2 and x.numel():
-            wide = x.to(torch.complex128 if x.is_complex() else torch.float64)
-            yield (
-                label,
-                (*sample.inputs[:place], make(wide).to(x.dtype), *sample.inputs[place + 1 :]),
-            )
+            double = torch.complex128 if x.is_complex() else torch.float64
+            yield label, _with(sample, place, make(x.to(double)).to(x.dtype))
             return
 
 
 def _equal_singular_values(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     def orthogonal(x: Tensor) -> Tensor:
-        tall = x.mT if x.shape[-2] < x.shape[-1] else x
-        q: Tensor = torch.linalg.qr(tall + _eye(tall))[0]
-        return q.mT if tall is not x else q
+        if x.shape[-2] < x.shape[-1]:
+            return orthogonal(x.mT).mT
+        q: Tensor = torch.linalg.qr(x + _eye(x))[0]
+        return q
 
     yield from _matrices(sample, "all singular values 1", orthogonal)
     yield from _matrices(sample, "the identity", lambda x: _eye(x).expand(x.shape))
@@ -376,7 +373,8 @@ def _eye(x: Tensor) -> Tensor:
 
 
 def _far_from_identity(sample: Sample) -> Iterator[tuple[str, Inputs]]:
-    """Triangular matrices with a diagonal of 0.5, -1.5, 2.5, … and large entries beside it."""
+    """Fill in triangular matrices with a diagonal of 0.5, -1.5, 2.5, … and large entries
+    beside it."""
     for label, half in (
         ("lower triangular, far from the identity", torch.tril),
         ("upper triangular, far from the identity", torch.triu),
@@ -386,9 +384,7 @@ def _far_from_identity(sample: Sample) -> Iterator[tuple[str, Inputs]]:
             n = min(x.shape[-2:])
             diagonal = (torch.arange(n) + 0.5) * (-1.0) ** torch.arange(n)
             made = half(3 * x)
-            made.diagonal(dim1=-2, dim2=-1).copy_(
-                diagonal.to(x.dtype).expand(made.diagonal(dim1=-2, dim2=-1).shape)
-            )
+            made.diagonal(dim1=-2, dim2=-1).copy_(diagonal.to(x.dtype))
             return made
 
         yield from _matrices(sample, label, far)
@@ -400,9 +396,13 @@ def _far_from_identity(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 def _indices(
     sample: Sample, label: str, change: Callable[[Tensor], Tensor]
 ) -> Iterator[tuple[str, Inputs]]:
-    """Integer inputs changed, all of them."""
-    if any(_is_index(x) for x in sample.inputs):
-        yield label, tuple(change(x) if _is_index(x) else x for x in sample.inputs)
+    """Change integer inputs, all of them."""
+    if any(map(_is_index, sample.inputs)):
+        inputs = list(sample.inputs)
+        for place, x in enumerate(inputs):
+            if _is_index(x):
+                inputs[place] = change(x)
+        yield label, tuple(inputs)
 
 
 def _is_index(x: Tensor) -> bool:

@@ -47,7 +47,7 @@ class Op:
 
     @property
     def seed(self) -> str:
-        """The name by which its samples are drawn."""
+        """Return the name by which its samples are drawn."""
         return self.former_name or self.name
 
 
@@ -72,17 +72,14 @@ class Sample:
     _facts: Facts | None = None
 
     def __call__(self, *tensors: Any) -> Values:
-        """The flat function. It first clones the inputs that the op writes to, so that it
+        """Call the flat function. It first clones the inputs that the op writes to, so that it
         has no side effect."""
         if self.facts.mutates:
-            tensors = tuple(
-                t.clone() if written else t
-                for t, written in zip(tensors, self.facts.mutated, strict=True)
-            )
+            tensors = tuple(map(_cloned_if, tensors, self.facts.mutated))
         return self.outputs(self.raw(self.op.call, tensors))
 
     def raw(self, call: Apply, tensors: Sequence[Any], **extra: Any) -> Any:
-        """`call` on the sample's arguments with `tensors` in their places. Returns the
+        """Call `call` on the sample's arguments with `tensors` in their places. Returns the
         unchanged result."""
         args, kwargs = self.rebuild(tensors)
         if self.wrap is not None:
@@ -111,11 +108,10 @@ class Sample:
 
     @property
     def draws(self) -> bool:
-        """Whether the op is only a draw: an ATen op with the tag of draws that drew random numbers,
-        which are its result."""
-        return self.facts.random and torch.Tag.nondeterministic_seeded in getattr(
-            self.op.call, "tags", ()
-        )
+        """Tell whether the op is only a draw: an ATen op with the tag of draws that drew random
+        numbers, which are its result."""
+        tags = getattr(self.op.call, "tags", ())
+        return self.facts.random and torch.Tag.nondeterministic_seeded in tags
 
     @property
     def numel(self) -> int:
@@ -123,12 +119,15 @@ class Sample:
 
     @property
     def numbers(self) -> list[Any]:
-        """The arguments that are no tensors."""
-        return [
-            leaf
-            for leaf in pytree.tree_leaves(self.rebuild(self.inputs))
-            if not isinstance(leaf, Tensor)
-        ]
+        """List the arguments that are no tensors."""
+        leaves = pytree.tree_leaves(self.rebuild(self.inputs))
+        return [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+
+
+def _cloned_if(x: Any, written: bool) -> Any:
+    if written:
+        return x.clone()
+    return x
 
 
 @dataclass(frozen=True)
@@ -150,11 +149,13 @@ def flat_tensors(result: Any) -> Values:
     leaves = []
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, Tensor):
-            leaves.append(leaf if leaf.layout is torch.strided else leaf.to_dense())
-        elif isinstance(leaf, (bool, int, float, complex)):
-            leaves.append(
-                torch.tensor(leaf, dtype=torch.complex128 if isinstance(leaf, complex) else None)
-            )
+            if leaf.layout is not torch.strided:
+                leaf = leaf.to_dense()
+            leaves.append(leaf)
+        elif isinstance(leaf, complex):
+            leaves.append(torch.tensor(leaf, dtype=torch.complex128))
+        elif isinstance(leaf, (bool, int, float)):
+            leaves.append(torch.tensor(leaf))
         elif hasattr(leaf, "__array__"):
             kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
             raise TypeError(
@@ -167,10 +168,14 @@ def flat_tensors(result: Any) -> Values:
 def _states() -> list[Tensor]:
     """Return the states of the global generators, of the CPU and of an accelerator that has
     started."""
+    states = [torch.get_rng_state()]
     device = torch.accelerator.current_accelerator()
-    module: Any = None if device is None else torch.get_device_module(device)
-    started = getattr(module, "is_initialized", lambda: False)()
-    return [torch.get_rng_state(), *([module.get_rng_state()] if started else [])]
+    if device is None:
+        return states
+    module: Any = torch.get_device_module(device)
+    if getattr(module, "is_initialized", lambda: False)():
+        states.append(module.get_rng_state())
+    return states
 
 
 class _RandomSpy(TorchDispatchMode):
@@ -209,9 +214,8 @@ def _observe(sample: Sample) -> Facts:
         t._version != version or not _identical(t, given)
         for t, given, version in zip(inputs, sample.inputs, versions, strict=True)
     )
-    return Facts(
-        outputs, mutated, spy.drew, tuple({(str(w.message), w.category): None for w in seen})
-    )
+    warned = dict.fromkeys((str(w.message), w.category) for w in seen)
+    return Facts(outputs, mutated, spy.drew, tuple(warned))
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
@@ -255,9 +259,11 @@ def located(path: str) -> tuple[str, list[str]]:
 def make_op(name: str, row: Mapping[str, Any]) -> Op:
     """Return the op of a matrix row. `row` takes precedence over OpInfo. An op without OpInfo needs
     an importable dotted name."""
-    info = None if "call" in row else opinfo.lookup(name)
-    reference = resolve(row["reference"]) if row.get("reference") else None
-    inplace, out = (resolve(row[key]) if row.get(key) else None for key in ("inplace", "out"))
+    info = None
+    if "call" not in row:
+        info = opinfo.lookup(name)
+    reference = _named_by(row, "reference")
+    inplace, out = _named_by(row, "inplace"), _named_by(row, "out")
     former = row.get("former_name")
     if former is not None:
         _FORMER_NAMES[name] = former
@@ -267,9 +273,17 @@ def make_op(name: str, row: Mapping[str, Any]) -> Op:
     numpy_reference = None
     if info.ref is not None and reference is None:
         numpy_reference = info.ref
-    out = out or (info.op if info.supports_out else None)
+    if out is None and info.supports_out:
+        out = info.op
     inplace = inplace or info.get_inplace()
     return Op(name, info.op, inplace, out, reference, numpy_reference, info, former)
+
+
+def _named_by(row: Mapping[str, Any], key: str) -> Any:
+    """Return the object of which the row has the path, or None."""
+    if not row.get(key):
+        return None
+    return resolve(row[key])
 
 
 _FORMER_NAMES: dict[str, str] = {}  # of the rows of this process that moved
@@ -296,12 +310,9 @@ def candidates(
         calls = _from_opinfo(op.info, dtype, device, seed, wrapped)
     else:
         with seeded_with_numpy(*seed):
-            rows = (
-                descriptions.called(source, resolve(source), dtype, device)
-                if isinstance(source, str)
-                else source
-            )
-            rows = list(rows)
+            if isinstance(source, str):
+                source = descriptions.called(source, resolve(source), dtype, device)
+            rows = list(source)
             # all are drawn, so that the others do not depend on the version
             calls = list(descriptions.build(rows, dtype, device))
             others = {i for i, row in enumerate(rows) if not is_for_installed(row.get("torch"))}
@@ -328,7 +339,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], Callable[...
 def _from_opinfo(
     info: OpInfo, dtype: torch.dtype, device: str, seed: tuple[object, ...], wrapped: bool
 ) -> list[Call]:
-    wrap = opinfo.gradcheck_wrapper(info) if wrapped and opinfo.has_own_wrapper(info) else None
+    wrap = None
+    if wrapped and opinfo.has_own_wrapper(info):
+        wrap = opinfo.gradcheck_wrapper(info)
     return [
         ((sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad, wrap)
         for sample in opinfo.samples(info, device, dtype, seed)
@@ -345,16 +358,12 @@ def _normalise(
     seed: int,
 ) -> Sample:
     leaves, spec = pytree.tree_flatten((list(args), kwargs))
-    places = [
-        place
-        for place, leaf in enumerate(leaves)
-        if isinstance(leaf, Tensor) and leaf.layout is torch.strided
-    ]
+    places = [place for place, leaf in enumerate(leaves) if _is_input(leaf)]
     detached = {id(leaves[place]): leaves[place].detach() for place in places}
     # a tensor that occurs twice stays one, as an op may refuse that
     inputs = tuple(detached[id(leaves[place])] for place in places)
     differentiable = tuple(leaves[place].requires_grad for place in places)
-    fixed = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    fixed = list(map(_without_history, leaves))
 
     def rebuild(tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         values = list(fixed)
@@ -365,19 +374,14 @@ def _normalise(
 
     held = set(places)
     shown = [_show(leaf) for leaf in leaves]
-    described = pytree.tree_unflatten(shown, spec)
+    shown_args, shown_kwargs = pytree.tree_unflatten(shown, spec)
     others = tuple(text for place, text in enumerate(shown) if place not in held)
-    description = ", ".join(
-        [*map(str, described[0]), *(f"{key}={value}" for key, value in described[1].items())]
-    )
-    signature = (
-        tuple((t.ndim, tuple(min(size, 2) for size in t.shape), t.dtype) for t in inputs),
-        str(spec),
-        others,
-    )
+    described = list(map(str, shown_args))
+    described += [f"{key}={value}" for key, value in shown_kwargs.items()]
+    signature = (tuple(map(_layout, inputs)), str(spec), others)
     return Sample(
         index,
-        description.replace("'", ""),
+        ", ".join(described).replace("'", ""),
         op,
         inputs,
         differentiable,
@@ -392,7 +396,25 @@ def _normalise(
 def _show(leaf: Any) -> str:
     if isinstance(leaf, Tensor):
         return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
-    return str(leaf.__name__) if callable(leaf) and hasattr(leaf, "__name__") else repr(leaf)
+    if callable(leaf) and hasattr(leaf, "__name__"):
+        return str(leaf.__name__)
+    return repr(leaf)
+
+
+def _is_input(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.layout is torch.strided
+
+
+def _without_history(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return leaf.detach()
+    return leaf
+
+
+def _layout(x: Tensor) -> tuple[int, tuple[int, ...], torch.dtype]:
+    """Return what samples of one signature have in common: of a size, whether it is 0, 1 or
+    more."""
+    return x.ndim, tuple(min(size, 2) for size in x.shape), x.dtype
 
 
 class Store:
@@ -411,7 +433,8 @@ class Store:
         device: str,
         wrapped: bool,
     ) -> list[Sample]:
-        """All candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has one."""
+        """Return all candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has
+        one."""
         if family != self.family:
             self._pools.clear()
             self.family = family

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,8 +51,11 @@ class Replay:
 
     def __init__(self) -> None:
         self._state = torch.get_rng_state()
-        self._module = torch.get_device_module() if has_accelerator() else None
-        self._other = None if self._module is None else self._module.get_rng_state()
+        self._module: Any = None
+        self._other: torch.Tensor | None = None
+        if has_accelerator():
+            self._module = torch.get_device_module()
+            self._other = self._module.get_rng_state()
 
     def rewind(self) -> None:
         torch.set_rng_state(self._state)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations, product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -60,8 +60,10 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
     first: dict[object, Sample] = {}
     for sample in samples:
         if is_known(sample.op.name) and sample.error is None and _is_suitable(sample):
-            ranks = () if sample.op.name in POINTWISE else sample.inputs[0].ndim
-            first.setdefault((len(sample.inputs), ranks, *sample.signature[1:]), sample)
+            rank: int | None = sample.inputs[0].ndim
+            if sample.op.name in POINTWISE:
+                rank = None
+            first.setdefault((len(sample.inputs), rank, *sample.signature[1:]), sample)
     found = list(enumerate(first.values()))
     return [kept for _, kept in sorted(_evenly(found)[:_MOST], key=lambda pair: pair[0])]
 
@@ -79,7 +81,9 @@ def fillings(sample: Sample) -> list[tuple[str, Inputs]]:
         return []
     if sample.op.name in POINTWISE:
         vectors = _vectors(sample)
-        return [("special numbers", vectors)] if vectors else []
+        if not vectors:
+            return []
+        return [("special numbers", vectors)]
     return [(label, inputs) for label, inputs in _tensors(sample) if _is_defined(sample, inputs)]
 
 
@@ -98,17 +102,15 @@ def _vectors(sample: Sample) -> Inputs:
     """Return vectors of one length, one for each input, with the combinations that the definition
     takes."""
     choices = [_choices(x, sample) for x in sample.inputs]
-    places = [
-        at
-        for at in product(*(range(len(some)) for some in choices))
-        if _is_defined(sample, _ones(_row(choices, at)))
-    ]
+    every = product(*(range(len(some)) for some in choices))
+    places = [at for at in every if _is_defined(sample, _ones(_row(choices, at)))]
     rows = [_row(choices, at) for at in _spread(places)]
     if not rows:
         return ()
+    columns = zip(*rows, strict=True)
     return tuple(
         torch.tensor(column, dtype=x.dtype, device=x.device)
-        for column, x in zip(zip(*rows, strict=True), sample.inputs, strict=True)
+        for column, x in zip(columns, sample.inputs, strict=True)
     )
 
 
@@ -125,7 +127,10 @@ def _spread(places: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     needed, others = list[tuple[int, ...]](), list[tuple[int, ...]]()
     for at in _evenly(places):
         pairs = set(combinations(enumerate(at), 2))
-        (others if pairs <= met else needed).append(at)
+        if pairs <= met:
+            others.append(at)
+        else:
+            needed.append(at)
         met |= pairs
     return sorted(needed + others[: max(0, _LARGEST - len(needed))])
 
@@ -137,26 +142,34 @@ def _evenly(some: Sequence[T]) -> list[T]:
 
 
 def _ones(row: Sequence[float]) -> Inputs:
-    return tuple(
-        torch.tensor([x], dtype=torch.float64 if isinstance(x, float) else None) for x in row
-    )
+    """Return the numbers as vectors of one entry, none rounded."""
+    return tuple(map(_one, row))
+
+
+def _one(x: Any) -> Tensor:
+    if isinstance(x, float):
+        return torch.tensor([x], dtype=torch.float64)
+    return torch.tensor([x])
 
 
 def _is_usual(number: float) -> bool:
-    """Whether a number is no tolerance, beside which rounding counts."""
+    """Tell whether a number is no tolerance, beside which rounding counts."""
     return math.isfinite(number) and abs(number) >= 2**-6
 
 
 def _choices(x: Tensor, sample: Sample) -> Sequence[float]:
     if x.dtype is torch.bool:
         return [False, True]
-    limits = _limits(x.dtype) if is_exact(sample.op.name) else []
+    limits: list[float] = []
+    if is_exact(sample.op.name):
+        limits = _limits(x.dtype)
     if not x.is_floating_point():
         return [*_WHOLE, *limits]
     usual = {1: _SINGLE, 2: _PAIRED}.get(len(sample.inputs), _FEW)
     given = [float(n) for n in sample.numbers if type(n) in (int, float) and _is_usual(n)]
     rounded = torch.tensor(given, dtype=x.dtype).tolist()
-    return [*usual, *limits, *(n for n in rounded if n not in usual)]
+    new = [n for n in rounded if n not in usual]
+    return [*usual, *limits, *new]
 
 
 def _limits(dtype: torch.dtype) -> list[float]:
@@ -175,18 +188,18 @@ def _limits(dtype: torch.dtype) -> list[float]:
 def _tensors(sample: Sample) -> list[tuple[str, Inputs]]:
     x = sample.inputs[0]
     shape = _SIZES[: x.ndim] if x.ndim > 1 else (5,) * x.ndim
-    found = {
-        label: _repeated([n for n in pattern if _has(x.dtype, n)], shape, x)
-        for label, pattern in _PATTERNS.items()
-    }
+    patterns = dict(_PATTERNS)
     if is_exact(sample.op.name) and x.dtype is not torch.bool:
-        found["limits"] = _repeated([*_limits(x.dtype), 0], shape, x)
-    made: list[tuple[str, Inputs]] = [
-        (label, (filled,)) for label, filled in found.items() if filled is not None
-    ]
-    for label, first in (("nothing", 0), ("rows of nothing", 2)):
-        if x.ndim > (first > 0):
-            made.append((label, (x.new_zeros((first, *(0 for _ in x.shape[1:]))),)))
+        patterns["limits"] = [*_limits(x.dtype), 0]
+    made: list[tuple[str, Inputs]] = []
+    for label, pattern in patterns.items():
+        fit = [n for n in pattern if _has(x.dtype, n)]
+        if fit:
+            made.append((label, (_repeated(fit, shape, x),)))
+    if x.ndim > 0:
+        made.append(("nothing", (x.new_zeros((0,) * x.ndim),)))
+    if x.ndim > 1:
+        made.append(("rows of nothing", (x.new_zeros((2, *(0,) * (x.ndim - 1))),)))
     return made
 
 
@@ -194,11 +207,10 @@ def _has(dtype: torch.dtype, number: float) -> bool:
     return dtype.is_floating_point or (math.isfinite(number) and number == int(number))
 
 
-def _repeated(pattern: Sequence[float], shape: Sequence[int], x: Tensor) -> Tensor | None:
-    if not pattern:
-        return None
+def _repeated(pattern: Sequence[float], shape: Sequence[int], x: Tensor) -> Tensor:
     count = math.prod(shape)
     flat = (list(pattern) * count)[:count]
-    whole = not x.dtype.is_floating_point
-    made = torch.tensor(list(map(int, flat)) if whole else flat, dtype=x.dtype)
+    if not x.dtype.is_floating_point:
+        flat = list(map(int, flat))
+    made = torch.tensor(flat, dtype=x.dtype)
     return made.to(x.device).reshape(shape)
