@@ -43,33 +43,26 @@ def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str
     op, modules = _named(case, sample)
     tracer = Tracer()
     names = [f"x{place}" for place in range(len(sample.inputs))]
-    args, kwargs = sample.rebuild(
-        [tracer.named(name, x) for name, x in zip(names, sample.inputs, strict=True)]
-    )
-    given = ", ".join(
-        ["", *map(text_of, args), *(f"{name}={text_of(value)}" for name, value in kwargs.items())]
-    )
+    args, kwargs = sample.rebuild(list(map(tracer.named, names, sample.inputs)))
+    arguments = list(map(text_of, args))
+    arguments += [f"{name}={text_of(value)}" for name, value in kwargs.items()]
+    given = ", ".join(["", *arguments])
     if kind is not None:
-        matching = f", with a message that matches {match!r}" if match else ""
-        right, expected = (
-            "what the matrix names as the error of this call",
-            repr(f"{kind.__name__}{matching}"),
-        )
+        named = kind.__name__
+        if match:
+            named += f", with a message that matches {match!r}"
+        right, expected = "what the matrix names as the error of this call", repr(named)
     elif case.row.get("reference"):
         reference, further = _at(case.row["reference"])
         modules |= further
         right, expected = "the op's own reference", f"tried({reference}{given})"
     else:
         right, expected = "a value, for the matrix has this call as a sample of the op", '"a value"'
-    lines = [
-        heading(case),
-        *(f"import {module}" for module in sorted({"torch", *modules})),
-        _TRIED_CALLS.rstrip(),
-        "",
-    ]
-    lines += [
-        f"{name} = {python_values.tensor(x)}" for name, x in zip(names, sample.inputs, strict=True)
-    ]
+    lines = [heading(case)]
+    lines += [f"import {module}" for module in sorted({"torch", *modules})]
+    lines += [_TRIED_CALLS.rstrip(), ""]
+    for name, x in zip(names, sample.inputs, strict=True):
+        lines.append(f"{name} = {python_values.tensor(x)}")
     lines += [f"# right: {right}", f"expected = {expected}", 'print("expected", repr(expected))']
     lines += [
         "# the op itself, called directly",
@@ -91,7 +84,9 @@ def _named(case: Case, sample: Sample) -> tuple[str, set[str]]:
     """Return the text of the op, and the modules that it is in."""
     if sample.op.info is None:
         return _at(case.row.get("call") or case.op)
-    path = resolve_name(sample.op.call) if callable(sample.op.call) else None
+    path = None
+    if callable(sample.op.call):
+        path = resolve_name(sample.op.call)
     if path is None or not path.startswith("torch."):
         raise NoScript(f"OpInfo calls {case.op} by a function without a name in torch")
     return path, set()
@@ -123,7 +118,9 @@ def of_failure(case: Case, sample: int) -> str | None:
     except Exception as error:  # it must not take the place of the failure that is reported
         return f"# it could not be written: {type(error).__name__}: {error}"
     short = found.text.count("\n") <= _LINES and len(found.text) <= _CHARACTERS
-    return found.text if found.differs and short else None
+    if not short or not found.differs:
+        return None
+    return found.text
 
 
 def of_case(case: Case, **asserted: Any) -> Script:
@@ -149,9 +146,8 @@ def first(case: Case, found: list[Found]) -> Script:
     if not found:
         raise NoScript("nothing is compared on this sample")
     reasons: dict[str, None] = {}
-    shown = list(
-        _written(case, sorted(found, key=lambda one: (one[2] is None, _size(one[0]))), reasons)
-    )
+    small_failures_first = sorted(found, key=lambda one: (one[2] is None, _size(one[0])))
+    shown = list(_written(case, small_failures_first, reasons))
     if not shown:
         raise NoScript("; ".join(reasons))
     return next((one for one in shown if one.differs), shown[0])

@@ -16,11 +16,13 @@ class NoScript(Exception):
 
 
 def value(x: Any) -> str:
-    """Python text of an argument that is no tensor."""
+    """Return the Python text of an argument that is no tensor."""
+    if x is ...:
+        return "..."
     if isinstance(x, float) and not math.isfinite(x):
         return f'float("{x}")'
-    if isinstance(x, (bool, int, float, complex, str, type(None), slice, type(Ellipsis))):
-        return "..." if x is ... else repr(x)
+    if isinstance(x, (bool, int, float, complex, str, type(None), slice)):
+        return repr(x)
     if isinstance(x, (torch.dtype, torch.layout, torch.memory_format)):
         return str(x)
     if isinstance(x, torch.device):
@@ -30,26 +32,19 @@ def value(x: Any) -> str:
     if isinstance(x, list):
         return f"[{', '.join(map(value, x))}]"
     if isinstance(x, tuple):
-        return f"({', '.join(map(value, x))}{',' * (len(x) == 1)})"
+        return arguments(list(map(value, x)))
     if isinstance(x, dict):
         return f"{{{', '.join(f'{value(k)}: {value(v)}' for k, v in x.items())}}}"
     raise NoScript(f"an argument is a {type(x).__name__}, which has no literal")
 
 
 def tensor(x: Tensor) -> str:
-    """Python text that makes `x`, with its dtype and its strides."""
+    """Return Python text that makes `x`, with its dtype and its strides."""
     if x.layout is not torch.strided:
         raise NoScript(f"an argument is {x.layout}")
-    repeated = next(
-        (
-            dim
-            for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True))
-            if size > 1 and stride == 0
-        ),
-        None,
-    )
-    if repeated is not None:
-        return f"{tensor(x.narrow(repeated, 0, 1))}.expand({value(tuple(x.shape))})"
+    for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            return f"{tensor(x.narrow(dim, 0, 1))}.expand({value(tuple(x.shape))})"
     text = _compact(x)
     if x.numel() and not x.is_contiguous():
         return (
@@ -76,5 +71,12 @@ def _numbers(x: Any) -> str:
 
 
 def arguments(given: Sequence[str]) -> str:
-    """Texts as a tuple."""
+    """Return the text of a tuple from those of its parts."""
     return f"({', '.join(given)}{',' * (len(given) == 1)})"
+
+
+def one_or_tuple(texts: Sequence[str]) -> str:
+    """Return the only text, or the text of a tuple of several."""
+    if len(texts) == 1:
+        return texts[0]
+    return arguments(texts)

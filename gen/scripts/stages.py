@@ -41,17 +41,15 @@ class Written:
 
     def _reverse(self, transform: str, f: Callable[..., Values], primals: Values) -> Any:
         name, outputs = self.tracer.function(f, primals)
-        pair = self.tracer.assign(
-            f"{self.word(transform)}({', '.join([name, *map(text_of, primals)])})", "r"
-        )
+        given = ", ".join([name, *map(text_of, primals)])
+        pair = self.tracer.assign(f"{self.word(transform)}({given})", "r")
         shown = self._outputs(f"{pair}[0]", outputs)
 
         def pullback(cotangents: Sequence[Any]) -> Values:
-            given = (
-                text_of(cotangents[0])
-                if len(outputs) == 1
-                else arguments([text_of(c) for c in cotangents])
-            )
+            if len(outputs) == 1:
+                given = text_of(cotangents[0])
+            else:
+                given = arguments(list(map(text_of, cotangents)))
             found: Values = self.tracer.results(f"{pair}[1]({given})", tuple(primals))
             return found
 
@@ -72,22 +70,18 @@ class Written:
         self, transform: str, f: Callable[..., Values], primals: Values, tangents: Values
     ) -> Any:
         name, outputs = self.tracer.function(f, primals)
-        both = ", ".join(
-            [name, *(arguments([text_of(x) for x in xs]) for xs in (primals, tangents))]
-        )
-        pair = self.tracer.assign(f"{self.word(transform)}({both})", "r")
+        given = [arguments(list(map(text_of, xs))) for xs in (primals, tangents)]
+        pair = self.tracer.assign(f"{self.word(transform)}({', '.join([name, *given])})", "r")
         return self._outputs(f"{pair}[0]", outputs), self._outputs(f"{pair}[1]", outputs)
 
     def linearize(self, f: Callable[..., Values], *primals: Any) -> Any:
         name, outputs = self.tracer.function(f, primals)
-        pair = self.tracer.assign(
-            f"{self.word('linearize')}({', '.join([name, *map(text_of, primals)])})", "r"
-        )
+        given = ", ".join([name, *map(text_of, primals)])
+        pair = self.tracer.assign(f"{self.word('linearize')}({given})", "r")
 
         def push(tangents: Sequence[Any]) -> Values:
-            return self._outputs(
-                self.tracer.assign(f"{pair}[1]({', '.join(map(text_of, tangents))})"), outputs
-            )
+            call = f"{pair}[1]({', '.join(map(text_of, tangents))})"
+            return self._outputs(self.tracer.assign(call), outputs)
 
         return self._outputs(f"{pair}[0]", outputs), push
 
@@ -95,12 +89,10 @@ class Written:
         self, f: Callable[..., Values], in_dims: tuple[int | None, ...]
     ) -> Callable[..., Values]:
         def g(*args: Any) -> Values:
-            first = [
-                a if d is None else a.detach().as_subclass(Tensor).select(d, 0)
-                for a, d in zip(args, in_dims, strict=True)
-            ]
-            size = next(a.shape[d] for a, d in zip(args, in_dims, strict=True) if d is not None)
-            name, outputs = self.tracer.function(f, [a.as_subclass(Tensor) for a in first])
+            pairs = list(zip(args, in_dims, strict=True))
+            first = [_first_entry(a, d) for a, d in pairs]
+            size = next(a.shape[d] for a, d in pairs if d is not None)
+            name, outputs = self.tracer.function(f, first)
             call = (
                 f"{self.word('vmap')}({name}, "
                 f"in_dims={value(in_dims)})({', '.join(map(text_of, args))})"
@@ -133,22 +125,30 @@ class Written:
                 f"{self.word(transform)}({name}, "
                 f"argnums={value(argnums)})({', '.join(map(text_of, args))})"
             )
-            made, one = self.tracer.assign(call), len(outputs) == 1
-
-            def block(k: int, o: Any, more: Sequence[int]) -> Any:
-                text = (made if one else f"{made}[{k}]") + "".join(f"[{i}]" for i in more)
-                shape = [*o.shape, *(n for i in more for n in args[argnums[i]].shape)]
-                return self.tracer.named(text, _plain(o).new_zeros(shape))
-
-            places = range(len(argnums))
-            if transform == "hessian":
-                return tuple(
-                    tuple(tuple(block(k, o, (i, j)) for j in places) for i in places)
-                    for k, o in enumerate(outputs)
-                )
-            return tuple(tuple(block(k, o, (i,)) for i in places) for k, o in enumerate(outputs))
+            made = self.tracer.assign(call)
+            texts = [made]
+            if len(outputs) > 1:
+                texts = [f"{made}[{k}]" for k in range(len(outputs))]
+            shapes = [args[place].shape for place in argnums]
+            orders = 2 if transform == "hessian" else 1
+            return tuple(
+                self._blocks(text, o, o.shape, shapes, orders)
+                for text, o in zip(texts, outputs, strict=True)
+            )
 
         return g
+
+    def _blocks(
+        self, text: str, output: Any, shape: torch.Size, inputs: Sequence[torch.Size], orders: int
+    ) -> Any:
+        """Return what stands for the derivatives of one output: a tuple by argument, in which each
+        is again such a tuple for a further order."""
+        if orders == 0:
+            return self.tracer.named(text, _plain(output).new_zeros(shape))
+        return tuple(
+            self._blocks(f"{text}[{i}]", output, shape + by, inputs, orders - 1)
+            for i, by in enumerate(inputs)
+        )
 
     def jacrev(self, f: Callable[..., Values], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return self._jacobian("jacrev", f, argnums)
@@ -167,12 +167,8 @@ class Written:
 
         def g(*args: Any) -> Values:
             name, outputs = self.tracer.function(f, args)
-            return self._outputs(
-                self.tracer.assign(
-                    f"{make(name, args)}({', '.join(map(text_of, args))})", pure=False
-                ),
-                outputs,
-            )
+            call = f"{make(name, args)}({', '.join(map(text_of, args))})"
+            return self._outputs(self.tracer.assign(call, pure=False), outputs)
 
         return g
 
@@ -223,6 +219,13 @@ _WITHOUT_TEXT = (
 )
 
 
+_BY_DIFFERENCES = {
+    "jvp": "jvp_by_differences",
+    "vjp": "vjp_by_differences",
+    "engine_vjp": "vjp_by_differences",
+}
+
+
 class Plain(Written):
     """The same program without transforms: vmap as a loop, derivatives by the plain engine; the
     outermost one by differences if asked."""
@@ -234,16 +237,12 @@ class Plain(Written):
     def word(self, transform: str) -> str:
         if transform in ("jacrev", "jacfwd"):
             transform = "jacobian"
-        by_differences = (
-            self.differences
-            and transform in ("vjp", "engine_vjp", "jvp")
-            and len(self.tracer.scopes) == 1
-        )
-        found = (
-            "one_by_one" if transform == "vmap" else f"engine_{transform.removeprefix('engine_')}"
-        )
-        if by_differences:
-            found = "jvp_by_differences" if transform == "jvp" else "vjp_by_differences"
+        found = f"engine_{transform.removeprefix('engine_')}"
+        outermost = len(self.tracer.scopes) == 1
+        if self.differences and outermost:
+            found = _BY_DIFFERENCES.get(transform, found)
+        if transform == "vmap":
+            found = "one_by_one"
         self.used.add(found)
         return found
 
@@ -265,6 +264,14 @@ class Plain(Written):
         self, f: Callable[..., Values], *, partition: str, dynamic: bool
     ) -> Callable[..., Values]:
         return f
+
+
+def _first_entry(x: Any, dim: int | None) -> Tensor:
+    """Return the first entry of a batch, or all of an argument that has none."""
+    if dim is None:
+        whole: Tensor = x.as_subclass(Tensor)
+        return whole
+    return _plain(x).select(dim, 0)
 
 
 def _plain(o: Any) -> Tensor:

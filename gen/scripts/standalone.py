@@ -104,13 +104,18 @@ def script(case: Case, comparison: Comparison, word: str) -> Script:
     if made.differs and not all(map(_same, short, inputs)):
         with contextlib.suppress(NoScript):
             simpler = _with(case, comparison, word, short)
-            return simpler if simpler.differs else made
+            if simpler.differs:
+                return simpler
     return made
 
 
 def _rounded(x: Tensor, laid_out_simply: bool) -> Tensor:
-    short = x.round(decimals=2) if x.dtype is torch.float64 else x
-    return short.contiguous() if laid_out_simply else torch.empty_like(x).copy_(short)
+    short = x
+    if x.dtype is torch.float64:
+        short = x.round(decimals=2)
+    if laid_out_simply:
+        return short.contiguous()
+    return torch.empty_like(x).copy_(short)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -135,30 +140,25 @@ def _with(
     shown = _shown(comparison)
     with _as_no_script(), whole_functions():
         actual = _actual(tracer, comparison, names, inputs, used, shown, target)
-        expected = (
-            _literal(comparison, shown, word)
-            if in_full
-            else _expected(tracer, comparison, word, names, inputs, used, shown)
-        )
+        if in_full:
+            expected = _literal(comparison, shown, word)
+        else:
+            expected = _expected(tracer, comparison, word, names, inputs, used, shown)
     lines = [heading(case), "import torch"]
     lines += [f"import {module}" for module in sorted(tracer.modules)]
-    for module, offered in _SOURCES["torch" if target in _COMPILED else target].items():
+    sources = _SOURCES["torch" if target in _COMPILED else target]
+    for module, offered in sources.items():
         if some := sorted(used.intersection(offered)):
             lines.append(f"from {module} import {', '.join(some)}")
     lines += [HELPERS[name].rstrip() for name in HELPERS if name in used]
-    lines += [""] + [
-        f"{name} = {python_values.tensor(x)}" for name, x in zip(names, inputs, strict=True)
-    ]
-    seed = f"torch.manual_seed({stable_seed(comparison.program.seed)})"
-    both = [
-        [seed, *part] if comparison.sample.facts.random else part for part in (expected, actual)
-    ]
-    lines += [
-        f"# right: {_WHY.get(word, f'the reference {word} of the matrix')}",
-        *both[0],
-        'print("expected", expected)',
-    ]
-    lines += [f"# {_asked(comparison, target)}", *both[1], 'print("actual  ", actual)']
+    lines.append("")
+    lines += [f"{name} = {python_values.tensor(x)}" for name, x in zip(names, inputs, strict=True)]
+    if comparison.sample.facts.random:
+        seed = f"torch.manual_seed({stable_seed(comparison.program.seed)})"
+        expected, actual = [seed, *expected], [seed, *actual]
+    why = _WHY.get(word, f"the reference {word} of the matrix")
+    lines += [f"# right: {why}", *expected, 'print("expected", expected)']
+    lines += [f"# {_asked(comparison, target)}", *actual, 'print("actual  ", actual)']
     text = "\n".join(lines) + "\n"
     return Script(text, _differs(text))
 
@@ -200,23 +200,24 @@ def _shown(comparison: Comparison) -> int | None:
             return 0.0
         wide = [t.to(torch.complex128) for t in (a, e)]
         error = ((wide[0] - wide[1]).abs() / (1e-12 + wide[1].abs())).max().item()
-        return error if error == error else float("inf") * (not torch.equal(a.isnan(), e.isnan()))
+        if error == error:
+            return error
+        if torch.equal(a.isnan(), e.isnan()):
+            return 0.0
+        return float("inf")
 
     errors = list(map(off, zip(actual, expected, strict=True)))
-    errors = [e if e == e else 0.0 for e in errors]
     return max(range(len(errors)), key=errors.__getitem__)
 
 
 def _written(tracer: Tracer, found: Sequence[Any], shown: int | None, name: str) -> list[str]:
-    """Lines that end in an assignment of the results to `name`."""
-    texts = [text_of(o) for o in (found if shown is None else [found[shown]])]
-    lines, results = tracer.scopes[0].written(texts)
+    """Return lines that end in an assignment of the results to `name`."""
+    if shown is not None:
+        found = [found[shown]]
+    lines, results = tracer.scopes[0].written(list(map(text_of, found)))
     tracer.scopes[0].lines.clear()
     parts = [part for line in lines for part in line.splitlines()]
-    return [
-        *parts,
-        f"{name} = {results[0] if len(results) == 1 else python_values.arguments(results)}",
-    ]
+    return [*parts, f"{name} = {python_values.one_or_tuple(results)}"]
 
 
 def _actual(
@@ -234,10 +235,10 @@ def _actual(
     if target in _COMPILED:
         name, outputs = tracer.function(f, given)
         text = tracer.assign(f'torch.compile({name}, backend="{target}")({", ".join(names)})')
-        one = len(outputs) == 1
-        found: Sequence[Any] = [
-            tracer.named(text if one else f"{text}[{k}]", o) for k, o in enumerate(outputs)
-        ]
+        parts = [text]
+        if len(outputs) > 1:
+            parts = [f"{text}[{k}]" for k in range(len(outputs))]
+        found: Sequence[Any] = list(map(tracer.named, parts, outputs))
     else:
         found = f(*given)
     lines = _written(tracer, found, shown, "actual")
@@ -266,26 +267,34 @@ def _expected(
     given = []
     for name, x in zip(names, inputs, strict=True):
         double = torch.complex128 if x.is_complex() else torch.float64
-        narrow = wide and (x.is_floating_point() or x.is_complex()) and x.dtype is not double
-        given.append(
-            tracer.named(f"{name}.to({double})" if narrow else name, x.to(double) if narrow else x)
-        )
+        if wide and (x.is_floating_point() or x.is_complex()) and x.dtype is not double:
+            name, x = f"{name}.to({double})", x.to(double)
+        given.append(tracer.named(name, x))
     found = comparison.program.over(stages)(*given)
     if wide and comparison.expected is not None and len(comparison.expected) == len(found):
         pairs = zip(found, comparison.expected, strict=True)
-        found = tuple(f if f.dtype is e.dtype else f.to(e.dtype) for f, e in pairs)
+        found = tuple(_rounded_to(f, e.dtype) for f, e in pairs)
     lines = _written(tracer, found, shown, "expected")
     used |= stages.used
     return lines
+
+
+def _rounded_to(x: Any, dtype: torch.dtype) -> Any:
+    """Return `x` in a dtype. One that has it already needs no call in the text."""
+    if x.dtype is dtype:
+        return x
+    return x.to(dtype)
 
 
 def _literal(comparison: Comparison, shown: int | None, word: str) -> list[str]:
     """Return what the matrix found, in full."""
     if comparison.expected is None:
         raise NoScript(f"the reference {word} gave no values")
-    every = comparison.expected if shown is None else (comparison.expected[shown],)
+    every = comparison.expected
+    if shown is not None:
+        every = (every[shown],)
     texts = list(map(python_values.tensor, every))
-    return [f"expected = {texts[0] if len(texts) == 1 else python_values.arguments(texts)}"]
+    return [f"expected = {python_values.one_or_tuple(texts)}"]
 
 
 def _differs(text: str) -> bool:

@@ -4,6 +4,7 @@ programs may ask for shapes and dtypes."""
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,14 +47,20 @@ class Line:
     defines: bool = False
 
     def __str__(self) -> str:
-        return (
-            f"def {self.name}{self.expression}"
-            if self.defines
-            else f"{self.name} = {self.expression}"
-        )
+        if self.defines:
+            return f"def {self.name}{self.expression}"
+        return f"{self.name} = {self.expression}"
 
     def uses(self, name: str) -> int:
         return len(re.findall(rf"\b{name}\b", self.expression))
+
+    def insert(self, line: Line) -> None:
+        """Put the expression of another line in the place of its name."""
+        text = line.expression
+        if not _is_primary(text):
+            text = f"({text})"
+        # a function, as backslashes of a text would mean groups
+        self.expression = re.sub(rf"\b{line.name}\b", lambda _: text, self.expression)
 
 
 class Scope:
@@ -72,17 +79,8 @@ class Scope:
             users = [other for other in later if other.uses(line.name)]
             if not users and line.pure:
                 del lines[place]
-            elif (
-                len(users) == 1
-                and users[0].uses(line.name) == 1
-                and _may_move(line, later, users[0])
-            ):
-                text = line.expression if _is_primary(line.expression) else f"({line.expression})"
-                users[0].expression = re.sub(
-                    rf"\b{line.name}\b",
-                    lambda _, text=text: text,  # type: ignore[misc]
-                    users[0].expression,
-                )
+            elif len(users) == 1 and _may_move(line, later, users[0]):
+                users[0].insert(line)
                 del lines[place]
         return list(map(str, lines)), last.expression.split("\0")
 
@@ -99,15 +97,12 @@ def _is_primary(text: str) -> bool:
 
 
 def _may_move(line: Line, later: Sequence[Line], user: Line) -> bool:
-    between = later[: next(k for k, other in enumerate(later) if other is user)]
-    short = len(line.expression) + len(user.expression) < _LONGEST
-    return (
-        line.pure
-        and not line.defines
-        and not user.defines
-        and short
-        and all(other.pure for other in between)
-    )
+    if user.uses(line.name) > 1 or not line.pure or line.defines or user.defines:
+        return False
+    if len(line.expression) + len(user.expression) >= _LONGEST:
+        return False
+    between = itertools.takewhile(lambda other: other is not user, later)
+    return all(other.pure for other in between)
 
 
 class Tracer:
@@ -140,7 +135,8 @@ class Tracer:
         return v
 
     def results(self, expression: str, like: Any, pure: bool = True) -> Any:
-        """Values that stand for what `expression` returns. `like`: a result of that structure."""
+        """Return values that stand for what `expression` returns. `like`: a result of that
+        structure."""
         name = self.assign(expression, pure=pure)
         if isinstance(like, Tensor):
             return self.named(name, like)
@@ -162,17 +158,17 @@ class Tracer:
         finally:
             scope = self.scopes.pop()
         lines, texts = scope.written([text_of(o) for o in outputs])
-        returned = texts[0] if len(texts) == 1 else python_values.arguments(texts)
+        returned = python_values.one_or_tuple(texts)
+        given = ", ".join(parameters)
         if not lines:
-            called = returned.removesuffix(f"({', '.join(parameters)})")
+            called = returned.removesuffix(f"({given})")
             if called != returned and re.fullmatch(r"[\w.]+", called):
                 return called, outputs
-            return f"lambda {', '.join(parameters)}: {returned}", outputs
+            return f"lambda {given}: {returned}", outputs
         name = self.name("f")
         inner = "".join(f"\n    {part}" for line in lines for part in line.splitlines())
-        self.scopes[-1].lines.append(
-            Line(name, f"({', '.join(parameters)}):{inner}\n    return {returned}", defines=True)
-        )
+        definition = f"({given}):{inner}\n    return {returned}"
+        self.scopes[-1].lines.append(Line(name, definition, defines=True))
         return name, outputs
 
 
@@ -182,9 +178,10 @@ def text_of(x: Any) -> str:
         return x.text
     if isinstance(x, Tensor):
         return python_values.tensor(x)
-    if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
-        inner = [text_of(i) for i in x]
-        return f"[{', '.join(inner)}]" if isinstance(x, list) else python_values.arguments(inner)
+    if isinstance(x, list):
+        return f"[{', '.join(map(text_of, x))}]"
+    if isinstance(x, tuple) and not isinstance(x, torch.Size):
+        return python_values.arguments(list(map(text_of, x)))
     return python_values.value(x)
 
 
@@ -208,18 +205,14 @@ class Traced(torch.Tensor):
             plain_args, plain_kwargs = pytree.tree_map(_plain, (tuple(args), kwargs))
             found = func(*plain_args, **plain_kwargs)
         name = getattr(func, "__name__", "")
-        if (
-            not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(found))
-            or name in _ASKING
-        ):
+        if name in _ASKING or not _has_tensor(found):
             return found
-        tracer = traced[0].tracer
-        return _shown(
-            tracer,
-            _call(func, args, kwargs),
-            found,
-            "out" not in kwargs and not re.fullmatch(r"\w*[^_]_", name),
-        )
+        writes = "out" in kwargs or bool(re.fullmatch(r"\w*[^_]_", name))
+        return _shown(traced[0].tracer, _call(func, args, kwargs), found, pure=not writes)
+
+
+def _has_tensor(found: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(found))
 
 
 @contextmanager
@@ -242,12 +235,9 @@ def whole_functions() -> Iterator[None]:
             found = call(*map(_plain, args), **kwargs)
         tracer = traced[0].tracer
         tracer.modules.add(cls.__module__)
-        return _shown(
-            tracer,
-            f"{cls.__module__}.{cls.__qualname__}.apply({', '.join(map(text_of, args))})",
-            found,
-            True,
-        )
+        given = ", ".join(map(text_of, args))
+        expression = f"{cls.__module__}.{cls.__qualname__}.apply({given})"
+        return _shown(tracer, expression, found, pure=True)
 
     base.apply = classmethod(apply)
     try:
@@ -260,14 +250,19 @@ def _shown(tracer: Tracer, expression: str, found: Any, pure: bool) -> Any:
     name = tracer.assign(expression, pure=pure)
     if isinstance(found, Tensor):
         return tracer.named(name, found)
-    parts = [
-        tracer.named(f"{name}[{k}]", t) if isinstance(t, Tensor) else t for k, t in enumerate(found)
-    ]
-    return parts if type(found) is list else tuple(parts)
+    parts = list(found)
+    for k, part in enumerate(parts):
+        if isinstance(part, Tensor):
+            parts[k] = tracer.named(f"{name}[{k}]", part)
+    if type(found) is list:
+        return parts
+    return tuple(parts)
 
 
 def _plain(a: Any) -> Any:
-    return a.as_subclass(Tensor) if isinstance(a, Traced) else a
+    if isinstance(a, Traced):
+        return a.as_subclass(Tensor)
+    return a
 
 
 def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
@@ -293,6 +288,14 @@ def _index(at: Any) -> str:
     if isinstance(at, tuple):
         return ", ".join(map(_index, at)) or "()"
     if isinstance(at, slice):
-        parts = ["" if p is None else str(p) for p in (at.start, at.stop)]
-        return ":".join(parts) + ("" if at.step is None else f":{at.step}")
+        text = f"{_bound(at.start)}:{_bound(at.stop)}"
+        if at.step is not None:
+            text += f":{at.step}"
+        return text
     return text_of(at)
+
+
+def _bound(at: Any) -> str:
+    if at is None:
+        return ""
+    return str(at)
