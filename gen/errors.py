@@ -21,12 +21,16 @@ class Mark:
     column: int = 0
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+        if not self.line:
+            return self.file
+        return f"{self.file}:{self.line}:{self.column}"
 
     @property
     def short(self) -> str:
-        """`file:line`, for sentences."""
-        return f"{self.file}:{self.line}" if self.line else self.file
+        """Return `file:line`, for sentences."""
+        if not self.line:
+            return self.file
+        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,10 @@ class Problem:
     nearest: str = ""
 
     def __str__(self) -> str:
-        text = (
-            f"{self.mark}: {self.path}: {self.what}" if self.path else f"{self.mark}: {self.what}"
-        )
+        text = f"{self.mark}: "
+        if self.path:
+            text += f"{self.path}: "
+        text += self.what
         if self.expected:
             text += f"; expected {self.expected}"
         if self.nearest:
@@ -76,12 +81,16 @@ def nearest(word: object, names: Iterable[str]) -> str:
     # `torch.nn.functional.conv2d`.
     tail = word.rpartition(".")[2]
     same_tail = [name for name in names if "." in name and name.rpartition(".")[2] == tail]
-    return same_tail[0] if same_tail else ""
+    if not same_tail:
+        return ""
+    return same_tail[0]
 
 
 def one_of(names: Sequence[str] | Iterable[str]) -> str:
-    """`one of a, b, c`, cut if the list is too long to read."""
+    """Return `one of a, b, c`, cut if the list is too long to read."""
     names = list(names)
     if len(names) > MAX_LISTED:
         return f"one of {', '.join(names[:MAX_LISTED])}, … ({len(names)} in all)"
-    return names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+    if len(names) == 1:
+        return names[0]
+    return f"one of {', '.join(names)}"

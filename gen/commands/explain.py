@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, islice
 
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import pipeline
@@ -22,7 +22,7 @@ _NODE = re.compile(r"(?:.*::)?test_(?P<check>\w+)\[(?P<id>[^\]]+)\]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The case, by its pytest id or by its own id and a check."""
+    """Add the case, by its pytest id or by its own id and a check."""
     add_matrix_arguments(parser)
     parser.add_argument(
         "case",
@@ -43,12 +43,15 @@ def run(args: argparse.Namespace) -> int:
     op, column = case_of(plan, case, check)
     for line in explain(plan, op, column):
         print(line)
-    return 0 if any(plan.columns[c] == column for c in bits(plan.tiers["full"].chosen[op])) else 1
+    taken = (plan.columns[position] for position in bits(plan.tiers["full"].chosen[op]))
+    return int(column not in taken)
 
 
 def _read(case: str, check: str | None) -> tuple[str, str | None]:
     found = _NODE.fullmatch(case)
-    return (found["id"], found["check"]) if found else (case, check)
+    if found is None:
+        return case, check
+    return found["id"], found["check"]
 
 
 def case_of(plan: Plan, case: str, check: str | None) -> tuple[int, Column]:
@@ -64,7 +67,7 @@ def case_of(plan: Plan, case: str, check: str | None) -> tuple[int, Column]:
 
 
 def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
-    """Everything that the matrix says about one case, each statement with its line."""
+    """Yield everything that the matrix says about one case, each statement with its line."""
     row, check = plan.ops[op], plan.loaded.matrix.checks[column.check]
     yield node_id(plan, op, column)
     yield f"  op: {row.name}, family {row.family} ({_at(plan, row.path)})"
@@ -73,21 +76,21 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
         f"  check: {column.check}: {check.claim} Pipeline `{check.pipeline}` against {words} "
         f"({_at(plan, ('checks', column.check))})"
     )
-    position = plan.columns.index(column) if column in plan.columns else None
-    if position is None or not plan.possible[op] >> position & 1:
+    if column not in plan.columns or not _has(plan.possible[op], plan.columns.index(column)):
         yield "  there is no such case:"
         yield from (f"    {reason}" for reason in _reasons(plan, op, column))
         return
-    excluded = [
-        entry for entry in plan.entries if entry.kind == "exclude" and _holds(entry, op, position)
-    ]
+    position = plan.columns.index(column)
+    exclusions = (entry for entry in plan.entries if entry.kind == "exclude")
+    excluded = [entry for entry in exclusions if _holds(entry, op, position)]
     for entry in excluded:
         yield f"  excluded ({_at(plan, entry.path)}): {_why(entry)}"
     if excluded:
         return
-    yield f"  valid: the op takes {column.dtype}" + (
-        "" if not check.requires else f" and offers {', '.join(check.requires)}"
-    )
+    valid = f"  valid: the op takes {column.dtype}"
+    if check.requires:
+        valid += f" and offers {', '.join(check.requires)}"
+    yield valid
     for entry in plan.entries_of(op):
         if _holds(entry, op, position):
             yield f"  {_expectation(entry)} ({_at(plan, entry.path)}): {_why(entry)}"
@@ -96,7 +99,7 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
 
 
 def _overview(plan: Plan, op: int, case: str) -> int:
-    """Return one line for each check that has the case, or could have it."""
+    """Print one line for each check that has the case, or could have it."""
     found = False
     for check in plan.loaded.matrix.checks:
         values = tuple(case.split("-")[1:])
@@ -105,25 +108,29 @@ def _overview(plan: Plan, op: int, case: str) -> int:
             column = plan.columns[position]
             if (column.dtype, *column.axes.words)[: len(values)] != values:
                 continue
-            found |= bool(plan.possible[op] >> position & 1)
-            if plan.valid[op] >> position & 1:
-                tier = plan.tier_of(op, position)
-                print(
-                    f"{node_id(plan, op, column)}: "
-                    f"{f'tier {tier}' if tier else 'dropped by reduction'}"
-                )
-            elif plan.possible[op] >> position & 1:
-                print(f"{node_id(plan, op, column)}: excluded")
+            found |= _has(plan.possible[op], position)
+            if _has(plan.possible[op] | plan.valid[op], position):
+                print(f"{node_id(plan, op, column)}: {_fate(plan, op, position)}")
     if not found:
-        words = case.split("-")[1:]
-        dtypes = sorted(plan.ops[op].dtypes)
-        what = (
-            f"{plan.ops[op].name} has no case {'-'.join(words)}"
-            if words
-            else f"no check fits {plan.ops[op].name}"
-        )
-        raise _unknown(what, dtypes, words[0] if words else "")
+        raise _no_case(plan.ops[op], case.split("-")[1:])
     return 0
+
+
+def _fate(plan: Plan, op: int, position: int) -> str:
+    """Return what becomes of a case that the op could have."""
+    if not _has(plan.valid[op], position):
+        return "excluded"
+    tier = plan.tier_of(op, position)
+    if not tier:
+        return "dropped by reduction"
+    return f"tier {tier}"
+
+
+def _no_case(op: Op, words: list[str]) -> MatrixError:
+    dtypes = sorted(op.dtypes)
+    if not words:
+        return _unknown(f"no check fits {op.name}", dtypes, "")
+    return _unknown(f"{op.name} has no case {'-'.join(words)}", dtypes, words[0])
 
 
 def _op(plan: Plan, name: str) -> int:
@@ -139,8 +146,9 @@ def _column(plan: Plan, check: str, case: str) -> Column:
         raise _unknown(f'unknown check "{check}"', list(checks), check)
     words = case.split("-")[1:]
     over = checks[check].over
-    if not words or words[0] not in DTYPES:
-        raise _unknown(f'"{case}" names no dtype', list(DTYPES), words[0] if words else "")
+    dtype = "".join(words[:1])
+    if dtype not in DTYPES:
+        raise _unknown(f'"{case}" names no dtype', list(DTYPES), dtype)
     words = [*words[:1], *complete(words[1:], list(over))]
     if len(words) != len(over) + 1:
         first = [values[0] for values in over.values()]
@@ -157,13 +165,12 @@ def _column(plan: Plan, check: str, case: str) -> Column:
 
 
 def _unknown(what: str, names: list[str], word: str) -> MatrixError:
-    return MatrixError(
-        [Problem(Mark("CASE"), "", what, one_of(names), nearest(word, names) if word else "")]
-    )
+    near = word and nearest(word, names)
+    return MatrixError([Problem(Mark("CASE"), "", what, one_of(names), near)])
 
 
 def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
-    """The reasons why there is no such case."""
+    """Yield the reasons why there is no such case."""
     op, check = plan.ops[index], plan.loaded.matrix.checks[column.check]
     source = "torch's OpInfo database" if "opinfo" in op.facts else "its row"
     yield from _dtype_reasons(plan, op, column, source)
@@ -184,7 +191,7 @@ def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
 
 
 def _dtype_reasons(plan: Plan, op: Op, column: Column, source: str) -> Iterator[str]:
-    """The reasons that lie in the dtype. `source`: what says which dtypes the op takes."""
+    """Yield the reasons that lie in the dtype. `source`: what says which dtypes the op takes."""
     check = plan.loaded.matrix.checks[column.check]
     dtypes = {other.dtype for other in plan.columns if other.check == column.check}
     if column.dtype not in dtypes:
@@ -203,7 +210,9 @@ def _dtype_reasons(plan: Plan, op: Op, column: Column, source: str) -> Iterator[
 
 def _path_of(op: Op, key: str, *, of_row: bool) -> tuple[str | int, ...]:
     """Return where the matrix has a key: in the op's row, or in its family."""
-    return (*op.path, key) if of_row else ("families", op.family, key)
+    if of_row:
+        return (*op.path, key)
+    return ("families", op.family, key)
 
 
 def _filters(plan: Plan, index: int, name: str) -> Iterator[str]:
@@ -215,17 +224,18 @@ def _filters(plan: Plan, index: int, name: str) -> Iterator[str]:
         globs: list[str] = getattr(check, key)
         matched = any(Names({value: 0}, "").named(glob) for glob in globs)
         if matched != positive:
-            yield (
-                f"{key}: {', '.join(globs)} of the check "
-                f"{'leave it out' if positive else 'name it'} ({_at(plan, ('checks', name, key))})"
-            )
+            effect = "leave it out" if positive else "name it"
+            place = _at(plan, ("checks", name, key))
+            yield f"{key}: {', '.join(globs)} of the check {effect} ({place})"
 
 
 def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
     tier = plan.tiers[name]
-    if tier.chosen[op] >> position & 1:
+    if _has(tier.chosen[op], position):
         smaller = plan.tier_of(op, position)
-        return "runs it" if smaller == name else f"runs it, as {smaller} does"
+        if smaller == name:
+            return "runs it"
+        return f"runs it, as {smaller} does"
     part = next((part for part in tier.parts if part.has(op, position)), None)
     if part is None:
         return f"is not for this op or check ({_at(plan, ('tiers', name))})"
@@ -246,31 +256,36 @@ def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
 
 
 def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
-    """Cells of the tier that together cover every t-tuple of the dropped cell."""
-    tier = plan.tiers[name]
-    size = tier.coverage.t
+    """Name cells of the tier that together cover every t-tuple of the dropped cell."""
+    size = plan.tiers[name].coverage.t
     own = (f"op={plan.ops[op].name}", *factors(plan, position))
     found: dict[str, None] = {}
     for wanted in combinations(own, size):
-        for index in (op, *range(len(plan.ops))) if own[0] not in wanted else (op,):
-            cells = (
-                c
-                for c in bits(tier.chosen[index])
-                if set(wanted) <= {f"op={plan.ops[index].name}", *factors(plan, c)}
-            )
-            if (cell := next(cells, None)) is not None:
-                found[
-                    f"{plan.columns[cell].check}[{plan.columns[cell].case(plan.ops[index].name)}]"
-                ] = None
-                break
+        ops = [op]
+        if own[0] not in wanted:
+            ops += range(len(plan.ops))
+        covering = (case for index in ops for case in _cases_with(plan, name, index, set(wanted)))
+        found.update(dict.fromkeys(islice(covering, 1)))
     return f"its {size}-tuples are covered by {', '.join(found)}"
 
 
+def _cases_with(plan: Plan, name: str, index: int, wanted: set[str]) -> Iterator[str]:
+    """Yield the cases of one op in a tier that have all of `wanted`."""
+    op = plan.ops[index].name
+    for position in bits(plan.tiers[name].chosen[index]):
+        if wanted <= {f"op={op}", *factors(plan, position)}:
+            column = plan.columns[position]
+            yield f"{column.check}[{column.case(op)}]"
+
+
 def _expectation(entry: Entry) -> str:
-    spec = entry.spec
-    keys = ("target", "device", "torch", "cpu") if isinstance(spec, Known) else ()
-    conditions = [f"{key} {getattr(spec, key)}" for key in keys if getattr(spec, key)]
-    when = f" where {' and '.join(conditions)}" if conditions else ""
+    spec, conditions = entry.spec, []
+    if isinstance(spec, Known):
+        values = {key: getattr(spec, key) for key in ("target", "device", "torch", "cpu")}
+        conditions = [f"{key} {value}" for key, value in values.items() if value]
+    when = ""
+    if conditions:
+        when = f" where {' and '.join(conditions)}"
     if isinstance(spec, Xfail):
         return f"expected to fail with {spec.raises} matching {spec.match!r}{when}"
     if isinstance(spec, ToleranceEntry):
@@ -279,13 +294,20 @@ def _expectation(entry: Entry) -> str:
 
 
 def _why(entry: Entry) -> str:
-    until = f" (until {entry.spec.until})" if entry.spec.until else ""
-    link = f" {entry.spec.link}" if entry.spec.link else ""
-    return f"{entry.spec.reason}{link}{until}"
+    text = entry.spec.reason
+    if entry.spec.link:
+        text += f" {entry.spec.link}"
+    if entry.spec.until:
+        text += f" (until {entry.spec.until})"
+    return text
 
 
 def _holds(entry: Entry, op: int, position: int) -> bool:
-    return bool(entry.ops >> op & 1 and entry.columns >> position & 1)
+    return _has(entry.ops, op) and _has(entry.columns, position)
+
+
+def _has(mask: int, position: int) -> bool:
+    return bool(mask >> position & 1)
 
 
 def _at(plan: Plan, path: tuple[str | int, ...]) -> str:

@@ -70,27 +70,38 @@ class Draw:
 
     @property
     def excluded(self) -> bool:
-        """Whether the matrix leaves out such cells. What it says of the op alone holds for the op
-        alone; of a layout, for all stages."""
-        return any(
-            self.dtype in one.dtypes and one.layout == self.layout
-            if one.layout != "contiguous"
-            else one.covers(self.dtype, self.stages) and bool(one.stages) == bool(self.stages)
-            for one in self.subject.excluded
-        )
+        """Tell whether the matrix leaves out such cells."""
+        return any(map(self._is_left_out_by, self.subject.excluded))
+
+    def _is_left_out_by(self, entry: Entry) -> bool:
+        """Tell whether an entry leaves out such cells. What it says of the op alone holds for the
+        op alone; of a layout, for all stages."""
+        if entry.layout != "contiguous":
+            return self.dtype in entry.dtypes and entry.layout == self.layout
+        if bool(entry.stages) != bool(self.stages):
+            return False
+        return entry.covers(self.dtype, self.stages)
 
     @property
     def tolerance(self) -> tuple[float, float] | None:
-        """The largest tolerance that the matrix allows the op in this dtype, if it has one."""
+        """Return the largest tolerance that the matrix allows the op in this dtype, if it has
+        one."""
         found = [one.tolerance for one in self.subject.tolerances if self.dtype in one.dtypes]
-        return (max(r for r, _ in found), max(a for _, a in found)) if found else None
+        if not found:
+            return None
+        relative, absolute = zip(*found, strict=True)
+        return max(relative), max(absolute)
 
     def __str__(self) -> str:
         parts = [self.subject.name, self.dtype, str(Pipeline(self.stages)), f"sample {self.sample}"]
-        parts += [self.layout] * (self.layout != "contiguous") + ["extreme values"] * self.extreme
-        parts += [f"{self.numbers} numbers"] * (self.numbers != "as given") + [
-            f"sizes up to {self.size}"
-        ] * bool(self.size)
+        if self.layout != "contiguous":
+            parts.append(self.layout)
+        if self.extreme:
+            parts.append("extreme values")
+        if self.numbers != "as given":
+            parts.append(f"{self.numbers} numbers")
+        if self.size:
+            parts.append(f"sizes up to {self.size}")
         return ", ".join(parts)
 
 
@@ -101,15 +112,10 @@ def subject_dtypes(names: frozenset[str]) -> tuple[str, ...]:
 
 @st.composite
 def draws(draw: st.DrawFn, subjects: Sequence[Subject]) -> Draw:
-    """Any cell of one of `subjects`."""
+    """Draw any cell of one of `subjects`."""
     subject = draw(st.sampled_from(subjects))
     dtype = draw(st.sampled_from(subject.dtypes))
-    allowed = [
-        s
-        for s in _STAGES
-        if s in ("vmap", "functionalize")
-        or (dtype in subject.differentiable and not _is_for_reals(s, dtype))
-    ]
+    allowed = [stage for stage in _STAGES if _takes(subject, dtype, stage)]
     stages = draw(st.lists(st.sampled_from(allowed), max_size=MOST_STAGES).filter(_affordable))
     extreme = draw(st.booleans()) and len(stages) <= 1
     return Draw(
@@ -122,6 +128,12 @@ def draws(draw: st.DrawFn, subjects: Sequence[Subject]) -> Draw:
         draw(st.integers(0, 60)),
         draw(st.sampled_from(_SIZES)),
     )
+
+
+def _takes(subject: Subject, dtype: str, stage: str) -> bool:
+    if stage in ("vmap", "functionalize"):
+        return True
+    return dtype in subject.differentiable and not _is_for_reals(stage, dtype)
 
 
 def _is_for_reals(stage: str, dtype: str) -> bool:

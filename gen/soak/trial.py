@@ -80,10 +80,7 @@ def _sample(draw: Draw) -> Sample:
         raise Rejected("no sample is small enough")
     sample = fit[draw.sample % len(fit)]
     if draw.size or draw.numbers != "as given":
-        inputs = tuple(
-            _simplified(x[tuple(slice(draw.size or None) for _ in x.shape)], draw.numbers)
-            for x in sample.inputs
-        )
+        inputs = tuple(_simplified(_cut(x, draw.size), draw.numbers) for x in sample.inputs)
         sample = replace(sample, inputs=inputs, memory={}, _facts=None)
     try:
         _ = sample.facts
@@ -92,6 +89,11 @@ def _sample(draw: Draw) -> Sample:
     if sample.facts.random:
         raise Rejected("the op draws random numbers")
     return sample
+
+
+def _cut(x: Tensor, size: int) -> Tensor:
+    """Return the first entries in each dimension, at most `size` of them; 0: all."""
+    return x[tuple(slice(size or None) for _ in x.shape)]
 
 
 def _simplified(x: Tensor, numbers: str) -> Tensor:
@@ -107,12 +109,10 @@ def case_of(draw: Draw, target: Target) -> Case:
     """Return the cell under which the draw is reported."""
     subject = draw.subject
     cell = Cell(subject.name, draw.dtype, USUAL, "full", ())
-    return Case(
-        cell,
-        "soak",
-        Family(subject.family, {subject.name: subject.row} if subject.row else {}),
-        target,
-    )
+    rows = {}
+    if subject.row:
+        rows[subject.name] = subject.row
+    return Case(cell, "soak", Family(subject.family, rows), target)
 
 
 def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure | None:
@@ -149,7 +149,9 @@ def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[C
     values = "extreme" if draw.extreme else USUAL.values
     axes = USUAL.fixed(form=USUAL.form, layout=draw.layout, values=values)
     stages = draw.stages[::-1]
-    rule = Rule() if draw.tolerance is None else Rule(*draw.tolerance)
+    rule = Rule()
+    if draw.tolerance is not None:
+        rule = Rule(*draw.tolerance)
     try:
         made = []
         for program, label in instances(sample, stages, axes, False, draw.sample, {}, True):
@@ -175,25 +177,25 @@ def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[C
 
 
 def _words(draw: Draw, numel: int) -> list[str]:
+    if not draw.stages and draw.extreme:
+        return ["float64"]
     if not draw.stages:
-        return ["float64"] if draw.extreme else ["float64", "reference"]
+        return ["float64", "reference"]
     precise = draw.dtype in ("float64", "complex128") and not draw.extreme
-    return (
-        ["loop", "numeric"]
-        if precise and numel <= _NUMERIC and 1 <= derivatives(draw.stages) <= 2
-        else ["loop"]
-    )
+    if precise and numel <= _NUMERIC and 1 <= derivatives(draw.stages) <= 2:
+        return ["loop", "numeric"]
+    return ["loop"]
 
 
 def _unless_known(failure: Failure) -> Failure | None:
     """Return the failure, unless the matrix expects it."""
     draw, error = failure.draw, failure.error
-    known = (one for one in draw.subject.known if one.covers(draw.dtype, draw.stages))
-    return (
-        None
-        if any(one.error is not None and one.error.expects(error) for one in known)
-        else failure
-    )
+    for one in draw.subject.known:
+        if one.error is None or not one.covers(draw.dtype, draw.stages):
+            continue
+        if one.error.expects(error):
+            return None
+    return failure
 
 
 def text(failure: Failure, target: Target) -> Any:
@@ -207,4 +209,6 @@ def text(failure: Failure, target: Target) -> Any:
             made = script(case_of(failure.draw, target), failure.comparison, failure.word)
     except NoScript as error:
         return None, str(error)
-    return (made.text, "") if made.differs else (None, "the program shows no difference")
+    if not made.differs:
+        return None, "the program shows no difference"
+    return made.text, ""
