@@ -273,11 +273,21 @@ class StreamText(Node):
         return ()
 
 
-class FilePlace(Node):
+class Moving(Node):
+    """What a program may not move, and others may. ``watched``: whether the program has read how
+    far it is, as ``copy.deepcopy(generator)`` does, so that each call asks for it."""
+
+    __slots__ = ("watched",)
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.watched = False
+        super().__init__(owner, name)
+
+
+class FilePlace(Moving):
     """How far a file is read. A program may not read it."""
 
     __slots__ = ()
-    watched = False
 
     def look(self) -> tuple[Any, ...]:
         x = self.owner
@@ -321,16 +331,10 @@ class Variable(Node):
             self.owner.set(values[0])
 
 
-class Draws(Node):
-    """The state of a random generator of Python's or NumPy's. A program may draw from it where a
-    call does not ask for its state. ``watched``: whether the program has read that state, as
-    ``copy.deepcopy(generator)`` does, so that each call asks for it."""
+class Draws(Moving):
+    """The state of a random generator of Python's or NumPy's."""
 
-    __slots__ = ("watched",)
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.watched = False
-        super().__init__(owner, name)
+    __slots__ = ()
 
     def look(self) -> Any:
         """Return what C compares, and the state that the generator takes back."""
@@ -431,20 +435,20 @@ class Parts(Node):
         return (*self.owner.args, *self.owner.keywords.values())
 
 
-class Position(Parts):
-    """How far an iterator is. A call does not ask for it: the program may not move it. ``steps``:
-    how often the program has let a generator go on, which does not say how far it is."""
+class Position(Moving):
+    """How far an iterator is. ``steps``: how often the program has let a generator go on, which
+    does not say how far it is."""
 
-    __slots__ = ("mark", "steps")
-    watched = False
+    __slots__ = ("mark", "parts", "steps")
 
     def __init__(self, owner: Any, name: str, parts: Callable[[Any], tuple[Any, ...]]) -> None:
         self.steps = 0
-        super().__init__(owner, name, parts)
+        self.parts = parts
+        super().__init__(owner, name)
         self.mark = IteratorMark(owner)
 
     def look(self) -> tuple[Any, ...]:
-        return (self.steps, *super().look())
+        return (self.steps, *self.parts(self.owner))
 
     def restore(self) -> None:
         """Put the iterator back, if Python can do that. :meth:`changes` says whether it did."""

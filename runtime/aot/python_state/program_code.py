@@ -9,8 +9,9 @@ through, any attribute may be asked for."""
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from ...trace.provenance import Line
 from .code_names import CodeNames, names_of
 from .lookups import COMPUTED
-from .object_kinds import NAMED_ALONE
+from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE
 from .trusted import is_followed_module
 
 Code = tuple[CodeType, dict[str, Any]]
@@ -31,13 +32,15 @@ _OF_OPTIMIZERS = frozenset(("_opt_called",))
 # what a generator of Python's keeps of the last two numbers that it has drawn
 _NEXT_DRAW = "gauss_next"
 
-# What reads or sets the state of a generator of NumPy's, by kind. Its methods tell no hook that
-# they are called. Of each other method the state tells, since it draws.
+# What reads or sets where an object is, by kind, and tells no hook that it has the object: methods
+# of NumPy's, functions of Python's. NumPy's other methods draw, so that the state tells of them.
 _READS_STATE: tuple[tuple[type, frozenset[str]], ...] = (
     (np.random.RandomState, frozenset(("get_state", "set_state", "_bit_generator"))),
     (np.random.Generator, frozenset(("bit_generator", "_bit_generator"))),
     (np.random.BitGenerator, frozenset(("state", "jumped"))),
     (np.random.SeedSequence, frozenset(("state", "n_children_spawned"))),
+    (itertools.count, frozenset(("repr", "str", "format"))),
+    (Iterator, frozenset(("length_hint",))),
 )
 _PICKLES = frozenset(("dump", "dumps", "Pickler", "__getstate__", "__reduce__"))
 
@@ -123,17 +126,15 @@ class ProgramCode:
             return True
         return self._sees_all(type(x))
 
-    def reads_state_of(self, generator: Any) -> bool:
-        """Return whether code has a name that reads or sets the state of a random generator of
-        NumPy's. False for one of Python's, whose methods the hook sees."""
-        if isinstance(generator, random.Random):
-            return False
+    def reads_state_of(self, x: Any) -> bool:
+        """Return whether code has a name that reads or sets where ``x`` is: an iterator, or a
+        random generator of NumPy's. False for one of Python's, whose methods the hook sees."""
         asked = self.names | self.words
-        # other objects have a seed as well, and each program may come to NumPy's own generator
-        if "seed" in asked and (generator is not np.random.mtrand._rand or "random" in asked):
-            return True
+        if isinstance(x, GENERATORS_OF_NUMPY) and "seed" in asked:
+            # other objects have a seed, and each program may come to NumPy's own generator
+            return x is not np.random.mtrand._rand or "random" in asked
         return any(
-            isinstance(generator, kind) and not asked.isdisjoint(names | _PICKLES)
+            isinstance(x, kind) and not asked.isdisjoint(names | _PICKLES)
             for kind, names in _READS_STATE
         )
 

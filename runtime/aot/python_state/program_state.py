@@ -29,7 +29,7 @@ from ...seam.user_code import as_door
 from ...trace.provenance import Line, happened_at
 from ...trace.symbols import SYMBOLIC
 from .closed_over import computed_at, holds_values
-from .contents import Draws
+from .contents import Draws, Moving
 from .declared import refuse_undeclared
 from .entry_hook import Seen, watching
 from .name_lines import line_naming
@@ -521,17 +521,17 @@ class ProgramState:
             if change.node.puts:
                 found.append(change)
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
-        self._watch_draws()
+        self._watch_reads()
         self.written = frozenset((id(c.node.owner), c.label) for c in found)
         # what was there before is not the program's to keep alive
         unlinked = [change._replace(before=None) for change in found]
         return Effects(unlinked, repeats, left, self.graph.code.first_line)
 
-    def _watch_draws(self) -> None:
-        """Let a call ask for the state of each random generator that the program has called and
-        not moved: it has read the state, or drawn and put it back."""
+    def _watch_reads(self) -> None:
+        """Let a call ask how far each iterator, file and random generator is that the program has
+        called and not moved: it has read that, or has put it back."""
         for node in self.graph.nodes:
-            if isinstance(node, Draws):
+            if isinstance(node, Moving):
                 x = node.owner
                 node.watched = id(x) in self.seen.moved or self.graph.code.reads_state_of(x)
 
