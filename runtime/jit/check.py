@@ -21,6 +21,7 @@ from ..aot.python_state.entry_hook import Seen, is_clock, watching
 from ..aot.python_state.object_graph import ObjectGraph
 from ..seam.generator_states import GeneratorStates
 from ..seam.levels import SCOPE
+from ..seam.locks import lock_of
 from ..seam.transforms_of_torch import transform_of_torch
 from ..seam.user_code import watched
 from ..tape.running import current_dual
@@ -31,31 +32,47 @@ from .outside_calls import Noted, WithCalls, place_of
 _NAMED = 4  # differences that an error names
 
 
-def checking(
-    f: Callable[..., Any], run: Callable[..., Any], every: int, name: str, ignore: Iterable[Any]
-) -> Callable[..., Any]:
-    """``run``, of which each call whose number ``every`` divides is compared with one of ``f``.
+class CheckedCalls:
+    """Calls of ``run``, of which each whose number ``every`` divides is compared with one of ``f``.
 
     ``name``: of the function, for errors. ``ignore``: objects that are not compared.
     ``RuntimeError`` for a difference, and for what cannot be run twice."""
-    lock = threading.RLock()
-    calls = 0
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        if SCOPE.levels or number_of_dispatch_modes() or transform_of_torch():
-            return run(*args, **kwargs)  # in a transform or in another program
-        if current_dual() is not None:
-            return run(*args, **kwargs)
-        with lock:
-            calls += 1
-            if calls % every:
-                return run(*args, **kwargs)
-            check = _Check(f"check={every}: call {calls} of {name}", ignore)
-            check.run_eagerly(f, args, kwargs)
-            return check.compare(run, args, kwargs)
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        run: Callable[..., Any],
+        every: int,
+        name: str,
+        ignore: Iterable[Any],
+    ) -> None:
+        self._f = f
+        self._run = run
+        self._every = every
+        self._name = name
+        self._ignore = ignore
+        self._calls = 0
+        # a call of the same thread inside an eager run may count, too
+        self._lock = lock_of(self, "_lock", threading.RLock)
 
-    return call
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _is_inner_call():
+            return self._run(*args, **kwargs)
+        with self._lock:
+            self._calls += 1
+            if self._calls % self._every:
+                return self._run(*args, **kwargs)
+            what = f"check={self._every}: call {self._calls} of {self._name}"
+            check = _Check(what, self._ignore)
+            check.run_eagerly(self._f, args, kwargs)
+            return check.compare(self._run, args, kwargs)
+
+
+def _is_inner_call() -> bool:
+    """Return whether a transform or another program makes this call."""
+    if SCOPE.levels or number_of_dispatch_modes() or transform_of_torch():
+        return True
+    return current_dual() is not None
 
 
 class _Snapshot(ObjectGraph):

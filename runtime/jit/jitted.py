@@ -19,7 +19,7 @@ from ..aot.compilers.graph_names import named_compilers
 from ..aot.python_state.closed_over import modules_of
 from ..seam.locks import lock_of
 from ..trace.error_lines import naming_line
-from .check import checking
+from .check import CheckedCalls
 from .donation import donating
 from .options import Options
 from .outside_calls import OutsideCalls, WithCalls
@@ -54,7 +54,8 @@ class Jitted:
         if options.on_break == "eager":
             self._run = _or_eager(f, self._run, self._turns)
         if options.check is not None:
-            self._run = checking(f, self._run, options.check, self.__name__, options.ignore)
+            name, ignore = self.__name__, options.ignore
+            self._run = CheckedCalls(f, self._run, options.check, name, ignore)
 
     __name__: str
 

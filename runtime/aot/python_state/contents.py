@@ -9,7 +9,7 @@ import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -273,18 +273,21 @@ class StreamText(Node):
         return ()
 
 
-class Moving(Node):
-    """What a program may not move, and others may. ``watched``: whether the program has read how
-    far it is, as ``copy.deepcopy(generator)`` does, so that each call asks for it."""
+class Cursor(Node):
+    """How far something is that gives one value after the other. A program may not move it, and
+    others may. ``watched``: whether the program has read how far it is, as
+    ``copy.deepcopy(generator)`` does, so that each call asks for it."""
 
     __slots__ = ("watched",)
+    movement: ClassVar[str] = "taken items from"
+    """What an error says of a program that has moved it."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.watched = False
         super().__init__(owner, name)
 
 
-class FilePlace(Moving):
+class FilePlace(Cursor):
     """How far a file is read. A program may not read it."""
 
     __slots__ = ()
@@ -331,10 +334,11 @@ class Variable(Node):
             self.owner.set(values[0])
 
 
-class Draws(Moving):
+class Draws(Cursor):
     """The state of a random generator of Python's or NumPy's."""
 
     __slots__ = ()
+    movement = "drawn from"
 
     def look(self) -> Any:
         """Return what C compares, and the state that the generator takes back."""
@@ -435,7 +439,7 @@ class Parts(Node):
         return (*self.owner.args, *self.owner.keywords.values())
 
 
-class Position(Moving):
+class Position(Cursor):
     """How far an iterator is. ``steps``: how often the program has let a generator go on, which
     does not say how far it is."""
 

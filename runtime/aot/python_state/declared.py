@@ -22,14 +22,14 @@ import torch
 
 from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.provenance import happened_at
-from .contents import Fact, Moving, Parts
+from .contents import Cursor, Fact, Parts
 from .name_lines import line_naming
 from .nodes import Attributes, Cell, Change, ClassNames, ClassParts, FunctionParts, Globals, Node
 from .object_graph import ObjectGraph
 from .object_kinds import GENERATORS_OF_NUMPY
 
 _NAMED = 4  # objects that an error names
-_OF_CODE = (Globals, ClassNames, ClassParts, FunctionParts, Cell, Fact, Moving, Parts)
+_OF_CODE = (Globals, ClassNames, ClassParts, FunctionParts, Cell, Fact, Cursor, Parts)
 _WITHOUT_STATE = (
     FunctionType,
     type,
@@ -145,7 +145,7 @@ def _is_constant(node: Node) -> bool:
 
 def _keeps_results(node: Node) -> bool:
     """Return whether it is a cache of a function, or is refused for a reason of its own."""
-    return isinstance(node, (Moving, Parts))
+    return isinstance(node, (Cursor, Parts))
 
 
 def _refuse(graph: ObjectGraph, verb: str, names: list[str]) -> None:

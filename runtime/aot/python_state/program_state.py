@@ -29,7 +29,7 @@ from ...seam.user_code import as_door
 from ...trace.provenance import Line, happened_at
 from ...trace.symbols import SYMBOLIC
 from .closed_over import computed_at, holds_values
-from .contents import Draws, Moving
+from .contents import Cursor, Draws
 from .declared import refuse_undeclared
 from .entry_hook import Seen, watching
 from .name_lines import line_naming
@@ -185,9 +185,6 @@ class _Run(Ambient):
 
 RUN = _Run()
 
-_MOVED: dict[type, str] = {Draws: "drawn from"}
-"""What a program has done to an object that it has moved, by the kind of its node."""
-
 
 class ProgramState:
     """What one capture of a program finds in Python's state, and what it changes. ``roots``: what
@@ -249,15 +246,20 @@ class ProgramState:
     def lost(self) -> list[str]:
         """Say what the program has done that nobody can undo, after :meth:`restore`: items that it
         has taken from an iterator that cannot be put back, or a child of a generator."""
-        moved = [node for node in self.graph.nodes if not node.watched and node.changes()]
-        found = [f"{_MOVED.get(type(node), 'taken items from')} {node.name}" for node in moved]
-        return [*found, *(["gone on after this refusal"] if self.seen.goes_on else ())]
+        found = [f"{cursor.movement} {cursor.name}" for cursor in self._moved_cursors()]
+        if self.seen.goes_on:
+            found.append("gone on after this refusal")
+        return found
 
     def refuse_moved(self) -> None:
         """Raise ``RuntimeError`` if the program has moved an iterator or a random generator."""
-        for node in self.graph.nodes:
-            if not node.watched and node.changes():
-                self._refuse_moved(node)
+        for cursor in self._moved_cursors():
+            self._refuse_moved(cursor)
+
+    def _moved_cursors(self) -> list[Cursor]:
+        """List what the program has moved and may not move."""
+        cursors = (node for node in self.graph.nodes if isinstance(node, Cursor))
+        return [cursor for cursor in cursors if not cursor.watched and cursor.changes()]
 
     @as_door
     def changes(self) -> list[Change]:
@@ -531,7 +533,7 @@ class ProgramState:
         """Let a call ask how far each iterator, file and random generator is that the program has
         called and not moved: it has read that, or has put it back."""
         for node in self.graph.nodes:
-            if isinstance(node, Moving):
+            if isinstance(node, Cursor):
                 x = node.owner
                 node.watched = id(x) in self.seen.moved or self.graph.code.reads_state_of(x)
 

@@ -446,9 +446,12 @@ def test_traces_of_two_threads_leave_torch_s_generator_alone() -> None:
     assert errors == [] and torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("options", [{}, {"check": 2}], ids=["", "check"])
 @pytest.mark.parametrize("whose", ["the function that is captured", "another one"])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_process_that_is_forked_while_a_thread_captures_has_programs(whose: str) -> None:
+def test_a_process_that_is_forked_while_a_thread_captures_has_programs(
+    whose: str, options: dict[str, Any]
+) -> None:
     tracing, ended = threading.Event(), threading.Event()
 
     def waits(x: torch.Tensor) -> torch.Tensor:
@@ -457,7 +460,7 @@ def test_a_process_that_is_forked_while_a_thread_captures_has_programs(whose: st
             ended.wait(100)
         return x * 2
 
-    f = jit(waits, ignore=[tracing, ended])
+    f = jit(waits, ignore=[tracing, ended], **options)
     thread = threading.Thread(target=f, args=(X,))
     thread.start()
     assert tracing.wait(20)
