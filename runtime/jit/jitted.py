@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -118,7 +119,7 @@ class Jitted:
         static = {name: args[i] for i, name in enumerate(self._names[: len(args)]) if name in named}
         static |= {name: x for name, x in kwargs.items() if name in named}
         try:
-            key = tuple((name, type(x), x) for name, x in sorted(static.items()))
+            key = tuple((name, _key_of(x)) for name, x in sorted(static.items()))
             run = self._runs.get(key)
         except TypeError as e:
             raise TypeError(
@@ -149,6 +150,23 @@ class JittedModule(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.jitted(*args, **kwargs)
+
+
+def _key_of(x: Any) -> Any:
+    """Return what tells a static argument from another one. ``1``, ``True`` and ``1.0`` are equal,
+    as are ``0.0`` and ``-0.0``, and a program is for one of them. Of other objects than tuples,
+    frozen sets and frozen data classes their own ``__eq__`` says which are equal."""
+    kind = type(x)
+    if kind is float or kind is complex:
+        return kind, repr(x)
+    if issubclass(kind, tuple):
+        return kind, tuple(map(_key_of, tuple.__iter__(x)))
+    if kind is frozenset:
+        return kind, frozenset(map(_key_of, x))
+    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:
+        compared = [f.name for f in dataclasses.fields(kind) if f.compare]
+        return kind, tuple(_key_of(getattr(x, name)) for name in compared)
+    return kind, x
 
 
 def _captures(

@@ -227,6 +227,19 @@ class _Around(Ambient):
 _AROUND = _Around()
 
 
+def refuse_states(values: Iterable[Any]) -> None:
+    """Raise if the program that is traced keeps the state or the seed of a random generator: one of
+    ``values`` is that of the trace."""
+    states = _AROUND.states
+    if states is None:
+        return
+    for x in values:
+        if isinstance(x, torch.Tensor):
+            states.refuse_state(x)
+        elif type(x) is int:
+            states.refuse_seed(x)
+
+
 class RandomStates:
     """The states of the default generator of the CPU, and of ``generators``, after the last
     draw of a trace.

@@ -28,6 +28,7 @@ from ...trace.trace_level import Trace
 from ...trace.trace_value import TracedValue
 from ..control_flow.branches import ControlFlow
 from ..python_state.closed_over import ClosedOver
+from ..python_state.program_state import RUN
 from . import opened
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
@@ -211,6 +212,8 @@ class Program:
             opened.fix_keys(result)
             outs, of_result = opened.flatten(result)
             spec = opened.with_sizes(of_result)
+            if RUN.state is not None:
+                RUN.state.refuse_traced_states()
         for o in outs:
             states.refuse_state(o)
         self.seedings = states.seedings
@@ -219,6 +222,8 @@ class Program:
             return outs, spec
         closed_over.refuse_shared_writes()
         self.elements = closed_over.elements
+        for t, _ in self.elements:
+            states.refuse_state(t)
         with self.functional.mode:
             return [closed_over.value(o) for o in outs], spec
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import functools
 import io
 import itertools
@@ -13,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .iterators import IteratorMark
+from .iterators import IteratorMark, sources_of
 from .nodes import Change, Label, Node, OneByOne
 from .values import MISSING, marks_of, same, shown
 
@@ -211,28 +212,40 @@ class CachedResults(SetItems):
 
 
 class Elements(Node):
-    """The elements of a NumPy array."""
+    """The elements of a NumPy array, and how it is laid out: dtype, shape, strides, and whether it
+    may be written to."""
 
     __slots__ = ()
 
     def look(self) -> tuple[Any, ...]:
         x: np.ndarray[Any, Any] = self.owner
+        layout = (x.dtype.str, x.shape, x.strides, x.flags.writeable)
         if x.dtype == object:
-            return (x.dtype.str, x.shape, *x.flat)
+            return (layout, *x.flat)
         mask = getattr(x, "_mask", None)
         masked = mask.tobytes() if isinstance(mask, np.ndarray) else None
-        return (x.dtype.str, x.shape, np.ndarray.tobytes(x), masked)
+        return (layout, np.ndarray.tobytes(x), masked)
 
     def put(self, values: tuple[Any, ...]) -> None:
         x: np.ndarray[Any, Any] = self.owner
+        (_, shape, _, writeable), *elements = values
+        if writeable and not x.flags.writeable:
+            x.flags.writeable = True
+        if x.flags.writeable:
+            self._put_elements(x, shape, elements)
+        if not writeable:
+            x.flags.writeable = False
+
+    @staticmethod
+    def _put_elements(x: np.ndarray[Any, Any], shape: tuple[int, ...], elements: list[Any]) -> None:
         if x.dtype == object:
-            for i, value in enumerate(values[2:]):
+            for i, value in enumerate(elements):
                 x.flat[i] = value
         else:
-            x[...] = np.frombuffer(values[2], x.dtype).reshape(values[1])
+            x[...] = np.frombuffer(elements[0], x.dtype).reshape(shape)
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        return ((x, self.name) for x in self.had[2:]) if self.owner.dtype == object else ()
+        return ((x, self.name) for x in self.had[1:]) if self.owner.dtype == object else ()
 
 
 class Buffer(Node):
@@ -244,30 +257,40 @@ class Buffer(Node):
         return bytes(self.owner)
 
     def put(self, values: bytes) -> None:
-        memoryview(self.owner).cast("B")[:] = values
+        x = self.owner
+        if issubclass(type(x), bytearray):
+            x[:] = values
+        elif issubclass(type(x), array.array):
+            x[:] = array.array(x.typecode, values)
+        else:
+            x.cast("B")[:] = values
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ()
 
 
 class StreamText(Node):
-    """What a stream in memory has, and how far it is read."""
+    """What a stream in memory has, and how far it is read. The state for pickles has both, and ends
+    of lines as they are."""
 
     __slots__ = ()
     owner: io.StringIO | io.BytesIO
 
     def look(self) -> tuple[Any, ...]:
         x = self.owner
-        return () if x.closed else (x.tell(), x.getvalue())
+        if x.closed:
+            return ()
+        state: tuple[Any, ...] = self._kind.__getstate__(x)
+        return state[:-1]  # without its attributes
 
     def put(self, values: tuple[Any, ...]) -> None:
         if values and not self.owner.closed:
-            place, content = values
-            stream: Any = self.owner
-            stream.seek(0)
-            stream.truncate()
-            stream.write(content)
-            stream.seek(place)
+            self._kind.__setstate__(self.owner, (*values, None))
+
+    @property
+    def _kind(self) -> Any:
+        """The class of Python's, whose methods no other class replaces."""
+        return io.StringIO if isinstance(self.owner, io.StringIO) else io.BytesIO
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ()
@@ -391,17 +414,20 @@ def _bytes_of(state: Any) -> Any:
 
 
 class Arguments(Node):
-    """The arguments of an exception."""
+    """The arguments of an exception, and the one that has caused it."""
 
     __slots__ = ()
 
-    def look(self) -> Any:
-        return _ARGUMENTS.__get__(self.owner)
+    def look(self) -> tuple[Any, ...]:
+        return (_ARGUMENTS.__get__(self.owner), _CAUSE.__get__(self.owner))
 
     def put(self, values: tuple[Any, ...]) -> None:
-        _ARGUMENTS.__set__(self.owner, values)
+        arguments, cause = values
+        _ARGUMENTS.__set__(self.owner, arguments)
+        _CAUSE.__set__(self.owner, cause)
 
 
+_CAUSE: Any = vars(BaseException)["__cause__"]
 _ARGUMENTS: Any = vars(BaseException)["args"]
 
 
@@ -460,7 +486,7 @@ class Position(Cursor):
             self.mark.rewind()
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        return ()
+        return ((x, f"what {self.name} takes items from") for x in sources_of(self.owner))
 
 
 CONTAINERS: tuple[tuple[type, type[Node]], ...] = (

@@ -10,6 +10,7 @@ see :mod:`runtime.seam.user_code`."""
 from __future__ import annotations
 
 import functools
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -248,18 +249,28 @@ def _asks(function: Any, owner: Any) -> str | None:
     other."""
     if owner is sys.stdout or owner is sys.stderr:
         return None
+    name: str = getattr(function, "__name__", "")
+    if _is_written_file(owner):
+        return f"{type(owner).__name__}.{name}"
     if owner is None or issubclass(type(owner), ModuleType):
         origin = getattr(function, "__module__", None)
     else:
         origin = (owner if issubclass(type(owner), type) else type(owner)).__module__
     root = str(origin or "builtins").partition(".")[0]
-    name: str = getattr(function, "__name__", "")
     module = root.lstrip("_")  # what `io.open` says of itself differs between Pythons
     if root in TRUSTED or f"_{root}" in TRUSTED or module in TRUSTED:
         asks = name in _IMPURE.get(module, ())
         return f"{module}.{name}" if asks else None
     asks = root in sys.stdlib_module_names and isinstance(function, BuiltinFunctionType)
     return f"{root}.{name}" if asks else None
+
+
+def _is_written_file(x: object) -> bool:
+    """Return whether ``x`` is a file to which others may write. How far one is that is only read is
+    in the graph, as is all of one in memory."""
+    if not issubclass(type(x), io.IOBase) or issubclass(type(x), (io.StringIO, io.BytesIO)):
+        return False
+    return not x.closed and x.writable()
 
 
 @contextmanager

@@ -8,13 +8,15 @@ Only what Python itself offers is used: ``__reduce__`` says where an iterator is
 ``__setstate__`` sets that. Iterators over lists, tuples and texts have both, while they are not at
 their end, and so have ``zip``, ``map`` and ``filter`` of them. Generators, ``enumerate``, most of
 ``itertools`` and iterators over dictionaries and sets cannot be put back, nor one over a range from
-Python 3.12 on."""
+Python 3.12 on. Some do not even say how far they are: ``iter(callable, sentinel)``, ``pairwise``,
+those of ``csv`` and of NumPy."""
 
 from __future__ import annotations
 
 import itertools
 import types
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,25 +26,63 @@ _WITH_POSITION: tuple[type, ...] = tuple(
     map(type, (iter([]), iter(()), iter(""), iter("é"), iter(b""), iter(range(0)), reversed([])))
 )
 _OF_SOURCES: tuple[type, ...] = (zip, map, filter)
+_OF_CALLS = type(iter(int, 1))
+_SHARED_ITEMS = itertools._tee_dataobject
+_MANY_ITEMS = 10_000
+
+
+def iterating_class(kind: type) -> type | None:
+    """Return the class of C that has the ``__next__`` of objects of ``kind``. None if none has.
+
+    Example: ``itertools.count`` for a class of the user's that inherits from it."""
+    for c in kind.__mro__:
+        if type(vars(c).get("__next__")) is types.WrapperDescriptorType:
+            return c
+    return None
 
 
 def position_of(x: Any) -> tuple[Any, ...]:
-    """Return how far an iterator is, as far as it says. A generator is as far as it has run.
+    """Return how far an iterator is. A generator is as far as it has run.
 
-    Example: two calls for ``iter([1, 2])`` give the same, and another tuple after ``next``."""
+    Example: two calls for ``iter([1, 2])`` give the same, and another tuple after ``next``.
+    ``TypeError`` for one that does not say it."""
     if isinstance(x, types.GeneratorType):
         return (x.gi_frame is None,)
     if isinstance(x, itertools.count):
-        return (repr(x),)
+        return (itertools.count.__repr__(x),)
     arguments, *state = _reduced(x)
     return (tuple(map(_mark_of, arguments)), tuple(map(_mark_of_state, state)))
 
 
+def sources_of(x: Any) -> list[Any]:
+    """Return what an iterator takes items from. Nothing of a generator, whose frame has that, and
+    of one with too many items to compare."""
+    if isinstance(x, types.GeneratorType):
+        return []
+    held, pending = list[Any](), _reduced(x)
+    while pending:
+        part = pending.pop()
+        if type(part) is tuple:
+            pending += part
+        elif type(part) is _SHARED_ITEMS:
+            pending += part.__reduce__()[1]
+        elif type(part) not in SIMPLE:
+            held.append(part)
+    return [] if sum(map(_count_items, held)) > _MANY_ITEMS else held
+
+
+def _count_items(x: Any) -> int:
+    return len(x) if type(x) in (list, tuple, dict, set, frozenset, deque) else 0
+
+
 def _reduced(x: Any) -> list[Any]:
     """Return the arguments that would make an equal iterator, and its state, if it has one."""
+    kind: Any = iterating_class(type(x))
+    if kind is _OF_CALLS or kind.__reduce__ is object.__reduce__:
+        raise TypeError(f"a {kind.__name__} does not say how far it is")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        reduced: tuple[Any, ...] = x.__reduce__()
+        reduced: tuple[Any, ...] = kind.__reduce__(x)
     return list(reduced[1:])
 
 
@@ -58,7 +98,9 @@ def _mark_of(argument: Any) -> Any:
 
 def _mark_of_state(state: Any) -> Any:
     """Return what the state of an iterator says of its position: ``chain`` has the iterators in
-    it."""
+    it, and ``cycle`` the items of its first round."""
+    if type(state) is list:
+        return len(state)
     if isinstance(state, tuple):
         return tuple(map(_mark_of_state, state))
     if isinstance(state, Iterator):

@@ -40,6 +40,7 @@ from ...trace.symbols import SYMBOLIC
 from .code_names import first_code
 from .contents import DefaultFactory, Draws, Fact, Parts, Position
 from .lookups import is_lookup
+from .named_objects import named_objects
 from .nodes import (
     NOTES,
     Attributes,
@@ -53,12 +54,28 @@ from .nodes import (
     Node,
     Place,
 )
-from .object_kinds import FACTS, GENERATORS_OF_NUMPY, PLAIN, Row, registered, row_of
-from .program_code import Code, ProgramCode, computes, is_of_ours, is_of_user, module_of
+from .object_kinds import (
+    FACTS,
+    GENERATORS_OF_NUMPY,
+    PLAIN,
+    Row,
+    is_constant,
+    registered,
+    row_of,
+)
+from .program_code import Code, ProgramCode, computes, is_of_ours, is_of_user
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .trusted import RUNNERS, is_followed, is_followed_module
-from .values import MISSING, PLAIN_TENSORS, SIMPLE, attributes_of, slots_of, tensors_in
+from .values import (
+    MISSING,
+    PLAIN_TENSORS,
+    SIMPLE,
+    attributes_of,
+    module_of,
+    slots_of,
+    tensors_in,
+)
 
 LIMIT = 200_000
 """Objects of one graph."""
@@ -87,9 +104,8 @@ class ObjectGraph:
     left out. ``ahead``: code that is known to run, from captures before. ``budget``: of a graph
     that is made without a run, in which all code counts that is reached: how many nodes it may
     have. It ends there, with the objects that are nearest. ``tensors``: what
-    those that the graph has come to say of themselves, by identity. ``opaque``: names of objects
-    that say nothing of
-    themselves."""
+    those that the graph has come to say of themselves, by identity. ``opaque``: objects that say
+    nothing of themselves, with their names."""
 
     def __init__(
         self,
@@ -102,7 +118,8 @@ class ObjectGraph:
         self.nodes: list[Node] = []
         self.tensors: dict[int, Read] = {}
         self.generators: list[torch.Generator] = []
-        self.opaque: list[str] = []
+        self.opaque: list[tuple[Any, str]] = []
+        self.roots: list[Any] = list(roots)
         self.code = ProgramCode()
         self.large: list[str] = []
         self.moving: set[int] = set()  # identities of what the program may not move
@@ -117,13 +134,12 @@ class ObjectGraph:
         self._visits: dict[type, Visit] = {}
         self._facts: set[str] = set()
         self._pending: deque[tuple[Any, str]] = deque()
-        roots = list(roots)
-        self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in roots]
+        self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in self.roots]
         with unseen_by_handlers():
             for x, name in _DRAWN if budget is None else ():
                 self._add(Draws(x, name))  # of its attributes, if the program comes to it
             self._drain()
-            for code, names in (*map(first_code, roots), *ahead):
+            for code, names in (*map(first_code, self.roots), *ahead):
                 if code is not None:
                     self._learn_code(code, names)
             self._drain()
@@ -221,7 +237,7 @@ class ObjectGraph:
         try:
             return make(x, name)
         except TypeError:  # an iterator of C that does not say how far it is
-            self.opaque.append(name)
+            self._opaque(x, name)
             return None
 
     def _add(self, node: Node | None) -> None:
@@ -312,7 +328,8 @@ class ObjectGraph:
             self._pending.append((None if own is None else own.get("__wrapped__"), name))
             return
         if own is None and not slots_of(kind):
-            self._opaque(x, name)
+            if not is_constant(x):
+                self._opaque(x, name)
             return
         node = Attributes(x, name, {} if own is None else own, self.code.counts)
         self._names_of(node, x)
@@ -323,7 +340,7 @@ class ObjectGraph:
     def _opaque(self, x: Any, name: str) -> None:
         """An object of C, which says nothing of itself but what it tells Python's collector that it
         holds."""
-        self.opaque.append(name)
+        self.opaque.append((x, name))
         held = gc.get_referents(x)
         self._pending += [(y, name) for y in held if not issubclass(type(y), _NOT_HELD)]
 
@@ -466,6 +483,10 @@ class ObjectGraph:
         for node in self.nodes:
             node.restore()
 
+    def named_objects(self) -> set[int]:
+        """Return the identities of the objects that the program has names for."""
+        return named_objects(self.nodes, self.roots, self.code.names | self.code.words)
+
     def settle(self) -> None:
         """Forget what only a capture needs, and what is not the graph's to keep alive."""
         weak = set(self.weak)
@@ -479,6 +500,8 @@ class ObjectGraph:
         self._modules.clear()
         self._visits.clear()
         self.tensors.clear()
+        self.opaque.clear()
+        self.roots.clear()
 
     def knows_all(self, change: Change) -> bool:
         """Return whether a call can make this change again, by assignment of what it has

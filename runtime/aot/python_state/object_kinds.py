@@ -3,23 +3,28 @@ where one comes to from it.
 
 An object of none of these kinds that has attributes or slots is a node of its attributes. One that
 has none, such as one of another package in C, is *opaque*: nobody can ask it whether it is as it
-was."""
+was. A program that has a name for it is refused."""
 
 from __future__ import annotations
 
 import array
+import datetime
 import decimal
 import functools
 import gc
 import importlib
 import io
 import logging
+import operator
 import os
 import random
+import re
+import struct
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+import typing
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -41,8 +46,9 @@ from .contents import (
     StreamText,
     Variable,
 )
-from .iterators import position_of
+from .iterators import iterating_class, position_of
 from .nodes import Node
+from .values import module_of
 
 GENERATORS_OF_NUMPY = (
     np.random.RandomState,
@@ -154,12 +160,46 @@ PLAIN: tuple[Any, ...] = (
 """Kinds whose objects are no state of the program: constants, what is followed elsewhere (random
 generators), and what a program only tells something to."""
 
+_CONSTANTS: tuple[Any, ...] = (
+    re.Pattern,
+    re.Match,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    operator.itemgetter,
+    struct.Struct,
+    types.GenericAlias,
+    types.UnionType,
+    typing.TypeVar,
+    typing.ParamSpec,
+    type(NamedTuple("_Pair", [("first", int)]).first),  # type: ignore[attr-defined]
+    np.dtype,
+    np.ufunc,
+    torch.finfo,
+    torch.iinfo,
+    torch.Stream,
+    torch.Event,
+)
+"""Classes of C whose objects never change."""
+_CONSTANT_PACKAGES = frozenset(("pydantic_core",))
+"""Packages of others, of whose classes of C the same is true."""
+
+
+def is_constant(x: object) -> bool:
+    """Return whether an object without attributes never changes."""
+    kind = type(x)
+    if kind is object or issubclass(kind, _CONSTANTS):
+        return True
+    return str(module_of(kind)).partition(".")[0] in _CONSTANT_PACKAGES
+
 
 def row_of(x: Any) -> Row | None:
     """Return the row for an object; None if it has none."""
-    if issubclass(type(x), Iterator) and type(x).__module__ in ("builtins", "itertools"):
+    found = next((row for row in ROWS if issubclass(type(x), row.kinds)), None)
+    if found is None and iterating_class(type(x)) is not None:
         return Row((type(x),), _position)
-    return next((row for row in ROWS if issubclass(type(x), row.kinds)), None)
+    return found
 
 
 NAMED_ALONE: tuple[type, ...] = (LRScheduler, logging.Logger, logging.Handler, threading.Thread)

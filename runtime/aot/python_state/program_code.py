@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -23,6 +23,7 @@ from .code_names import CodeNames, names_of
 from .lookups import COMPUTED
 from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE
 from .trusted import is_followed_module
+from .values import module_of
 
 Code = tuple[CodeType, dict[str, Any]]
 """A function's code, and its globals."""
@@ -168,4 +169,3 @@ def is_of_ours(c: type) -> bool:
 
 
 _OURS = __name__.partition(".")[0]
-module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__

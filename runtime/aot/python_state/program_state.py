@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import random
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from ...seam.ambient import Ambient
 from ...seam.levels import Value
 from ...seam.user_code import as_door
 from ...trace.provenance import Line, happened_at
+from ...trace.random_states import refuse_states
 from ...trace.symbols import SYMBOLIC
 from .closed_over import computed_at, holds_values
 from .contents import Cursor, Draws
@@ -186,6 +188,20 @@ class _Run(Ambient):
 RUN = _Run()
 
 
+def _leaves(x: Any) -> list[Any]:
+    """Return what containers of Python's hold, at any depth that is no cycle."""
+    found, pending, seen = list[Any](), [x], set[int]()
+    while pending:
+        x = pending.pop()
+        kind = type(x)
+        if kind not in _CONTAINERS:
+            found.append(x)
+        elif id(x) not in seen:
+            seen.add(id(x))
+            pending += x.values() if issubclass(kind, dict) else x
+    return found
+
+
 class ProgramState:
     """What one capture of a program finds in Python's state, and what it changes. ``roots``: what
     is known before it runs. ``ahead``: code that is known to run. ``declared``: the only objects
@@ -247,6 +263,7 @@ class ProgramState:
         """Say what the program has done that nobody can undo, after :meth:`restore`: items that it
         has taken from an iterator that cannot be put back, or a child of a generator."""
         found = [f"{cursor.movement} {cursor.name}" for cursor in self._moved_cursors()]
+        found += [f"perhaps changed {name}" for _, name in self._named_opaque()]
         if self.seen.goes_on:
             found.append("gone on after this refusal")
         return found
@@ -265,6 +282,13 @@ class ProgramState:
     def changes(self) -> list[Change]:
         """Return what the program has changed."""
         return self.graph.changes()
+
+    @as_door
+    def refuse_traced_states(self) -> None:
+        """Raise ``RuntimeError`` if the program has assigned the state or the seed that a random
+        generator of torch's has in the trace alone."""
+        for change in self.graph.changes():
+            refuse_states(_leaves(change.now))
 
     @as_door
     def results(self, changes: Sequence[Change] | None = None) -> list[Change]:
@@ -523,19 +547,42 @@ class ProgramState:
             if change.node.puts:
                 found.append(change)
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
-        self._watch_reads()
+        self._refuse_opaque()
+        self._watch_reads(self.graph.named_objects())
         self.written = frozenset((id(c.node.owner), c.label) for c in found)
         # what was there before is not the program's to keep alive
         unlinked = [change._replace(before=None) for change in found]
         return Effects(unlinked, repeats, left, self.graph.code.first_line)
 
-    def _watch_reads(self) -> None:
-        """Let a call ask how far each iterator, file and random generator is that the program has
-        called and not moved: it has read that, or has put it back."""
+    def _refuse_opaque(self) -> None:
+        """Refuse a program that has a name for an object of C that does not say what it has."""
+        for x, name in self._named_opaque():
+            code = self.graph.code
+            line = line_naming(name, code.entered.values()) or code.first_line
+            raise RuntimeError(
+                f"the program can come to {name}, a {type(x).__qualname__} of C, which does not "
+                "say whether it is as it was. Do that outside, and pass what it gives. Or name it "
+                f"in ignore=(…,), if the program does not depend on it.{happened_at(line)}"
+            )
+
+    def _named_opaque(self) -> list[tuple[Any, str]]:
+        """List what says nothing of itself, and the program has a name for."""
+        if not self.graph.opaque:
+            return []
+        named = self.graph.named_objects()
+        return [(x, name) for x, name in self.graph.opaque if id(x) in named]
+
+    def _watch_reads(self, named: set[int]) -> None:
+        """Let a call ask how far each iterator, file and random generator is that the program may
+        have read, and has not moved. ``named``: identities of what it has names for. The hook sees
+        each call of a method of Python's random generators, so that of these the name is no
+        matter."""
         for node in self.graph.nodes:
             if isinstance(node, Cursor):
                 x = node.owner
-                node.watched = id(x) in self.seen.moved or self.graph.code.reads_state_of(x)
+                may_read = id(x) in named and not isinstance(x, random.Random)
+                called = id(x) in self.seen.moved
+                node.watched = called or may_read or self.graph.code.reads_state_of(x)
 
     def _warn_of_clocks(self) -> None:
         for name, line in self.seen.asked.items():
@@ -593,8 +640,8 @@ class ProgramState:
             guard.stays = self.graph.holds()
         if undo and effects.changes:
             self.restore()
+        guard.opaque = tuple(dict.fromkeys(name for _, name in self.graph.opaque))
         self.graph.settle()
         self.early.nodes.clear()
         self.early.settle()
-        guard.opaque = tuple(dict.fromkeys(self.graph.opaque))
         return guard

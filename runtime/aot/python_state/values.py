@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import decimal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import CellType, MemberDescriptorType, MethodType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,6 +30,8 @@ SIMPLE = (
     torch.memory_format,
 )
 """Classes of constants: no object of them changes, and equal ones are the same."""
+module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
+"""The ``__module__`` of a class, without its metaclass."""
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors whose facts, the class among them, a call compares in C."""
 
@@ -39,7 +41,12 @@ def _scalars_of(kind: type) -> list[type]:
     return [kind, *(c for heir in heirs for c in _scalars_of(heir))]
 
 
-_EQUAL = frozenset((*SIMPLE, decimal.Decimal, *_scalars_of(np.generic)))
+_OF_NUMPY = frozenset(_scalars_of(np.generic))
+_EQUAL = frozenset(SIMPLE)
+
+
+_EXACT_BY_TEXT = frozenset((float, complex, decimal.Decimal))
+_BOUNDS = ("start", "stop", "step")
 
 
 def same(a: Any, b: Any) -> bool:
@@ -50,8 +57,12 @@ def same(a: Any, b: Any) -> bool:
     kind = type(a)
     if kind is not type(b):
         return False
-    if kind is float or kind is complex:
+    if kind in _EXACT_BY_TEXT:
         return repr(a) == repr(b)  # 0.0 and -0.0 are equal, and a NaN is not
+    if kind is slice or kind is range:
+        return all(same(getattr(a, part), getattr(b, part)) for part in _BOUNDS)
+    if kind in _OF_NUMPY:
+        return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
     if issubclass(kind, tuple):
         return tuple.__len__(a) == tuple.__len__(b) and all(
             map(same, tuple.__iter__(a), tuple.__iter__(b))

@@ -151,7 +151,6 @@ LOST: dict[str, Callable[[], Iterator[Any]]] = {
     "generator": numbers,
     "enumerate": lambda: (i for i, _ in enumerate("abcd")),
     "count": itertools.count,
-    "cycle": lambda: itertools.cycle([1.0, 2.0]),
     "chain": lambda: itertools.chain([1.0], [2.0]),
     "an iterator of a dictionary": lambda: iter({1.0: 1, 2.0: 2}),
 }

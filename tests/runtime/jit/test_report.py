@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
 from typing import Any
 
 import pytest
@@ -80,11 +80,11 @@ class Trainer:
     def __init__(self) -> None:
         self.steps = 0
         self.history = [1.0]
-        self.pattern = re.compile("a+")
+        self.digest = hashlib.sha256()
 
     def step(self, x: Any) -> Any:
         self.steps += 1
-        return x * self.history[0] if self.pattern.match("aa") else x
+        return x * getattr(self, "history")[0]  # noqa: B009 - so all attributes count
 
 
 def test_the_report_names_the_objects_that_calls_compare_take_and_ignore() -> None:
@@ -97,11 +97,11 @@ def test_the_report_names_the_objects_that_calls_compare_take_and_ignore() -> No
     assert first.objects["class"] == ("Trainer",) and "Trainer.step" in first.objects["function"]
     assert first.changes == ("'steps' of step.Trainer",) and first.arguments == ()
     assert last.arguments == ("'steps' of step.Trainer",) and last.changes == ()
-    assert last.opaque == ("step.Trainer.pattern",)
+    assert last.opaque == ("step.Trainer.digest",)
     lines = str(explain(f)).splitlines()
     assert "program 0 changes 'steps' of step.Trainer" in lines
     assert "program 1 takes as arguments 'steps' of step.Trainer" in lines
-    assert "program 1 cannot look into step.Trainer.pattern" in lines
+    assert "program 1 cannot look into step.Trainer.digest" in lines
     assert lines[-1] == "ignored list"
     counted = next(line for line in lines if line.startswith("program 0 compares"))
     assert counted.startswith(f"program 0 compares {first.count} objects: ")

@@ -3,6 +3,7 @@ jitted function says of itself."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import warnings
@@ -178,3 +179,24 @@ def test_jit_is_told_by_its_name() -> None:
         jit.explain is explain
         and repr(jit(dynamic=False)(several)) == "<jitted several, 0 programs>"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    value: Any
+
+
+UNLIKE: dict[str, list[Any]] = {
+    "zeros": [0.0, -0.0],
+    "tuples": [(1,), (True,), (1.0,)],
+    "sets": [frozenset([1]), frozenset([True])],
+    "data classes": [Setting(1), Setting(True), Setting(1.0)],
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_static_arguments_that_are_equal_and_differ_have_programs_of_their_own(kind: str) -> None:
+    f = jit(lambda x, setting: x * len(repr(setting)), static_argnums=1)
+    for setting in UNLIKE[kind]:
+        assert f(T(1.0), setting).item() == len(repr(setting))
+    assert len(f.captured) == len(UNLIKE[kind])

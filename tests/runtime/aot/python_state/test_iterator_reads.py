@@ -1,11 +1,13 @@
 """A program that reads how far an iterator or a file is, and does not move it, is one for each
 place. One that only holds it is one for all."""
 
+import array
 import copy
 import io
 import itertools
 import operator
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,26 @@ import torch
 import runtime
 from runtime.aot import aot_function, nop
 
+
+class Numbers(itertools.count):  # type: ignore[type-arg]
+    """An iterator whose place is in the part that C has."""
+
+
+_length = operator.length_hint
+_length_method = operator.methodcaller("__reduce__")
 MAKES: dict[str, Callable[[], Iterator[Any]]] = {
     "list": lambda: iter([*range(1, 20)]),
     "range": lambda: iter(range(1, 20)),
     "count": lambda: itertools.count(1),
     "reversed": lambda: reversed([*range(1, 20)]),
+    "deque": lambda: iter(deque(range(1, 20))),
+    "array": lambda: iter(array.array("i", range(1, 20))),
+    "a class of the user's": lambda: Numbers(1),
 }
 READS: dict[str, Callable[[Any], float]] = {
     "its length": lambda it: operator.length_hint(it, 7),
+    "its length, by another name": lambda it: _length(it, 7),
+    "what it is made of": lambda it: len(repr(_length_method(it)[1:])),
     "a copy": lambda it: next(copy.copy(it)),
     "a pickle": lambda it: next(pickle.loads(pickle.dumps(it))),
 }
@@ -42,12 +56,18 @@ def test_where_an_iterator_is_that_a_program_reads_is_state(kind: str, read: str
         next(it)
 
 
-def test_an_iterator_that_a_program_only_holds_is_no_state() -> None:
-    it = iter(range(20))
-    f = runtime.jit(lambda x: x * 2 if it is not None else x)
+class Trainer:
+    def __init__(self) -> None:
+        self.rate = 2.0
+        self.batches = iter(range(20))
+
+
+def test_an_iterator_that_a_program_has_no_name_for_is_no_state() -> None:
+    trainer = Trainer()
+    f = runtime.jit(lambda x: x * trainer.rate)
     for _ in range(4):
         f(torch.ones(1))
-        next(it)
+        next(trainer.batches)
     assert len(f.captured) == 1
 
 
@@ -63,3 +83,29 @@ def test_how_far_a_file_is_read_is_state_of_a_program_that_asks(tmp_path: Path) 
 
 def _tell(file: io.BufferedReader) -> int:
     return file.tell()
+
+
+class Rate:
+    factor = 2.0
+
+
+BEHIND: dict[str, Callable[[Rate], Iterator[Any]]] = {
+    "repeat": itertools.repeat,
+    "a list": lambda rate: iter([rate, rate]),
+    "tee": lambda rate: itertools.tee([rate, rate])[0],
+    "map": lambda rate: map([rate, rate].__getitem__, [0, 1]),
+}
+
+
+@pytest.mark.parametrize("kind", BEHIND)
+@pytest.mark.filterwarnings("ignore:.*itertools:DeprecationWarning")
+def test_what_an_iterator_takes_items_from_is_state(kind: str) -> None:
+    rate = Rate()
+    it = BEHIND[kind](rate)
+    f = runtime.jit(lambda x: x * next(copy.copy(it)).factor)
+    for factor in (2.0, 3.0):
+        rate.factor = factor
+        try:
+            assert f(torch.ones(1)).item() == factor
+        except RuntimeError as error:  # a copy of some shares their source, and takes from it
+            assert "takes items from" in str(error)

@@ -2,6 +2,7 @@
 as they were. One that reads such a state, or puts it back, is one for each state."""
 
 import copy
+import operator
 import pickle
 import random
 import warnings
@@ -91,6 +92,9 @@ def _pickle(x: Any) -> Any:
 
 
 _rename = np.random.get_state
+_find_state = operator.methodcaller("get_state")
+_get_state: Any = np.random.RandomState.get_state
+_look_up: Any = operator.attrgetter("bit_generator.state")
 
 # the generator, what a program reads of its state, and a draw that others make between calls
 READS: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[Any], Any]]] = {
@@ -136,6 +140,26 @@ READS: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[Any]
     "BitGenerator, a draw that is put back": (
         np.random.PCG64,
         _and_put_back_in_numpy,
+        lambda b: b.random_raw(),
+    ),
+    "RandomState, by a function that finds its state": (
+        np.random.RandomState,
+        lambda g: _find_state(g)[2] + 1,
+        lambda g: g.rand(),
+    ),
+    "RandomState, by a method of its class": (
+        np.random.RandomState,
+        lambda g: _get_state(g)[2] + 1,
+        lambda g: g.rand(),
+    ),
+    "Generator, by a path": (
+        np.random.default_rng,
+        lambda g: _look_up(g)["state"]["state"] % 997,
+        lambda g: g.random(),
+    ),
+    "BitGenerator, a draw and back": (
+        np.random.PCG64,
+        lambda b: (b.random_raw() % 997, b.advance(-1))[0],
         lambda b: b.random_raw(),
     ),
     "BitGenerator, the next one": (
