@@ -163,7 +163,8 @@ def _key_of(x: Any) -> Any:
         return kind, tuple(map(_key_of, tuple.__iter__(x)))
     if kind is frozenset:
         return kind, frozenset(map(_key_of, x))
-    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:
+    parameters: Any = getattr(kind, "__dataclass_params__", None)
+    if parameters is not None and parameters.frozen:
         compared = [f.name for f in dataclasses.fields(kind) if f.compare]
         return kind, tuple(_key_of(getattr(x, name)) for name in compared)
     return kind, x

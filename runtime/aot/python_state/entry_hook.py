@@ -265,12 +265,12 @@ def _asks(function: Any, owner: Any) -> str | None:
     return f"{root}.{name}" if asks else None
 
 
-def _is_written_file(x: object) -> bool:
+def _is_written_file(x: Any) -> bool:
     """Return whether ``x`` is a file to which others may write. How far one is that is only read is
     in the graph, as is all of one in memory."""
     if not issubclass(type(x), io.IOBase) or issubclass(type(x), (io.StringIO, io.BytesIO)):
         return False
-    return not x.closed and x.writable()
+    return not x.closed and bool(x.writable())
 
 
 @contextmanager

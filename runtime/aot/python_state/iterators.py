@@ -27,7 +27,7 @@ _WITH_POSITION: tuple[type, ...] = tuple(
 )
 _OF_SOURCES: tuple[type, ...] = (zip, map, filter)
 _OF_CALLS = type(iter(int, 1))
-_SHARED_ITEMS = itertools._tee_dataobject
+_SHARED_ITEMS: Any = vars(itertools)["_tee_dataobject"]
 _MANY_ITEMS = 10_000
 
 
