@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 NESTING = (
@@ -96,14 +97,8 @@ def parse(text: str) -> Pipeline:
     mistake."""
     stages: list[tuple[str, int]] = []
     expects_stage = True
-    position = 0
-    end = len(text.rstrip())
-    while position < end:
-        token = _TOKEN.match(text, position)
-        assert token is not None  # `bad` matches everything else
-        start = token.start(token.lastgroup or 0)
-        position = token.end()
-        if token["bad"] or (token["dot"] is not None and expects_stage):
+    for token, start in _tokens(text):
+        if token["bad"] or (token["dot"] and expects_stage):
             raise PipelineError(
                 f'pipeline "{text}": {text[start]!r} is out of place',
                 start,
@@ -120,10 +115,32 @@ def parse(text: str) -> Pipeline:
             )
         stages.extend(_words(token["word"], start))
         expects_stage = False
+    if not stages:
+        raise _missing_stage(text, "an empty pipeline")
     if expects_stage:
-        what = f'pipeline "{text}" ends after a ` . `' if stages else "an empty pipeline"
-        raise PipelineError(what, max(end - 1, 0), "a transform, or `forward` for the op itself")
-    return _checked(text, stages)
+        raise _missing_stage(text, f'pipeline "{text}" ends after a ` . `')
+    _refuse_misplaced_stages(text, stages)
+    names = tuple(name for name, _ in stages)
+    if names == (FORWARD,):
+        return Pipeline(())
+    return Pipeline(names)
+
+
+def _missing_stage(text: str, what: str) -> PipelineError:
+    """Return the mistake of a text that ends where a stage has to stand."""
+    last = max(len(text.rstrip()) - 1, 0)
+    return PipelineError(what, last, "a transform, or `forward` for the op itself")
+
+
+def _tokens(text: str) -> Iterator[tuple[re.Match[str], int]]:
+    """Yield each word and dot, and the place where it starts behind its blanks."""
+    position = 0
+    end = len(text.rstrip())
+    while position < end:
+        token = _TOKEN.match(text, position)
+        assert token is not None  # `bad` matches everything else
+        position = token.end()
+        yield token, token.start(token.lastgroup or 0)
 
 
 def _words(word: str, start: int) -> list[tuple[str, int]]:
@@ -140,37 +157,60 @@ def _words(word: str, start: int) -> list[tuple[str, int]]:
     return found
 
 
-def _checked(text: str, stages: list[tuple[str, int]]) -> Pipeline:
-    for index, (stage, offset) in enumerate(stages):
-        if stage not in STAGES:
+@dataclass(frozen=True)
+class _Place:
+    """One stage in the text of its pipeline: `vjp` of `vmap . vjp`, at offset 7 and in `vmap`."""
+
+    pipeline: str
+    stage: str
+    offset: int
+    outer: str | None  # the stage just around it
+    is_innermost: bool
+
+    def require_known_stage(self) -> None:
+        if self.stage not in STAGES:
             raise PipelineError(
-                f'unknown transform "{stage}" in pipeline "{text}"',
-                offset,
+                f'unknown transform "{self.stage}" in pipeline "{self.pipeline}"',
+                self.offset,
                 f"one of {', '.join(STAGES)}",
-                stage,
+                self.stage,
             )
-        if stage == FORWARD and len(stages) > 1:
-            raise PipelineError(
-                f'"{FORWARD}" in pipeline "{text}" stands for no transform at all',
-                offset,
-                f"`{FORWARD}` alone",
+
+    def require_fit(self) -> None:
+        """Refuse a stage that cannot stand here."""
+        is_alone = self.outer is None and self.is_innermost
+        if self.stage == FORWARD and not is_alone:
+            raise self._misfit("stands for no transform at all", f"`{FORWARD}` alone")
+        if self.outer is not None:
+            self._require_fit_inside(self.outer)
+        if self.stage in INNERMOST and not self.is_innermost:
+            what = "programs inside of the op"
+            if self.stage == COMPILED:
+                what = "the op itself"
+            raise self._misfit(f"compiles {what}", f'"{self.stage}" as the innermost transform')
+
+    def _require_fit_inside(self, outer: str) -> None:
+        """Refuse a stage that cannot stand inside of another one."""
+        if self.stage in WHOLE:
+            raise self._misfit(
+                "takes a whole program", f'"{self.stage}" as the outermost transform'
             )
-        if stage in WHOLE and index:
-            raise PipelineError(
-                f'"{stage}" in pipeline "{text}" takes a whole program',
-                offset,
-                f'"{stage}" as the outermost transform',
+        if self.stage in EAGER_STAGES and outer != BACKWARD:
+            raise self._misfit(
+                "runs in the eager session", f'only "{BACKWARD}" around it, not "{outer}"'
             )
-        if stage in EAGER_STAGES and index and stages[index - 1][0] != BACKWARD:
-            what = f'"{stage}" in pipeline "{text}" runs in the eager session'
-            raise PipelineError(
-                what, offset, f'only "{BACKWARD}" around it, not "{stages[index - 1][0]}"'
-            )
-        if stage in INNERMOST and index < len(stages) - 1:
-            what = "the op itself" if stage == COMPILED else "programs inside of the op"
-            raise PipelineError(
-                f'"{stage}" in pipeline "{text}" compiles {what}',
-                offset,
-                f'"{stage}" as the innermost transform',
-            )
-    return Pipeline(tuple(stage for stage, _ in stages if stage != FORWARD))
+
+    def _misfit(self, what: str, expected: str) -> PipelineError:
+        return PipelineError(
+            f'"{self.stage}" in pipeline "{self.pipeline}" {what}', self.offset, expected
+        )
+
+
+def _refuse_misplaced_stages(text: str, stages: list[tuple[str, int]]) -> None:
+    """Refuse the first stage that is unknown or cannot stand where it does."""
+    outer = None
+    for position, (stage, offset) in enumerate(stages, 1):
+        place = _Place(text, stage, offset, outer, is_innermost=position == len(stages))
+        place.require_known_stage()
+        place.require_fit()
+        outer = stage

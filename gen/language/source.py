@@ -13,7 +13,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -124,24 +124,43 @@ class Source:
 
 
 def _cut(node: Any, data: Any, paths: Collection[tuple[str | int, ...]]) -> tuple[Any, Any]:
-    gone = {path[0] for path in paths if len(path) == 1}
-    inner: dict[str | int, list[tuple[str | int, ...]]] = {}
+    """Copy a node and its data without the values at `paths`."""
+    removed = {path[0] for path in paths if len(path) == 1}
+    deeper: dict[str | int, list[tuple[str | int, ...]]] = {}
     for path in paths:
         if len(path) > 1:
-            inner.setdefault(path[0], []).append(path[1:])
-    if not (gone or inner):
+            deeper.setdefault(path[0], []).append(path[1:])
+    if not removed and not deeper:
         return node, data
-    mapping = isinstance(node, yaml.MappingNode)
-    kept_nodes: list[Any] = []
-    kept: list[tuple[Any, Any]] = []
+    if isinstance(node, yaml.MappingNode):
+        return _cut_mapping(node, data, removed, deeper)
+    items, values = [], []
     for index, child in enumerate(node.value):
-        step = child[0].value if mapping else index
-        if step not in gone:
-            below, value = _cut(child[1] if mapping else child, data[step], inner.get(step, ()))
-            kept_nodes.append((child[0], below) if mapping else below)
-            kept.append((step, value))
-    copy = type(node)(node.tag, kept_nodes, node.start_mark, node.end_mark)
-    return copy, dict(kept) if mapping else [value for _, value in kept]
+        if index not in removed:
+            item, value = _cut(child, data[index], deeper.get(index, ()))
+            items.append(item)
+            values.append(value)
+    return _with_children(node, items), values
+
+
+def _cut_mapping(
+    node: yaml.MappingNode,
+    data: dict[str, Any],
+    removed: Collection[str | int],
+    deeper: Mapping[str | int, Collection[tuple[str | int, ...]]],
+) -> tuple[yaml.MappingNode, dict[str, Any]]:
+    """Copy a mapping without the keys `removed`, and with its values cut at the paths `deeper`."""
+    pairs, values = [], {}
+    for key, child in node.value:
+        name = key.value
+        if name not in removed:
+            value_node, values[name] = _cut(child, data[name], deeper.get(name, ()))
+            pairs.append((key, value_node))
+    return _with_children(node, pairs), values
+
+
+def _with_children(node: Any, children: list[Any]) -> Any:
+    return type(node)(node.tag, children, node.start_mark, node.end_mark)
 
 
 def load(path: str | Path, name: str | None = None) -> Source:
@@ -465,27 +484,45 @@ def _scalar_text(node: yaml.Node) -> str | None:
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Problem:
+    """Say what keeps a text from being YAML, in the terms of its writer where the parser has
+    others."""
     mark = error.problem_mark or error.context_mark
-    line, column = (mark.line, mark.column) if mark else (0, 0)
-    lines = text.splitlines()
+    line, column = 0, 0
+    if mark is not None:
+        line, column = mark.line, mark.column
     # The parser may report a tab only on the next line.
-    for number in (line, line - 1):
-        indent = re.match(r"[ \t]*", lines[number]) if 0 <= number < len(lines) else None
-        if indent and "\t" in indent[0]:
-            place = Mark(name, number + 1, indent[0].index("\t") + 1)
-            return Problem(
-                place, "", "a tab in the indentation", "spaces: YAML does not allow tabs there"
-            )
+    tab = _tab_in_indentation(text, (line, line - 1))
+    if tab is not None:
+        row, place = tab
+        return Problem(
+            Mark(name, row + 1, place + 1),
+            "",
+            "a tab in the indentation",
+            "spaces: YAML does not allow tabs there",
+        )
+    here = Mark(name, line + 1, column + 1)
     if "but found another document" in (error.problem or ""):
         expected = "one document: join the two, or `include:` the second as a file"
-        return Problem(Mark(name, line + 1, column + 1), "", "a second document begins", expected)
+        return Problem(here, "", "a second document begins", expected)
     what = error.problem or str(error)
     if error.context:
+        what = f"{what} {error.context}"
         start = error.context_mark
-        what = f"{what} {error.context}" + (
-            f" (begun in line {start.line + 1})" if start and start.line != line else ""
-        )
-    return Problem(Mark(name, line + 1, column + 1), "", what)
+        if start and start.line != line:
+            what += f" (begun in line {start.line + 1})"
+    return Problem(here, "", what)
+
+
+def _tab_in_indentation(text: str, rows: Sequence[int]) -> tuple[int, int] | None:
+    """Return the row and column of the first tab in the indentation of some rows."""
+    lines = text.splitlines()
+    for row in rows:
+        if not 0 <= row < len(lines):
+            continue
+        blanks = re.match(r"[ \t]*", lines[row])
+        if blanks and "\t" in blanks[0]:
+            return row, blanks[0].index("\t")
+    return None
 
 
 def _too_deep(text: str) -> Any:

@@ -178,18 +178,23 @@ class Tensor(Strict):
             raise fault(
                 "domain index without a size", "`size: N`, so that indices are drawn from 0 … N − 1"
             )
-        if self.domain in ("spd", "symmetric") and (
-            len(self.shape) < 2 or self.shape[-1] != self.shape[-2]
-        ):
+        self._require_shape_of_domain()
+        if self.low is not None and self.high is not None and not self.low < self.high:
+            raise fault(f"low {self.low} is not below high {self.high}", "low < high")
+        return self
+
+    def _require_shape_of_domain(self) -> None:
+        if self.domain in ("spd", "symmetric") and not self._is_square:
             raise fault(
                 f"domain {self.domain} with shape {self.shape}",
                 "a shape whose last two sizes are equal",
             )
         if self.domain == "permutation" and not self.shape:
             raise fault("domain permutation with shape []", "a shape with at least one dimension")
-        if self.low is not None and self.high is not None and not self.low < self.high:
-            raise fault(f"low {self.low} is not below high {self.high}", "low < high")
-        return self
+
+    @property
+    def _is_square(self) -> bool:
+        return len(self.shape) >= 2 and self.shape[-1] == self.shape[-2]
 
 
 Plain = bool | int | float | str | None
