@@ -95,6 +95,16 @@ class Pipeline:
 def parse(text: str) -> Pipeline:
     """`"vmap . vjp"` -> `Pipeline(("vmap", "vjp"))`; raises `PipelineError` at the first
     mistake."""
+    stages = _read_stages(text)
+    _refuse_misplaced_stages(text, stages)
+    names = tuple(name for name, _ in stages)
+    if names == (FORWARD,):
+        return Pipeline(())
+    return Pipeline(names)
+
+
+def _read_stages(text: str) -> list[tuple[str, int]]:
+    """Return the words of a pipeline, each with its place in the text."""
     stages: list[tuple[str, int]] = []
     expects_stage = True
     for token, start in _tokens(text):
@@ -119,11 +129,7 @@ def parse(text: str) -> Pipeline:
         raise _missing_stage(text, "an empty pipeline")
     if expects_stage:
         raise _missing_stage(text, f'pipeline "{text}" ends after a ` . `')
-    _refuse_misplaced_stages(text, stages)
-    names = tuple(name for name, _ in stages)
-    if names == (FORWARD,):
-        return Pipeline(())
-    return Pipeline(names)
+    return stages
 
 
 def _missing_stage(text: str, what: str) -> PipelineError:

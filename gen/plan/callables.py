@@ -35,17 +35,26 @@ def missing(name: str, folder: Path) -> Missing | None:
             f'there is no package or module "{parts[0]}"',
             f"one that is installed, or that lies in {folder}",
         )
-    top, own = place
+    top, is_own = place
+    if not is_own:
+        return None
     path, rest = _follow(top, parts[1:])
-    if rest and colon:
+    if colon and rest:
         shown = ".".join(parts[: len(parts) - len(rest) + 1])
-        return Missing(f'there is no module "{shown}"', "package.module:function") if own else None
-    wanted = attributes.split(".")[:1] if colon else rest[:1]
+        return Missing(f'there is no module "{shown}"', "package.module:function")
+    if colon:
+        rest = attributes.split(".")
+    return _lacks_first(path, folder, rest)
+
+
+def _lacks_first(path: Path | None, folder: Path, names: list[str]) -> Missing | None:
+    """Return what keeps the first of `names` from being in a module or package; None if nothing is
+    known to."""
     if path is not None and path.is_dir():
         path = path / "__init__.py"
-    if not own or path is None or path.suffix != ".py":
+    if path is None or path.suffix != ".py":
         return None
-    return _lacks(path, folder, wanted[0] if wanted else "")
+    return _lacks(path, folder, "".join(names[:1]))
 
 
 def _follow(path: Path | None, parts: list[str]) -> tuple[Path | None, list[str]]:
@@ -84,12 +93,15 @@ def _member(folder: Path, name: str) -> Path | None:
 
 
 def _lacks(path: Path, folder: Path, wanted: str) -> Missing | None:
-    shown = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
+    """Return what keeps a module from having the name `wanted`, or from being read at all."""
+    shown = path.name
+    if path.is_relative_to(folder):
+        shown = path.relative_to(folder).as_posix()
     if not path.is_file():  # a package without an __init__.py
-        return (
-            Missing(f'there is no "{wanted}" in {path.parent.name}', "a module or a function in it")
-            if wanted
-            else None
+        if not wanted:
+            return None
+        return Missing(
+            f'there is no "{wanted}" in {path.parent.name}', "a module or a function in it"
         )
     try:
         names = _names(path)
@@ -113,12 +125,10 @@ def _lacks(path: Path, folder: Path, wanted: str) -> Missing | None:
 def _names(path: Path) -> frozenset[str] | None:
     """Return the names that a module binds at its top level; None if only running it could tell."""
     tree = ast.parse(path.read_bytes())
-    found = set(_bound(tree.body))
-    return (
-        None
-        if "*" in found or "__getattr__" in found or _writes_to_itself(tree)
-        else frozenset(found)
-    )
+    names = frozenset(_bound(tree.body))
+    if not names.isdisjoint({"*", "__getattr__"}) or _writes_to_itself(tree):
+        return None
+    return names
 
 
 def _bound(body: list[ast.stmt]) -> Iterator[str]:

@@ -351,25 +351,27 @@ class _Maker:
 
     def entries(self, possible: Sequence[int]) -> list[Entry]:
         """Return the entries of the matrix, then the tolerances of rows and checks."""
-        matrix = self._loaded.matrix
-        written: list[tuple[str, Where, ops_.Path]] = [
-            (kind, spec, (kind, index))
-            for kind, specs in (
-                ("exclude", matrix.exclude),
-                *((kind, getattr(matrix, kind)) for kind in KNOWN_KINDS),
-            )
-            for index, spec in enumerate(specs)
-        ]
+        written = list(self._written())
         names = entry_names.UniqueNames(spec.name for _, spec, _ in written if spec.name)
         named = self._named(written, names)
-        found = [self._entry(kind, named[path], spec, path) for kind, spec, path in written]
+        entries = [self._entry(kind, named[path], spec, path) for kind, spec, path in written]
+        exclusions = [entry for entry in entries if entry.kind == "exclude"]
         valid = list(possible)
-        for entry in found:
-            for index in reduce.bits(entry.ops if entry.kind == "exclude" else 0):
+        for entry in exclusions:
+            for index in reduce.bits(entry.ops):
                 valid[index] &= ~entry.columns
-        for entry in found:
-            self._refuse_idle(entry, possible if entry.kind == "exclude" else valid)
-        return [*found, *self._tolerances(names)]
+        for entry in entries:
+            if entry.kind == "exclude":
+                self._refuse_idle(entry, possible)
+            else:
+                self._refuse_idle(entry, valid)
+        return [*entries, *self._tolerances(names)]
+
+    def _written(self) -> Iterator[tuple[str, Where, ops_.Path]]:
+        """Yield the kind, the text and the path of each entry that the matrix has."""
+        for kind in ("exclude", *KNOWN_KINDS):
+            for index, spec in enumerate(getattr(self._loaded.matrix, kind)):
+                yield kind, spec, (kind, index)
 
     def _entry(self, kind: str, name: str, spec: Where, path: ops_.Path) -> Entry:
         columns = self._select(self._checks, spec.check, (*path, "check"))

@@ -144,32 +144,43 @@ class _Resolver:
 
     def claim(self, family_name: str, family: Family, row: OpRow, path: Path) -> None:
         """Add the ops that `row` names to the family, unless another family has them."""
-        if not is_glob(row.op):
-            if row.op in self.found:
-                first = self._loaded.source.where(self.found[row.op].path).short
-                self._loaded.problem(
-                    path,
-                    f'the op "{row.op}" stands in the matrix twice (first at {first})',
-                    "each op in one family",
-                )
-            elif self._is_known(family, row, path):
-                self.found[row.op] = self._op(row.op, family_name, family, row, path)
-            return
-        matched = [
-            name
-            for name in self._names.named(row.op)
-            if not family.kinds or self._catalog.ops[name].kind in family.kinds
-        ]
-        if not matched:
+        if is_glob(row.op):
+            names = self._names_matched(family, row, path)
+        elif self._is_free(row, path) and self._is_known(family, row, path):
+            names = [row.op]
+        else:
+            names = []
+        for name in names:
+            self.found[name] = self._op(name, family_name, family, row, path)
+
+    def _is_free(self, row: OpRow, path: Path) -> bool:
+        """Return whether no row before has the op. A second one is noted as a mistake."""
+        if row.op not in self.found:
+            return True
+        first = self._loaded.source.where(self.found[row.op].path).short
+        self._loaded.problem(
+            path,
+            f'the op "{row.op}" stands in the matrix twice (first at {first})',
+            "each op in one family",
+        )
+        return False
+
+    def _names_matched(self, family: Family, row: OpRow, path: Path) -> list[str]:
+        """Return the ops that the glob of a row adds to its family. A glob without any match is
+        noted as a mistake."""
+        names = self._names.named(row.op)
+        if family.kinds:
+            names = [name for name in names if self._catalog.ops[name].kind in family.kinds]
+        if not names:
             self._loaded.problem(
                 path,
                 f'no op of torch\'s OpInfo database matches "{row.op}"',
                 "a glob such as torch.linalg.*",
             )
-        dropped = {name for glob in family.not_ops for name in self._names.named(glob)}
-        for name in matched:
-            if name not in self.found and name not in dropped:
-                self.found[name] = self._op(name, family_name, family, row, path)
+        dropped = set(self.found)
+        for glob in family.not_ops:
+            dropped.update(self._names.named(glob))
+        return [name for name in names if name not in dropped]
 
     def _is_known(self, family: Family, row: OpRow, path: Path) -> bool:
         samples = row.samples or family.samples
@@ -234,13 +245,10 @@ class _Resolver:
     ) -> frozenset[str] | None:
         """Return the dtypes of the row, or of its family if the row has none."""
         if row.dtypes is None:
-            return (
-                None
-                if family.dtypes is None
-                else frozenset(
-                    self._dtypes.resolve(family.dtypes, ("families", family_name, "dtypes"))
-                )
-            )
+            if family.dtypes is None:
+                return None
+            where = ("families", family_name, "dtypes")
+            return frozenset(self._dtypes.resolve(family.dtypes, where))
         asked = frozenset(self._dtypes.resolve(row.dtypes, (*path, "dtypes")))
         for index, word in enumerate(row.dtypes):
             if known and word in DTYPES and word not in known.dtypes:
