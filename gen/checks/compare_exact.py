@@ -56,7 +56,9 @@ def compare_with_exact(
     polynomials = program.over(exact)(*symbols)  # type: ignore[arg-type]
     if len(polynomials) != len(actual):
         raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(polynomials)}")
-    is_value = len(program.inputs) == len(sample.inputs)
+    are_values = len(program.inputs) == len(sample.inputs)
+    at_verge = are_values and word == "verge"
+    signs = _directions(sample.op.name)
     for place, (a, polynomial) in enumerate(zip(actual, polynomials, strict=True)):
         if isinstance(polynomial, Symbol):
             continue
@@ -64,11 +66,28 @@ def compare_with_exact(
         output = _Output(where, a, function, polynomial, program.inputs)
         if word == "edges":
             _compare_edges(output, tally)
-            continue
-        info = torch.finfo(a.dtype)
-        ulps = 4 * info.eps if word == "verge" and is_value else 64
-        signs = () if sample.op.name in ROUNDED else (1, -1)
-        _compare_entries(output, ulps * info.smallest_normal, signs, tally)
+        else:
+            _compare_entries(output, _flush_limit(a.dtype, at_verge), signs, tally)
+    _require_exact_value(function, tally)
+
+
+def _directions(op: str) -> tuple[int, ...]:
+    """Return the directions in which arguments may be off."""
+    if op in ROUNDED:
+        return ()
+    return (1, -1)
+
+
+def _flush_limit(dtype: torch.dtype, at_verge: bool) -> float:
+    """Return how large a value may be in whose place a kernel gives zero."""
+    info = torch.finfo(dtype)
+    if at_verge:
+        return 4 * info.eps * info.smallest_normal
+    return 64 * info.smallest_normal
+
+
+def _require_exact_value(function: Function, tally: Tally) -> None:
+    """Raise Unsuitable, with the most frequent reasons, if no entry has an exact value."""
     if function.why and not tally.entries:
         reasons = function.why.most_common(2)
         raise Unsuitable("; ".join(f"{reason} ({count} entries)" for reason, count in reasons))
@@ -190,21 +209,35 @@ def compare_with_standard(
     expected = program.over(Standard(sample))(*inputs)  # type: ignore[arg-type]
     if len(expected) != len(actual):
         raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(expected)}")
-    values = len(program.inputs) == len(sample.inputs)
-    signed = values and is_signed(sample.op.name)
-    exact = values and is_exact(sample.op.name)
+    are_values = len(program.inputs) == len(sample.inputs)
+    equality = _Equality(
+        signed=are_values and is_signed(sample.op.name),
+        exact=are_values and is_exact(sample.op.name),
+    )
     for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
         where = f"{label}: output {place} of {len(actual)}"
         if tuple(a.shape) != e.shape:
             raise Mismatch(f"{where} has shape {list(a.shape)}, expected {list(e.shape)}")
         pairs = list(zip(a.detach().reshape(-1).tolist(), e.reshape(-1).tolist(), strict=True))
-        known = [k for k, (_, y) in enumerate(pairs) if _is_said(y, a.dtype)]
-        tally.entries += len(known)
-        tally.unknown += len(pairs) - len(known)
-        tally.nonzero += sum(pairs[k][0] != 0 or pairs[k][1] != 0 for k in known)
-        wrong = [k for k in known if not _is_same(*pairs[k], a.dtype, signed, exact)]
+        wrong = _wrong_pairs(pairs, a.dtype, equality, tally)
         if wrong:
             raise Mismatch(f"{where}: {_first_of(wrong, pairs, program.inputs, a)}")
+
+
+def _wrong_pairs(
+    pairs: Sequence[tuple[Any, Any]], dtype: torch.dtype, equality: _Equality, tally: Tally
+) -> list[int]:
+    """List the places of results that are not as expected. Counts all results in `tally`."""
+    known = [k for k, (_, e) in enumerate(pairs) if _is_said(e, dtype)]
+    tally.entries += len(known)
+    tally.unknown += len(pairs) - len(known)
+    wrong = []
+    for k in known:
+        a, e = pairs[k]
+        tally.nonzero += a != 0 or e != 0
+        if not equality.holds(a, e, dtype):
+            wrong.append(k)
+    return wrong
 
 
 def _is_said(e: Any, dtype: torch.dtype) -> bool:
@@ -216,19 +249,46 @@ def _is_said(e: Any, dtype: torch.dtype) -> bool:
     return bool(torch.iinfo(dtype).min <= e <= torch.iinfo(dtype).max)
 
 
-def _is_same(a: Any, e: Any, dtype: torch.dtype, signed: bool, exact: bool) -> bool:
-    """Whether a result is the expected number, as its dtype has it."""
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return bool(a == (bool(e) if dtype is torch.bool else e))
-    rounded = torch.tensor(e, dtype=torch.float64).to(dtype).item()
-    if math.isnan(rounded) or math.isnan(a):
-        return math.isnan(rounded) and math.isnan(a)
-    if a == rounded:
-        return not signed or a != 0 or math.copysign(1, a) == math.copysign(1, rounded)
-    if math.isinf(rounded) or (exact and not isinstance(e, Near)):
-        return False
-    allowed = RTOL[dtype] * abs(rounded) + ULPS * torch.finfo(dtype).eps
-    return math.isfinite(a) and abs(a - rounded) <= allowed
+@dataclass(frozen=True)
+class _Equality:
+    """When a result counts as the expected number: `signed` if the sign of a zero counts, `exact`
+    if nothing may be off."""
+
+    signed: bool
+    exact: bool
+
+    def holds(self, a: Any, e: Any, dtype: torch.dtype) -> bool:
+        """Return whether a result is the expected number, as its dtype has it."""
+        if not _is_inexact(dtype):
+            return _is_same_integer(a, e, dtype)
+        rounded = torch.tensor(e, dtype=torch.float64).to(dtype).item()
+        if math.isnan(rounded) or math.isnan(a):
+            return math.isnan(rounded) and math.isnan(a)
+        if a == rounded:
+            return not self.signed or _has_same_sign(a, rounded)
+        if math.isinf(rounded) or (self.exact and not isinstance(e, Near)):
+            return False
+        return _is_close(a, rounded, dtype)
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _is_same_integer(a: Any, e: Any, dtype: torch.dtype) -> bool:
+    if dtype is torch.bool:
+        return bool(a == bool(e))
+    return bool(a == e)
+
+
+def _is_close(a: float, e: float, dtype: torch.dtype) -> bool:
+    allowed = RTOL[dtype] * abs(e) + ULPS * torch.finfo(dtype).eps
+    return math.isfinite(a) and abs(a - e) <= allowed
+
+
+def _has_same_sign(a: float, equal: float) -> bool:
+    """Return whether two equal numbers have the same sign. Zeros need not."""
+    return a != 0 or math.copysign(1, a) == math.copysign(1, equal)
 
 
 def _first_of(

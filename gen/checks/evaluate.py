@@ -162,28 +162,39 @@ class Comparison:
             self._against_draws(tally)
         elif word in _PLAIN:
             self._compare(self.program.on_reference(), tally, self.rule)
-        elif word == "numeric":
-            self._against_numeric(tally)
-        elif word == "float64":
-            self._against_float64(tally)
-        elif word == "reference":
-            self._against_own_reference(tally)
-        elif word == "exact":
-            compare_with_exact(
-                self.program, self.sample, self.actual, tally, self.label, self.axes.values
-            )
-        elif word == "definition":
-            compare_with_definition(self.program, self.sample, self.actual, tally, self.label)
-        elif word == "standard":
-            compare_with_standard(self.program, self.sample, self.actual, tally, self.label)
         elif word in OF_ITSELF:
             self._against_itself(word, tally)
         else:
+            self._against_other(word, tally)
+
+    def _against_other(self, word: str, tally: Tally) -> None:
+        """Compare with a reference that computes in another way than the target."""
+        comparisons = {
+            "numeric": self._against_numeric,
+            "float64": self._against_float64,
+            "reference": self._against_own_reference,
+            "exact": self._against_exact,
+            "definition": self._against_definition,
+            "standard": self._against_standard,
+        }
+        if word not in comparisons:
             known = (
                 "loop, upstream, eager, numeric, float64, reference, exact, definition, standard, "
                 "again, threads, strides, fake, raises"
             )
             raise ValueError(f"no reference {word!r}; known: {known}")
+        comparisons[word](tally)
+
+    def _against_exact(self, tally: Tally) -> None:
+        compare_with_exact(
+            self.program, self.sample, self.actual, tally, self.label, self.axes.values
+        )
+
+    def _against_definition(self, tally: Tally) -> None:
+        compare_with_definition(self.program, self.sample, self.actual, tally, self.label)
+
+    def _against_standard(self, tally: Tally) -> None:
+        compare_with_standard(self.program, self.sample, self.actual, tally, self.label)
 
     @property
     def actual(self) -> Outputs:
@@ -315,47 +326,51 @@ class Comparison:
             raise Mismatch(f"{self.label}: {self.program.named(str(mismatch))}") from None
 
     def _against_numeric(self, tally: Tally) -> None:
+        self._require_differences()
+        is_linear = self.stages[-1] in _LINEAR
+        numeric = Numeric(project=is_linear, seed=self.program.seed)
+        expected = self._differences(numeric)
+        actual = self.actual
+        if is_linear:
+            actual = self._project(numeric, actual)
+        narrow = not _is_wide(self.program.inputs)
+        coarsest = _coarsest_dtype(self.actual)
+        rule = replace(self.rule, numeric=True, widened=narrow, dtype=coarsest)
+        self._compare(expected, tally, rule, actual)
+
+    def _require_differences(self) -> None:
+        """Raise Unsuitable if differences of values in float64 say nothing about the program."""
         if self.sample.facts.random and not _is_wide(self.program.inputs):
             raise Unsuitable("the op draws random numbers: other ones in float64")
-        if not any(stage in DERIVING for stage in self.stages):
+        if DERIVING.isdisjoint(self.stages):
             raise Unsuitable("no derivative to take differences for")
         if _is_wide(self.sample.inputs) and not _is_wide(self.sample.facts.outputs):
             raise Unsuitable(
                 "the op rounds to a narrower dtype: differences of its values say nothing"
             )
-        numeric = Numeric(project=self.stages[-1] in _LINEAR, seed=self.program.seed)
+
+    def _differences(self, numeric: Numeric) -> Outputs:
+        """Return the results by differences of values, in double precision."""
         inputs = tuple(map(widened, self.program.inputs))
         try:
             with seeded(self.program.seed), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the reference's own
-                expected = tuple(self.program.over(numeric)(*inputs))
+                return tuple(self.program.over(numeric)(*inputs))
         except ValueError as error:
             if "too large for differences" not in str(error):
                 raise
             raise Unsuitable(str(error)) from None
-        actual = self.actual
-        if self.stages[-1] in _LINEAR:
-            share = len(actual) // self.program.calls
-            actual = tuple(
-                x
-                for k in range(self.program.calls)
-                for x in numeric.project(actual[k * share : (k + 1) * share])
-            )
-        coarsest = max(
-            (x.dtype for x in self.actual if x.is_floating_point() or x.is_complex()),
-            key=_eps,
-            default=None,
-        )
-        narrow = not _is_wide(self.program.inputs)
-        self._compare(
-            expected,
-            tally,
-            replace(self.rule, numeric=True, widened=narrow, dtype=coarsest),
-            actual,
-        )
+
+    def _project(self, numeric: Numeric, results: Outputs) -> Outputs:
+        """Return the projections of the results of each call of the program."""
+        share = len(results) // self.program.calls
+        projections: list[Tensor] = []
+        for k in range(self.program.calls):
+            projections += numeric.project(results[k * share : (k + 1) * share])
+        return tuple(projections)
 
     def _against_float64(self, tally: Tally) -> None:
-        inexact = any(x.is_floating_point() or x.is_complex() for x in self.program.inputs)
+        inexact = any(map(_is_inexact, self.program.inputs))
         if self.target.name == "torch" and (not inexact or _is_wide(self.program.inputs)):
             raise Unsuitable("target torch in this dtype would be compared with itself")
         if self.sample.facts.random and not _is_wide(self.program.inputs):
@@ -436,12 +451,18 @@ def _eps(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps
 
 
+def _is_inexact(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
 def _is_wide(inputs: Sequence[Tensor]) -> bool:
-    return all(
-        x.dtype in (torch.float64, torch.complex128)
-        for x in inputs
-        if x.is_floating_point() or x.is_complex()
-    )
+    return all(x.dtype in (torch.float64, torch.complex128) for x in filter(_is_inexact, inputs))
+
+
+def _coarsest_dtype(tensors: Sequence[Tensor]) -> torch.dtype | None:
+    """Return the dtype of the largest rounding errors; None if all tensors are exact."""
+    dtypes = (x.dtype for x in filter(_is_inexact, tensors))
+    return max(dtypes, key=_eps, default=None)
 
 
 def _whole(x: Tensor) -> bool:
@@ -487,9 +508,7 @@ def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:
     not integers: from 8 bits, NumPy computes in float16.
     """
     dtypes = {x.dtype for x in inputs}
-    exact = len(dtypes) == 1 and not any(
-        dtype.is_floating_point or dtype.is_complex for dtype in dtypes
-    )
-    if exact and any(x.is_floating_point() or x.is_complex() for x in sample.facts.outputs):
+    are_integers = len(dtypes) == 1 and not any(map(_is_inexact, inputs))
+    if are_integers and any(map(_is_inexact, sample.facts.outputs)):
         return [x.to(torch.int64) for x in inputs]
     return [widened(x) for x in inputs]

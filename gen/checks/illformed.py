@@ -49,40 +49,66 @@ class Variant:
 
 def variants(sample: Sample, form: str) -> Iterator[Variant]:
     """The calls to try. The first is the sample itself."""
-    written = [place for place, flag in enumerate(sample.facts.mutated) if flag]
-    if form == "inplace":
-        if sample.op.inplace is None or not sample.inputs:
-            raise Unsuitable(f"{sample.op.name} has no in-place variant")
-        written = [0]
-
-    def calling(change: Callable[[list[Any]], None] | None) -> Flat:
-        def f(*values: Any) -> Values:
-            copies = [v.clone() if place in written else v for place, v in enumerate(values)]
-            args, kwargs = sample.rebuild(copies)
-            if change is not None:
-                leaves, spec = pytree.tree_flatten((args, kwargs))
-                change(leaves)
-                args, kwargs = pytree.tree_unflatten(leaves, spec)
-            if form == "inplace":
-                assert sample.op.inplace is not None
-                sample.op.inplace(*args, **kwargs)
-                return (copies[0],)
-            return sample.outputs(sample.op.call(*args, **kwargs))
-
-        return f
-
-    yield Variant("as it is", calling(None), sample.inputs)
+    places = _written_places(sample, form)
+    call = _calling(sample, form, places)
+    yield Variant("as it is", call, sample.inputs)
     for place, x in enumerate(sample.inputs):
         for label, changed in _reshaped(x):
-            # its memory is that of the sample
-            batch = x if changed.ndim < x.ndim and x.shape[0] in LENGTHS else None
+            batch = None
+            if changed.ndim < x.ndim and x.shape[0] in LENGTHS:
+                batch = x  # its memory is that of the sample
             yield Variant(
                 f"tensor {place} {label}",
-                calling(None),
+                call,
                 _replaced(sample.inputs, place, changed),
                 place,
                 batch,
             )
+    yield from _with_index_out_of_range(sample, call)
+    for label, change in _renumbered(sample):
+        yield Variant(label, _calling(sample, form, places, change), sample.inputs)
+
+
+def _written_places(sample: Sample, form: str) -> list[int]:
+    """Return the places of the inputs to which the call writes."""
+    if form != "inplace":
+        return [place for place, flag in enumerate(sample.facts.mutated) if flag]
+    if sample.op.inplace is None or not sample.inputs:
+        raise Unsuitable(f"{sample.op.name} has no in-place variant")
+    return [0]
+
+
+def _calling(
+    sample: Sample,
+    form: str,
+    places: Sequence[int],
+    change: Callable[[list[Any]], None] | None = None,
+) -> Flat:
+    """Return the call as a function of the inputs. It writes to copies of those at `places`.
+
+    `change` is applied to all arguments of the call.
+    """
+
+    def f(*values: Any) -> Values:
+        copies = list(values)
+        for place in places:
+            copies[place] = values[place].clone()
+        args, kwargs = sample.rebuild(copies)
+        if change is not None:
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            change(leaves)
+            args, kwargs = pytree.tree_unflatten(leaves, spec)
+        if form == "inplace":
+            assert sample.op.inplace is not None
+            sample.op.inplace(*args, **kwargs)
+            return (copies[0],)
+        return sample.outputs(sample.op.call(*args, **kwargs))
+
+    return f
+
+
+def _with_index_out_of_range(sample: Sample, call: Flat) -> Iterator[Variant]:
+    """Yield the calls in which the first index of a tensor is beyond its dimension."""
     for place, x in enumerate(sample.inputs):
         if x.dtype is torch.int64 and x.numel() and sample.inputs[0].ndim:
             beyond = x.clone(memory_format=torch.contiguous_format)
@@ -90,14 +116,8 @@ def variants(sample: Sample, form: str) -> Iterator[Variant]:
             # in memory, the rows of the next element follow those of the first
             batch = torch.stack([beyond, vary(x, 1)])
             yield Variant(
-                f"tensor {place} with an index out of range",
-                calling(None),
-                sample.inputs,
-                place,
-                batch,
+                f"tensor {place} with an index out of range", call, sample.inputs, place, batch
             )
-    for label, change in _renumbered(sample):
-        yield Variant(label, calling(change), sample.inputs)
 
 
 def _reshaped(x: Tensor) -> Iterator[tuple[str, Tensor]]:

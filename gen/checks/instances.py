@@ -87,13 +87,10 @@ def instances(
     # a program for any size costs ten times a call
     sizes = first and axes.is_plain_call and len(stages) <= 1 and SLOW.isdisjoint(stages)
     for root, label in _roots(sample, axes):
-        for program in _grown(sample, root, stages, axes, first, turn, reasons, fewest):
-            yield (
-                jitted(program, axes.values == "ordinary", sizes and not found)
-                if axes.jitted and not captures
-                else program,
-                label,
-            )
+        for program in _over_root(sample, root, stages, axes, first, turn, reasons, fewest):
+            if axes.jitted and not captures:
+                program = jitted(program, axes.values == "ordinary", sizes and not found)
+            yield program, label
             found = True
     if not found:
         raise Unsuitable(next(reversed(reasons), "no instance"))
@@ -115,7 +112,7 @@ def _roots(sample: Sample, axes: Axes) -> list[tuple[Program, str]]:
     return kept
 
 
-def _grown(
+def _over_root(
     sample: Sample,
     root: Program,
     stages: Sequence[str],
@@ -125,22 +122,42 @@ def _grown(
     reasons: dict[str, None],
     fewest: bool,
 ) -> Iterator[Program]:
+    """Yield the programs of `stages` over the program `root`."""
     if stages and stages[0] in INNERMOST:
         root, stages = _compiled(sample, root, stages[0], axes), stages[1:]
     nesting = [stage for stage in stages if stage not in WHOLE]
     outer = [stage for stage in stages if stage in WHOLE]
-    if "vmap" not in nesting:
-        program = _plain(sample, root, nesting)
-        yield program_stages.whole(outer[0], program, axes) if outer else program
+    for program in _nested(sample, root, nesting, axes, first, turn, reasons, fewest):
+        if outer:
+            yield program_stages.whole(outer[0], program, axes)
+        else:
+            yield program
+
+
+def _nested(
+    sample: Sample,
+    root: Program,
+    stages: Sequence[str],
+    axes: Axes,
+    first: bool,
+    turn: int,
+    reasons: dict[str, None],
+    fewest: bool,
+) -> Iterator[Program]:
+    """Yield the programs of `stages` that nest, one for each choice of batched inputs."""
+    if "vmap" not in stages:
+        yield _plain(sample, root, stages)
         return
-    written = (
-        [0]
-        if axes.form in ("inplace", "view_inplace")
-        else [place for place, flag in enumerate(sample.facts.mutated) if flag]
-    )
-    for choice in batched_inputs.choices(nesting, first, turn, written, fewest):
-        for program in _branches(sample, root, nesting, choice, reasons, axes.batch):
-            yield program_stages.whole(outer[0], program, axes) if outer else program
+    writes = _written_places(sample, axes.form)
+    for choice in batched_inputs.choices(stages, first, turn, writes, fewest):
+        yield from _branches(sample, root, stages, choice, reasons, axes.batch)
+
+
+def _written_places(sample: Sample, form: str) -> list[int]:
+    """Return the places of the inputs to which a call of this form writes."""
+    if form in ("inplace", "view_inplace"):
+        return [0]
+    return [place for place, flag in enumerate(sample.facts.mutated) if flag]
 
 
 def _compiled(sample: Sample, root: Program, stage: str, axes: Axes) -> Program:

@@ -124,13 +124,18 @@ def _data(
     if kind == "resized" and not any(x.ndim and len(x) > 1 for x in given):
         raise Unsuitable(f"{program.label} has no batch of data")
     for k in range(count):
-        varied = [_vary_data(given, k, variation, kind) for variation in VARIATIONS]
-        accepted = next(
-            (each for each in varied if _outputs(program, each, data) is not None), None
-        )
-        if accepted is None:
-            raise Unsuitable(f"{program.label} refuses other data")
-        yield accepted
+        yield _accepted_data(program, data, given, k, kind)
+
+
+def _accepted_data(
+    program: Program, data: Sequence[int], given: tuple[Tensor, ...], k: int, kind: str
+) -> tuple[Tensor, ...]:
+    """Return the first variation of the data for step `k` that the program accepts."""
+    for variation in VARIATIONS:
+        varied = _vary_data(given, k, variation, kind)
+        if _outputs(program, varied, data) is not None:
+            return varied
+    raise Unsuitable(f"{program.label} refuses other data")
 
 
 def _vary_data(given: Sequence[Tensor], k: int, variation: int, kind: str) -> tuple[Tensor, ...]:
@@ -185,10 +190,10 @@ def _train(
     leaves: Sequence[Any],
 ) -> list[Named]:
     """Return the steps, and what each leaves behind."""
-    t = Trainer(Model(f, leaves), OPTIMIZERS[optimizer], data)
+    trainer = Trainer(Model(f, leaves), OPTIMIZERS[optimizer], data)
     # a lock, since a replay would repeat what the step does to another object
     ran = threading.Lock()
-    step = STEPS[kind](t)
+    step = STEPS[kind](trainer)
 
     def counted(*args: Any) -> tuple[Any, ...]:
         ran.acquire(blocking=False)
@@ -196,58 +201,92 @@ def _train(
 
     run: Step = counted
     if jitted:
-        run = target.jit(counted, donate=(0,) if t.donates else ())
-    found: list[Named] = []
-    state, parameters = t.state, t.parameters
+        run = _compiled(target, counted, trainer)
+    results: list[Named] = []
+    state, parameters = trainer.state, trainer.parameters
     for k, batch in enumerate(batches):
-        given = state
+        donated = state
         if ran.locked():
             ran.release()
-        results = run(state, *batch) if state else run(*batch)
-        if t.donates:
-            results, state = results[:1], list(results[1])
+        values = run(*_arguments(state, batch))
+        if trainer.donates:
+            values, state = values[:1], list(values[1])
             parameters = state
             if jitted:
-                found += [
-                    (f"memory of donated parameter {i} after step {k}", x.detach().clone())
-                    for i, x in enumerate(given)
-                ]
-        found += [(f"result {i} of step {k}", x.detach().clone()) for i, x in enumerate(results)]
-        found += [(f"{name} after step {k}", x) for name, x in _left(t, parameters)]
-        t.between(k)
-    if jitted and target.name != "loop" and ran.locked():
+                results += _copies("memory of donated parameter", donated, f"after step {k}")
+        results += _copies("result", values, f"of step {k}")
+        results += [(f"{name} after step {k}", x) for name, x in _left(trainer, parameters)]
+        trainer.between(k)
+    if jitted and target.name != "loop":
+        _require_replay(ran, len(batches))
+    if kind == "drawn":
+        results.append(("the next random number", torch.rand(2)))
+    return results
+
+
+def _compiled(target: Training, step: Step, trainer: Trainer) -> Step:
+    """Return the step under jit, with the parameters donated if the trainer donates them."""
+    if trainer.donates:
+        return target.jit(step, donate=(0,))
+    return target.jit(step, donate=())
+
+
+def _arguments(state: Any, batch: Sequence[Any]) -> Sequence[Any]:
+    """Return the arguments of a step. One without state takes the batch alone."""
+    if state:
+        return (state, *batch)
+    return batch
+
+
+def _copies(what: str, tensors: Sequence[Tensor], when: str) -> Iterator[Named]:
+    """Yield a copy of each tensor with its name: `result 0 of step 1`."""
+    for i, x in enumerate(tensors):
+        yield f"{what} {i} {when}", x.detach().clone()
+
+
+def _require_replay(ran: threading.Lock, steps: int) -> None:
+    """Raise Mismatch if the last of the steps ran the code of the step, which locks `ran`."""
+    if ran.locked():
         raise Mismatch(
-            f"the last of {len(batches)} steps ran the code of the step, "
+            f"the last of {steps} steps ran the code of the step, "
             "so it is no replay of a captured program"
         )
-    if kind == "drawn":
-        found.append(("the next random number", torch.rand(2)))
-    return found
 
 
-def _left(t: Trainer, parameters: Sequence[Tensor]) -> Iterator[Named]:
+def _left(trainer: Trainer, parameters: Sequence[Tensor]) -> Iterator[Named]:
     """What a step leaves in the model and its optimizers."""
     for i, p in enumerate(parameters):
         yield f"parameter {i}", p.detach().clone()
-        yield (
-            f".grad of parameter {i}",
-            p.detach().new_empty(0) if p.grad is None else p.grad.detach().clone(),
-        )
+        yield f".grad of parameter {i}", _gradient(p)
         yield f"flag of parameter {i}", torch.tensor(p.requires_grad)
-    for name, buffer in t.model.named_buffers():
+    for name, buffer in trainer.model.named_buffers():
         yield f"buffer {name}", buffer.detach().clone()
-    yield from (
-        (name, _tensor(x)) for name, x in (("mean", t.mean), ("total", t.total)) if x is not None
-    )
-    for number, optimizer in enumerate([t.optimizer, *t.further]):
-        for i, p in enumerate(parameters):
-            for name, x in sorted(optimizer.state.get(p, {}).items()):
-                yield f"{name} of parameter {i} in optimizer {number}", _tensor(x)
-        for j, group in enumerate(optimizer.param_groups):
-            yield f"lr of group {j} in optimizer {number}", _tensor(group["lr"])
-    if t.scaler is not None:
-        yield "scale", _tensor(t.scaler.get_scale())
-        yield "growth of the scale", _tensor(t.scaler._get_growth_tracker())
+    for name, x in (("mean", trainer.mean), ("total", trainer.total)):
+        if x is not None:
+            yield name, _tensor(x)
+    for number, optimizer in enumerate([trainer.optimizer, *trainer.further]):
+        yield from _left_in_optimizer(number, optimizer, parameters)
+    if trainer.scaler is not None:
+        yield "scale", _tensor(trainer.scaler.get_scale())
+        yield "growth of the scale", _tensor(trainer.scaler._get_growth_tracker())
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    """Return a copy of the `.grad` of a parameter; an empty tensor if it has none."""
+    if parameter.grad is None:
+        return parameter.detach().new_empty(0)
+    return parameter.grad.detach().clone()
+
+
+def _left_in_optimizer(
+    number: int, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]
+) -> Iterator[Named]:
+    """Yield the state of each parameter in an optimizer, and the learning rates."""
+    for i, p in enumerate(parameters):
+        for name, x in sorted(optimizer.state.get(p, {}).items()):
+            yield f"{name} of parameter {i} in optimizer {number}", _tensor(x)
+    for j, group in enumerate(optimizer.param_groups):
+        yield f"lr of group {j} in optimizer {number}", _tensor(group["lr"])
 
 
 def _tensor(x: Any) -> Tensor:
@@ -257,14 +296,22 @@ def _tensor(x: Any) -> Tensor:
 def _require_progress(program: Program, kind: str, count: int) -> None:
     """Raise Unsuitable unless each step of the reference changes a parameter, and to a finite
     value. Else there would be nothing to see."""
-    results = program.on_reference()  # it also gives the names
-    found = list(zip(program.names, results, strict=True))
-    kept = [
-        [x for name, x in found if name.startswith("parameter") and name.endswith(f" step {k}")]
-        for k in range(count)
-    ]
-    if not all(bool(x.isfinite().all()) for each in kept for x in each):
+    values = program.on_reference()  # it also gives the names
+    results = list(zip(program.names, values, strict=True))
+    by_step = [_parameters_after(k, results) for k in range(count)]
+    if not all(map(_are_finite, by_step)):
         raise Unsuitable(f"{program.label} diverges")
-    for k, (before, after) in enumerate(pairwise(kept), 1):
-        if all(map(torch.equal, before, after)) and not (kind == "scaled" and k == _INFINITE):
+    for k, (before, after) in enumerate(pairwise(by_step), 1):
+        may_stay = kind == "scaled" and k == _INFINITE
+        if all(map(torch.equal, before, after)) and not may_stay:
             raise Unsuitable(f"step {k} of {program.label} changes nothing")
+
+
+def _parameters_after(step: int, results: Sequence[Named]) -> list[Tensor]:
+    """List the parameters after a step, among the results of a program."""
+    end = f" step {step}"
+    return [x for name, x in results if name.startswith("parameter") and name.endswith(end)]
+
+
+def _are_finite(tensors: Sequence[Tensor]) -> bool:
+    return all(bool(x.isfinite().all()) for x in tensors)
