@@ -144,20 +144,8 @@ def _mistakes(
     sample: Sample, batch: tuple[Tensor, ...], expected: Sequence[Tensor]
 ) -> Iterator[Mistake]:
     count, right = len(batch), tuple(0 for _ in batch)
-    for place, x in enumerate(batch):
-        for label, dim in (
-            ("beyond the last dimension", x.ndim),
-            ("before the first dimension", -x.ndim - 1),
-        ):
-            yield label, _with(right, place, dim), 0, batch
-        yield (
-            "a number has no dimension to batch",
-            right,
-            0,
-            _with(batch, place, x.flatten()[0] if x.numel() else x.new_zeros(())),
-        )
-        for size in (1, 2) if count > 1 else ():
-            yield "batches of other sizes", right, 0, _with(batch, place, x[:size])
+    for place in range(count):
+        yield from _mistakes_of_input(batch, place, right)
     yield "no input is batched", tuple(None for _ in batch), 0, batch
     yield "a dimension too many", (*right, 0), 0, batch
     if count > 1:
@@ -166,6 +154,23 @@ def _mistakes(
     yield "an output before its first dimension", right, tuple(-y.ndim - 1 for y in expected), batch
     yield "a dimension of an output too many", right, (0, *(0 for _ in expected)), batch
     yield "a batched output without a dimension", right, tuple(None for _ in expected), batch
+
+
+def _mistakes_of_input(
+    batch: tuple[Tensor, ...], place: int, right: tuple[int, ...]
+) -> Iterator[Mistake]:
+    """Yield the mistakes that a caller can make with one of the inputs. `right`: the dimensions
+    of all of them."""
+    x = batch[place]
+    yield "beyond the last dimension", _with(right, place, x.ndim), 0, batch
+    yield "before the first dimension", _with(right, place, -x.ndim - 1), 0, batch
+    number = x.new_zeros(())
+    if x.numel():
+        number = x.flatten()[0]
+    yield "a number has no dimension to batch", right, 0, _with(batch, place, number)
+    if len(batch) > 1:
+        for size in (1, 2):
+            yield "batches of other sizes", right, 0, _with(batch, place, x[:size])
 
 
 def _with(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:

@@ -47,15 +47,21 @@ def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
     count = len(inputs)
     if count <= 2:
         unbatched = (None,) * count
-        found = [dims for dims in product((0, -1, None), repeat=count) if dims != unbatched]
-    elif count == 3:
-        found = _alternating([mask for mask in product((True, False), repeat=3) if any(mask)])
+        choices = [dims for dims in product((0, -1, None), repeat=count) if dims != unbatched]
     else:
-        every = (True,) * count
-        each_alone = [tuple(place == k for place in range(count)) for k in range(count)]
-        all_but_each = [tuple(place != k for place in range(count)) for k in range(count)]
-        found = _alternating([every, *each_alone, *all_but_each])
-    return list(dict.fromkeys(_placed(dims, inputs, turn) for dims in found))
+        choices = _alternating(_masks(count))
+    # choices of scalars coincide: front and end are one place
+    return list(dict.fromkeys(_placed(dims, inputs, turn) for dims in choices))
+
+
+def _masks(count: int) -> list[tuple[bool, ...]]:
+    """Return which of three or more inputs are batched, for each choice to try."""
+    if count == 3:
+        return [mask for mask in product((True, False), repeat=3) if any(mask)]
+    places = range(count)
+    each_alone = [tuple(place == k for place in places) for k in places]
+    all_but_each = [tuple(place != k for place in places) for k in places]
+    return [(True,) * count, *each_alone, *all_but_each]
 
 
 def _alternating(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
@@ -106,22 +112,21 @@ def grow(
     the first that it accepts. Raises Unsuitable if it accepts none.
     """
     # an op that fails on its own sample raises here: the pattern is not the cause
-    base = evaluate(program)
-    had_nan = any(_has_nan(output) for output in base)
+    had_nan = any(map(_has_nan, evaluate(program)))
     fallback: Program | None = None
     why = ""
     for variation in VARIATIONS:
-        inputs = tuple(
-            x if dim is None else _batch(x, dim, size, variation)
-            for x, dim in zip(program.inputs, in_dims, strict=True)
-        )
-        candidate = batched(program, inputs, in_dims)
+        inputs = list(program.inputs)
+        for place, dim in enumerate(in_dims):
+            if dim is not None:
+                inputs[place] = _batch(inputs[place], dim, size, variation)
+        candidate = batched(program, tuple(inputs), in_dims)
         try:
             outputs = evaluate(candidate)
         except REFUSALS as error:
             why = f"{type(error).__name__}: {error}"
             continue
-        if had_nan or not any(_has_nan(output) for output in outputs):
+        if had_nan or not any(map(_has_nan, outputs)):
             return candidate
         fallback = fallback or candidate
     if fallback is None:

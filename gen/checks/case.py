@@ -221,14 +221,25 @@ class Case:
         info = opinfo.lookup(self.op)
         if info is None and (of_database or not opinfo.is_there(self.op)):
             raise Lacking(f"this torch has no {self.op}")
-        if info is None or not of_database:
-            return
-        device = "cpu" if self.device == "meta" else self.device
+        if info is not None and of_database:
+            self._require_dtype_of_torch(info, pipeline)
+
+    def _require_dtype_of_torch(self, info: OpInfo, pipeline: Pipeline) -> None:
+        """Raise Lacking if the op does not take the dtype, or has no derivative of it."""
         dtype = getattr(torch, self.dtype)
-        if dtype not in info.supported_dtypes(device):
+        if dtype not in info.supported_dtypes(self._device_of_samples):
             raise Lacking(f"this torch has no {self.op} of {self.dtype}")
-        if pipeline.differentiates and not opinfo.differentiates(info, dtype, device):
+        if not pipeline.differentiates:
+            return
+        if not opinfo.differentiates(info, dtype, self._device_of_samples):
             raise Lacking(f"this torch has no derivative of {self.op} of {self.dtype}")
+
+    @property
+    def _device_of_samples(self) -> str:
+        """The device of samples. Those of meta are made on the CPU, as they need values."""
+        if self.device == "meta":
+            return "cpu"
+        return self.device
 
     def _require_own_op(self, axes: Axes, words: Sequence[str]) -> None:
         """A target with ops of its own runs those that it has, without effect on their arguments.
@@ -258,9 +269,9 @@ class Case:
         tally = Tally()
         chosen, reserve = self._samples(pipeline, words, axes)
         for turn, sample in enumerate([*chosen, *reserve]):
-            if turn >= len(chosen) and (failures or tally.nonzero or self.vanishes):
+            if turn >= len(chosen) and not self._needs_reserve(failures, tally):
                 break
-            if self.only is not None and turn != self.only:
+            if self.only not in (None, turn):
                 continue
             before = tally.entries
             self.begin(turn, sample.description)
@@ -276,6 +287,10 @@ class Case:
         self._require_sample(len(chosen) + len(reserve))
         if not failures and self.only is None:
             self._require_proof(tally, reasons, axes, words)
+
+    def _needs_reserve(self, failures: Sequence[SampleFailure], tally: Tally) -> bool:
+        """Return whether the chosen samples have shown nothing yet, though something is due."""
+        return not failures and not tally.nonzero and not self.vanishes
 
     def _require_proof(
         self,
@@ -305,8 +320,7 @@ class Case:
         """Return the samples to run, and a few more for the case that these compare nothing, or
         only zeros with zeros."""
         dtype = getattr(torch, self.dtype)
-        # samples of meta are made on the CPU
-        device = "cpu" if self.device == "meta" else self.device
+        device = self._device_of_samples
         pool = STORE.pool(
             self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy
@@ -183,8 +183,7 @@ def _limit(near: Any, far: Any) -> Any:
     """Return where a result goes that is `near` at large inputs and `far` at larger ones. NaN if
     the two do not tell."""
     if isinstance(near, mp.mpc) or isinstance(far, mp.mpc):
-        parts = [_limit(*map(part, (near, far))) for part in (mp.re, mp.im)]
-        return mp.nan if any(map(mp.isnan, parts)) else mp.mpc(*parts)
+        return _complex_limit(near, far)
     if mp.isnan(near) or mp.isnan(far):
         return mp.nan
     if near == far or abs(near - far) <= mpf(2) ** -80 * abs(far):
@@ -196,40 +195,60 @@ def _limit(near: Any, far: Any) -> Any:
     return mp.nan
 
 
+def _complex_limit(near: Any, far: Any) -> Any:
+    """Return the limit of a complex result, part by part."""
+    real = _limit(mp.re(near), mp.re(far))
+    imaginary = _limit(mp.im(near), mp.im(far))
+    if mp.isnan(real) or mp.isnan(imaginary):
+        return mp.nan
+    return mp.mpc(real, imaginary)
+
+
 def _slack(
     program: Program, sample: Sample, expected: Sequence[Array], far: int
 ) -> list[list[Any]]:
     """For each entry of each output, how much it changes if inputs are off by a few ulps, up
     and down at random."""
-    eps = max(
-        torch.finfo(x.dtype).eps for x in program.inputs if x.is_floating_point() or x.is_complex()
-    )
-    found = [[mpf(0)] * e.size for e in expected]
+    op = sample.op.name
+    share = ULPS * max(torch.finfo(x.dtype).eps for x in program.inputs if _is_inexact(x))
+    slack = [[mpf(0)] * e.size for e in expected]
+    if op in MOVED:
+        # such a gradient is a difference from an average
+        slack = [[share * _largest(e)] * e.size for e in expected]
     for turn in range(TURNS):
         source = generator(sample.seed, "slack", turn)
-
-        def off(x: Array, k: int, source: torch.Generator = source) -> Array:
-            if x.dtype != object:
-                return x
-            signs = (torch.randint(2, x.shape, generator=source) * 2 - 1).numpy().astype(object)
-            middle = (
-                sum(x.flat, mpf(0)) / x.size
-                if k < MOVED.get(sample.op.name, 0) and x.size
-                else mpf(0)
-            )
-            return _array(x + (x - middle) * signs * (ULPS * eps))
-
-        other = _expected(program, sample, far, off)
+        other = _expected(program, sample, far, partial(_off, op, share, source))
         for place, (e, o) in enumerate(zip(expected, other, strict=True)):
-            # such a gradient is a difference from an average
-            if turn == 0 and sample.op.name in MOVED:
-                largest = max((abs(v) for v in e.flat if mp.isfinite(v)), default=mpf(0))
-                found[place] = [ULPS * eps * largest] * e.size
-            changes = [abs(b - a) for a, b in zip(e.flat, o.flat, strict=True)]
-            found[place] = [
-                v if mp.isnan(c) else max(v, c) for v, c in zip(found[place], changes, strict=True)
-            ]
-    return found
+            changes = (abs(b - a) for a, b in zip(e.flat, o.flat, strict=True))
+            slack[place] = list(map(_larger, slack[place], changes))
+    return slack
+
+
+def _off(op: str, share: float, source: torch.Generator, x: Array, k: int) -> Array:
+    """Return input `k` with each number off by that share of it, up or down at random."""
+    if x.dtype != object:
+        return x
+    signs = (torch.randint(2, x.shape, generator=source) * 2 - 1).numpy().astype(object)
+    middle = mpf(0)
+    if k < MOVED.get(op, 0) and x.size:
+        middle = sum(x.flat, mpf(0)) / x.size
+    return _array(x + (x - middle) * signs * share)
+
+
+def _is_inexact(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+def _largest(e: Array) -> Any:
+    """Return the largest size of the finite entries."""
+    return max((abs(v) for v in e.flat if mp.isfinite(v)), default=mpf(0))
+
+
+def _larger(slack: Any, change: Any) -> Any:
+    """Return the larger of two numbers. A change of NaN does not count."""
+    if mp.isnan(change):
+        return slack
+    return max(slack, change)
 
 
 def _number(a: Tensor, k: int) -> Any:

@@ -124,16 +124,21 @@ def _mistakes(entry: Known) -> Iterator[str]:
 
 def _contradictions(entry: Known) -> Iterator[str]:
     """Find what is lacking, and fields that do not go with the kind of the entry."""
-    is_xfail, is_tolerance = entry.kind == "xfail", entry.kind == "tolerance"
-    bounds = [bound for bound in (entry.rtol, entry.atol) if bound is not None]
     if entry.kind not in KINDS:
         yield f"kind must be one of {', '.join(KINDS)}"
     if not entry.reason.strip():
         yield "a reason is needed"
-    if is_xfail and not entry.raises:
-        yield "an xfail names the exception it expects (raises=)"
-    if not is_xfail and (entry.raises or entry.match is not None):
+    if entry.kind == "xfail":
+        if not entry.raises:
+            yield "an xfail names the exception it expects (raises=)"
+    elif entry.raises or entry.match is not None:
         yield "only an xfail takes raises= and match="
+    yield from _contradictions_of_bounds(entry)
+
+
+def _contradictions_of_bounds(entry: Known) -> Iterator[str]:
+    bounds = [bound for bound in (entry.rtol, entry.atol) if bound is not None]
+    is_tolerance = entry.kind == "tolerance"
     if is_tolerance != bool(bounds):
         yield "a tolerance, and nothing else, takes rtol= or atol="
     # so that NaN is a mistake too

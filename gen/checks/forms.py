@@ -389,13 +389,18 @@ def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]
         return _special(sample)
     if values in points.WORDS:
         return _degenerate(sample, values)
-    made = [(name, tuple(map(fill, sample.inputs))) for name, fill in _EXTREMES.items()]
+    candidates = [(name, tuple(map(fill, sample.inputs))) for name, fill in _EXTREMES.items()]
     for name, stop in (("zero-size", 0), ("one element", 1)):
-        made.append((name, tuple(x[tuple(slice(stop) for _ in x.shape)] for x in sample.inputs)))
-    accepted = [(name, inputs) for name, inputs in made if _accepts(sample, inputs)]
+        candidates.append((name, tuple(_truncated(x, stop) for x in sample.inputs)))
+    accepted = [(name, inputs) for name, inputs in candidates if _accepts(sample, inputs)]
     if not accepted:
         raise Unsuitable(f"{sample.description}: the op takes no extreme values")
     return accepted
+
+
+def _truncated(x: Tensor, size: int) -> Tensor:
+    """Return the first `size` entries along each dimension."""
+    return x[(slice(size),) * x.ndim]
 
 
 def _special(sample: Sample) -> list[tuple[str, tuple[Tensor, ...]]]:
@@ -450,19 +455,33 @@ def _accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:
 def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
     """Copies of inputs in a layout, since samples share the inputs. ``expanded`` sets stride 0
     where one repeats (:func:`repeating`)."""
+    copies = []
+    for x in inputs:
+        copy = _laid_out(x, layout)
+        if copy is x:
+            copy = x.clone()
+        copies.append(copy)
+    return tuple(copies)
+
+
+def _laid_out(x: Tensor, layout: str) -> Tensor:
+    """Return an input in a layout: itself if it has that already."""
     if layout == "contiguous":
-        return tuple(x.clone() for x in inputs)
+        return x.clone()
     if layout in ("conjugated", "negated"):
-        return tuple(_with_bit(x, layout) for x in inputs)
+        return _with_bit(x, layout)
     if layout == "channels_last":
-        return tuple(_channels_last(x) for x in inputs)
-    laid = map(_expanded, inputs) if layout == "expanded" else (arrange(x, layout) for x in inputs)
-    return tuple(y.clone() if y is x else y for x, y in zip(inputs, laid, strict=True))
+        return _channels_last(x)
+    if layout == "expanded":
+        return _expanded(x)
+    return arrange(x, layout)
 
 
 def _channels_last(x: Tensor) -> Tensor:
     """`x` with its second dimension innermost in memory, if it has three dimensions or more."""
-    return x.movedim(1, -1).contiguous().movedim(-1, 1) if x.ndim > 2 else x.clone()
+    if x.ndim > 2:
+        return x.movedim(1, -1).contiguous().movedim(-1, 1)
+    return x.clone()
 
 
 def _with_bit(x: Tensor, layout: str) -> Tensor:

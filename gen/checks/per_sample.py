@@ -107,13 +107,23 @@ def _parts(program: Program, every: bool = False) -> tuple[int, list[int], list[
     active = program.active_inputs
     for place, x in enumerate(program.inputs):
         params = [p for p in active if p != place]
-        usual = every or place == 0 or not (x.is_floating_point() or x.is_complex())
-        if params and usual and x.ndim >= 2 and len(x) >= 2 and _works_by_sample(program, place):
+        may_be_batch = every or place == 0 or _is_exact(x)
+        if params and may_be_batch and _works_along(program, place):
             return place, params, list(program.active_outputs)
     raise Unsuitable(
         f"{program.label}: no input is a batch along dimension 0, "
         "with another one that is differentiable"
     )
+
+
+def _is_exact(x: Tensor) -> bool:
+    return not x.is_floating_point() and not x.is_complex()
+
+
+def _works_along(program: Program, place: int) -> bool:
+    """Return whether an input has samples along dimension 0, and the program works by sample."""
+    x = program.inputs[place]
+    return x.ndim >= 2 and len(x) >= 2 and _works_by_sample(program, place)
 
 
 def _with_cotangents(out: Any, layout: str) -> Any:

@@ -75,11 +75,7 @@ def assert_in_range(
     """
     if target.name == "torch" and not (absolute or batched):
         raise Lacking("target torch would be compared with itself")
-    if _refused(_tried(sample, sample, sample.inputs)):
-        raise Unsuitable(f"{sample.description}: refused as it is")
-    variants = [variant for variant in _variants(sample) if variant.never or not absolute]
-    if not variants:
-        raise Unsuitable(f"{sample.description} takes no index and no probability")
+    variants = _variants_to_try(sample, absolute)
     expect, answer = _ways_to_run(target, sample, batched)
     failures: list[str] = []
     for variant in variants:
@@ -89,6 +85,18 @@ def assert_in_range(
         failures += _difference(variant, expected, actual, absolute, sample.facts.random)
     if failures:
         raise Mismatch("; ".join(failures))
+
+
+def _variants_to_try(sample: Sample, absolute: bool) -> list[Variant]:
+    """Return the variants of a sample. The plain op must accept the sample itself."""
+    if _refused(_tried(sample, sample, sample.inputs)):
+        raise Unsuitable(f"{sample.description}: refused as it is")
+    variants = list(_variants(sample))
+    if absolute:
+        variants = [variant for variant in variants if variant.never]
+    if not variants:
+        raise Unsuitable(f"{sample.description} takes no index and no probability")
+    return variants
 
 
 def _ways_to_run(

@@ -217,30 +217,33 @@ def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
 
 
 def _validate_row(row: Row, axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
-    for word, _ in row.words:
-        values = complete(word.split(":")[1:], [name for name, _ in axes])
-        if len(values) != len(axes):
-            wanted = "".join(f":{name}" for name, _ in axes) or " alone"
-            raise TableError(
-                f"op({row.name!r}): {word!r} has {len(values)} axis values; "
-                f"this check takes dtype{wanted}"
-            )
-        for value, (name, allowed) in zip(values, axes, strict=True):
-            if value not in allowed:
-                raise TableError(
-                    f"op({row.name!r}): {value!r} in {word!r} is not a value of axis {name!r} "
-                    f"({', '.join(allowed)})"
-                )
-    words = [
-        {word.split(":")[0], *complete(word.split(":")[1:], [name for name, _ in axes])}
-        for word, _ in row.words
-    ]
+    words = [_validate_word(row, word, axes) for word, _ in row.words]
     for entry, where in row.known:
         if not any(set(where) <= word for word in words):
             raise TableError(
                 f"op({row.name!r}): "
                 f"known entry {entry}@{':'.join(where)} matches no word of the line"
             )
+
+
+def _validate_word(row: Row, word: str, axes: Sequence[tuple[str, tuple[str, ...]]]) -> set[str]:
+    """Return the dtype and the axis values of a word, such as `float32:vmap`."""
+    names = [name for name, _ in axes]
+    dtype, *short = word.split(":")
+    values = complete(short, names)
+    if len(values) != len(axes):
+        wanted = "".join(f":{name}" for name in names) or " alone"
+        raise TableError(
+            f"op({row.name!r}): {word!r} has {len(values)} axis values; "
+            f"this check takes dtype{wanted}"
+        )
+    for value, (name, allowed) in zip(values, axes, strict=True):
+        if value not in allowed:
+            raise TableError(
+                f"op({row.name!r}): {value!r} in {word!r} is not a value of axis {name!r} "
+                f"({', '.join(allowed)})"
+            )
+    return {dtype, *values}
 
 
 @dataclass(frozen=True)
