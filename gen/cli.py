@@ -245,8 +245,10 @@ def check(args: argparse.Namespace) -> int:
     changes = writer.compare(folder, files, render.is_generated, render.is_edited)
     for line in writer.difference(folder, files, changes):
         print(line)
+    faults = []
     edited = [name for name in changes.edited if name not in changes.removed]
-    faults = [f"edited by hand: {', '.join(edited)}"] if edited else []
+    if edited:
+        faults.append(f"edited by hand: {', '.join(edited)}")
     if changes.removed:
         faults.append(
             f"orphaned: {', '.join(changes.removed)}: no family of {args.matrix} makes it; "
@@ -254,13 +256,14 @@ def check(args: argparse.Namespace) -> int:
         )
     if changes:
         faults.append(f"stale: {changes.summary()}; run `make generate`")
-    if untracked := writer.untracked(folder, files):
+    untracked = writer.untracked(folder, files)
+    if untracked:
         faults.append(f"not known to git: {', '.join(untracked)}; run `git add {folder.name}`")
     for fault in faults:
         print(fault, file=sys.stderr)
     if not faults:
         print(f"{folder.name} is what {args.matrix} says ({len(files)} modules)")
-    return 1 if faults else 0
+    return int(bool(faults))
 
 
 def schema(args: argparse.Namespace) -> int:

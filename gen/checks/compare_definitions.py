@@ -186,13 +186,17 @@ def _limit(near: Any, far: Any) -> Any:
         return _complex_limit(near, far)
     if mp.isnan(near) or mp.isnan(far):
         return mp.nan
-    if near == far or abs(near - far) <= mpf(2) ** -80 * abs(far):
+    if _agree(near, far):
         return far
     if abs(far) < mpf(2) ** -140 and abs(far) < abs(near):
         return mpf(0)
     if near * far > 0 and abs(far) > max(mpf(1.5) * abs(near), LARGE):
         return mp.sign(far) * mp.inf
     return mp.nan
+
+
+def _agree(near: Any, far: Any) -> bool:
+    return bool(near == far or abs(near - far) <= mpf(2) ** -80 * abs(far))
 
 
 def _complex_limit(near: Any, far: Any) -> Any:

@@ -102,15 +102,11 @@ def run(args: argparse.Namespace) -> int:
     except (LookupError, FileNotFoundError, TableError, yaml.YAMLError, ValueError) as error:
         print(f"gen audit: {error}", file=sys.stderr)
         return 2
-    found: Sequence[Finding[Fault]] | Sequence[Finding[RuleFault]]
-    if isinstance(target, Auditable) and args.rules:
-        found = _of_rules(args, target, checks)
-    else:
-        found = _of_transforms(args, target, checks)
-    applied = [finding for finding in found if finding.applied]
+    findings = _findings(args, target, checks)
+    applied = [finding for finding in findings if finding.applied]
     caught = sum(finding.caught is not None for finding in applied)
-    share = 100 * caught / len(applied) if applied else 0.0
-    unexplained = _summarise(found, survivors)
+    share = 100 * caught / max(len(applied), 1)
+    unexplained = _summarise(findings, survivors)
     print(
         f"{caught} of {len(applied)} faults caught ({share:.1f}%), seed {args.seed}, "
         f"tier {args.tier}, target {args.target}"
@@ -118,8 +114,19 @@ def run(args: argparse.Namespace) -> int:
     if unexplained:
         print(f"{unexplained} survivors have no reason in {args.survivors}")
     if args.report:
-        _write_report(args, found, survivors)
-    return 0 if applied and share >= args.at_least and not unexplained else 1
+        _write_report(args, findings, survivors)
+    if not applied or unexplained:
+        return 1
+    return int(share < args.at_least)
+
+
+def _findings(
+    args: argparse.Namespace, target: Target, checks: Sequence[Check]
+) -> Sequence[Finding[Fault]] | Sequence[Finding[RuleFault]]:
+    """Plant the faults of transforms, or of rules if these are asked for."""
+    if isinstance(target, Auditable) and args.rules:
+        return _of_rules(args, target, checks)
+    return _of_transforms(args, target, checks)
 
 
 def _require_fitting_options(args: argparse.Namespace, target: Target) -> None:
@@ -210,15 +217,21 @@ def _progress(done: int, count: int) -> None:
 
 def _summarise(found: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
     """Print the tables and the survivors. Return how many survivors have no reason yet."""
+    _print_tables(found)
+    alive = [finding for finding in found if finding.applied and finding.caught is None]
+    for finding in alive:
+        reason = survivors.reason(finding) or "no reason given yet in the survivors file"
+        print(f"  survived: {finding.fault}: {reason}")
+    print()
+    return [survivors.reason(finding) for finding in alive].count(None)
+
+
+def _print_tables(found: Sequence[Finding[AnyFault]]) -> None:
+    """Print how many faults of each group were caught, and why others were drawn again."""
     planted: Counter[tuple[str, str]] = Counter()
     caught: Counter[tuple[str, str]] = Counter()
     for finding in found:
-        fault = finding.fault
-        for group in (
-            ("in", fault.where),
-            ("kind", fault.kind),
-            *([("of", fault.family)] if hasattr(fault, "family") else []),
-        ):
+        for group in _groups(finding.fault):
             planted[group] += finding.applied
             caught[group] += finding.caught is not None
     print()
@@ -227,11 +240,11 @@ def _summarise(found: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
     redrawn = Counter(finding.why for finding in found if not finding.applied)
     for why, count in redrawn.most_common():
         print(f"  {count} redrawn: {why}")
-    alive = [finding for finding in found if finding.applied and finding.caught is None]
-    for finding in alive:
-        print(
-            f"  survived: {finding.fault}: "
-            f"{survivors.reason(finding) or 'no reason given yet in the survivors file'}"
-        )
-    print()
-    return sum(survivors.reason(finding) is None for finding in alive)
+
+
+def _groups(fault: AnyFault) -> list[tuple[str, str]]:
+    """Return the rows of the tables in which a fault counts."""
+    groups = [("in", fault.where), ("kind", fault.kind)]
+    if hasattr(fault, "family"):
+        groups.append(("of", fault.family))
+    return groups

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from gen.checks.tables import TIERS
@@ -68,11 +69,17 @@ def _runs(args: argparse.Namespace, job: Job) -> list[Results]:
     sources = [_source(name) for name in args.runs]
     if any(source.python for source in sources):
         job.check()
-    apart = [path for source in sources for path in source.files(job)]
-    other = _other(sources[0], apart) if len(sources) == 1 else None
-    _check_outputs(args, [*apart, *([other] if other else [])])
-    runs = joined([result for source in sources for result in source.results(job)])
-    return [*runs, read(other)] if other else runs
+    files = list(chain.from_iterable(source.files(job) for source in sources))
+    other = None
+    if len(sources) == 1:
+        other = _other(sources[0], files)
+    if other is not None:
+        files = [*files, other]
+    _check_outputs(args, files)
+    runs = joined(list(chain.from_iterable(source.results(job) for source in sources)))
+    if other is not None:
+        runs = [*runs, read(other)]
+    return runs
 
 
 @dataclass(frozen=True)
@@ -116,16 +123,24 @@ def _other(source: _Source, apart: Sequence[Path]) -> Path | None:
 
 def _check_outputs(args: argparse.Namespace, inputs: Sequence[Path]) -> None:
     """Refuse to write over what is read, over the other output, or where nothing can be written."""
-    outputs = {name: path for name in ("json", "page") if (path := getattr(args, name))}
-    for name, path in outputs.items():
-        if over := next((other for other in inputs if _is_same(path, other)), None):
-            raise ResultsError(f"--{name} {path}: it is {over}, which is compared; name another")
-        if path.suffix == ".jsonl":
-            raise ResultsError(f"--{name} {path}: results files end so; name another")
-        if why := _unwritable(path):
-            raise ResultsError(f"--{name} {path}: {why}")
-    if len(outputs) == 2 and _is_same(*outputs.values()):
+    for name in ("json", "page"):
+        path = getattr(args, name)
+        if path:
+            _check_output(name, path, inputs)
+    if args.json and args.page and _is_same(args.json, args.page):
         raise ResultsError(f"--json and --page are both {args.json}; name two files")
+
+
+def _check_output(name: str, path: Path, inputs: Sequence[Path]) -> None:
+    """Refuse to write the output `--name` to a file that is read, or cannot be written."""
+    for other in inputs:
+        if _is_same(path, other):
+            raise ResultsError(f"--{name} {path}: it is {other}, which is compared; name another")
+    if path.suffix == ".jsonl":
+        raise ResultsError(f"--{name} {path}: results files end so; name another")
+    why = _unwritable(path)
+    if why:
+        raise ResultsError(f"--{name} {path}: {why}")
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -78,18 +78,25 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
     )
     if column not in plan.columns or not _has(plan.possible[op], plan.columns.index(column)):
         yield "  there is no such case:"
-        yield from (f"    {reason}" for reason in _reasons(plan, op, column))
+        for reason in _reasons(plan, op, column):
+            yield f"    {reason}"
         return
     position = plan.columns.index(column)
-    exclusions = (entry for entry in plan.entries if entry.kind == "exclude")
-    excluded = [entry for entry in exclusions if _holds(entry, op, position)]
-    for entry in excluded:
+    exclusions = [entry for entry in plan.entries if entry.kind == "exclude"]
+    reasons = [entry for entry in exclusions if _holds(entry, op, position)]
+    for entry in reasons:
         yield f"  excluded ({_at(plan, entry.path)}): {_why(entry)}"
-    if excluded:
-        return
+    if not reasons:
+        yield from _explain_valid(plan, op, position)
+
+
+def _explain_valid(plan: Plan, op: int, position: int) -> Iterator[str]:
+    """Yield why a case is valid, which entries it has, and which tiers run it."""
+    column = plan.columns[position]
     valid = f"  valid: the op takes {column.dtype}"
-    if check.requires:
-        valid += f" and offers {', '.join(check.requires)}"
+    requires = plan.loaded.matrix.checks[column.check].requires
+    if requires:
+        valid += f" and offers {', '.join(requires)}"
     yield valid
     for entry in plan.entries_of(op):
         if _holds(entry, op, position):

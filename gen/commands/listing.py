@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language.axes import AXES
 from gen.language.globs import Names
 from gen.language.spec import TIERS
-from gen.plan.expand import Plan
+from gen.plan.expand import Entry, Plan
 from gen.plan.matrix_plan import add_matrix_arguments, coverage, load_plan, node_id
 from gen.plan.reduce import bits
 
@@ -80,26 +80,33 @@ def run(args: argparse.Namespace) -> int:
 
 def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     wanted = {name: _accepted(plan, name, getattr(args, name)) for name in FILTERS}
-    axes = set(map(_axis, args.axis))
-    tier = plan.valid if args.all else plan.tiers[args.tier].chosen
-    suits = [
-        column.check in wanted["check"]
-        and column.dtype in wanted["dtype"]
-        and axes <= column.axes.by_name().items()
-        for column in plan.columns
-    ]
+    columns = _columns(plan, wanted, set(map(_axis, args.axis)))
+    cells = plan.valid
+    if not args.all:
+        cells = plan.tiers[args.tier].chosen
     for index, op in enumerate(plan.ops):
         if op.name not in wanted["op"] or op.family not in wanted["family"]:
             continue
         entries = list(plan.entries_of(index))
-        for position in bits(tier[index]):
-            if not suits[position]:
-                continue
-            known = [
-                f"{entry.kind}:{entry.name}" for entry in entries if entry.columns >> position & 1
-            ]
+        for position in bits(cells[index] & columns):
+            known = _known(entries, position)
             if known or not args.known:
                 yield _case(plan, index, position, known)
+
+
+def _known(entries: Sequence[Entry], position: int) -> list[str]:
+    """Return the names of the entries that concern a column."""
+    return [f"{entry.kind}:{entry.name}" for entry in entries if entry.columns >> position & 1]
+
+
+def _columns(plan: Plan, wanted: Mapping[str, set[str]], axes: set[tuple[str, str]]) -> int:
+    """Return the columns that pass the filters, as bits. `axes`: the values that they must have."""
+    mask = 0
+    for position, column in enumerate(plan.columns):
+        is_wanted = column.check in wanted["check"] and column.dtype in wanted["dtype"]
+        if is_wanted and axes <= column.axes.by_name().items():
+            mask |= 1 << position
+    return mask
 
 
 def _case(plan: Plan, index: int, position: int, known: list[str]) -> dict[str, Any]:

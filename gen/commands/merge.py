@@ -66,23 +66,10 @@ def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") ->
 def _copy(
     paths: Sequence[Path], headers: Mapping[Path, Mapping[str, Any]], writer: Writer, modules: str
 ) -> int:
-    # digest of a cell's id -> place of its file: ids themselves would take several times the memory
-    seen: dict[bytes, int] = {}
-    wall, met, active = 0.0, set[str](), dict[str, str]()
+    copier = _Copier(paths, writer)
+    wall, active = 0.0, dict[str, str]()
     for place, path in enumerate(paths):
-        end: dict[str, Any] = {}
-        for record in records(path):
-            if isinstance(record, CellResult):
-                before = seen.setdefault(digest(record.node), place)
-                if len(seen) == writer.cells:
-                    where = (
-                        f"in {paths[before]} and {path}" if before != place else f"twice in {path}"
-                    )
-                    raise ResultsError(f"{record.node} is {where}; give each shard once")
-                writer.cell(record)
-                met.update(record.entries)
-            elif record["event"] == "end":
-                end = record
+        end = copier.add_shard(place)
         if not end.get("complete"):
             raise ResultsError(
                 f"{path}: shard {headers[path]['shard']} was cut short; run it again"
@@ -90,18 +77,54 @@ def _copy(
         wall += end.get("wall_seconds", 0.0)
         active.update(end.get("active", {}))
     expected = next(iter(headers.values()))
-    whole = expected["narrowed"] == "no"
-    never = [
-        f"{name}: {where}" for name, where in sorted(active.items()) if whole and name not in met
-    ]
-    if whole and writer.cells != expected["cells"]:
-        missing = _missing(seen.keys(), expected, modules)
-        raise ResultsError(
-            f"{expected['cells'] - writer.cells} of {expected['cells']} cells "
-            f"have no result{missing}"
-        )
+    never = []
+    if expected["narrowed"] == "no":
+        copier.require_cells(expected, modules)
+        unmet = active.keys() - copier.entries
+        never = [f"{name}: {active[name]}" for name in sorted(unmet)]
     writer.close({"complete": True, "wall_seconds": round(wall, 2), "never_happened": never})
     return writer.cells
+
+
+class _Copier:
+    """Writes the cells of all shards to one file, each cell once."""
+
+    def __init__(self, paths: Sequence[Path], writer: Writer) -> None:
+        self.entries: set[str] = set()  # names of the known entries that happened
+        self._paths = paths
+        self._writer = writer
+        # digest of a cell's id -> place of its file: ids themselves would take several times the
+        # memory
+        self._places: dict[bytes, int] = {}
+
+    def add_shard(self, place: int) -> Mapping[str, Any]:
+        """Copy the cells of one shard. Returns its last line, empty if the run was cut short."""
+        end: Mapping[str, Any] = {}
+        for record in records(self._paths[place]):
+            if isinstance(record, CellResult):
+                self._add_cell(record, place)
+            elif record["event"] == "end":
+                end = record
+        return end
+
+    def _add_cell(self, cell: CellResult, place: int) -> None:
+        first = self._places.setdefault(digest(cell.node), place)
+        if len(self._places) == self._writer.cells:  # as many as before: the cell is in it
+            where = f"twice in {self._paths[place]}"
+            if first != place:
+                where = f"in {self._paths[first]} and {self._paths[place]}"
+            raise ResultsError(f"{cell.node} is {where}; give each shard once")
+        self._writer.cell(cell)
+        self.entries.update(cell.entries)
+
+    def require_cells(self, header: Mapping[str, Any], modules: str) -> None:
+        """Refuse shards that together lack a cell of the whole run."""
+        count = header["cells"]
+        if self._writer.cells != count:
+            missing = _missing(self._places.keys(), header, modules)
+            raise ResultsError(
+                f"{count - self._writer.cells} of {count} cells have no result{missing}"
+            )
 
 
 def digest(node: str) -> bytes:

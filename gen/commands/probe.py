@@ -256,8 +256,9 @@ def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
     fail for this cause."""
     causes: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
     for one in seen:
-        for cause in one.errors if one.outcome == "failed" else ():
-            causes[cause].append(one)
+        if one.outcome == "failed":
+            for cause in one.errors:
+                causes[cause].append(one)
     if not causes:
         return []
     lines = [
@@ -269,8 +270,7 @@ def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
             f"  - op: {probe.op}",
             f"    check: {_flow(dict.fromkeys(one.check for one in cells))}",
         ]
-        checks = {one.check for one in cells}
-        if {one.dtype for one in cells} != {one.dtype for one in seen if one.check in checks}:
+        if not _are_all_of_their_checks(cells, seen):
             lines.append(f"    dtype: {_flow(dict.fromkeys(one.dtype for one in cells))}")
         lines += [
             f"    target: {probe.target.name}",
@@ -279,6 +279,13 @@ def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
         ]
         lines += ["    reason:", f"    # seen: {cells[0].why}"]
     return lines
+
+
+def _are_all_of_their_checks(cells: Sequence[Seen], seen: Sequence[Seen]) -> bool:
+    """Return whether `cells` have every dtype of their checks."""
+    checks = {one.check for one in cells}
+    dtypes = {one.dtype for one in seen if one.check in checks}
+    return {one.dtype for one in cells} == dtypes
 
 
 def _notes(seen: Sequence[Seen], outcome: str) -> Iterator[tuple[str, str, str]]:

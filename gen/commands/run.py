@@ -313,12 +313,7 @@ def _stoppable() -> Iterator[Callable[[], None]]:
 
 
 def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) -> int:
-    print(
-        " · ".join(
-            f"{output.counts[outcome]} {outcome}" for outcome in OUTCOMES if output.counts[outcome]
-        )
-        or "no cell has run"
-    )
+    print(_counts(output) or "no cell has run")
     print(f"{output.cells:,} cells, {output.seconds:.1f} s of workers; {output.path}")
     for line in output.failures:
         print(f"  {line}")
@@ -331,7 +326,9 @@ def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) 
             f"{stopped}; {output.cells:,} cells have an outcome, and --resume runs the others",
             file=sys.stderr,
         )
-        return _STOPPED if stopped == "stopped" else 2
+        if stopped == "stopped":
+            return _STOPPED
+        return 2
     if output.cells != expected:
         print(
             (
@@ -341,4 +338,10 @@ def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) 
             file=sys.stderr,
         )
         return 2
-    return 1 if output.failed() else 0
+    return int(output.failed())
+
+
+def _counts(output: Output) -> str:
+    """Return the number of cells of each outcome, in one line."""
+    present = [outcome for outcome in OUTCOMES if output.counts[outcome]]
+    return " · ".join(f"{output.counts[outcome]} {outcome}" for outcome in present)

@@ -116,34 +116,39 @@ def subjects_of(plan: Plan, target: str, glob: str = "*") -> Iterator[Subject]:
     """The ops of a matrix that match `glob`, with what the matrix knows of them on `target`."""
     for index, op in enumerate(plan.ops):
         dtypes = subject_dtypes(op.dtypes)
-        if not dtypes or "deterministic" not in op.facts or not fnmatchcase(op.name, glob):
+        if dtypes and "deterministic" in op.facts and fnmatchcase(op.name, glob):
+            yield _subject(plan, index, target, dtypes)
+
+
+def _subject(plan: Plan, index: int, target: str, dtypes: tuple[str, ...]) -> Subject:
+    """Return an op with what the entries of the matrix say of it on `target`."""
+    excluded: list[Entry] = []
+    known: list[Entry] = []
+    tolerances: list[Entry] = []
+    for entry in plan.entries:
+        spec = entry.spec
+        glob = getattr(spec, "target", None) or "*"
+        if not entry.ops >> index & 1 or not fnmatchcase(target, glob):
             continue
-        excluded: list[Entry] = []
-        known: list[Entry] = []
-        tolerances: list[Entry] = []
-        for entry in plan.entries:
-            if not entry.ops >> index & 1 or not fnmatchcase(
-                target, getattr(entry.spec, "target", None) or "*"
-            ):
-                continue
-            cells, spec = _cells(plan, entry.columns), entry.spec
-            if isinstance(spec, ToleranceEntry):
-                tolerances += [replace(one, tolerance=(spec.rtol, spec.atol)) for one in cells]
-            elif isinstance(spec, Xfail):
-                error = Known("xfail", spec.reason, raises=spec.raises, match=spec.match)
-                known += [replace(one, error=error) for one in cells]
-            elif entry.kind in ("exclude", "skip"):
-                excluded += cells
-        yield Subject(
-            op.name,
-            op.family,
-            op.row,
-            dtypes,
-            op.differentiable,
-            tuple(excluded),
-            tuple(known),
-            tuple(tolerances),
-        )
+        cells = _cells(plan, entry.columns)
+        if isinstance(spec, ToleranceEntry):
+            tolerances += [replace(one, tolerance=(spec.rtol, spec.atol)) for one in cells]
+        elif isinstance(spec, Xfail):
+            error = Known("xfail", spec.reason, raises=spec.raises, match=spec.match)
+            known += [replace(one, error=error) for one in cells]
+        elif entry.kind in ("exclude", "skip"):
+            excluded += cells
+    op = plan.ops[index]
+    return Subject(
+        op.name,
+        op.family,
+        op.row,
+        dtypes,
+        op.differentiable,
+        tuple(excluded),
+        tuple(known),
+        tuple(tolerances),
+    )
 
 
 def _cells(plan: Plan, columns: int) -> list[Entry]:

@@ -226,19 +226,28 @@ def _changed(pairs: Iterable[tuple[CellResult, CellResult]]) -> Iterator[Change]
 
 def _kind(before: CellResult, now: CellResult) -> str:
     """What happened to a cell; empty if nothing did."""
-    if fails(before) != fails(now):
-        return "broken" if fails(now) else "fixed"
+    if fails(now) and not fails(before):
+        return "broken"
+    if fails(before) and not fails(now):
+        return "fixed"
     if fails(now) and _failure(before, now) != _failure(now, before):
         return "failures"
     if before.outcome != now.outcome:
         return "outcomes"
+    return _kind_of_detail(before, now)
+
+
+def _kind_of_detail(before: CellResult, now: CellResult) -> str:
+    """What is different in a cell whose outcome is as before; empty if nothing is."""
     if before.refusal != now.refusal or _refused(before) != _refused(now):
         return "refusals"
     if _values(before, now) != _values(now, before):
         return "values"
     if before.samples != now.samples:
         return "samples"
-    return "entries" if sorted(before.entries) != sorted(now.entries) else ""
+    if sorted(before.entries) != sorted(now.entries):
+        return "entries"
+    return ""
 
 
 def _failure(cell: CellResult, other: CellResult) -> tuple[Any, ...]:

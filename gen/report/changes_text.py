@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gen.report.changes import DETAILS, KINDS, Change, Changes, fails
@@ -91,38 +91,48 @@ def _by_op(changes: Sequence[Change]) -> list[str]:
 
 def _alone(found: Changes, listed: int) -> Iterator[str]:
     """What one of the runs alone has."""
-    for title, cells in (
-        ("new cells fail", found.new_failing),
-        ("cells that failed vanished", found.vanished_failing),
-    ):
-        if cells:
-            yield f"\n{len(cells)} {title}:"
-            yield from _at_most(list(map(_outcome, cells)), listed)
-    for what, ops in (("new", found.new_ops), ("vanished", found.vanished_ops)):
-        if ops:
-            yield f"\n{len(ops)} {what} ops:"
-            yield from _at_most([f"{op}: {count} cells" for op, count in ops.items()], listed)
+    yield from _section("new cells fail", map(_outcome, found.new_failing), listed)
+    vanished = map(_outcome, found.vanished_failing)
+    yield from _section("cells that failed vanished", vanished, listed)
+    yield from _section("new ops", map(_op, found.new_ops.items()), listed)
+    yield from _section("vanished ops", map(_op, found.vanished_ops.items()), listed)
     for what, cells in (("new", found.new_cells), ("vanished", found.vanished_cells)):
-        if cells:
-            yield f"\n{len(cells)} {what} cells of ops that both have:"
-            yield from _at_most([f"{cell.node}: {cell.outcome}" for cell in cells], listed)
+        title = f"{what} cells of ops that both have"
+        yield from _section(title, map(_outcome_alone, cells), listed)
     for run, why, cells in found.without_result:
-        yield f"\n{len(cells)} cells without a result in {run}, which {why}:"
-        yield from _at_most([f"{cell.node}: {cell.outcome}" for cell in cells], listed)
+        title = f"cells without a result in {run}, which {why}"
+        yield from _section(title, map(_outcome_alone, cells), listed)
+
+
+def _section(title: str, lines: Iterable[str], listed: int) -> Iterator[str]:
+    """Yield a headline with the number of lines, then the first of them. No lines, no headline."""
+    every = list(lines)
+    if every:
+        yield f"\n{len(every)} {title}:"
+        yield from _at_most(every, listed)
+
+
+def _op(counted: tuple[str, int]) -> str:
+    op, count = counted
+    return f"{op}: {count} cells"
+
+
+def _outcome_alone(cell: CellResult) -> str:
+    return f"{cell.node}: {cell.outcome}"
 
 
 def _outcome(cell: CellResult) -> str:
-    return f"{cell.node}: {cell.outcome}{f': {cell.why}' if cell.why else ''}"
+    """Return the outcome of a cell, with the reason if it has one."""
+    if cell.why:
+        return f"{_outcome_alone(cell)}: {cell.why}"
+    return _outcome_alone(cell)
 
 
 def _of_several(past: History, listed: int) -> Iterator[str]:
-    if past.slower:
-        yield f"\n{len(past.slower)} slower by 2x:"
-        lines = [f"{c.node}: {usual:.2f} -> {c.seconds:.2f} s" for c, usual in past.slower]
-        yield from _at_most(lines, listed)
-    if past.flaky:
-        yield f"\n{len(past.flaky)} flaky:"
-        yield from _at_most([f"{c.node}: {', '.join(line)}" for c, line in past.flaky], listed)
+    slower = [f"{c.node}: {usual:.2f} -> {c.seconds:.2f} s" for c, usual in past.slower]
+    yield from _section("slower by 2x", slower, listed)
+    flaky = [f"{c.node}: {', '.join(outcomes)}" for c, outcomes in past.flaky]
+    yield from _section("flaky", flaky, listed)
 
 
 def _at_most(lines: Sequence[str], listed: int) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 from gen.report.changes import DETAILS, FAILURES, KINDS, Changes
-from gen.report.runs import History, title
+from gen.report.runs import History, Step, title
 from gen.run.results import OUTCOMES, CellResult, Results
 
 __all__ = ["as_json", "as_junit", "changes_as_json", "command"]
@@ -84,25 +84,17 @@ def changes_as_json(past: History) -> str:
         {
             "runs": [_settings(header) for header in found.headers],
             "notes": list(past.notes),
-            "steps": [
-                {
-                    "began": step.began,
-                    "cells": step.cells,
-                    "failing": step.failing,
-                    "seconds": round(step.seconds, 3),
-                }
-                for step in past.steps
-            ],
+            "steps": [_step_as_json(step) for step in past.steps],
             "common": found.common,
             **_changes(found),
             "new_ops": dict(found.new_ops),
             "vanished_ops": dict(found.vanished_ops),
-            "new_cells": [cell.node for cell in found.new_cells],
-            "vanished_cells": [cell.node for cell in found.vanished_cells],
+            "new_cells": _nodes(found.new_cells),
+            "vanished_cells": _nodes(found.vanished_cells),
             "new_failing": [_failing(cell) for cell in found.new_failing],
             "vanished_failing": [_failing(cell) for cell in found.vanished_failing],
             "without_result": [
-                {"run": run, "why": why, "nodes": [cell.node for cell in cells]}
+                {"run": run, "why": why, "nodes": _nodes(cells)}
                 for run, why, cells in found.without_result
             ],
             "slower": [
@@ -114,6 +106,19 @@ def changes_as_json(past: History) -> str:
             ],
         }
     )
+
+
+def _step_as_json(step: Step) -> dict[str, Any]:
+    return {
+        "began": step.began,
+        "cells": step.cells,
+        "failing": step.failing,
+        "seconds": round(step.seconds, 3),
+    }
+
+
+def _nodes(cells: Sequence[CellResult]) -> list[str]:
+    return [cell.node for cell in cells]
 
 
 def _changes(found: Changes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import jinja2
@@ -43,26 +44,19 @@ def rules_table(run: Results) -> RulesTable | None:
     names = run.header.get("rules")
     if not isinstance(names, list):
         return None
-    counts = Counter(rule for cell in run.cells for rule in cell.rules)
-    parts: dict[str, list[str]] = {}
+    counts = Counter(chain.from_iterable(cell.rules for cell in run.cells))
+    by_part: dict[str, list[str]] = {}
     for name in names:
-        parts.setdefault(_part(name), []).append(name)
-    unrun = {
-        part: [name for name in members if not counts[name]]
-        for part, members in sorted(parts.items())
-    }
-    return RulesTable(
-        title(run),
-        [
-            (part, len(parts[part]), len(parts[part]) - len(missed))
-            for part, missed in unrun.items()
-        ],
-        [(part, missed) for part, missed in unrun.items() if missed],
-        sorted(
-            ((name, counts[name]) for name in names if counts[name]),
-            key=lambda pair: (pair[1], pair[0]),
-        ),
-    )
+        by_part.setdefault(_part(name), []).append(name)
+    parts = []
+    unrun = []
+    for part, members in sorted(by_part.items()):
+        missed = [name for name in members if not counts[name]]
+        parts.append((part, len(members), len(members) - len(missed)))
+        if missed:
+            unrun.append((part, missed))
+    cells = [(name, counts[name]) for name in names if counts[name]]
+    return RulesTable(title(run), parts, unrun, sorted(cells, key=lambda pair: (pair[1], pair[0])))
 
 
 def _part(name: str) -> str:
@@ -201,12 +195,12 @@ def _view(key: str, result: Results, places: Mapping[str, Mapping[str, str]] | N
         counts=[(outcome, counts[outcome]) for outcome in reversed(OUTCOMES) if counts[outcome]],
         complete=bool(result.end.get("complete")),
         wall=result.end.get("wall_seconds"),
-        mean=1000 * sum(cell.seconds for cell in cells) / len(cells) if cells else 0.0,
+        mean=_mean_milliseconds(cells),
         checks=checks,
         groups=groups,
         failures=_failures(cells),
         reasons=_reasons(cells),
-        skipped=Counter(cell.why for cell in cells if cell.outcome == "skipped").most_common(),
+        skipped=_skipped(cells),
         lacking=_lacking(cells),
         slowest=sorted(cells, key=lambda cell: -cell.seconds)[:25],
         shares=[("family", _shares(cells, "family")), ("check", _shares(cells, "check"))],
@@ -214,6 +208,17 @@ def _view(key: str, result: Results, places: Mapping[str, Mapping[str, str]] | N
         never=list(result.end.get("never_happened", ())),
         data=data.text(),
     )
+
+
+def _mean_milliseconds(cells: Sequence[CellResult]) -> float:
+    if not cells:
+        return 0.0
+    return 1000 * sum(cell.seconds for cell in cells) / len(cells)
+
+
+def _skipped(cells: Sequence[CellResult]) -> list[tuple[str, int]]:
+    """Count the cells that were skipped, by reason, the most frequent first."""
+    return Counter(cell.why for cell in cells if cell.outcome == "skipped").most_common()
 
 
 def _lacking(cells: Sequence[CellResult]) -> list[tuple[str, str, int]]:
@@ -233,36 +238,34 @@ def _shares(cells: Sequence[CellResult], key: str) -> list[Share]:
     return sorted(shares, key=lambda share: -share.seconds)
 
 
+_Row = dict[str, list[CellResult]]
+"""The cells of one op or family, by check."""
+
+
 def _groups(cells: Sequence[CellResult], checks: Sequence[str], data: _Data) -> tuple[Group, ...]:
     """The rows of the grid by family; their cells are added to `data`."""
-    grouped: dict[str, dict[str, dict[str, list[CellResult]]]] = {}
+    grouped: dict[str, dict[str, _Row]] = {}
     for cell in cells:
-        grouped.setdefault(cell.family, {}).setdefault(cell.op, {}).setdefault(
-            cell.check, []
-        ).append(cell)
-    groups = []
-    for family in sorted(grouped):
-        lines = []
-        for op in sorted(grouped[family]):
-            row = grouped[family][op]
-            lines.append(
-                Line(
-                    op,
-                    tuple(
-                        _square(row.get(check, ()), data.add(op, row.get(check, ())))
-                        for check in checks
-                    ),
-                )
-            )
-        members = {
-            check: [cell for row in grouped[family].values() for cell in row.get(check, ())]
-            for check in checks
-        }
-        head = Line(family, tuple(_summary(members[check]) for check in checks))
-        groups.append(
-            Group(head, tuple(lines), _worst(cell for found in members.values() for cell in found))
-        )
-    return tuple(groups)
+        row = grouped.setdefault(cell.family, {}).setdefault(cell.op, {})
+        row.setdefault(cell.check, []).append(cell)
+    return tuple(_group(family, grouped[family], checks, data) for family in sorted(grouped))
+
+
+def _group(family: str, rows: Mapping[str, _Row], checks: Sequence[str], data: _Data) -> Group:
+    """Return a family with the rows of its ops."""
+    lines = []
+    for op in sorted(rows):
+        squares = []
+        for check in checks:
+            cells = rows[op].get(check, ())
+            squares.append(_square(cells, data.add(op, cells)))
+        lines.append(Line(op, tuple(squares)))
+    members: _Row = {check: [] for check in checks}
+    for row in rows.values():
+        for check, cells in row.items():
+            members[check] += cells
+    head = Line(family, tuple(map(_summary, members.values())))
+    return Group(head, tuple(lines), _worst(chain.from_iterable(members.values())))
 
 
 def _worst(cells: Iterable[CellResult]) -> str:

@@ -71,32 +71,37 @@ def told(error: BaseException) -> str:
     that fails alike.
     """
     if isinstance(error, Crashed):
-        lines = [line.strip() for line in error.stack.splitlines() if line.startswith("  File ")]
-        frames = list(takewhile(lambda line: f'"{_HARNESS}' not in line, lines))[:_FRAMES]
-        return "\n".join(
-            [
-                str(error),
-                *(["it was here, innermost call first:"] if frames else []),
-                *(f"  {frame}" for frame in frames),
-            ]
-        )
+        return _report_of_crash(error)
     if isinstance(error, Mismatch | Vacuous | Told):
         return str(error)
-    shown = traceback.TracebackException.from_exception(error)
-    for one in _chained(shown):
-        ours = [
-            place for place, frame in enumerate(one.stack) if frame.filename.startswith(_HARNESS)
-        ]
-        one.stack[:] = one.stack[max(ours, default=-1) + 1 :] or one.stack[-1:]
+    trace = traceback.TracebackException.from_exception(error)
+    for one in _chained(trace):
+        _cut_harness(one.stack)
     if isinstance(error, SamplesError):
-        shown.stack.clear()
-    return (
-        "".join(shown.format())
-        .rstrip()
-        .removeprefix(
-            "Traceback (most recent call last):\n" if isinstance(error, SamplesError) else ""
-        )
-    )
+        trace.stack.clear()
+        title = "Traceback (most recent call last):\n"
+        return "".join(trace.format()).rstrip().removeprefix(title)
+    return "".join(trace.format()).rstrip()
+
+
+def _report_of_crash(error: Crashed) -> str:
+    """Return how a process died, and the frames that it was in, without those of the harness."""
+    lines = [line.strip() for line in error.stack.splitlines() if line.startswith("  File ")]
+    frames = list(takewhile(lambda line: f'"{_HARNESS}' not in line, lines))[:_FRAMES]
+    report = [str(error)]
+    if frames:
+        report.append("it was here, innermost call first:")
+    report += [f"  {frame}" for frame in frames]
+    return "\n".join(report)
+
+
+def _cut_harness(stack: traceback.StackSummary) -> None:
+    """Remove the frames down to the last one of the harness. The innermost frame stays."""
+    start = 0
+    for place, frame in enumerate(stack, 1):
+        if frame.filename.startswith(_HARNESS):
+            start = place
+    stack[:] = stack[start:] or stack[-1:]
 
 
 def _chained(error: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:

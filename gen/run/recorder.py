@@ -59,21 +59,11 @@ class Recorder:
             if facts is None:
                 return
         pending = self._pending.setdefault(report.nodeid, facts)
-        pending.update(
-            {
-                key: value
-                for key, value in facts.items()
-                if key not in ("outcome", "why") or report.when == "call"
-            }
-        )
+        for key, value in facts.items():
+            if key not in ("outcome", "why") or report.when == "call":
+                pending[key] = value
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
-        # pytest-xdist's report of a worker process that died
-        if report.when not in ("setup", "call", "teardown"):
-            pending.update(outcome="crashed", why=report.longreprtext.strip().splitlines()[-1])
-        elif report.failed and (report.when != "call" or pending["outcome"] == "error"):
-            pending.update(outcome="error", why=_last_line(report))
-        elif report.skipped and pending["outcome"] == "error":
-            pending.update(outcome="skipped", why=_last_line(report))
+        pending.update(_outcome_beside_verdict(report, pending["outcome"]))
         if report.when not in ("setup", "call"):
             self._finish(report.nodeid)
 
@@ -116,20 +106,22 @@ class Recorder:
             return
         ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         self._complete = ended and not session.shouldstop and not session.shouldfail
-        wall = round(time.perf_counter() - self._start, 2)
-        # for `gen merge`, which knows what happened in all shards
-        active = {"active": self.entries} if self.sharding is not None else {}
-        end = {
-            "complete": self._complete,
-            "wall_seconds": wall,
-            "never_happened": self.never(),
-            **active,
-        }
-        self._write(lambda writer: writer.close(end))
+        self._write(lambda writer: writer.close(self._end()))
         with contextlib.suppress(OSError):  # without it, a page is of the newest whole run
             replace(self.last, str(self.path))
         if (self.nothing_passed() or self.unwritten) and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _end(self) -> dict[str, Any]:
+        """Return the last line of the results file."""
+        end: dict[str, Any] = {
+            "complete": self._complete,
+            "wall_seconds": round(time.perf_counter() - self._start, 2),
+            "never_happened": self.never(),
+        }
+        if self.sharding is not None:
+            end["active"] = self.entries  # for `gen merge`, which knows what happened in all shards
+        return end
 
     def nothing_passed(self) -> bool:
         """Return whether no cell passed or failed as expected. Such a run proves nothing."""
@@ -151,19 +143,17 @@ class Recorder:
         if not self.cells:
             return
         out = terminalreporter
-        counts = Counter(cell.outcome for cell in self.cells)
         out.section("matrix")
-        out.line(
-            " · ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
-        )
+        counts = Counter(cell.outcome for cell in self.cells)
+        present = [outcome for outcome in OUTCOMES if counts[outcome]]
+        out.line(" · ".join(f"{counts[outcome]} {outcome}" for outcome in present))
         seconds = sum(cell.seconds for cell in self.cells)
         mean = 1000 * seconds / len(self.cells)
         out.line(
             f"{len(self.cells)} cells, {mean:.1f} ms a cell on average, "
             f"{seconds:.1f} s in all; {self.path}"
         )
-        vacuous = [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"]
-        _list(out, "vacuous (nothing was proved)", vacuous)
+        _list(out, "vacuous (nothing was proved)", self._vacuous())
         _list(out, "lacking (the target does not offer it)", self._lacking())
         _list(out, f"entries that never happened at tier {self.header['tier']}", self.never())
         slowest = sorted(self.cells, key=lambda cell: -cell.seconds)[:10]
@@ -171,9 +161,16 @@ class Recorder:
         if self.unwritten:
             out.line(self.unwritten, red=True)
         if self.nothing_passed():
-            left_out = all(cell.outcome in ("skipped", "lacking") for cell in self.cells)
-            why = ": a run of which every cell was left out counts as failed" if left_out else ""
-            out.line(f"nothing passed{why}", red=True)
+            out.line(f"nothing passed{self._why_nothing()}", red=True)
+
+    def _vacuous(self) -> list[str]:
+        return [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"]
+
+    def _why_nothing(self) -> str:
+        """Say why a run fails of which every cell was left out; empty if one was not."""
+        if {cell.outcome for cell in self.cells} <= {"skipped", "lacking"}:
+            return ": a run of which every cell was left out counts as failed"
+        return ""
 
     def _lacking(self) -> list[str]:
         """Count the cells that the target lacks, by reason and check."""
@@ -194,12 +191,34 @@ def _list(out: pytest.TerminalReporter, title: str, lines: Sequence[str]) -> Non
             out.line(f"  … and {len(lines) - _LISTED} more, in the results file")
 
 
+def _outcome_beside_verdict(report: pytest.TestReport, outcome: str) -> dict[str, str]:
+    """Return the outcome of a cell, and why, if its worker process died or pytest decided it.
+
+    `outcome` is that of the cell so far: "error" until its check has a verdict.
+    """
+    # pytest-xdist's report of a worker process that died
+    if report.when not in ("setup", "call", "teardown"):
+        return {"outcome": "crashed", "why": report.longreprtext.strip().splitlines()[-1]}
+    if report.failed and (report.when != "call" or outcome == "error"):
+        return {"outcome": "error", "why": _last_line(report)}
+    if report.skipped and outcome == "error":
+        return {"outcome": "skipped", "why": _last_line(report)}
+    return {}
+
+
 def _last_line(report: pytest.TestReport) -> str:
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2]
     crash = getattr(report.longrepr, "reprcrash", None)
-    lines = (crash.message if crash is not None else report.longreprtext).strip().splitlines()
-    return lines[0][:300] if lines else ""
+    if crash is not None:
+        return _first_line(crash.message)
+    return _first_line(report.longreprtext)
+
+
+def _first_line(text: str) -> str:
+    """Return the first line of a text, at most 300 characters of it."""
+    first, *_ = text.strip().splitlines() or [""]
+    return first[:300]
 
 
 def _crashed(report: pytest.TestReport) -> dict[str, Any] | None:

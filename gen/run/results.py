@@ -215,8 +215,7 @@ def read(path: Path) -> Results:
 def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
     """The lines of a results file, one at a time: a cell, or the dictionary of a header or an end.
     A last line that is cut is left out."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise ResultsError(f"{path}: it is no regular file")
+    _refuse_special_file(path)
     try:
         with path.open("rb") as file:
             offset = 0
@@ -244,6 +243,12 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
         ) from error
 
 
+def _refuse_special_file(path: Path) -> None:
+    """Refuse a pipe or a device, whose lines may never come."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ResultsError(f"{path}: it is no regular file")
+
+
 _NAMES = frozenset(f.name for f in fields(CellResult))
 _TEXTS = (*("id", "family", "op", "dtype", "check", "outcome", "why", "node", "refusal"),)
 _KINDS: dict[str, type | UnionType] = {
@@ -253,27 +258,36 @@ _KINDS: dict[str, type | UnionType] = {
 
 
 def _record(line: bytes) -> dict[str, Any] | CellResult | None:
+    """Return what a line says; None for a line of another kind than the three."""
     data = json.loads(line.decode("utf-8"))
     match data["event"]:
         case "run":
-            if lacking := [
-                key for key in ("target", "device", "tier") if not isinstance(data.get(key), str)
-            ]:
-                raise ResultsError(f"the header lacks {', '.join(lacking)}")
+            _require_settings(data)
             return dict(data)
         case "end":
             return dict(data)
         case "cell":
-            known = {key: value for key, value in data.items() if key in _NAMES}
-            cell = CellResult(
-                **known | {key: tuple(known.get(key, ())) for key in ("entries", "rules")}
-            )
-            if cell.outcome not in OUTCOMES:
-                raise ValueError(f"{cell.outcome!r} is not an outcome")
-            if wrong := next(
-                (key for key, kind in _KINDS.items() if not isinstance(getattr(cell, key), kind)),
-                None,
-            ):
-                raise ValueError(f"{wrong} is {getattr(cell, wrong)!r:.60}")
-            return cell
+            return _cell(data)
     return None
+
+
+def _require_settings(header: Mapping[str, Any]) -> None:
+    settings = ("target", "device", "tier")
+    lacking = [key for key in settings if not isinstance(header.get(key), str)]
+    if lacking:
+        raise ResultsError(f"the header lacks {', '.join(lacking)}")
+
+
+def _cell(data: Mapping[str, Any]) -> CellResult:
+    """Return the cell of a line. Raises ValueError or TypeError for values that no cell has."""
+    values = {key: value for key, value in data.items() if key in _NAMES}
+    for key in ("entries", "rules"):
+        values[key] = tuple(values.get(key, ()))
+    cell = CellResult(**values)
+    if cell.outcome not in OUTCOMES:
+        raise ValueError(f"{cell.outcome!r} is not an outcome")
+    for key, kind in _KINDS.items():
+        value = getattr(cell, key)
+        if not isinstance(value, kind):
+            raise ValueError(f"{key} is {value!r:.60}")
+    return cell

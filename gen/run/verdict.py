@@ -98,11 +98,16 @@ def settle(
         return Verdict("xfailed", reasons, happened=tuple(happened))
     if partial:
         return Verdict("passed")
-    due = {name: entry for name, entry in xfails.items() if values or entry.device is not None}
-    if due:
-        stale = ", ".join(f"{name!r} {entry.where()}" for name, entry in due.items())
-        return Verdict("xpassed", f"passed, so remove the entry or narrow it: {stale}")
-    return Verdict("passed")
+    return _verdict_of_pass(xfails, values)
+
+
+def _verdict_of_pass(xfails: Mapping[str, Known], values: bool) -> Verdict:
+    """Return the verdict of a case without failures, of which every sample ran."""
+    due = [name for name, entry in xfails.items() if values or entry.device is not None]
+    if not due:
+        return Verdict("passed")
+    stale = ", ".join(f"{name!r} {xfails[name].where()}" for name in due)
+    return Verdict("xpassed", f"passed, so remove the entry or narrow it: {stale}")
 
 
 def _expecting(xfails: Mapping[str, Known], error: Exception) -> str | None:

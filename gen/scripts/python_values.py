@@ -29,13 +29,19 @@ def value(x: Any) -> str:
         return repr(str(x))
     if isinstance(x, torch.Size):
         return repr(tuple(x))
-    if isinstance(x, list):
-        return f"[{', '.join(map(value, x))}]"
-    if isinstance(x, tuple):
-        return arguments(list(map(value, x)))
-    if isinstance(x, dict):
-        return f"{{{', '.join(f'{value(k)}: {value(v)}' for k, v in x.items())}}}"
+    if isinstance(x, (list, tuple, dict)):
+        return _collection(x)
     raise NoScript(f"an argument is a {type(x).__name__}, which has no literal")
+
+
+def _collection(items: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> str:
+    """Return the Python text of a list, tuple or dictionary of arguments."""
+    if isinstance(items, list):
+        return f"[{', '.join(map(value, items))}]"
+    if isinstance(items, tuple):
+        return arguments(list(map(value, items)))
+    pairs = [f"{value(key)}: {value(item)}" for key, item in items.items()]
+    return f"{{{', '.join(pairs)}}}"
 
 
 def tensor(x: Tensor) -> str:

@@ -128,11 +128,7 @@ def _with(
     """Return the program on `inputs`. `in_full`: what is right stands there as values, which must
     be those for `inputs`."""
     target = case.target.name
-    if target not in _SOURCES and target not in _COMPILED:
-        raise NoScript(
-            "there are programs for the targets "
-            f"{', '.join([*_SOURCES, *_COMPILED])}, not for {target}"
-        )
+    _require_program_of(target)
     tracer = Tracer()
     names = [f"x{k}" for k in range(len(inputs))]
     tracer.skip("x", len(names) - 1)
@@ -144,12 +140,7 @@ def _with(
             expected = _literal(comparison, shown, word)
         else:
             expected = _expected(tracer, comparison, word, names, inputs, used, shown)
-    lines = [heading(case), "import torch"]
-    lines += [f"import {module}" for module in sorted(tracer.modules)]
-    sources = _SOURCES["torch" if target in _COMPILED else target]
-    for module, offered in sources.items():
-        if some := sorted(used.intersection(offered)):
-            lines.append(f"from {module} import {', '.join(some)}")
+    lines = [heading(case), "import torch", *_imports(tracer, target, used)]
     lines += [HELPERS[name].rstrip() for name in HELPERS if name in used]
     lines.append("")
     lines += [f"{name} = {python_values.tensor(x)}" for name, x in zip(names, inputs, strict=True)]
@@ -161,6 +152,28 @@ def _with(
     lines += [f"# {_asked(comparison, target)}", *actual, 'print("actual  ", actual)']
     text = "\n".join(lines) + "\n"
     return Script(text, _differs(text))
+
+
+def _require_program_of(target: str) -> None:
+    """Raise NoScript if there are no programs for a target."""
+    if target not in _SOURCES and target not in _COMPILED:
+        raise NoScript(
+            "there are programs for the targets "
+            f"{', '.join([*_SOURCES, *_COMPILED])}, not for {target}"
+        )
+
+
+def _imports(tracer: Tracer, target: str, used: set[str]) -> list[str]:
+    """Return the lines that import what a program uses, beside torch itself."""
+    lines = [f"import {module}" for module in sorted(tracer.modules)]
+    sources = _SOURCES["torch"]
+    if target not in _COMPILED:
+        sources = _SOURCES[target]
+    for module, offers in sources.items():
+        names = sorted(used.intersection(offers))
+        if names:
+            lines.append(f"from {module} import {', '.join(names)}")
+    return lines
 
 
 def heading(case: Case) -> str:
@@ -264,19 +277,32 @@ def _expected(
         raise NoScript(f"the reference {word} has no text")
     wide = word in ("numeric", "float64")
     stages = Plain(tracer, word == "numeric")
-    given = []
+    arguments = []
     for name, x in zip(names, inputs, strict=True):
-        double = torch.complex128 if x.is_complex() else torch.float64
-        if wide and (x.is_floating_point() or x.is_complex()) and x.dtype is not double:
-            name, x = f"{name}.to({double})", x.to(double)
-        given.append(tracer.named(name, x))
-    found = comparison.program.over(stages)(*given)
-    if wide and comparison.expected is not None and len(comparison.expected) == len(found):
-        pairs = zip(found, comparison.expected, strict=True)
-        found = tuple(_rounded_to(f, e.dtype) for f, e in pairs)
-    lines = _written(tracer, found, shown, "expected")
+        if wide:
+            name, x = _in_double(name, x)
+        arguments.append(tracer.named(name, x))
+    results = comparison.program.over(stages)(*arguments)
+    wanted = comparison.expected
+    if wide and wanted is not None and len(wanted) == len(results):
+        pairs = zip(results, wanted, strict=True)
+        results = tuple(_rounded_to(result, e.dtype) for result, e in pairs)
+    lines = _written(tracer, results, shown, "expected")
     used |= stages.used
     return lines
+
+
+def _in_double(name: str, x: Tensor) -> tuple[str, Tensor]:
+    """Return an input and its text in double precision. Integers and booleans stay."""
+    if x.is_complex():
+        double = torch.complex128
+    elif x.is_floating_point():
+        double = torch.float64
+    else:
+        return name, x
+    if x.dtype is double:
+        return name, x
+    return f"{name}.to({double})", x.to(double)
 
 
 def _rounded_to(x: Any, dtype: torch.dtype) -> Any:
