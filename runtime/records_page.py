@@ -6,10 +6,11 @@ import ast
 import functools
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,6 +21,8 @@ from .torch_private.dispatcher import OpOverload
 
 WIDEST = 110  # characters of a formula that is shown
 _HOLE = "HOLE"
+_FORMULAS = ("decomposition", "abstract", "inverse")
+_MARKS = ("commutes", "fresh", "unfilled", "workspace")
 _HEAD = "| op | vjp | jvp | batch | other facts |\n|---|---|---|---|---|"
 
 PREFACE = """\
@@ -60,17 +63,28 @@ def markdown() -> str:
 def _cells(func: OpOverload, record: Record) -> tuple[str, ...]:
     """Return the columns after the first."""
     known = op_of(func).arg_names
-    vjp = (
-        _table(record.vjp, known) if record.vjp else "none needed" if record.nondiff is True else ""
+    return (
+        _vjp(record, known),
+        _jvp(record, known),
+        _batch(record.batch),
+        "; ".join(_facts(record)),
     )
-    jvp = (
-        record.jvp
-        if isinstance(record.jvp, str)
-        else _table(record.jvp, known)
-        if isinstance(record.jvp, Mapping)
-        else _code(record.jvp)
-    )
-    return vjp, jvp, _batch(record.batch), "; ".join(_facts(record))
+
+
+def _vjp(record: Record, known: tuple[str, ...]) -> str:
+    if record.vjp:
+        return _table(record.vjp, known)
+    if record.nondiff is True:
+        return "none needed"
+    return ""
+
+
+def _jvp(record: Record, known: tuple[str, ...]) -> str:
+    if isinstance(record.jvp, str):
+        return record.jvp
+    if isinstance(record.jvp, Mapping):
+        return _table(record.jvp, known)
+    return _code(record.jvp)
 
 
 def _table(table: Mapping[Any, Formula], known: tuple[str, ...]) -> str:
@@ -86,12 +100,11 @@ def _table(table: Mapping[Any, Formula], known: tuple[str, ...]) -> str:
 
 
 def _facts(record: Record) -> Iterator[str]:
-    if record.decomposition is not None:
-        yield f"decomposition {_code(record.decomposition)}"
-    if record.abstract is not None:
-        yield f"abstract {_code(record.abstract)}"
-    if record.inverse is not None:
-        yield f"inverse {_code(record.inverse)}"
+    """Yield the phrases of the last column."""
+    for name in _FORMULAS:
+        formula = getattr(record, name)
+        if formula is not None:
+            yield f"{name} {_code(formula)}"
     if isinstance(record.nondiff, tuple) and record.nondiff:
         yield f"no derivative of result {', '.join(map(str, record.nondiff))}"
     if record.per_sample is not None:
@@ -103,13 +116,16 @@ def _facts(record: Record) -> Iterator[str]:
         )
     if record.draws is not None:
         yield f"draws by {record.draws}"
+    yield from _marks(record)
+
+
+def _marks(record: Record) -> Iterator[str]:
+    """Yield the facts that a record has or has not."""
     if record.cost == "high":
         yield "cost high"
     if record.in_place and record.batch is not elementwise:
         yield "batch in place"
-    yield from (
-        mark for mark in ("commutes", "fresh", "unfilled", "workspace") if getattr(record, mark)
-    )
+    yield from (mark for mark in _MARKS if getattr(record, mark))
 
 
 def _batch(rule: Callable[..., Any] | None) -> str:
@@ -119,9 +135,17 @@ def _batch(rule: Callable[..., Any] | None) -> str:
     if rule is None or getattr(rule, "__name__", "") == "<lambda>":
         return _code(rule)
     maker, _, inner = getattr(rule, "__qualname__", str(rule)).partition(".<locals>.")
-    cells = [cell.cell_contents for cell in getattr(rule, "__closure__", None) or ()]
-    given = [str(n) for value in cells if type(value) is tuple for n in value if type(n) is int]
-    return f"`{maker.strip('_')}({', '.join(given)})`" if inner else f"`{maker.strip('_')}`"
+    name = maker.strip("_")
+    if not inner:
+        return f"`{name}`"
+    return f"`{name}({', '.join(map(str, _positions_of(rule)))})`"
+
+
+def _positions_of(rule: Callable[..., Any]) -> Iterator[int]:
+    """Yield the positions that a shared rule was made for."""
+    for cell in getattr(rule, "__closure__", None) or ():
+        if type(cell.cell_contents) is tuple:
+            yield from (n for n in cell.cell_contents if type(n) is int)
 
 
 def _code(formula: Callable[..., Any] | None) -> str:
@@ -157,14 +181,18 @@ def _expression(formula: Callable[..., Any]) -> ast.expr | None:
         return _parsed(
             f"{getattr(plain, '__name__', type(plain).__name__).strip('_')}({', '.join(asked)})"
         )
-    body = _body(plain.__code__)
-    if body is None or any(
-        p.kind is p.VAR_POSITIONAL for p in inspect.signature(plain).parameters.values()
-    ):
+    return _body_in_terms_of(asked, plain)
+
+
+def _body_in_terms_of(asked: Iterable[str], formula: FunctionType) -> ast.expr | None:
+    """Return the body of a lambda, with the names of what it asks for as its parameters."""
+    body = _body(formula.__code__)
+    own = inspect.signature(formula).parameters
+    if body is None or any(p.kind is p.VAR_POSITIONAL for p in own.values()):
         return body
     # those with defaults are no part of what is asked for
-    names = zip(inspect.signature(plain).parameters, asked, strict=False)
-    return _replaced(_parsed(ast.unparse(body)), {own: ast.Name(name) for own, name in names})
+    names = dict(zip(own, map(ast.Name, asked), strict=False))
+    return _replaced(_parsed(ast.unparse(body)), names)
 
 
 def _parsed(text: str) -> ast.expr:
@@ -195,18 +223,40 @@ def _lambdas(path: str) -> dict[int, list[ast.Lambda]]:
     return found
 
 
+class _Span(NamedTuple):
+    """A part of a file, such as `((3, 8), (3, 12))`: where it begins and ends, each a line and a
+    column."""
+
+    begin: tuple[int, int]
+    end: tuple[int, int]
+
+    @classmethod
+    def of(cls, node: ast.expr) -> _Span:
+        begin = node.lineno, node.col_offset
+        return cls(begin, (node.end_lineno or 0, node.end_col_offset or 0))
+
+    def contains(self, other: _Span) -> bool:
+        return self.begin <= other.begin and other.end <= self.end
+
+
 def _body(code: CodeType) -> ast.expr | None:
     """Return what the lambda with this code returns: the smallest body on its line in which all of
     its instructions lie."""
-    places = [
-        (start, first, end, last)
-        for start, end, first, last in code.co_positions()
-        if start and end and last
-    ]
-    around = []
+    instructions = list(_instructions(code))
+    if not instructions:
+        return None
+    bodies: dict[_Span, ast.expr] = {}
     for node in _lambdas(code.co_filename)[code.co_firstlineno]:
-        body = node.body
-        begin, end = (body.lineno, body.col_offset), (body.end_lineno, body.end_col_offset)
-        if all(begin <= (place[0], place[1] or 0) and place[2:] <= end for place in places):
-            around.append((end[0] or 0, end[1] or 0, body))
-    return min(around, key=lambda found: found[:2])[2] if places and around else None
+        span = _Span.of(node.body)
+        if all(map(span.contains, instructions)):
+            bodies[span] = node.body
+    if not bodies:
+        return None
+    return bodies[min(bodies, key=attrgetter("end"))]
+
+
+def _instructions(code: CodeType) -> Iterator[_Span]:
+    """Yield where the instructions of ``code`` are in its file, if that is known."""
+    for line, last_line, column, last_column in code.co_positions():
+        if line and last_line and last_column:
+            yield _Span((line, column or 0), (last_line, last_column))
