@@ -14,6 +14,7 @@ makes one call of them after other rewrites have chosen where results lie.
 from __future__ import annotations
 
 import heapq
+import itertools
 import operator
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -53,39 +54,61 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
     nodes = movable(graph)
     after = successors(nodes)
     place = {n: i for i, n in enumerate(nodes)}
-    distance: dict[fx.Node, int] = {}
-    missing = dict.fromkeys(nodes, 0)
-    for n in reversed(nodes):
-        distance[n] = 1 + max((distance[u] for u in after[n]), default=0)
-        for u in after[n]:
-            missing[u] += 1
-    agenda = _Agenda(place, distance)
-    ready: list[fx.Node] = []
-
-    def reach(n: fx.Node) -> None:
-        key = _key(n)
-        if key is None:
-            ready.append(n)
-        else:
-            agenda.add(key, n)
-
-    for n in nodes:
-        if not missing[n]:
-            reach(n)
-    batches: list[list[fx.Node]] = []
-    while ready or agenda:
-        if not ready:
-            ready = agenda.take()
-            batches.append(_within(sorted(ready)))
-        for u in after[ready.pop()]:
-            missing[u] -= 1
-            if not missing[u]:
-                reach(u)
-    batches = [b for b in batches if len(b) > 1]
+    agenda = _Agenda(place, _distances(nodes, after))
+    batches = _Schedule(after, agenda).batches(nodes)
     if batches:
         nodes.sort(key=lambda n: (agenda.earlier.get(n, place[n]), place[n]))
         bring_together(graph, nodes, after, batches)
     return batches
+
+
+def _distances(
+    nodes: Sequence[fx.Node], after: Mapping[fx.Node, Sequence[fx.Node]]
+) -> dict[fx.Node, int]:
+    """Return for each call how many calls are on the longest way from it to the output."""
+    distances: dict[fx.Node, int] = {}
+    for n in reversed(nodes):
+        distances[n] = 1 + max((distances[u] for u in after[n]), default=0)
+    return distances
+
+
+class _Schedule:
+    """The order in which the calls of a graph could run: single calls at once, others in the
+    batches of the agenda."""
+
+    def __init__(self, after: Mapping[fx.Node, Sequence[fx.Node]], agenda: _Agenda) -> None:
+        self._after = after
+        self._agenda = agenda
+        # how many calls must still run before each
+        self._missing = Counter(itertools.chain.from_iterable(after.values()))
+        self._ready: list[fx.Node] = []
+
+    def batches(self, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
+        """Return the batches of at least two calls."""
+        batches: list[list[fx.Node]] = []
+        for n in nodes:
+            if not self._missing[n]:
+                self._reach(n)
+        while self._ready or self._agenda:
+            if not self._ready:
+                self._ready = self._agenda.take()
+                batches.append(_within(sorted(self._ready)))
+            self._run(self._ready.pop())
+        return [batch for batch in batches if len(batch) > 1]
+
+    def _run(self, n: fx.Node) -> None:
+        """Reach the calls that waited for ``n`` alone."""
+        for user in self._after[n]:
+            self._missing[user] -= 1
+            if not self._missing[user]:
+                self._reach(user)
+
+    def _reach(self, n: fx.Node) -> None:
+        key = _key(n)
+        if key is None:
+            self._ready.append(n)
+        else:
+            self._agenda.add(key, n)
 
 
 class _Agenda:
@@ -168,26 +191,30 @@ class _Lifetimes:
 
 def _key(n: fx.Node) -> Hashable | None:
     """Return what the calls of a batch have in common; None for a call that is in none."""
+    if not _is_small_with_forms(n) or form(n.target, _ways(n)) is None:
+        return None
+    options = tuple((name, _constant(a)) for name, a in n.kwargs.items())
+    return n.target, n.meta["val"].dtype, tuple(map(_constant, n.args)), options
+
+
+def _is_small_with_forms(n: fx.Node) -> bool:
+    """Return whether ``n`` computes few elements on the CPU by an op that has ``_foreach`` forms,
+    from numbers and tensors of its own dtype."""
     func: Any = n.target
     if type(func) is not OpOverload or not _has_forms(func) or not on_cpu(n):
-        return None
+        return False
     value = n.meta["val"]
     if value.dtype not in _DTYPES or value.numel() > _ELEMENTS:
-        return None
-    numbers = [a for a in n.all_input_nodes if isinstance(a.meta.get("val"), NUMBERS_OF_PYTHON)]
-    if not all(
-        a in numbers or (static(a) and a.meta["val"].dtype is value.dtype)
-        for a in n.all_input_nodes
-    ):
-        return None
-    if form(n.target, _ways(n)) is None:
-        return None
-    return (
-        n.target,
-        value.dtype,
-        tuple(map(_constant, n.args)),
-        tuple((k, _constant(a)) for k, a in n.kwargs.items()),
-    )
+        return False
+    return all(_is_number(a) or _has_dtype(a, value.dtype) for a in n.all_input_nodes)
+
+
+def _is_number(n: fx.Node) -> bool:
+    return isinstance(n.meta.get("val"), NUMBERS_OF_PYTHON)
+
+
+def _has_dtype(n: fx.Node, dtype: torch.dtype) -> bool:
+    return static(n) and n.meta["val"].dtype is dtype
 
 
 def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
@@ -197,7 +224,7 @@ def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
     ways = []
     for i, kind in enumerate(_kinds(func)):
         given: Any = _argument(n, i)
-        if isinstance(given, fx.Node) and isinstance(given.meta.get("val"), NUMBERS_OF_PYTHON):
+        if isinstance(given, fx.Node) and _is_number(given):
             ways.append(NUMBERS)
         elif kind == "Tensor" and isinstance(given, (int, float)):  # True is a number too
             ways.append(NUMBER)
@@ -218,7 +245,7 @@ def _argument(n: fx.Node, i: int) -> Any:
 
 def _constant(a: Any) -> Hashable:
     if isinstance(a, fx.Node):
-        return isinstance(a.meta.get("val"), NUMBERS_OF_PYTHON)
+        return _is_number(a)
     return id(a) if isinstance(a, torch.Tensor) else (type(a), repr(a))
 
 
@@ -318,37 +345,54 @@ def _may_show(n: fx.Node) -> Sequence[fx.Node]:
 def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[fx.Node, fx.Node]:
     """Make one call of ``calls`` behind ``last``. For each of them, what has its result; nothing
     if they have no common form."""
-    first = calls[0]
-    found = _common_form(first)
+    found = _common_form(calls[0])
     if found is None:
         return {}
     target, ways = found
-    arguments: list[Any] = []
-    for i, way in enumerate(ways):
-        each = [_argument(n, i) for n in calls]
-        arguments.append(each[0] if way in (ONE, NUMBER) else each)
-    taken = target._schema.arguments
-    alpha = arguments[len(taken) :]
+    arguments = [_argument_of_all(calls, i, way) for i, way in enumerate(ways)]
+    alpha = arguments[len(target._schema.arguments) :]
     if any(a != 1 for a in alpha):
         return {}
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for argument, value in zip(taken, arguments, strict=False):
-        if argument.kwarg_only:
-            kwargs[argument.name] = value
-        else:
-            args.append(value)
+    args, kwargs = _split_by_keyword(target, arguments)
     with graph.inserting_after(last):
-        merged = add_call(graph, target, tuple(args), kwargs)
-    merged.meta = {**first.meta, "val": [n.meta["val"] for n in calls]}
+        merged = add_call(graph, target, args, kwargs)
+    merged.meta = {**calls[0].meta, "val": [n.meta["val"] for n in calls]}
     if target._schema.is_mutable:
         return {n: _argument(n, 0) for n in calls}
-    results: dict[fx.Node, fx.Node] = {}
+    return _add_items(graph, merged, calls)
+
+
+def _argument_of_all(calls: Sequence[fx.Node], i: int, way: str) -> Any:
+    """Return what one call in place of ``calls`` takes for their argument ``i``."""
+    if way in (ONE, NUMBER):
+        return _argument(calls[0], i)
+    return [_argument(n, i) for n in calls]
+
+
+def _split_by_keyword(
+    target: OpOverload, arguments: Sequence[Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Split the arguments of ``target`` into positional ones and those with a keyword."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter, value in zip(target._schema.arguments, arguments, strict=False):
+        if parameter.kwarg_only:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    return tuple(args), kwargs
+
+
+def _add_items(
+    graph: fx.Graph, merged: fx.Node, calls: Sequence[fx.Node]
+) -> Mapping[fx.Node, fx.Node]:
+    """Add for each of ``calls`` the item of ``merged`` that is its result."""
+    items: dict[fx.Node, fx.Node] = {}
     for i, n in enumerate(calls):
         with graph.inserting_after(merged):
-            results[n] = add_call(graph, operator.getitem, (merged, i))
-        results[n].meta = dict(n.meta)
-    return results
+            items[n] = add_call(graph, operator.getitem, (merged, i))
+        items[n].meta = dict(n.meta)
+    return items
 
 
 def _common_form(first: fx.Node) -> Form | None:

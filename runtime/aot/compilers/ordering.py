@@ -61,23 +61,24 @@ def bring_together(
 
     ``after``: the :func:`successors` of ``nodes``. No call of a group may need another one of it,
     nor may two groups need one another."""
-    # what moves as one: a group, or a call that is in none
-    unit_of: dict[fx.Node, list[fx.Node]] = {n: [n] for n in nodes}
+    place = {n: i for i, n in enumerate(nodes)}
+    # what moves as one: a group, at the place of its last call, or a call that is in none
+    unit_at = {i: [n] for n, i in place.items()}
     for group in groups:
-        unit_of.update(dict.fromkeys(group, group))
-    units = {id(unit): unit for unit in unit_of.values()}
-    place = {id(unit_of[n]): i for i, n in enumerate(nodes)}  # of the last call of each unit
-    # how many calls of others each unit still waits for
-    missing = Counter(id(unit_of[u]) for n in nodes for u in after[n])
-    ready = [(place[key], unit) for key, unit in units.items() if not missing[key]]
+        last = max(map(place.__getitem__, group))
+        place.update(dict.fromkeys(group, last))
+        unit_at[last] = group
+    every_user = itertools.chain.from_iterable(after.values())
+    # how many calls of others the unit at each place still waits for
+    missing = Counter(map(place.__getitem__, every_user))
+    ready = list(set(place.values()) - missing.keys())
     heapq.heapify(ready)
     end = graph.output_node()
     while ready:
-        _, unit = heapq.heappop(ready)
+        unit = unit_at[heapq.heappop(ready)]
         for n in unit:
             end.prepend(n)
-        for u in itertools.chain.from_iterable(after[n] for n in unit):
-            key = id(unit_of[u])
-            missing[key] -= 1
-            if not missing[key]:
-                heapq.heappush(ready, (place[key], units[key]))
+        for user in itertools.chain.from_iterable(map(after.__getitem__, unit)):
+            missing[place[user]] -= 1
+            if not missing[place[user]]:
+                heapq.heappush(ready, place[user])
