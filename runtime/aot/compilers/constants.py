@@ -9,6 +9,7 @@ that changes no bit is left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,15 +58,20 @@ def fold(graph: fx.Graph) -> None:
     results = Returned(graph)
     for n, value in values.items():
         if n not in results:
-            for user in [u for u in n.users if u not in values]:
-                user.args = fx.map_arg(
-                    user.args,
-                    lambda a, n=n, value=value: value if a is n else a,  # type: ignore[misc]
-                )
-                user.kwargs = fx.map_arg(
-                    user.kwargs,
-                    lambda a, n=n, value=value: value if a is n else a,  # type: ignore[misc]
-                )
+            _take_constant(n, value, [u for u in n.users if u not in values])
+
+
+def _take_constant(n: fx.Node, value: torch.Tensor, users: Sequence[fx.Node]) -> None:
+    """Let ``users`` of ``n`` take the constant ``value`` in its place."""
+
+    def constant_for(a: fx.Node) -> Any:
+        if a is n:
+            return value
+        return a
+
+    for user in users:
+        user.args = fx.map_arg(user.args, constant_for)
+        user.kwargs = fx.map_arg(user.kwargs, constant_for)
 
 
 def _small(n: fx.Node) -> bool:
@@ -114,16 +120,22 @@ def without_neutral(graph: fx.Graph) -> None:
     for n in calls_of(graph):
         if not _is_float_arithmetic(n):
             continue
-        x, other = n.args
-        if n.target is aten.mul.Tensor and not isinstance(x, fx.Node):
-            x, other = other, x
+        x, other = _operand_and_constant(n)
         number = _number(other)
-        if not isinstance(x, fx.Node) or not static(x) or number is None or not same_layout(n, x):
+        if number is None or not static(x) or not same_layout(n, x):
             continue
         if _neutral(n.target, number):
             results.replace(n, x)
         elif isinstance(other, torch.Tensor) and other.dim():
             n.args = (x, factories.tensor(number, dtype=other.dtype, device="cpu"))
+
+
+def _operand_and_constant(n: fx.Node) -> tuple[Any, Any]:
+    """Return the operands of ``n`` with the one behind the other that may be a constant."""
+    a, b = n.args
+    if n.target is aten.mul.Tensor and not isinstance(a, fx.Node):
+        return b, a
+    return a, b
 
 
 def _is_float_arithmetic(n: fx.Node) -> bool:

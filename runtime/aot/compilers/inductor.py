@@ -114,24 +114,36 @@ def _compiled(
         lowered = decomposed(module, inputs)
         _refuse_other_layouts(module, lowered.graph.output_node().args[0])  # type: ignore[arg-type]
         placed = write_at_the_end(lowered.graph, module.meta.get(DESTINATIONS, ()))
-        for i, n in enumerate([n for n in lowered.graph.nodes if n.op == "placeholder"]):
-            if i not in given:  # a number or None, which the graph does not use
-                lowered.graph.erase_node(n)
+        _keep_placeholders(lowered.graph, given)
         lowered.recompile()
-        output = lowered.graph.output_node()
-        results: Any = output.args[0]
-        # the strides of all results are those of the trace: views are taken of them, and the
-        # backward expects what the forward saves
-        output.meta["user_visible_output_idxs"] = [
-            i for i, r in enumerate(results) if isinstance(r, fx.Node)
-        ]
+        _mark_results_as_visible(lowered.graph)
         values = [_with_known_sizes(inputs[i]) for i in given]
         if limit is not None:
             inductor_trial.tried(lowered, values, limit)
         with with_key(values):
             run: Callable[[list[Any]], Any] = compile_fx.compile_fx_inner(lowered, values)
     numbers = numbers_of(module)
-    return (run if not numbers else _with_numbers(run, numbers)), placed
+    if numbers:
+        run = _with_numbers(run, numbers)
+    return run, placed
+
+
+def _keep_placeholders(graph: fx.Graph, given: Sequence[int]) -> None:
+    """Erase the placeholders that are not in ``given``: a number or None, which the graph does not
+    use."""
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    for i, n in enumerate(placeholders):
+        if i not in given:
+            graph.erase_node(n)
+
+
+def _mark_results_as_visible(graph: fx.Graph) -> None:
+    """Let Inductor give all results the strides of the trace: views are taken of them, and the
+    backward expects what the forward saves."""
+    output = graph.output_node()
+    results: Any = output.args[0]
+    numbers = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
+    output.meta["user_visible_output_idxs"] = numbers
 
 
 def _with_known_sizes(x: Any) -> Any:

@@ -157,7 +157,7 @@ def broadcasts(graph: fx.Graph) -> None:
 def _has_shape_without(user: fx.Node, n: fx.Node) -> bool:
     """Return whether ``user`` is arithmetic of ``n`` and a tensor that has the shape and the dtype
     of the result by itself."""
-    if user.target not in _ARITHMETIC or len(user.args) != 2 or user.kwargs:
+    if not _is_plain_arithmetic(user):
         return False
     others = [a for a in user.args if a is not n]
     if len(others) != 1:
@@ -171,23 +171,27 @@ def numbers(graph: fx.Graph) -> None:
     of at each call."""
     made: dict[tuple[str, torch.dtype], torch.Tensor] = {}
     for n in calls_of(graph):
-        if (
-            n.target not in _ARITHMETIC
-            or len(n.args) != 2
-            or n.kwargs
-            or not static(n)
-            or not static(n.args[0])
-        ):
+        if not _is_plain_arithmetic(n) or not static(n) or not static(n.args[0]):
             continue
         x, number = n.args
         dtype = n.meta["val"].dtype
         if dtype not in _WIDE or x.meta["val"].dtype is not dtype:  # type: ignore[union-attr]
             continue  # of narrower types the kernels read numbers in a wider one
-        if type(number) is float or (type(number) is int and abs(number) <= _EXACT):
+        if _is_exact_number(number):
             key = repr(number), dtype
             if key not in made:
                 made[key] = factories.tensor(number, dtype=dtype, device="cpu")
             n.args = (x, made[key])
+
+
+def _is_plain_arithmetic(n: fx.Node) -> bool:
+    """Return whether ``n`` is arithmetic of two operands without options."""
+    return n.target in _ARITHMETIC and len(n.args) == 2 and not n.kwargs
+
+
+def _is_exact_number(a: Any) -> bool:
+    """Return whether ``a`` is a number of Python that float32 has, or that kernels round."""
+    return type(a) is float or (type(a) is int and abs(a) <= _EXACT)
 
 
 def overwrites(graph: fx.Graph) -> None:

@@ -14,6 +14,7 @@ use of it says so on the function that it returns: ``function.placed``.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 from torch import fx
 
 from ...trace.number_reads import on_side
+from ..capture.boundary import Input
 from ..capture.joint import Joint
 from .overloads import SETS, in_place, same_layout, static, with_out
 from .replacing import shown
@@ -45,20 +47,21 @@ def destinations(joint: Joint) -> tuple[Destination, ...]:
     write."""
     if joint.layouts is not None:
         return ()
-    shared = {i for group in joint.groups for i in group.members}
+    shared = set(itertools.chain.from_iterable(group.members for group in joint.groups))
     found = []
     for result, i in enumerate(joint.boundary.written):
-        x = joint.boundary.inputs[i]
-        special = (
-            x.tangent is not None
-            or x.reshaped
-            or x.replaced is not None
-            or x.begins
-            or x.overwritten
-        )
-        if not special and x.counted and i not in shared:
-            found.append(Destination(result, i, x.counted))
+        written = joint.boundary.inputs[i]
+        if i not in shared and _counts_plain_write(written):
+            found.append(Destination(result, i, written.counted))
     return tuple(found)
+
+
+def _counts_plain_write(written: Input) -> bool:
+    """Return whether all that happens to an argument is that it gets new elements, and that its
+    version advances."""
+    if written.reshaped or written.begins or written.overwritten:
+        return False
+    return written.tangent is None and written.replaced is None and bool(written.counted)
 
 
 @dataclass(frozen=True)
@@ -93,42 +96,48 @@ def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     output = graph.output_node()
     results: Any = output.args[0]
-    times = Counter(n for n in results if isinstance(n, fx.Node))
+    times = Counter(results)
     order = {n: i for i, n in enumerate(graph.nodes)}
     # until here a call may be for another program
     refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)
     chains = []
-    for d in wanted:
-        new, target = results[d.result], inputs[d.argument]
-        if not isinstance(new, fx.Node) or times[new] != 1 or not _placeable(target):
-            continue
-        calls = [n for n in _calls_into(target, new, output, order) if order[n] > refusal]
-        chains.append(_Chain(d, target, calls[: d.counted]))
+    for destination in wanted:
+        new, target = results[destination.result], inputs[destination.argument]
+        if isinstance(new, fx.Node) and times[new] == 1 and _is_placeable(target):
+            calls = _calls_into(target, new, output, order, refusal)
+            chains.append(_Chain(destination, target, calls[: destination.counted]))
     return chains
 
 
-def _placeable(target: fx.Node) -> bool:
+def _is_placeable(target: fx.Node) -> bool:
+    """Return whether a kernel may write its result to ``target``, which is no lazy conjugate or
+    negative."""
     return static(target) and not target.meta["val"].is_conj() and not target.meta["val"].is_neg()
 
 
 def _calls_into(
-    target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[fx.Node, int]
+    target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[fx.Node, int], refusal: int
 ) -> list[fx.Node]:
-    """Return the calls that may write to ``target``, the last one first: ``new``, what it is
-    computed from if nothing else needs that, and so on."""
-    given = shown(target)
-    reads = [order[u] for n in given for u in n.users]  # by the output too, which is the last node
-    last_read = max(reads, default=-1)
+    """Return the calls behind place ``refusal`` that may write to ``target``, the last one first:
+    ``new``, what it is computed from if nothing else needs that, and so on."""
+    views = shown(target)
+    first = max(_last_read(views, order), refusal + 1)
     found: list[fx.Node] = []
-    n: fx.Node | None = new
-    while n is not None and last_read <= order[n] and _takes(n, target, given):
-        later = found[-1] if found else None
-        if not _is_spent(n, later, output, order):
-            break
+    n: fx.Node | None = new if _takes(new, target, views) else None
+    later: fx.Node | None = None
+    while n is not None and first <= order[n] and _is_spent(n, later, output, order):
         found.append(n)
+        later = n
         operands = (a for a in n.all_input_nodes if a is not target)
-        n = next((a for a in operands if _takes(a, target, given)), None)
+        n = next((a for a in operands if _takes(a, target, views)), None)
     return found
+
+
+def _last_read(memory: Sequence[fx.Node], order: Mapping[fx.Node, int]) -> int:
+    """Return the place of the last node that uses one of ``memory``; -1 if none does. The output
+    is such a node too, and behind all others."""
+    readers = itertools.chain.from_iterable(n.users for n in memory)
+    return max(map(order.__getitem__, readers), default=-1)
 
 
 def _is_spent(
@@ -143,7 +152,7 @@ def _is_spent(
     views = [v for v in memory if v is not n]
     if later is None:
         return not any(output in v.users for v in views)
-    last_use = max(order[u] for v in memory for u in v.users)
+    last_use = _last_read(memory, order)
     return last_use == order[later] and not any(v in later.all_input_nodes for v in views)
 
 

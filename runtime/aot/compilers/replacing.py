@@ -5,8 +5,9 @@ only where they did."""
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -85,8 +86,17 @@ class Returned:
             return
         viewable = not isinstance(by, fx.Node) or _offset(by) == _offset(n)
         for user in list(n.users):
-            if user.op != "output" and not (may_alias(user) and (user in self or not viewable)):
+            if self._may_take_other(user, viewable):
                 user.replace_input_with(n, by)
+
+    def _may_take_other(self, user: fx.Node, viewable: bool) -> bool:
+        """Return whether ``user`` of a value may take another one of the same elements.
+        ``viewable``: whether a view of the other one is at the same place of its memory."""
+        if user.op == "output":
+            return False
+        if not may_alias(user):
+            return True
+        return viewable and user not in self
 
     def replace_alias(self, n: fx.Node, by: fx.Node) -> None:
         """Let the users of ``n`` take ``by``, another name of the same memory. A result stays the
@@ -112,31 +122,29 @@ def without_copies(graph: fx.Graph) -> None:
     """A copy of a value that nothing writes to is the value. ``neg(neg(x))`` is ``x``."""
     results = Returned(graph)
     for n in calls_of(graph):
-        source: Any = n.args[0] if n.args else None
-        if n.target is aten.copy.default:
-            source = n.args[1]
-        elif (
-            n.target is aten.neg.default
-            and isinstance(source, fx.Node)
-            and source.target is aten.neg.default
-        ):
-            source = source.args[0]
-        elif n.target not in _COPIES:
-            continue
-        if (
-            not static(n)
-            or not static(source)
-            or not same_layout(n, source)
-            or _lazy(source)
-            or source.meta["val"].requires_grad
-        ):
-            continue
-        results.replace(n, source)
+        source = _source_of_copy(n)
+        if static(n) and static(source) and _stands_for(source, n):
+            results.replace(n, source)
 
 
-def _lazy(n: fx.Node) -> bool:
-    value = n.meta["val"]
-    return bool(value.is_conj() or value.is_neg())
+def _source_of_copy(n: fx.Node) -> Any:
+    """Return the value whose elements the result of ``n`` has; None if there is no such value."""
+    if n.target is aten.copy.default:
+        return n.args[1]
+    source = next(iter(n.args), None)
+    if n.target in _COPIES:
+        return source
+    if n.target is aten.neg.default and isinstance(source, fx.Node) and source.target is n.target:
+        return source.args[0]
+    return None
+
+
+def _stands_for(source: fx.Node, n: fx.Node) -> bool:
+    """Return whether ``source``, whose elements ``n`` has, has its layout and history too."""
+    value = source.meta["val"]
+    if value.is_conj() or value.is_neg() or value.requires_grad:
+        return False
+    return same_layout(n, source)
 
 
 def without_repetitions(graph: fx.Graph) -> None:
@@ -150,14 +158,18 @@ def without_repetitions(graph: fx.Graph) -> None:
             continue
         key = (n.target, _key(n.args), _key(tuple(n.kwargs.items())))
         first = known.setdefault(key, n)
-        alias = may_alias(n) and n.target is not operator.getitem
-        if first is not n and (
-            alias or _small(n) or any(order[u] > order[n] for v in shown(first) for u in v.users)
-        ):
-            if alias:
-                results.replace_alias(n, first)
-            else:
-                results.replace(n, first)
+        if first is n:
+            continue
+        if may_alias(n) and n.target is not operator.getitem:
+            results.replace_alias(n, first)
+        elif _small(n) or _is_used_after(first, order[n], order):
+            results.replace(n, first)
+
+
+def _is_used_after(n: fx.Node, place: int, order: Mapping[fx.Node, int]) -> bool:
+    """Return whether a node behind ``place`` uses the memory of ``n``, which lives so long."""
+    users = itertools.chain.from_iterable(v.users for v in shown(n))
+    return any(order[user] > place for user in users)
 
 
 def _pure(n: fx.Node) -> bool:

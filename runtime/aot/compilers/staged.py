@@ -11,7 +11,7 @@ is called once does without it."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import fx
@@ -77,15 +77,20 @@ def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
         for n in nodes:
             if n.op == "output":
                 return fx.map_arg(n.args[0], values.__getitem__)
-            if n.op == "get_attr":
-                values[n] = operator.attrgetter(str(n.target))(module)
-            elif n.op == "call_function":
-                func: Any = n.target
-                kwargs = n.kwargs and fx.map_arg(n.kwargs, values.__getitem__)
-                values[n] = func(*fx.map_arg(n.args, values.__getitem__), **kwargs)
+            if n.op != "placeholder":
+                values[n] = _run_node(module, n, values)
             for used in n.all_input_nodes:
                 if last_use[used] is n:
                     del values[used]
             if n not in last_use:
                 del values[n]
     raise AssertionError("a graph has an output")
+
+
+def _run_node(module: fx.GraphModule, n: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+    """Return the value of an attribute or a call. ``values``: those of its arguments."""
+    if n.op == "get_attr":
+        return operator.attrgetter(str(n.target))(module)
+    func: Any = n.target
+    kwargs = n.kwargs and fx.map_arg(n.kwargs, values.__getitem__)
+    return func(*fx.map_arg(n.args, values.__getitem__), **kwargs)

@@ -50,31 +50,24 @@ def sums(graph: fx.Graph) -> None:
 
 
 def _is_sum(n: fx.Node) -> bool:
-    """Return whether ``n`` adds the rows of a small matrix that nothing else uses."""
-    if (
-        n.op != "call_function"
-        or n.target is not aten.sum.dim_IntList
-        or n.kwargs
-        or len(n.args) != 2
-        or n.args[1] != [0]
-    ):
+    """Return whether ``n`` adds the rows of a small matrix that nothing else uses, for pointwise
+    calls alone."""
+    if n.target is not aten.sum.dim_IntList or n.kwargs or n.args[1:] != ([0],):
         return False
     x: Any = n.args[0]
-    if (
-        not on_cpu(x)
-        or len(x.users) > 1
-        or not all(functional_pointwise(u.target) for u in n.users)
-    ):
+    if not on_cpu(x) or len(x.users) > 1:
+        return False
+    if not all(functional_pointwise(u.target) for u in n.users):
         return False
     value = x.meta["val"]
-    small = value.nbytes * _FEWEST <= _BYTES
-    return (
-        small
-        and value.dim() == 2
-        and value.dtype in _DTYPES
-        and value.dtype is n.meta["val"].dtype
-        and value.is_contiguous()
-    )
+    return value.dtype is n.meta["val"].dtype and _is_small_matrix(value)
+
+
+def _is_small_matrix(value: torch.Tensor) -> bool:
+    """Return whether a stack may have several matrices like ``value``."""
+    if value.nbytes * _FEWEST > _BYTES:
+        return False
+    return value.dim() == 2 and value.dtype in _DTYPES and value.is_contiguous()
 
 
 def _matrix(n: fx.Node) -> Any:

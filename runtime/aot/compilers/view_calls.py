@@ -43,26 +43,38 @@ def _source(n: fx.Node) -> fx.Node | None:
     of the result."""
     if n.op != "call_function" or not static(n):
         return None
-    # an item of a call with several results shows what the call takes
-    call: Any = n.args[0] if n.target is operator.getitem else n
-    func: Any = call.target
-    source: Any = call.args[0] if call.args else None
-    if type(func) is not OpOverload or func.namespace != "aten" or not static(source):
+    call = _call_of(n)
+    if not call.args or not static(call.args[0]) or not _shows_first_argument(call.target):
         return None
+    source: Any = call.args[0]
     a, b = n.meta["val"], source.meta["val"]
-    if not _shows_first_argument(func) or not _read_alike(a, b):
+    if not _read_alike(a, b):
         return None
-    if func is aten.detach.default and (a.requires_grad or b.requires_grad):
+    if call.target is aten.detach.default and (a.requires_grad or b.requires_grad):
         return None
     return source  # type: ignore[no-any-return]
 
 
-def _shows_first_argument(func: OpOverload) -> bool:
-    """Return whether the one result of ``func`` lies in the memory of its first argument."""
+def _call_of(n: fx.Node) -> fx.Node:
+    """Return the call whose item ``n`` is, or ``n``. An item of a call with several results shows
+    what the call takes."""
+    if n.target is not operator.getitem:
+        return n
+    call: Any = n.args[0]
+    return call  # type: ignore[no-any-return]
+
+
+def _shows_first_argument(func: Any) -> bool:
+    """Return whether ``func`` is an op of ATen whose one result lies in the memory of its first
+    argument."""
+    if type(func) is not OpOverload or func.namespace != "aten":
+        return False
     if func is aten._unsafe_view.default:
         return True
     returns = func._schema.returns
-    alias = returns[0].alias_info if len(returns) == 1 else None
+    if len(returns) != 1:
+        return False
+    alias = returns[0].alias_info
     if alias is None or alias.is_write:
         return False
     return func._schema.arguments[0].alias_info is not None
@@ -134,24 +146,39 @@ def _reshape(
     """Let the pointwise call ``n`` take the values whose views it takes, where that gives a view of
     the same elements."""
     value = n.meta["val"]
-    views = [a for a in n.all_input_nodes if a in roots and _whole(a, roots[a])]
-    if not views or not value.is_contiguous() or not value.numel() or returned(n):
+    sizes = _sizes_of_views(n, roots)
+    if sizes is None or not value.is_contiguous() or not value.numel() or returned(n):
         return
-    sizes = tuple(roots[views[0]].meta["val"].shape)
     if sizes == tuple(value.shape) or not _viewable_as(value, sizes):
         return
     operands = _operands_for(n, sizes, roots)
     like = next((a for a in operands.values() if _is_like(a, sizes, value.dtype)), None)
     if like is None:
         return
-    with graph.inserting_before(n):
-        computed = add_call(graph, n.target, n.args, n.kwargs)  # type: ignore[arg-type]
-    for a, other in operands.items():
-        computed.replace_input_with(a, other)
+    computed = _compute_from(graph, n, operands)
     computed.meta = {**n.meta, "val": like.meta["val"]}
     n.target, n.args, n.kwargs = _VIEW, (computed, list(value.shape)), {}
     roots[n] = computed
     known[computed, _geometry_of(value)] = n
+
+
+def _compute_from(graph: fx.Graph, n: fx.Node, operands: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Add the call ``n`` once more, with others in place of its ``operands``."""
+    with graph.inserting_before(n):
+        computed = add_call(graph, n.target, n.args, n.kwargs)  # type: ignore[arg-type]
+    for operand, other in operands.items():
+        computed.replace_input_with(operand, other)
+    return computed
+
+
+def _sizes_of_views(n: fx.Node, roots: dict[fx.Node, fx.Node]) -> tuple[int, ...] | None:
+    """Return the sizes of the value that the first operand of ``n`` shows as a whole; None if no
+    operand is such a view."""
+    views = (a for a in n.all_input_nodes if _is_whole_view(a, roots))
+    view = next(views, None)
+    if view is None:
+        return None
+    return tuple(roots[view].meta["val"].shape)
 
 
 def _operands_for(
@@ -175,6 +202,10 @@ def _operands_for(
 
 def _geometry_of(value: torch.Tensor) -> Geometry:
     return tuple(value.shape), tuple(value.stride()), 0, value.dtype
+
+
+def _is_whole_view(n: fx.Node, roots: dict[fx.Node, fx.Node]) -> bool:
+    return n in roots and _whole(n, roots[n])
 
 
 def _whole(view: fx.Node, root: fx.Node) -> bool:
@@ -220,15 +251,18 @@ def _reshaped(
     value = a.meta["val"]
     if value.dim() == 0:
         return a
-    if (
-        a in roots
-        and tuple(value.shape) == shape
-        and tuple(roots[a].meta["val"].shape) == sizes
-        and _whole(a, roots[a])
-    ):
-        return roots[a]
-    # a smaller operand, say a bias: it must meet the same elements, which it does if the last
-    # dimensions are the same
-    n = value.dim()
-    same = len(sizes) >= n and shape[-n:] == sizes[-n:] and shape != sizes
-    return a if same and n < len(shape) else None
+    if tuple(value.shape) == shape and _is_whole_view(a, roots):
+        root = roots[a]
+        if tuple(root.meta["val"].shape) == sizes:
+            return root
+    if _meets_same_elements(value.dim(), shape, sizes):
+        return a
+    return None
+
+
+def _meets_same_elements(dim: int, shape: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
+    """Return whether an operand of ``dim`` dimensions, say a bias, meets the same elements in a
+    result of ``sizes`` as in one of ``shape``. It does if the last dimensions are the same."""
+    if dim >= len(shape) or dim > len(sizes) or shape == sizes:
+        return False
+    return shape[-dim:] == sizes[-dim:]

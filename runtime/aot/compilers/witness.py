@@ -81,12 +81,18 @@ class Witness(TorchDispatchMode):
 
 
 def _same(a: Any, b: Any) -> bool:
+    """Return whether two arguments are the same: tensors one object, others equal and of one
+    type."""
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return a is b
-    if isinstance(a, (list, tuple)) and type(b) is int:
-        return len(a) == 1 and _same(a[0], b)  # a schema may take a number for a list of one
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, (list, tuple)):
+        return _is_same_list(a, b)
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
     return type(a) is type(b) and bool(a == b)
+
+
+def _is_same_list(a: Sequence[Any], b: Any) -> bool:
+    if type(b) is int:
+        b = (b,)  # a schema may take a number for a list of one
+    return isinstance(b, (list, tuple)) and len(a) == len(b) and all(map(_same, a, b))
