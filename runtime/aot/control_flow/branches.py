@@ -137,7 +137,7 @@ def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
     levels: list[Any] = [
         mode.level for mode in current_dispatch_modes() if isinstance(mode, DrawPerElement)
     ]
-    if not levels or not any(isinstance(a, Branch) and draws(a) for a in args):
+    if not levels or not any(map(draws, _branches(args))):
         return args
     found = list(args)
     at = max(i for i, a in enumerate(found) if isinstance(a, torch.Tensor))
@@ -146,6 +146,10 @@ def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
             each = level.spread(torch.ones((), dtype=torch.bool, device=found[at].device))
             found[at] = torch.where(each, found[at], found[at])
     return found
+
+
+def _branches(args: Sequence[Any]) -> list[Branch]:
+    return [a for a in args if isinstance(a, Branch)]
 
 
 class _BranchLevel(FunctionalLevel):

@@ -108,25 +108,24 @@ def _entered(pred: Any) -> Any:
 def _make_alike(a: Branch, b: Branch) -> None:
     """Raise unless the branches return tensors of the same shapes and dtypes. Of two layouts both
     become contiguous: what follows in the graph depends on one."""
-    nodes = [branch.results() for branch in (a, b)]
-    found = [
-        [(list(n.meta["val"].shape), n.meta["val"].dtype, n.meta["val"].device) for n in each]
-        for each in nodes
-    ]
-    if a.spec != b.spec or a.constants != b.constants or found[0] != found[1]:
+    if a.spec != b.spec or a.constants != b.constants or _kinds(a) != _kinds(b):
         both = " and ".join(_described(branch) for branch in (a, b))
         raise RuntimeError(
             "the branches of cond return different structures, "
             f"shapes, dtypes or constants: {both}. Make them alike; "
             f"return a number that differs as torch.tensor(number).{here()}"
         )
-    for pair in zip(*nodes, strict=True):
-        if (
-            pair[0].meta["val"].layout is torch.strided
-            and pair[0].meta["val"].stride() != pair[1].meta["val"].stride()
-        ):
-            for branch, n in zip((a, b), pair, strict=True):
-                _copied(branch.module, n)
+    for on_true, on_false in zip(a.results(), b.results(), strict=True):
+        value, other = on_true.meta["val"], on_false.meta["val"]
+        if value.layout is torch.strided and value.stride() != other.stride():
+            _copied(a.module, on_true)
+            _copied(b.module, on_false)
+
+
+def _kinds(branch: Branch) -> list[tuple[list[int], torch.dtype, torch.device]]:
+    """List shape, dtype and device of each result of a branch."""
+    values = [n.meta["val"] for n in branch.results()]
+    return [(list(value.shape), value.dtype, value.device) for value in values]
 
 
 def _described(branch: Branch) -> str:

@@ -81,27 +81,39 @@ def _repeated(
     ran = False
     while True:
         go_on = cond_fn(*carry)
-        if isinstance(go_on, torch.Tensor):
-            if go_on.numel() != 1 or go_on.dtype is not torch.bool:
-                raise _no_boolean(go_on, here())
-            if unreadable(go_on):
-                if not of_tensors:
-                    raise RuntimeError(
-                        "while_loop: the condition depends on a traced tensor, and the carry "
-                        "has a value that is no tensor. A graph would keep its present value. "
-                        f"Carry a number as a tensor, torch.tensor(0).{here()}"
-                    )
-                return _captured(cond_fn, body_fn, pytree.tree_leaves(carry), spec, copies)
+        if _is_unreadable_condition(go_on):
+            if not of_tensors:
+                raise _number_in_carry("a traced tensor", "its present value")
+            return _captured(cond_fn, body_fn, pytree.tree_leaves(carry), spec, copies)
         if undecided(go_on):
-            raise RuntimeError(
-                "while_loop: the condition depends on a size that is a symbol, and the carry has a "
-                "value that is no tensor. A graph would keep the steps for one size. "
-                f"Carry a number as a tensor, torch.tensor(0).{here()}"
-            )
+            raise _number_in_carry("a size that is a symbol", "the steps for one size")
         if not bool(go_on):
-            return carry if ran else pytree.tree_map_only(torch.Tensor, torch.clone, carry)
+            break
         carry = _next(body_fn, carry, spec)
         ran = True
+    if ran:
+        return carry
+    return pytree.tree_map_only(torch.Tensor, torch.clone, carry)  # type: ignore[no-any-return]
+
+
+def _is_unreadable_condition(go_on: Any) -> bool:
+    """Return whether a condition is a tensor whose value only a graph has. Raise if it is a tensor
+    and no boolean scalar."""
+    if not isinstance(go_on, torch.Tensor):
+        return False
+    if go_on.numel() != 1 or go_on.dtype is not torch.bool:
+        raise _no_boolean(go_on, here())
+    return unreadable(go_on)
+
+
+def _number_in_carry(source: str, constant: str) -> RuntimeError:
+    """Make the error of a loop in a graph whose carry has a value that is no tensor. ``source``:
+    what the condition depends on. ``constant``: what would be one in the graph."""
+    return RuntimeError(
+        f"while_loop: the condition depends on {source}, and the carry has a value that is no "
+        f"tensor. A graph would keep {constant}. "
+        f"Carry a number as a tensor, torch.tensor(0).{here()}"
+    )
 
 
 def _no_boolean(found: Any, where: str) -> RuntimeError:
@@ -378,10 +390,7 @@ class _While(ControlFlow):
             info.randomness == "different" and (draws(body) or draws(condition)),
         )
         dims[:n] = [0 if v else None for v in varying]
-        carried = [
-            t if d is None or given is not None else t.expand(size, *t.shape)
-            for t, d, given in zip(operands[:n], dims, in_dims[3:], strict=False)
-        ]
+        carried = _with_batch_dims(operands[:n], in_dims[3:], dims, size)
         rest = operands[n:]
         step = batched(body, info, dims, dims[:n])
         if not each_stops:
@@ -407,6 +416,22 @@ class _While(ControlFlow):
         return results, (0,) * n
 
 
+def _with_batch_dims(
+    carry: Sequence[torch.Tensor],
+    in_dims: Sequence[int | None],
+    dims: Sequence[int | None],
+    size: int,
+) -> list[torch.Tensor]:
+    """Expand those values of a carry that become batches of ``size`` at some step. ``dims``: where
+    the batch dimension of each is then."""
+    expanded: list[torch.Tensor] = []
+    for t, in_dim, dim in zip(carry, in_dims, dims, strict=False):
+        if in_dim is None and dim is not None:
+            t = t.expand(size, *t.shape)
+        expanded.append(t)
+    return expanded
+
+
 def _as_tuple(condition: Branch) -> Branch:
     """Return the condition as a branch with one result in a tuple."""
     graph = fx.Graph()
@@ -419,15 +444,17 @@ def _varying(
 ) -> tuple[list[bool], bool]:
     """Return which values of the carry differ within a batch at some step, and whether the
     condition does. If it does, all of them differ."""
-    varying = [d is not None or all_vary for d in dims]
+    if all_vary:
+        return [True] * n, True
+    varying = {i for i, d in enumerate(dims) if d is not None}
     needs = [_needed(body, r) for r in body.results()]
-    while True:
-        new = [v or any(varying[j] for j in needs[i]) for i, v in enumerate(varying[:n])]
-        if new == varying[:n]:
-            break
-        varying[:n] = new
-    stops = all_vary or any(varying[j] for j in _needed(condition, condition.results()[0]))
-    return ([True] * n if stops else varying[:n]), stops
+    new = set(varying)
+    while new:
+        varying |= new
+        new = {i for i in range(n) if not varying.isdisjoint(needs[i])} - varying
+    if not varying.isdisjoint(_needed(condition, condition.results()[0])):
+        return [True] * n, True
+    return [i in varying for i in range(n)], False
 
 
 def _needed(branch: Branch, result: fx.Node) -> set[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -174,11 +175,11 @@ def _scanned(
     flat, spec = pytree.tree_flatten(xs)
     if not flat:
         return init, []
-    moved = [x.movedim(dim, 0) for x in flat] if dim else flat
+    moved = flat
+    if dim:
+        moved = [x.movedim(dim, 0) for x in flat]
     length = _length(moved)
-    of_tensors = all(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(init))
-    whole = unroll is False or (unroll is None and not isinstance(length, int))
-    if not whole or not of_tensors or not traced(moved):
+    if not _is_one_call(init, moved, length, unroll):
         _refuse_unknown_length(length, unroll)
         carry, ys = _stepwise(step, init, moved, spec, reverse)
     elif reverse:
@@ -188,9 +189,24 @@ def _scanned(
         carry, ys = _captured(step, init, moved, spec)
     if not dim:
         return carry, ys
-    return carry, pytree.tree_map_only(
-        torch.Tensor, lambda y: y.movedim(0, dim) if dim < y.dim() else y, ys
-    )
+    return carry, pytree.tree_map_only(torch.Tensor, partial(_move_steps, dim), ys)
+
+
+def _is_one_call(
+    init: Any, moved: Sequence[torch.Tensor], length: Any, unroll: bool | None
+) -> bool:
+    """Return whether all steps are one call of torch's operator in a graph."""
+    whole = unroll is False or (unroll is None and not isinstance(length, int))
+    if not whole or not all(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(init)):
+        return False
+    return traced(moved)
+
+
+def _move_steps(dim: int, y: torch.Tensor) -> torch.Tensor:
+    """Move the dimension of the steps from the front to ``dim``, if ``y`` has so many."""
+    if dim >= y.dim():
+        return y
+    return y.movedim(0, dim)
 
 
 def _refuse_unknown_length(length: Any, unroll: bool | None) -> None:
@@ -325,6 +341,21 @@ def _mapped(
     return pytree.tree_unflatten(list(_of_values(flat, (), xs, rest)), spec)
 
 
+def _carry_before_steps(
+    body: Branch, carry: Tensors, xs: Tensors, rest: Tensors
+) -> Sequence[torch.Tensor]:
+    """Return the values of ``carry`` before each step, stacked. It runs the steps once more."""
+    if not carry:
+        return ()
+
+    def step(
+        state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
+    ) -> tuple[list[Any], list[Any]]:
+        return list(run(body, (*state, *each, *rest))[: len(carry)]), list(state)
+
+    return _along(step, carry, xs)[1]
+
+
 @dataclass(frozen=True)
 class _Moving:
     """The numbers of the operands of a scan for which a derivative is computed: of those in the
@@ -388,11 +419,7 @@ class _Scan(ControlFlow):
         carried, xs, rest = operands[:n], operands[n : n + m], operands[n + m :]
         moving = _Scan._moving_in_backward(ctx)
         numbers, n_moving = moving.numbers, len(moving.carry)
-        before: Sequence[torch.Tensor] = ()
-        if n:  # the carry before each step
-            before = _along(
-                lambda c, x: (list(run(ctx.body, (*c, *x, *rest))[:n]), list(c)), carried, xs
-            )[1]
+        before = _carry_before_steps(ctx.body, carried, xs, rest)
 
         def back(
             state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
@@ -444,7 +471,7 @@ class _Scan(ControlFlow):
         moving = _Moving.of(with_tangent, n, m)
         numbers = moving.numbers
         moved = {i: _or_zeros(tangents[3 + i], operands[i]) for i in numbers}
-        fixed = [moved[i] for i in moving.rest]
+        fixed = list(map(moved.__getitem__, moving.rest))
 
         def step(
             state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
@@ -460,8 +487,8 @@ class _Scan(ControlFlow):
             )
             return [*outs[:n], *pushed[: len(carry_out)]], list(pushed[len(carry_out) :])
 
-        carry = [*operands[:n], *(moved[i] for i in moving.carry)]
-        elements = [*operands[n : n + m], *(moved[i] for i in moving.elements)]
+        carry = [*operands[:n], *map(moved.__getitem__, moving.carry)]
+        elements = [*operands[n : n + m], *map(moved.__getitem__, moving.elements)]
         final, ys = _along(step, carry, elements)
         found = dict(zip(floating, [*final[n:], *ys], strict=True))
         return tuple(found.get(i) for i in range(len(ctx.body.results())))
