@@ -186,6 +186,19 @@ def _cut(joint: Joint, numbers: Any) -> _Modules:
     if not isinstance(numbers, list) or len(set(map(repr, numbers))) < len(numbers):
         raise Damaged("it is no list of nodes")
     parts = Parts(joint.module, joint.n_forward)
+    chosen = _chosen(parts, numbers)
+    try:
+        order = parts.backward_order(parts.saved(chosen))
+    except RuntimeError as error:
+        raise Damaged("a saved value is missing") from error
+    for n in order:
+        if n in parts.forward_set and kept_in_forward(n, parts):
+            raise Damaged("a value that must be saved is missing")
+    return parts.cut(chosen)
+
+
+def _chosen(parts: Parts, numbers: list[Any]) -> list[fx.Node]:
+    """Return the nodes with the numbers of an entry. ``Damaged`` if one of them cannot be saved."""
     candidates = set(parts.candidates)
     chosen: list[fx.Node] = []
     for i in numbers:
@@ -195,14 +208,7 @@ def _cut(joint: Joint, numbers: Any) -> _Modules:
         if n not in candidates or not _is_saveable(n):
             raise Damaged("it names what cannot be saved")
         chosen.append(n)
-    try:
-        order = parts.backward_order(parts.saved(chosen))
-    except RuntimeError as error:
-        raise Damaged("a saved value is missing") from error
-    for n in order:
-        if n in parts.forward_set and kept_in_forward(n, parts):
-            raise Damaged("a value that must be saved is missing")
-    return parts.cut(chosen)
+    return chosen
 
 
 def _is_saveable(n: fx.Node) -> bool:

@@ -11,7 +11,7 @@ import hashlib
 import math
 import operator
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -203,18 +203,22 @@ def _literal(a: Any, numbers: Mapping[fx.Node, int]) -> object:
     if isinstance(a, fx.Node):
         return "node", numbers[a]
     if isinstance(a, list):
-        return "list", tuple(_literal(b, numbers) for b in a)
+        return "list", _literals(a, numbers)
     if isinstance(a, tuple):
-        return "tuple", tuple(_literal(b, numbers) for b in a)
+        return "tuple", _literals(a, numbers)
     if isinstance(a, Mapping):
-        return "dict", tuple((k, _literal(b, numbers)) for k, b in a.items())
+        return "dict", tuple(zip(a, _literals(a.values(), numbers), strict=True))
     if isinstance(a, slice):
-        return "slice", tuple(_literal(b, numbers) for b in (a.start, a.stop, a.step))
+        return "slice", _literals((a.start, a.stop, a.step), numbers)
     if isinstance(a, (*_PLAIN, range)):
         return type(a).__name__, repr(a)
     if isinstance(a, OpOverload):
         return "op", str(a)
     raise NoKey(f"an argument of type {type(a).__qualname__}")
+
+
+def _literals(each: Iterable[Any], numbers: Mapping[fx.Node, int]) -> tuple[object, ...]:
+    return tuple(_literal(a, numbers) for a in each)
 
 
 def _record(a: Any) -> object:

@@ -146,14 +146,13 @@ class _Writer:
         # a draw of a derivative that does not run is none
         wanted = {n for n in self.kept.values() if has_effect(n)}
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n in wanted)
-        names = {
-            str(n.target) for n in self.graph.nodes if n.op == "get_attr"
-        } - self.modules.keys()
-        return GraphModule(
-            {**{name: operator.attrgetter(name)(self.module) for name in names}, **self.modules},
-            self.graph,
-            "Partial",
-        )
+        return GraphModule({**self._attributes(), **self.modules}, self.graph, "Partial")
+
+    def _attributes(self) -> dict[str, Any]:
+        """Return the attributes of the module that the graph still takes."""
+        names = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
+        names -= self.modules.keys()
+        return {name: operator.attrgetter(name)(self.module) for name in names}
 
     def _enter(self, n: fx.Node) -> None:
         self.full[n] = self.graph.node_copy(n)
@@ -181,7 +180,7 @@ class _Writer:
         operands = n.all_input_nodes
         own = origin is not None and origin.kind is Kind.OWN
         varying = own or not self.varying.isdisjoint(operands)
-        if all(a in self.kept for a in operands):
+        if self.kept.keys() >= set(operands):
             self.kept[n] = self._write_copy(n)
         elif not own and self._write_sum(n, origin):
             return
@@ -262,22 +261,23 @@ class _Writer:
         its absent operands."""
         call = _GraphCall.of(n)
         operands = call.operands
-        absent = {
-            i for i, a in enumerate(operands) if isinstance(a, fx.Node) and a not in self.kept
-        }
+        absent = {i for i, a in enumerate(operands) if self._is_absent(a)}
         modules, self.gone[n] = self._write_graphs(call, absent)
         unused = call.droppable(absent, modules)
         for module in modules:
             _erase_placeholders(module, unused)
         given = [None if i in unused else self._value(a) for i, a in enumerate(operands)]
         groups = call.regroup(given, unused)
-        names = [self._add_module(m) for m in modules]
-        head = [self._value(a) for a in call.predicate]
-        graphs = [self.graph.get_attr(name) for name in names]
+        names = list(map(self._add_module, modules))
+        head = list(map(self._value, call.predicate))
+        graphs = list(map(self.graph.get_attr, names))
         assert not isinstance(n.target, str)
         pruned = self.graph.call_function(n.target, (*head, *graphs, *groups))
         pruned.meta = dict(n.meta)
         return pruned
+
+    def _is_absent(self, operand: Any) -> bool:
+        return isinstance(operand, fx.Node) and operand not in self.kept
 
     def _write_graphs(
         self, call: _GraphCall, absent: set[int]

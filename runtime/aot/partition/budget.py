@@ -151,12 +151,18 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     for k in range(1, number):
         middle, width = total * k / number, total / number / 2.5
         border = _border(crossing, sums, middle, width)
-        if border is None:
-            continue
-        for i, n in enumerate(order[: border + 1]):
-            if own[i] and reach[i] > border and not network.inside(n):
-                found.add(n)
+        if border is not None:
+            across = _used_behind(border, own, reach)
+            found.update(order[i] for i in across if not network.inside(order[i]))
     return found
+
+
+def _used_behind(border: int, own: Sequence[int], reach: Sequence[int]) -> list[int]:
+    """Return the calls up to ``border`` that make bytes which a call behind it uses.
+
+    ``own``: what each call makes; ``reach``: the place of the last use of that.
+    """
+    return [i for i in range(border + 1) if own[i] and reach[i] > border]
 
 
 def _border(

@@ -43,7 +43,7 @@ class Parts:
                 "no input of the joint graph is known to be a tangent. Give "
                 "joint_inputs=(primals, tangents), or call these inputs tangents_1, tangents_2, …"
             )
-        effects = [n for n in self.nodes if n.op == "call_function" and has_effect(n)]
+        effects = list(filter(_is_effect, self.nodes))
         self.late_effects = [n for n in effects if ORIGIN in n.meta]
         self.after_tangents = _closure([*self.tangents, *self.late_effects], lambda n: n.users)
         self.effects = [n for n in effects if n not in self.after_tangents]
@@ -164,6 +164,11 @@ class Parts:
             env[n].meta = _described(n)
         graph.output([env[o] if isinstance(o, fx.Node) else o for o in outputs])
         return LateGraphModule(self.module, graph, name)
+
+
+def _is_effect(n: fx.Node) -> bool:
+    """Return whether ``n`` is a call that runs even if nothing uses it."""
+    return n.op == "call_function" and has_effect(n)
 
 
 def _nodes_of(values: Iterable[Any]) -> list[fx.Node]:

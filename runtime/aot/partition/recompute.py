@@ -13,7 +13,7 @@ from torch import fx
 
 from ...checkpoint.selective import CheckpointPolicy
 from ...rules.ops import OUT, VIEW, op_of
-from ...rules.record import parameters
+from ...rules.record import Record, parameters
 from ...torch_private.dispatcher import OpOverload
 from ..capture.aliasing import may_alias
 
@@ -75,11 +75,10 @@ def again(n: fx.Node) -> Again:
 
 def _again_by_record(func: OpOverload) -> Again:
     """Return what the record, the schema and the tags of ``func`` say of a second call."""
-    op = op_of(func)
-    record = op.record
-    if (record is not None and record.draws) or torch.Tag.nondeterministic_seeded in func.tags:
+    record = op_of(func).record
+    if _draws(func, record):
         return Again.DRAW
-    if func._schema.is_mutable or op.kind == OUT or not func._schema.returns:
+    if _is_run_for_effect(func):
         return Again.EFFECT
     if record is None or not _NEVER_TAGS.isdisjoint(func.tags):
         return Again.UNKNOWN
@@ -92,6 +91,17 @@ def _again_by_record(func: OpOverload) -> Again:
     if func.namespace == "aten":
         return Again.LOW
     return Again.UNKNOWN
+
+
+def _draws(func: OpOverload, record: Record | None) -> bool:
+    if torch.Tag.nondeterministic_seeded in func.tags:
+        return True
+    return record is not None and bool(record.draws)
+
+
+def _is_run_for_effect(func: OpOverload) -> bool:
+    """Return whether ``func`` writes to an argument or returns nothing, as its schema says."""
+    return func._schema.is_mutable or op_of(func).kind == OUT or not func._schema.returns
 
 
 def recomputable(n: fx.Node) -> bool:
