@@ -6,7 +6,7 @@ one call of torch's operator ``scan``. Its derivatives and its batch are scans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -341,6 +341,11 @@ def _mapped(
     return pytree.tree_unflatten(list(_of_values(flat, (), xs, rest)), spec)
 
 
+def _select(values: Mapping[int, torch.Tensor], numbers: Sequence[int]) -> list[torch.Tensor]:
+    """Return the ``values`` with these numbers."""
+    return [values[i] for i in numbers]
+
+
 def _carry_before_steps(
     body: Branch, carry: Tensors, xs: Tensors, rest: Tensors
 ) -> Sequence[torch.Tensor]:
@@ -471,7 +476,7 @@ class _Scan(ControlFlow):
         moving = _Moving.of(with_tangent, n, m)
         numbers = moving.numbers
         moved = {i: _or_zeros(tangents[3 + i], operands[i]) for i in numbers}
-        fixed = list(map(moved.__getitem__, moving.rest))
+        fixed = _select(moved, moving.rest)
 
         def step(
             state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
@@ -487,8 +492,8 @@ class _Scan(ControlFlow):
             )
             return [*outs[:n], *pushed[: len(carry_out)]], list(pushed[len(carry_out) :])
 
-        carry = [*operands[:n], *map(moved.__getitem__, moving.carry)]
-        elements = [*operands[n : n + m], *map(moved.__getitem__, moving.elements)]
+        carry = [*operands[:n], *_select(moved, moving.carry)]
+        elements = [*operands[n : n + m], *_select(moved, moving.elements)]
         final, ys = _along(step, carry, elements)
         found = dict(zip(floating, [*final[n:], *ys], strict=True))
         return tuple(found.get(i) for i in range(len(ctx.body.results())))
