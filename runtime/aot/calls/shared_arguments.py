@@ -20,7 +20,7 @@ import torch
 from ...functionalize.overlap import shows_twice
 from ...session.tensor import Tensor, unwrap
 from ...tape.values import edge_of
-from ...trace.provenance import happened_at
+from ...trace.provenance import Line, happened_at
 from ..capture.aliasing import Group, place_of
 from ..capture.boundary import Input
 from .arguments import Call, Kind, Target
@@ -32,15 +32,11 @@ def refuse_untangled(
     """Refuse arguments that share memory where a write to one of them cannot be carried
     over to the others. ``inputs``: what the program does to the arguments, if that is known."""
     for group in groups:
-        lines = [inputs[i].written_at for i in group.members if i < len(inputs)]
-        where = happened_at(next(filter(None, lines), None))
+        where = happened_at(_line_of_write(group, inputs))
         if len(group.members) == 1 and not group.parts_of:
             _refuse_overlapping(group, call, n_arguments, where)
             continue
-        what = " and ".join(
-            f"argument {i}" if i < n_arguments else "a tensor that the program closes over"
-            for i in group.members
-        )
+        what = _names_of(group, n_arguments)
         if group.parts_of and not group.identical:
             raise RuntimeError(
                 "Encountered aliased inputs that are mutated in the graph, but one of them "
@@ -54,6 +50,25 @@ def refuse_untangled(
             )
         if not group.identical:
             _refuse_unlike(group, call, what, where)
+
+
+def _line_of_write(group: Group, inputs: Sequence[Input]) -> Line | None:
+    """Return the user's line that writes to a member of ``group``, if that is known."""
+    for i in group.members:
+        if i < len(inputs) and inputs[i].written_at:
+            return inputs[i].written_at
+    return None
+
+
+def _names_of(group: Group, n_arguments: int) -> str:
+    """Return the members of ``group`` for a message."""
+    names = []
+    for i in group.members:
+        if i < n_arguments:
+            names.append(f"argument {i}")
+        else:
+            names.append("a tensor that the program closes over")
+    return " and ".join(names)
 
 
 def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
@@ -130,7 +145,10 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
     """``call`` with the bases of ``groups`` as further arguments. The gradient of a member goes to
     its base. None if a group has no base, or has it at another place."""
     groups = [g for g in groups if not g.identical]
-    through_base = {i for g in groups if g.differentiated for i in g.members}
+    through_base: set[int] = set()
+    for group in groups:
+        if group.differentiated:
+            through_base.update(group.members)
     leaves, plain = [*call.leaves], [*call.plain]
     targets = _targets_without(call, through_base)
     kinds: list[Kind] = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -186,29 +186,19 @@ class OneProgram:
         mode = fake_mode_of(leaves)
         self.dynamic = mode is not None or any(isinstance(x, SYMBOLIC) for x in leaves)
         recording = torch.is_grad_enabled()
-        entered = _of_fakes(leaves, recording) if self.dynamic else enter(leaves, recording, False)
-        if entered is None:
-            raise RuntimeError(
-                "aot_module_simplified was given values of a transform. "
-                "Compile the module outside, and call it inside."
-            )
+        entered = _enter_examples(leaves, recording, self.dynamic)
         self.modules = recipe.modules
         self.flags = [m.training for m in self.modules]
         self.surroundings = surroundings(True, is_autocast_enabled())
-        self.program = capture(
-            recipe, None, entered, recording, Given(mode) if mode is not None else None
-        )
-        if any(
-            isinstance(part, FakeTensor)
-            for t in self.program.joint.closed_over
-            for part in flattened(plain(t))
-        ):
-            raise AssertionError(
-                "Unexpected fake tensor: the module closes over one. Pass it as an argument."
-            )
+        abstraction = None
+        if mode is not None:
+            abstraction = Given(mode)
+        self.program = capture(recipe, None, entered, recording, abstraction)
+        _refuse_fakes(self.program.joint.closed_over)
         self.wanted = entered.wanted
-        # after the trace, which may fix sizes
-        self.expected = [_expected(x) for x in entered.plain] if self.dynamic else []
+        self.expected: list[Any] = []
+        if self.dynamic:  # after the trace, which may fix sizes
+            self.expected = list(map(_expected, entered.plain))
         self.kinds = entered.kinds
 
     def __call__(self, given: Sequence[Any]) -> Any:
@@ -225,7 +215,8 @@ class OneProgram:
         if entered is None:
             # a transform, a mode or a dual level sees the calls of the program
             return self.mod(*given)
-        self._check(entered, autocast)
+        self._check_settings(autocast)
+        self._check_arguments(entered)
         call = self.program.guard.takes(self._aligned(entered), recording)
         if call is None:
             raise AssertionError(self._not_taken(entered))
@@ -247,8 +238,8 @@ class OneProgram:
             call, targets=[t for t, w in zip(given, self.wanted, strict=True) if w], kinds=kinds
         )
 
-    def _check(self, call: Call, autocast: bool) -> None:
-        """Refuse a call for which the program is not right."""
+    def _check_settings(self, autocast: bool) -> None:
+        """Refuse a call in other modes than those of the compilation."""
         if self.modules and [m.training for m in self.modules] != self.flags:
             raise AssertionError(
                 "a module is in another mode than at compilation time. "
@@ -259,6 +250,9 @@ class OneProgram:
                 "the default dtype, autocast or another mode of torch is not what it "
                 "was at compilation time."
             )
+
+    def _check_arguments(self, call: Call) -> None:
+        """Refuse arguments that are not like their examples."""
         if len(call.plain) != len(self.wanted):
             raise TypeError(
                 f"the compiled module takes {len(self.wanted) - len(self.state)} arguments, "
@@ -323,6 +317,29 @@ def _pairs(groups: Sequence[Group], n: int) -> set[tuple[int, int]]:
         for g in groups
         for pair in itertools.combinations(sorted(i for i in g.members if i < n), 2)
     }
+
+
+def _enter_examples(leaves: Sequence[Any], recording: bool, abstract: bool) -> Call:
+    """Return the example arguments as they enter a trace. ``RuntimeError`` for values of a
+    transform."""
+    if abstract:
+        return _of_fakes(leaves, recording)
+    entered = enter(leaves, recording, False)
+    if entered is None:
+        raise RuntimeError(
+            "aot_module_simplified was given values of a transform. "
+            "Compile the module outside, and call it inside."
+        )
+    return entered
+
+
+def _refuse_fakes(closed_over: Iterable[Any]) -> None:
+    """Refuse a module that closes over a fake tensor."""
+    for t in closed_over:
+        if any(isinstance(part, FakeTensor) for part in flattened(plain(t))):
+            raise AssertionError(
+                "Unexpected fake tensor: the module closes over one. Pass it as an argument."
+            )
 
 
 def _of_fakes(leaves: Sequence[Any], recording: bool) -> Call:

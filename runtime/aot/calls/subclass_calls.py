@@ -78,15 +78,11 @@ def zeros_of(layout: Layout, parts: Sequence[Part]) -> torch.Tensor:
 
 def _as_traced(t: torch.Tensor, layout: Layout | None) -> torch.Tensor:
     """Cotangent ``t`` as a tensor of the class and context that the trace had."""
-    if (layout and layout.key) == _key(t):
+    if _has_layout(t, layout):
         return t
-    coerce: Any = getattr(t, "__coerce_same_metadata_as_tangent__", None)
-    if coerce is not None:
-        kind = torch.Tensor if layout is None else layout.kind
-        context = None if layout is None else layout.context.value
-        made: Any = coerce(context) if type(t) is kind else coerce(context, kind)
-        if made is not None and (layout and layout.key) == _key(made):
-            return made  # type: ignore[no-any-return]
+    coerced = _coerce(t, layout)
+    if coerced is not None and _has_layout(coerced, layout):
+        return coerced
     raise RuntimeError(
         "During the backward, we encountered a tensor subclass where we guessed its metadata "
         f"incorrectly. The graph takes a cotangent that is a {layout or 'plain tensor'}, "
@@ -96,11 +92,34 @@ def _as_traced(t: torch.Tensor, layout: Layout | None) -> torch.Tensor:
     )
 
 
+def _has_layout(t: torch.Tensor, layout: Layout | None) -> bool:
+    return (layout and layout.key) == _key(t)
+
+
+def _coerce(t: torch.Tensor, layout: Layout | None) -> torch.Tensor | None:
+    """Return what the class of ``t`` makes of it to have ``layout``; None if it makes nothing."""
+    coerce: Any = getattr(t, "__coerce_same_metadata_as_tangent__", None)
+    if coerce is None:
+        return None
+    kind: type[torch.Tensor] = torch.Tensor
+    context = None
+    if layout is not None:
+        kind, context = layout.kind, layout.context.value
+    if type(t) is kind:
+        return coerce(context)  # type: ignore[no-any-return]
+    return coerce(context, kind)  # type: ignore[no-any-return]
+
+
 def _key(t: torch.Tensor) -> object:
     if not composed(t):
         return None
     layout = layout_of(t)
     return layout and layout.key
+
+
+def _composed_among(layouts: Sequence[Layout | None]) -> list[int]:
+    """Return the numbers of the tensors that consist of others."""
+    return [i for i, layout in enumerate(layouts) if layout is not None]
 
 
 class Watch:
@@ -113,17 +132,13 @@ class Watch:
     def __init__(self, joint: Joint, forward: fx.Graph) -> None:
         assert joint.layouts is not None
         written, n = joint.boundary.written, joint.n_forward
-        parts = [
-            (i, joint.in_graph([i]))
-            for i, layout in enumerate(joint.layouts.primals)
-            if layout is not None and i not in written
-        ]
-        self.primals = tuple(i for i, js in parts if saved_of(forward, n, js))
-        made = [
-            numbers(joint.layouts.results, [i]) if layout is not None else []
-            for i, layout in enumerate(joint.layouts.results)
-        ]
-        self.results = tuple(i for i in saved_of_results(forward, made, n) if i >= len(written))
+        unwritten = [i for i in _composed_among(joint.layouts.primals) if i not in written]
+        self.primals = tuple(i for i in unwritten if saved_of(forward, n, joint.in_graph([i])))
+        results = joint.layouts.results
+        parts: list[list[int]] = [[] for _ in results]
+        for i in _composed_among(results):
+            parts[i] = numbers(results, [i])
+        self.results = tuple(i for i in saved_of_results(forward, parts, n) if i >= len(written))
 
     def of(self, leaves: Sequence[Any], results: Sequence[Any]) -> list[tuple[torch.Tensor, int]]:
         """Those tensors of one call, with their versions."""
