@@ -251,23 +251,28 @@ def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
 
 def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
     """As :func:`sharing`, where some tensors consist of others."""
-    parts = [(i, part) for i, t in enumerate(tensors) for part in flattened(t)]
-    found: list[Group] = []
-    for group in sharing([part for _, part in parts]):
-        members = [parts[p][0] for p in group.members]
-        once = tuple(dict.fromkeys(members))
-        made = [tensors[i] for i in once]
-        kind = next((type(t).__name__ for t in made if composed(t)), "")
-        if not kind:
-            found.append(
-                dataclasses.replace(
-                    group, members=once, firsts=tuple([parts[p][0] for p in group.firsts])
-                )
-            )
-            continue
-        identical = len(once) == len(members) and all(t is made[0] for t in made)
-        found.append(Group(once, identical, parts_of=kind))
-    return tuple(dict.fromkeys(found))
+    parts: list[object] = []
+    whole_of: list[int] = []  # for each part the number of its tensor
+    for i, t in enumerate(tensors):
+        for part in flattened(t):
+            parts.append(part)
+            whole_of.append(i)
+    groups = [_group_of_wholes(group, tensors, whole_of) for group in sharing(parts)]
+    return tuple(dict.fromkeys(groups))
+
+
+def _group_of_wholes(group: Group, tensors: Sequence[object], whole_of: Sequence[int]) -> Group:
+    """Return the group of those ``tensors`` whose parts are in ``group``. ``whole_of``: for each
+    part the number of its tensor."""
+    members = [whole_of[p] for p in group.members]
+    once = tuple(dict.fromkeys(members))
+    wholes = [tensors[i] for i in once]
+    first_composed = next(filter(composed, wholes), None)
+    if first_composed is None:
+        firsts = tuple([whole_of[p] for p in group.firsts])
+        return dataclasses.replace(group, members=once, firsts=firsts)
+    identical = len(once) == len(members) and all(t is wholes[0] for t in wholes)
+    return Group(once, identical, parts_of=type(first_composed).__name__)
 
 
 def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:

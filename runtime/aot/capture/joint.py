@@ -5,7 +5,7 @@ functionalize level, whose calls are traced."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,10 @@ def _erase_profiler_marks(graph: fx.Graph) -> None:
             graph.erase_node(n)
 
 
+def _generators_among(inputs: Iterable[Any]) -> list[torch.Generator]:
+    return [x for x in inputs if isinstance(x, torch.Generator)]
+
+
 def joint_graph(
     f: Callable[..., Any],
     inputs: Sequence[Any],
@@ -145,11 +149,7 @@ def joint_graph(
     layouts = [layout_of(t, abstract) for t in inputs]
     if whole:
         _refuse_composed(layouts)
-    outside = [
-        *generators,
-        *generators_of(f),
-        *(x for x in inputs if isinstance(x, torch.Generator)),
-    ]
+    outside = [*generators, *generators_of(f), *_generators_among(inputs)]
     programs: list[Program] = []
 
     def run(trace: Trace, *traced: Any) -> list[Any]:
@@ -178,7 +178,9 @@ def joint_graph(
         )
     _erase_profiler_marks(graph)
     (program,) = programs
-    applications = () if whole else tuple(program.tape.applications.values())
+    applications: tuple[Application, ...] = ()
+    if not whole:
+        applications = tuple(program.tape.applications.values())
     kept = ends_of_used(applications, graph)
     module = module_of(graph, attributes, "Joint", kind, kept)
     if isinstance(module, LateGraphModule):

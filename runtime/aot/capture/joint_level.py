@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
@@ -162,14 +162,13 @@ class JointLevel(ProgramTape):
     def _call_under_no_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Call ``func``, and note which nodes of the graph, writes and views no history has."""
         op = op_of(func)
-        first = args[0] if args else None
-        in_place = op.kind is INPLACE and self._is_own(first) and bool(edge_of(first))
+        in_place = op.kind is INPLACE and self._has_history(next(iter(args), None))
         memories = self._memories_with_histories((args, kwargs))
         self._read((args, kwargs))
-        before = [memory.generation for memory in memories]
+        before = _generations(memories)
         last = self._last()
         result = super().call(func, args, kwargs)
-        unseen = in_place or [memory.generation for memory in memories] != before
+        unseen = in_place or _generations(memories) != before
         for n in self._since(last):
             self.derivatives.setdefault(n, NONE)
             if unseen:
@@ -181,6 +180,9 @@ class JointLevel(ProgramTape):
             self.turned.add(edge[0])
             self.reshaped.append(result)
         return result
+
+    def _has_history(self, v: Any) -> bool:
+        return self._is_own(v) and bool(edge_of(v))
 
     def _is_own(self, v: Any) -> bool:
         """Return whether ``v`` is a value of this tape."""
@@ -293,25 +295,44 @@ class JointLevel(ProgramTape):
         if application is None or not application.why:
             return node.run_backward(shown, create_graph)
         given = [self._as_cotangent(g) for g in shown]
-        nodes = {i: self._node_of(g) for i, g in enumerate(given) if i in application.outputs}
+        cotangents = self._nodes_among(given, application.outputs)
         last, applied = self._last(), self.functional.applied
         with NoGradWatch() as watch:
             gradients = node.run_backward(given, create_graph)
         application.calls = frozenset(self._since(last))
-        application.cotangents = {i: n for i, n in nodes.items() if n is not None}
+        application.cotangents = cotangents
         application.gradients = list(map(self._node_of, gradients))
         if _gives_constant(gradients, application.gradients, node.edges):
             application.why = CONSTANT
-        elif not create_graph and self.functional.applied != applied:
-            application.why = APPLIES
-        elif not create_graph and watch.seen:
-            application.why = NO_GRAD
-        else:
+        elif create_graph:
             application.why = ""
+        else:
+            application.why = self._why_hides_derivative(applied, watch)
         if application.why in (NO_GRAD, APPLIES):
             why = application.refusal(application.why)
             self.unseen.update(dict.fromkeys(application.calls, why))
         return gradients
+
+    def _nodes_among(self, values: Sequence[Any], numbers: Container[int]) -> dict[int, fx.Node]:
+        """Return by number the nodes of the ``values`` with these numbers. A constant of the
+        program has none."""
+        nodes: dict[int, fx.Node] = {}
+        for i, v in enumerate(values):
+            if i not in numbers:
+                continue
+            node = self._node_of(v)
+            if node is not None:
+                nodes[i] = node
+        return nodes
+
+    def _why_hides_derivative(self, applied: int, watch: NoGradWatch) -> str:
+        """Return why the calls of a backward without ``create_graph`` do not tell its derivative,
+        or nothing. ``applied``: how many Functions had been applied before it."""
+        if self.functional.applied != applied:
+            return APPLIES
+        if watch.seen:
+            return NO_GRAD
+        return ""
 
     def _as_cotangent(self, g: Any) -> Any:
         """``g`` as a value that the program cannot have beside its cotangent. None is None."""
@@ -332,6 +353,11 @@ class JointLevel(ProgramTape):
         last = self._last()
         yield
         self.unseen.update(dict.fromkeys(self._since(last), PACKED))
+
+
+def _generations(memories: Sequence[Memory]) -> list[int]:
+    """Return how often each of ``memories`` was written to."""
+    return [memory.generation for memory in memories]
 
 
 def _gives_constant(

@@ -265,7 +265,7 @@ class LeafGradients:
         leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
         if inputs is None:
             return leaves
-        edges = [edge_of(t) for t in self.inside(session.listed(inputs))]
+        edges = map(edge_of, self.inside(session.listed(inputs)))
         wanted = {e[0] for e in edges if e is not None}
         return [n for n in leaves if n in wanted]
 

@@ -63,11 +63,7 @@ class Computed:
                 )
             return Output(Made.RESULT, self._number(found))
         if memory is replaced.store.memory:
-            steps = tuple(ViewStep(*step) for step in found._chain)
-            whole = primals.functional.present(found._store)
-            if geometry(whole) == geometry(found):
-                steps = ()
-            return Output(Made.INPUT, j, steps, False)
+            return Output(Made.INPUT, j, self._steps_from_whole(found), False)
         source = primals.functional_value(primals.values[j])
         if source is None or id(source) in primals.functional.replaced or primals.is_joined(j):
             raise AssertionError(
@@ -75,6 +71,13 @@ class Computed:
                 "its own. Return both instead."
             )
         return Output(Made.INPUT, j, self._steps(found, primals.values[j]), False)
+
+    def _steps_from_whole(self, v: FunctionalValue) -> tuple[ViewStep, ...]:
+        """Return the views by which ``v`` is taken of its whole memory; none if it is that."""
+        whole = self.primals.functional.present(v._store)
+        if geometry(whole) == geometry(v):
+            return ()
+        return tuple(ViewStep(*step) for step in v._chain)
 
     def output(self, o: Any) -> Output:
         found = self.primals.functional_value(o)

@@ -276,11 +276,7 @@ class Primals:
         if i in self.bases_apart:  # the views are written
             return Input(self.flags[i], overwritten=True)
         edge = self.edge(v)
-        if seen.differentiated and edge is None and not seen.begins:
-            raise RuntimeError(
-                "the program detaches an argument in place. Return its detach() instead, "
-                "or detach it before the call."
-            )
+        _refuse_detached(seen, edge)
         seen = replace(seen, hooks=self._hooks_of(i))
         if not memory.generation:
             return seen
@@ -397,12 +393,7 @@ class Primals:
                 "and then writes to a view of the memory that it had. Write to a copy."
                 f"{at}"
             )
-        if (
-            replaced.generation
-            or replaced.chain
-            or found._store.counter[0] != replaced.version
-            or self._group(i) is not None
-        ):
+        if self._group(i) is not None or _has_other_changes(found, replaced):
             raise AssertionError(
                 f"{what}: a write, or a change of sizes or strides. "
                 f"Let the program return the new tensor instead.{at}"
@@ -412,16 +403,18 @@ class Primals:
                 f"{what}: other sizes, or a tensor subclass. "
                 f"Let the program return the new tensor instead.{at}"
             )
-        v = self.values[i]
-        if (
-            found is not self.entered[i]
-            or self.is_leaf(v)
-            or (self.edges[i] is not None and self.edge(v) != self.edges[i])
-        ):
+        if found is not self.entered[i] or self._has_other_history(i):
             raise AssertionError(
                 f"{what}: another history. Let the program return the new tensor instead.{at}"
             )
         return Input(self.flags[i], counted=replaced.count, written_at=replaced.set_at)
+
+    def _has_other_history(self, i: int) -> bool:
+        """Return whether primal ``i`` has become a leaf, or has another history than at first."""
+        v = self.values[i]
+        if self.is_leaf(v):
+            return True
+        return self.edges[i] is not None and bool(self.edge(v) != self.edges[i])
 
     def _changes_of_geometry(self, i: int) -> Chain:
         """Return the view ops that the program has applied to primal ``i`` in place."""
@@ -449,6 +442,23 @@ class Primals:
 def _is_computed(part: Any) -> bool:
     """Return whether ``part`` is a value that the program has computed."""
     return isinstance(part, Value) and bool(part._level.number)
+
+
+def _refuse_detached(seen: Input, edge: Any) -> None:
+    """Refuse an argument whose gradient is wanted, and that the program has detached in place.
+    ``edge``: the history that it has now."""
+    if seen.differentiated and edge is None and not seen.begins:
+        raise RuntimeError(
+            "the program detaches an argument in place. Return its detach() instead, "
+            "or detach it before the call."
+        )
+
+
+def _has_other_changes(found: FunctionalValue, replaced: Replaced) -> bool:
+    """Return whether the program has changed an argument by more than ``set_``."""
+    if replaced.generation or replaced.chain:
+        return True
+    return found._store.counter[0] != replaced.version
 
 
 def _refuse_shared_history(i: int, group: Group, memory: Memory) -> None:

@@ -180,7 +180,7 @@ class Program:
             self._refuse_writes_outside()
             primals.refuse_writes_to_parts()
             changed = self._written_since(before, returned)
-            gradients = [None if g is None else primals.read(g) for g in grads]
+            gradients = self._read_gradients(grads)
             gradients += [primals.read(primals.entered[i]) for i in changed]
             self.layouts = Layouts.of(
                 primals.layouts,
@@ -189,6 +189,7 @@ class Program:
                 gradients,
                 self.trace.abstraction is not None,
             )
+            self._note_derivatives()
             once = self._why_once(outs)
             if not once and self.layouts is not None:
                 once = "a tensor subclass is among its arguments or results"
@@ -259,15 +260,21 @@ class Program:
         )
         self.boundary = dataclasses.replace(self.boundary, placed=tuple(computed.placed.items()))
         if torch.is_inference_mode_enabled():
-            found = enumerate(
-                map(primals.functional_value, computed.values), len(results) - len(tangents)
-            )
-            ordinary = tuple(i for i, v in found if v is not None and not v._store.memory.inference)
+            first = len(results) - len(tangents)
+            ordinary = tuple(first + i for i in self._ordinary_among(computed.values))
             self.boundary = dataclasses.replace(self.boundary, ordinary=ordinary)
         if self.loss is not None:
             v = outs[leaf_of(self.out_spec, self.loss)]
             roots.append((primals.edge(v), self._ones_like(v)))
         return results, roots
+
+    def _ordinary_among(self, values: Iterable[Any]) -> list[int]:
+        """Return the numbers of those ``values`` that are no inference tensors."""
+        ordinary: list[int] = []
+        for i, v in enumerate(map(self.primals.functional_value, values)):
+            if v is not None and not v._store.memory.inference:
+                ordinary.append(i)
+        return ordinary
 
     def _tangent(self, like: Any) -> Any:
         """Return a value for the cotangent of ``like``: a placeholder, or what consists of
@@ -305,6 +312,16 @@ class Program:
             return execute(
                 self.tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False
             )
+
+    def _read_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return the traced values of gradients. None is None."""
+        traced: list[Any] = []
+        for gradient in gradients:
+            if gradient is None:
+                traced.append(None)
+            else:
+                traced.append(self.primals.read(gradient))
+        return traced
 
     # what must not be, or only once
 
@@ -349,15 +366,7 @@ class Program:
         return changed
 
     def _why_once(self, outs: Sequence[Any]) -> str:
-        """Return why the program can be differentiated only once, or nothing. The calls of the
-        graph are told how they are differentiated."""
-        for n, derivative in self.tape.derivatives.items():
-            n.meta[DERIVATIVE] = derivative
-        unseen = self.tape.unseen | {
-            t._node: WRITTEN for t in self.functional.overtaken if isinstance(t, TracedValue)
-        }
-        for n, why in unseen.items():
-            n.meta[UNSEEN] = why
+        """Return why the program can be differentiated only once, or nothing."""
         why = ""
         if any(group.histories for group in self.primals.groups):
             why = (
@@ -373,6 +382,16 @@ class Program:
             why = "it registers a hook on a tensor"
         return why
 
+    def _note_derivatives(self) -> None:
+        """Note in each call of the graph how it is differentiated."""
+        for n, derivative in self.tape.derivatives.items():
+            n.meta[DERIVATIVE] = derivative
+        for n, why in self.tape.unseen.items():
+            n.meta[UNSEEN] = why
+        for t in self.functional.overtaken:
+            if isinstance(t, TracedValue):
+                t._node.meta[UNSEEN] = WRITTEN
+
     def _behind(self, values: Iterable[Any]) -> set[Any]:
         """Return the nodes of the histories of ``values``. A leaf has none."""
         seen: set[Any] = set()
@@ -384,6 +403,10 @@ class Program:
                 stack.extend(edge[0] for edge in node.edges if edge is not None)
         return seen
 
+    def _is_in_memory_of_primal(self, v: Any) -> bool:
+        value = self.primals.functional_value(v)
+        return value is not None and id(value._store.memory) in self.primals.memories
+
     def _refuse_leaves(self, outs: Sequence[Any], nodes: set[Any]) -> None:
         """Refuse a leaf that the program makes by ``requires_grad_()``, and that the caller can
         reach beside what depends on it. One that stays inside the program only ends histories."""
@@ -392,12 +415,7 @@ class Program:
         made = {node for node in nodes if type(node) is Leaf} - entered
         if not made:
             return
-        aliases = [
-            o
-            for o in outs
-            if (v := primals.functional_value(o)) is not None
-            and id(v._store.memory) in primals.memories
-        ]
+        aliases = filter(self._is_in_memory_of_primal, outs)
         reached = self._behind(aliases) | {o._edge[0] for o in outs if primals.is_leaf(o)}
         if made & reached:
             raise RuntimeError(

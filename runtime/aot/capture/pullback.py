@@ -10,7 +10,7 @@ from a value that was saved and that they alone decide, such as the mask of a dr
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -236,26 +236,38 @@ def pullback_of(
         return Pullback(refused=why)
     found = search.found
     return Pullback(
-        tuple(i for n, i in primals.items() if n in found),
-        tuple(i for n, i in search.given.items() if n in found),
+        _numbers_of(found, primals),
+        _numbers_of(found, search.given),
         frozenset(found - primals.keys()),
         drawn=tuple(search.drawn),
         parts=tuple(search.parts.values()),
     )
 
 
+def _numbers_of(nodes: Container[fx.Node], numbers: Mapping[fx.Node, int]) -> tuple[int, ...]:
+    """Return the ``numbers`` of those ``nodes`` that have one."""
+    return tuple(i for n, i in numbers.items() if n in nodes)
+
+
 def _read(n: fx.Node) -> Sequence[fx.Node]:
     """Return the values that decide ``n``. In training a batch norm reads its running statistics
     only to give their new values."""
     source = _source(n)
-    if not isinstance(source, fx.Node) or source.target is not _BATCH_NORM or not source.args[5]:
+    if not _is_batch_norm_in_training(source):
         return n.all_input_nodes
-    statistics = [a for a in source.args[3:5] if isinstance(a, fx.Node)]
     if n is source:
-        return [a for i, a in enumerate(n.args) if isinstance(a, fx.Node) and i not in (3, 4)]
+        return _nodes_among([*n.args[:3], *n.args[5:]])
     if n.args[1] in (3, 4):  # the new values of the statistics
-        return [source, *statistics]
+        return [source, *_nodes_among(source.args[3:5])]
     return [source]
+
+
+def _is_batch_norm_in_training(n: Any) -> bool:
+    return isinstance(n, fx.Node) and n.target is _BATCH_NORM and bool(n.args[5])
+
+
+def _nodes_among(arguments: Iterable[Any]) -> list[fx.Node]:
+    return [a for a in arguments if isinstance(a, fx.Node)]
 
 
 def _source(n: fx.Node) -> Any:
