@@ -258,6 +258,7 @@ def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
             parts.append(part)
             whole_of.append(i)
     groups = [_group_of_wholes(group, tensors, whole_of) for group in sharing(parts)]
+    # two tensors that share several parts are one group
     return tuple(dict.fromkeys(groups))
 
 

@@ -388,6 +388,7 @@ class Program:
             n.meta[DERIVATIVE] = derivative
         for n, why in self.tape.unseen.items():
             n.meta[UNSEEN] = why
+        # last, because this reason takes precedence over that of the tape
         for t in self.functional.overtaken:
             if isinstance(t, TracedValue):
                 t._node.meta[UNSEEN] = WRITTEN

@@ -263,6 +263,7 @@ def _read(n: fx.Node) -> Sequence[fx.Node]:
 
 
 def _is_batch_norm_in_training(n: Any) -> bool:
+    # the op takes (input, weight, bias, running_mean, running_var, training, …)
     return isinstance(n, fx.Node) and n.target is _BATCH_NORM and bool(n.args[5])
 
 

@@ -91,6 +91,7 @@ class _Schedule:
                 self._reach(n)
         while self._ready or self._agenda:
             if not self._ready:
+                # no call of a batch needs another one of it, so they run in any order
                 self._ready = self._agenda.take()
                 batches.append(_within(sorted(self._ready)))
             self._run(self._ready.pop())
@@ -350,6 +351,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
         return {}
     target, ways = found
     arguments = [_argument_of_all(calls, i, way) for i, way in enumerate(ways)]
+    # all that a form may lack is a factor at the end
     alpha = arguments[len(target._schema.arguments) :]
     if any(a != 1 for a in alpha):
         return {}
@@ -358,6 +360,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
         merged = add_call(graph, target, args, kwargs)
     merged.meta = {**calls[0].meta, "val": [n.meta["val"] for n in calls]}
     if target._schema.is_mutable:
+        # it returns nothing: the result of each call is the tensor that it writes to
         return {n: _argument(n, 0) for n in calls}
     return _add_items(graph, merged, calls)
 

@@ -131,6 +131,7 @@ def _compiled(
 def _keep_placeholders(graph: fx.Graph, given: Sequence[int]) -> None:
     """Erase the placeholders that are not in ``given``: a number or None, which the graph does not
     use."""
+    # a list, because erasing changes the graph's nodes
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     for i, n in enumerate(placeholders):
         if i not in given:

@@ -71,6 +71,7 @@ def bring_together(
     every_user = itertools.chain.from_iterable(after.values())
     # how many calls of others the unit at each place still waits for
     missing = Counter(map(place.__getitem__, every_user))
+    # by place, so that what could run anywhere stays where it was
     ready = list(set(place.values()) - missing.keys())
     heapq.heapify(ready)
     end = graph.output_node()

@@ -96,6 +96,7 @@ def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     output = graph.output_node()
     results: Any = output.args[0]
+    # a value that is returned twice has to become two tensors
     times = Counter(results)
     order = {n: i for i, n in enumerate(graph.nodes)}
     # until here a call may be for another program
@@ -121,6 +122,7 @@ def _calls_into(
     """Return the calls behind place ``refusal`` that may write to ``target``, the last one first:
     ``new``, what it is computed from if nothing else needs that, and so on."""
     views = shown(target)
+    # a call that writes earlier would change what another one still reads
     first = max(_last_read(views, order), refusal + 1)
     found: list[fx.Node] = []
     n: fx.Node | None = new if _takes(new, target, views) else None

@@ -57,6 +57,7 @@ def _is_sum(n: fx.Node) -> bool:
     x: Any = n.args[0]
     if not on_cpu(x) or len(x.users) > 1:
         return False
+    # an item of the stack's sum is a view, and another user could tell
     if not all(functional_pointwise(u.target) for u in n.users):
         return False
     value = x.meta["val"]

@@ -50,6 +50,7 @@ def _source(n: fx.Node) -> fx.Node | None:
     a, b = n.meta["val"], source.meta["val"]
     if not _read_alike(a, b):
         return None
+    # the source has a history that the result must not have
     if call.target is aten.detach.default and (a.requires_grad or b.requires_grad):
         return None
     return source  # type: ignore[no-any-return]

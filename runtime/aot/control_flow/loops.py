@@ -93,6 +93,7 @@ def _repeated(
         ran = True
     if ran:
         return carry
+    # no step has run, and no result may be a tensor of the caller's
     return pytree.tree_map_only(torch.Tensor, torch.clone, carry)  # type: ignore[no-any-return]
 
 
@@ -444,6 +445,7 @@ def _varying(
 ) -> tuple[list[bool], bool]:
     """Return which values of the carry differ within a batch at some step, and whether the
     condition does. If it does, all of them differ."""
+    # where each element draws for itself, anything may differ
     if all_vary:
         return [True] * n, True
     varying = {i for i, d in enumerate(dims) if d is not None}

@@ -162,6 +162,7 @@ def _used_behind(border: int, own: Sequence[int], reach: Sequence[int]) -> list[
 
     ``own``: what each call makes; ``reach``: the place of the last use of that.
     """
+    # a view makes none, so it is never one of them
     return [i for i in range(border + 1) if own[i] and reach[i] > border]
 
 
