@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import functools
 import inspect
@@ -33,30 +34,46 @@ class Jitted:
     """What ``jit`` makes of a function. ``__wrapped__``: that function."""
 
     def __init__(self, f: Callable[..., Any], options: Options) -> None:
+        self.__setstate__((f, options))
+        self._build()
+
+    def __setstate__(self, state: tuple[Callable[..., Any], Options]) -> None:
+        """Take the function and the options of a copy. The rest waits for its first call: a copy of
+        a module with ``self.step = jit(self.go)`` has no attributes yet when it gets ``step``."""
+        f, self.options = state
         functools.update_wrapper(self, f, updated=())
         # a module has none, nor has a partial function
         self.__name__ = getattr(f, "__name__", type(f).__name__)
-        self.options = options
-        self._run: Callable[..., Any]
         self._captures: dict[Any, Captures] = {}  # by the static arguments
         self._runs: dict[Any, Callable[..., Any]] = {}
         self._lock = lock_of(self, "_lock")
         self._turns = Turns()
+        self._run: Callable[..., Any] = self._build_and_run
+
+    def _build(self) -> None:
+        """Make what runs the programs. Errors are those of the options."""
+        f, options = self.__wrapped__, self.options
         names = _parameters(f)
         options.refuse_others(f, self.__name__, names)
         self._static_names = options.static_names(names)
         self._names = names
+        run: Callable[..., Any] = self._with_static
         if not self._static_names:
-            self._captures[None], self._run = _captures(f, options, self._turns)
-        else:
-            self._run = self._with_static
+            self._captures[None], run = _captures(f, options, self._turns)
         if options.donate:
-            self._run = donating(self._run, names, options.donate)
+            run = donating(run, names, options.donate)
         if options.on_break == "eager":
-            self._run = _or_eager(f, self._run, self._turns)
+            run = _or_eager(f, run, self._turns)
         if options.check is not None:
-            name, ignore = self.__name__, options.ignore
-            self._run = CheckedCalls(f, self._run, options.check, name, ignore)
+            run = CheckedCalls(f, run, options.check, self.__name__, options.ignore)
+        self._run = run
+
+    def _build_and_run(self, *args: Any, **kwargs: Any) -> Any:
+        """The first call of a copy."""
+        with self._lock:
+            if self._run == self._build_and_run:  # no other thread was faster
+                self._build()
+        return self._run(*args, **kwargs)
 
     __name__: str
 
@@ -95,7 +112,7 @@ class Jitted:
         name = getattr(self, "__qualname__", "")
         if _named(getattr(self, "__module__", None), name) is self:
             return str(name)
-        return Jitted, (self.__wrapped__, self.options)
+        return copyreg.__newobj__, (Jitted,), (self.__wrapped__, self.options)  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
         return (

@@ -314,7 +314,7 @@ class _Moment:
     def __init__(
         self, state: ProgramState, tensors: Sequence[Any], gradients: Sequence[Any]
     ) -> None:
-        self.places = {place_of(c): c for c in state.graph.changes()}
+        self.places = {place_of(c): c for c in state.changes()}
         memories = [
             v._store.memory for t in tensors for v in values_of(t) if isinstance(v, FunctionalValue)
         ]

@@ -3,6 +3,7 @@ it would see or do something else, that is an error with the line."""
 
 from __future__ import annotations
 
+import random
 import threading
 import warnings
 from collections.abc import Callable
@@ -257,6 +258,25 @@ def test_what_the_function_changes_may_not_be_read_by_the_program() -> None:
     g = jit(f, ignore=[SEEN])
     n = len(SEEN)
     assert g(torch.ones(1)).item() == n
+
+
+def test_the_function_may_draw_from_generators_of_python_that_the_program_does_not_read() -> None:
+    drawn: list[float] = []
+
+    @jit.outside
+    def draw(x: Any) -> None:
+        drawn.append(random.random())
+
+    @jit
+    def f(x: Any) -> Any:
+        draw(x)
+        return x * 2
+
+    random.seed(3)
+    for _ in range(3):
+        assert f(torch.ones(1)).item() == 2
+    random.seed(3)
+    assert drawn == [random.random() for _ in range(3)]
 
 
 def test_a_counter_that_is_an_argument_may_not_be_changed_by_the_function() -> None:
