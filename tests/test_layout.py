@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tools.house import (
+    Figures,
     Source,
+    figures_of,
     fragments,
     modules_per_folder,
     read_sources,
@@ -26,6 +30,38 @@ MOST_FRAGMENTS = 10
 MOST_REPEATED_NAMES = 8
 FOLDERS = ("benchmarks", "examples", "gen", "programs", "runtime", "tests", "tools")
 PACKAGES = ("runtime", "gen", "programs")
+
+
+class Limits(NamedTuple):
+    """What a figure of `make house` may be at most. A limit only gets lower."""
+
+    figure: Callable[[Figures], float]
+    runtime: float
+    gen: float
+
+
+LIMITS: dict[str, Limits] = {
+    "functions of complexity over 15": Limits(lambda f: f.functions.over_15, 0, 0),
+    "percent of functions of complexity over 10": Limits(
+        lambda f: f.functions.percent_over_10, 1.6, 0.9
+    ),
+    "complexity per line of functions": Limits(
+        lambda f: f.functions.complexity_per_line, 0.375, 0.36
+    ),
+    "conditional expressions per 1,000 lines": Limits(
+        lambda f: f.per_lines(1000, f.syntax.conditionals), 10.8, 11.6
+    ),
+    "conditional expressions inside of others": Limits(
+        lambda f: f.syntax.nested_conditionals, 0, 0
+    ),
+    "comprehensions per 1,000 lines": Limits(
+        lambda f: f.per_lines(1000, f.syntax.comprehensions), 29.5, 37.5
+    ),
+    "uses of Any per 1,000 lines": Limits(
+        lambda f: f.per_lines(1000, f.syntax.any_names), 94, 40.5
+    ),
+    "percent of lines over 100 columns": Limits(lambda f: f.text.percent_wide, 0.05, 0.02),
+}
 
 
 @cache  # several claims read the same modules
@@ -71,6 +107,18 @@ def test_files_are_short_enough_to_read_at_one_go(folder: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_functions_do_one_thing(folder: str) -> None:
     assert long_functions(sources_of(folder)) == []
+
+
+@cache
+def figures_of_package(name: str) -> Figures:
+    return figures_of(sources_of(name))
+
+
+@pytest.mark.parametrize("package", ["runtime", "gen"])
+@pytest.mark.parametrize("figure", LIMITS)
+def test_the_code_reads_no_worse_than_it_did(figure: str, package: str) -> None:
+    limits = LIMITS[figure]
+    assert limits.figure(figures_of_package(package)) <= getattr(limits, package)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -152,6 +200,25 @@ def test_docstrings_make_neither_files_nor_functions_long(tmp_path: Path) -> Non
     sources = sources_in(tmp_path, price=DOCUMENTED)
     assert long_files(sources, limit=0) == {str(tmp_path / "price.py"): 3}
     assert [f.statements for f in sources[0].functions] == [1]
+
+
+WORSE: dict[str, str] = {
+    "functions of complexity over 15": "def f(x):\n" + "    if x: x += 1\n" * 15,
+    "percent of functions of complexity over 10": "def f(x):\n" + "    if x: x += 1\n" * 10,
+    "complexity per line of functions": "def f(x):\n    return x if x else x and x or x\n",
+    "conditional expressions per 1,000 lines": "a = 1 if b else 2\n",
+    "conditional expressions inside of others": "a = 1 if b else 2 if c else 3\n",
+    "comprehensions per 1,000 lines": "a = [b for b in c]\n",
+    "uses of Any per 1,000 lines": "a: Any = 1\n",
+    "percent of lines over 100 columns": f"a = {'1' * 100}\n",
+}
+
+
+@pytest.mark.parametrize("figure", LIMITS)
+def test_code_that_reads_worse_is_over_a_limit(figure: str, tmp_path: Path) -> None:
+    limits = LIMITS[figure]
+    found = limits.figure(figures_of(sources_in(tmp_path, price=WORSE[figure])))
+    assert found > limits.runtime and found > limits.gen
 
 
 def test_a_module_too_many_makes_a_folder_full(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ from ...trace.symbols import SYMBOLIC
 from .code_names import first_code
 from .contents import DefaultFactory, Draws, Fact, Parts, Position
 from .lookups import is_lookup
-from .named_objects import named_objects
 from .nodes import (
     NOTES,
     Attributes,
@@ -485,7 +484,7 @@ class ObjectGraph:
 
     def named_objects(self) -> set[int]:
         """Return the identities of the objects that the program has names for."""
-        return named_objects(self.nodes, self.roots, self.code.names | self.code.words)
+        return self.code.named_objects(self.nodes, self.roots)
 
     def settle(self) -> None:
         """Forget what only a capture needs, and what is not the graph's to keep alive."""
@@ -494,14 +493,18 @@ class ObjectGraph:
             node.settle()
             if id(node.owner) in weak and isinstance(node, Attributes):
                 node.let_go()
-        self._reached.clear()
-        self._named.clear()
-        self._waiting.clear()
-        self._modules.clear()
-        self._visits.clear()
-        self.tensors.clear()
-        self.opaque.clear()
-        self.roots.clear()
+        held: tuple[Any, ...] = (
+            self._reached,
+            self._named,
+            self._waiting,
+            self._modules,
+            self._visits,
+            self.tensors,
+            self.opaque,
+            self.roots,
+        )
+        for each in held:
+            each.clear()
 
     def knows_all(self, change: Change) -> bool:
         """Return whether a call can make this change again, by assignment of what it has

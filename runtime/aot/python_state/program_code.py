@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
@@ -21,9 +22,10 @@ import torch
 from ...trace.provenance import Line
 from .code_names import CodeNames, names_of
 from .lookups import COMPUTED
-from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE
+from .nodes import Cell, FunctionParts, Named, Node
+from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE, row_of
 from .trusted import is_followed_module
-from .values import module_of
+from .values import SIMPLE, module_of
 
 Code = tuple[CodeType, dict[str, Any]]
 """A function's code, and its globals."""
@@ -108,24 +110,71 @@ class ProgramCode:
 
     def counts(self, x: Any, name: str) -> bool:
         """Return whether the program may ask ``x`` for ``name``."""
-        if name in self.names or name in self.words:
-            return not (name in _OF_OPTIMIZERS and issubclass(type(x), torch.optim.Optimizer))
-        if issubclass(type(x), NAMED_ALONE):
+        kind = type(x)
+        if self.has_name(name):
+            return name not in _OF_OPTIMIZERS or not issubclass(kind, torch.optim.Optimizer)
+        if issubclass(kind, NAMED_ALONE):
             return name in self.of_schedulers
-        if name == _NEXT_DRAW and issubclass(type(x), random.Random):
-            return self.computed
-        if issubclass(type(x), type):
+        if issubclass(kind, type):
             of_torch = issubclass(x, torch.nn.Module) and name == "forward"
             return of_torch or name.startswith("__") or self._sees_all(x)
-        if issubclass(type(x), torch.optim.Optimizer):
+        if issubclass(kind, torch.optim.Optimizer):
             return name not in _OF_OPTIMIZERS
-        if type(x) is FunctionType:
+        return self._counts_in_object(kind, name)
+
+    def _counts_in_object(self, kind: type, name: str) -> bool:
+        """Return whether code for which ``name`` is no name may ask an object of ``kind`` for
+        it."""
+        if kind is FunctionType or (name == _NEXT_DRAW and issubclass(kind, random.Random)):
             return self.computed
-        if issubclass(type(x), torch.nn.Module) and (
-            name[0] == "_" or name in ("training", "forward")
-        ):
+        of_layers = name[0] == "_" or name in ("training", "forward")
+        if of_layers and issubclass(kind, torch.nn.Module):
             return True
-        return self._sees_all(type(x))
+        return self._sees_all(kind)
+
+    def has_name(self, name: str) -> bool:
+        """Return whether ``name`` is in code, also in a text."""
+        return name in self.names or name in self.words
+
+    def named_objects(self, nodes: Iterable[Node], roots: Iterable[object]) -> set[int]:
+        """Return the identities of the objects that the program has names for, and of those in
+        them.
+
+            it = iter(samples)
+
+            @jit
+            def step(x):
+                return x * length_hint(it)      # `it` is named here
+
+        The graph of objects may hold an iterator that the program has no name for: the trainer has
+        it, and code that computes names may come to it. What is named may be read by a function of
+        C that no hook sees, as in the example.
+
+        ``nodes``: of the graph. ``roots``: what the program is made of and given. An attribute
+        counts whosever it is, if code has its name. What variables of functions around and defaults
+        hold counts, as do the items of a container that counts."""
+        items: defaultdict[int, list[Node]] = defaultdict(list)
+        pending: list[object] = list(roots)
+        for node in nodes:
+            if isinstance(node, Named):
+                pending += [x for name, x in node.had.items() if self.has_name(name)]
+                pending += _below(node)  # of slots
+            elif isinstance(node, (Cell, FunctionParts)):
+                pending += _below(node)
+            else:
+                items[id(node.owner)].append(node)
+        found: set[int] = set()
+        while pending:
+            x = pending.pop()
+            if type(x) in SIMPLE or id(x) in found:
+                continue
+            found.add(id(x))
+            for node in items[id(x)]:
+                pending += _below(node)
+            row = row_of(x)
+            if row is not None:
+                pending += row.below(x)
+        return found
 
     def reads_state_of(self, x: Any) -> bool:
         """Return whether code has a name that reads or sets where ``x`` is: an iterator, or a
@@ -142,7 +191,7 @@ class ProgramCode:
     def counts_in_modules(self, name: str) -> bool:
         """Return whether the program may ask a module for ``name``. Not for any where code computes
         names: a module leads to what it imports, and so to all modules."""
-        return name in self.names or name in self.words or name == "__getattr__"
+        return self.has_name(name) or name == "__getattr__"
 
     def _sees_all(self, kind: type) -> bool:
         """Return whether code that is not looked through may read any attribute of an object of
@@ -150,6 +199,10 @@ class ProgramCode:
         return self.computed or any(
             not is_of_user(c) for c in kind.__mro__ if c not in _WITHOUT_STATE
         )
+
+
+def _below(node: Node) -> list[object]:
+    return [x for x, _ in node.below()]
 
 
 def computes(names: Iterable[str]) -> bool:

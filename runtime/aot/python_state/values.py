@@ -4,6 +4,7 @@ user's code."""
 from __future__ import annotations
 
 import decimal
+import operator
 import threading
 from collections.abc import Callable, Iterable
 from types import CellType, MemberDescriptorType, MethodType
@@ -41,12 +42,36 @@ def _scalars_of(kind: type) -> list[type]:
     return [kind, *(c for heir in heirs for c in _scalars_of(heir))]
 
 
-_OF_NUMPY = frozenset(_scalars_of(np.generic))
-_EQUAL = frozenset(SIMPLE)
+def _same_text(a: object, b: object) -> bool:
+    """Compare numbers of which equal ones may differ: 0.0 and -0.0, 1.0 and 1.00."""
+    return repr(a) == repr(b)
 
 
-_EXACT_BY_TEXT = frozenset((float, complex, decimal.Decimal))
-_BOUNDS = ("start", "stop", "step")
+def _same_bounds(a: Any, b: Any) -> bool:
+    return same(a.start, b.start) and same(a.stop, b.stop) and same(a.step, b.step)
+
+
+def _same_bytes(a: Any, b: Any) -> bool:
+    return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
+
+
+def _same_method(a: MethodType, b: MethodType) -> bool:
+    return a.__self__ is b.__self__ and a.__func__ is b.__func__
+
+
+def _same_set(a: frozenset[Any], b: frozenset[Any]) -> bool:
+    return len(a) == len(b) and marks_of(a) == marks_of(b)
+
+
+# how two objects of one class are compared, by the class; those of others are different
+_COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
+    **dict.fromkeys(SIMPLE, operator.eq),
+    **dict.fromkeys((float, complex, decimal.Decimal), _same_text),
+    **dict.fromkeys((slice, range), _same_bounds),
+    **dict.fromkeys(_scalars_of(np.generic), _same_bytes),
+    MethodType: _same_method,
+    frozenset: _same_set,
+}
 
 
 def same(a: Any, b: Any) -> bool:
@@ -57,21 +82,12 @@ def same(a: Any, b: Any) -> bool:
     kind = type(a)
     if kind is not type(b):
         return False
-    if kind in _EXACT_BY_TEXT:
-        return repr(a) == repr(b)  # 0.0 and -0.0 are equal, and a NaN is not
-    if kind is slice or kind is range:
-        return all(same(getattr(a, part), getattr(b, part)) for part in _BOUNDS)
-    if kind in _OF_NUMPY:
-        return bool(a.dtype == b.dtype and a.tobytes() == b.tobytes())
-    if issubclass(kind, tuple):
-        return tuple.__len__(a) == tuple.__len__(b) and all(
-            map(same, tuple.__iter__(a), tuple.__iter__(b))
-        )
-    if kind is MethodType:
-        return a.__self__ is b.__self__ and a.__func__ is b.__func__
-    if kind is frozenset:
-        return len(a) == len(b) and marks_of(a) == marks_of(b)
-    return kind in _EQUAL and bool(a == b)
+    compare = _COMPARISONS.get(kind)
+    if compare is not None:
+        return compare(a, b)
+    if not issubclass(kind, tuple) or tuple.__len__(a) != tuple.__len__(b):
+        return False
+    return all(map(same, tuple.__iter__(a), tuple.__iter__(b)))
 
 
 def shown(label: Any) -> str:
