@@ -420,10 +420,11 @@ class Depths:
 
 def test_a_generator_that_no_path_leads_to_is_refused_if_just_seeded_and_else_goes_on() -> None:
     depths = Depths()
-    source = itertools.repeat(depths.held[0][0])  # an iterator, into which nobody looks
+    # an iterator with too many items to look at
+    source = itertools.repeat([depths.held[0][0], *range(10_000)])
 
     def program(x: Any) -> Any:
-        return x + torch.rand(2, generator=next(source))
+        return x + torch.rand(2, generator=next(source)[0])
 
     with pytest.raises(RuntimeError, match="a generator that was just seeded"):
         aot_function(program, nop)(torch.zeros(2))
