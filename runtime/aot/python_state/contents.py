@@ -369,8 +369,8 @@ class Draws(Cursor):
         if isinstance(x, random.Random):
             return (x.getstate(),)
         if isinstance(x, np.random.RandomState):
-            state: Any = x.get_state()
-            return repr(state[2:]), state[1].tobytes(), state
+            state = x.get_state(legacy=False)
+            return _bytes_of(state), state
         if isinstance(x, np.random.SeedSequence):
             return x.n_children_spawned, None
         bits: Any = x

@@ -89,7 +89,7 @@ def _reduced(x: Any) -> list[Any]:
 def _mark_of(argument: Any) -> Any:
     """Return what an argument of an iterator says of its position. Some iterators give a new list
     of the items that are left, so that only its length counts."""
-    if isinstance(argument, Iterator):
+    if isinstance(argument, Iterator) and iterating_class(type(argument)) is not None:
         return position_of(argument)
     if isinstance(argument, SIMPLE):
         return repr(argument)
@@ -103,7 +103,7 @@ def _mark_of_state(state: Any) -> Any:
         return len(state)
     if isinstance(state, tuple):
         return tuple(map(_mark_of_state, state))
-    if isinstance(state, Iterator):
+    if isinstance(state, Iterator) and iterating_class(type(state)) is not None:
         return position_of(state)
     return state if isinstance(state, int) else id(state)  # no code of the user's is called
 

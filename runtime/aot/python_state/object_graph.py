@@ -174,7 +174,7 @@ class ObjectGraph:
         """A generator from outside is about to go on. What its variables hold is put back when the
         program is refused."""
         with unseen_by_handlers():
-            self._opaque(x, name)
+            self._object_of_c(x, name)
             self._drain()
 
     def enter_scheduler(self, code: CodeType) -> None:
@@ -236,7 +236,7 @@ class ObjectGraph:
         try:
             return make(x, name)
         except TypeError:  # an iterator of C that does not say how far it is
-            self._opaque(x, name)
+            self._object_of_c(x, name)
             return None
 
     def _add(self, node: Node | None) -> None:
@@ -327,8 +327,7 @@ class ObjectGraph:
             self._pending.append((None if own is None else own.get("__wrapped__"), name))
             return
         if own is None and not slots_of(kind):
-            if not is_constant(x):
-                self._opaque(x, name)
+            self._object_of_c(x, name)
             return
         node = Attributes(x, name, {} if own is None else own, self.code.counts)
         self._names_of(node, x)
@@ -336,11 +335,12 @@ class ObjectGraph:
         if issubclass(kind, torch.nn.Module):
             self._pending += [(hooks, name) for name, hooks in _HOOKS_OF_ALL]
 
-    def _opaque(self, x: Any, name: str) -> None:
-        """An object of C, which says nothing of itself but what it tells Python's collector that it
+    def _object_of_c(self, x: Any, name: str) -> None:
+        """An object of C says nothing of itself but what it tells Python's collector that it
         holds."""
-        self.opaque.append((x, name))
-        held = gc.get_referents(x)
+        if not is_constant(x):
+            self.opaque.append((x, name))
+        held = [y for y in gc.get_referents(x) if y is not type(x)]
         self._pending += [(y, name) for y in held if not issubclass(type(y), _NOT_HELD)]
 
     def _lookup(self, x: Any, name: str) -> None:
@@ -581,7 +581,7 @@ def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph
 # kinds whose objects no run makes, or that are as good as equal ones
 _UNMADE = frozenset((CodeType, ModuleType, type))
 # what an object of C may refer to, and what is no state of it
-_NOT_HELD = (type, ModuleType, types.FrameType, types.TracebackType)
+_NOT_HELD = (ModuleType, types.FrameType, types.TracebackType)
 _OF_PYTHON: Any = vars(random)["_inst"]
 _DRAWN: tuple[tuple[Any, str], ...] = (
     (_OF_PYTHON, "random"),

@@ -187,9 +187,12 @@ _CONSTANT_PACKAGES = frozenset(("pydantic_core",))
 
 
 def is_constant(x: object) -> bool:
-    """Return whether an object without attributes never changes."""
+    """Return whether an object without attributes never changes: of a class of C that is known, of
+    an enumeration of C++, or of a class of Python's without any slot."""
     kind = type(x)
-    if kind is object or issubclass(kind, _CONSTANTS):
+    if issubclass(kind, _CONSTANTS) or "__members__" in vars(kind):
+        return True
+    if all("__slots__" in vars(c) for c in kind.__mro__ if c is not object):
         return True
     return str(module_of(kind)).partition(".")[0] in _CONSTANT_PACKAGES
 

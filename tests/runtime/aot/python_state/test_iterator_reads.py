@@ -85,6 +85,29 @@ def _tell(file: io.BufferedReader) -> int:
     return file.tell()
 
 
+class Batches:
+    """An iterator in Python."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self.place += 1
+        return self.place
+
+
+def test_an_iterator_of_c_over_one_in_python_is_where_that_is() -> None:
+    batches = Batches()
+    it = enumerate(batches)
+    f = runtime.jit(lambda x: x * (batches.place if it is not None else 0))
+    for place in range(3):
+        assert f(torch.ones(1)).item() == place
+        next(it)
+
+
 class Rate:
     factor = 2.0
 

@@ -40,6 +40,21 @@ OPAQUE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "matches": (lambda: re.finditer("a", "aaa"), lambda m: next(m).start()),
     "elements of an array": (lambda: np.arange(3.0).flat, lambda f: f.index),
 }
+
+
+class Strategy:
+    """An object that has no attribute, and no place for one."""
+
+    __slots__ = ()
+
+    def rate(self) -> float:
+        return 3.0
+
+
+class Setting:
+    rate = 2.0
+
+
 CONSTANT: dict[str, tuple[object, Callable[[Any], float]]] = {
     "a pattern": (re.compile("a+"), lambda p: len(p.findall("aba"))),
     "a date": (datetime.date(2020, 1, 2), lambda d: d.day),
@@ -47,6 +62,8 @@ CONSTANT: dict[str, tuple[object, Callable[[Any], float]]] = {
     "an item of others": (operator.itemgetter(1), lambda get: get([3, 4])),
     "a generic class": (list[int], lambda kind: len(kind.__args__)),
     "a dtype of NumPy": (np.dtype("float32"), lambda d: d.itemsize),
+    "an object of a class without slots": (Strategy(), lambda s: s.rate()),
+    "an enumeration of C++": (torch.nn.attention.SDPBackend.MATH, int),
     "an object without parts": (object(), lambda x: float(x is not None)),
 }
 
@@ -75,6 +92,14 @@ def test_a_constant_of_c_is_part_of_a_program(kind: str) -> None:
     for _ in range(3):
         assert f(X).item() == use(constant)
     assert len(f.captured) == 1
+
+
+def test_what_a_constant_of_c_holds_is_state() -> None:
+    kinds: Any = list[Setting]
+    f = jit(lambda x: x * kinds.__args__[0].rate)
+    assert f(X).item() == 2
+    Setting.rate = 4.0
+    assert f(X).item() == 4
 
 
 def test_what_the_program_does_not_depend_on_may_be_ignored() -> None:

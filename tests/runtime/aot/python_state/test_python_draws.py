@@ -112,6 +112,11 @@ READS: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[Any]
         _and_put_back_in_numpy,
         lambda g: g.rand(),
     ),
+    "RandomState of other bits, a deep copy": (
+        lambda: np.random.RandomState(np.random.PCG64(3)),
+        lambda g: copy.deepcopy(g).rand(),
+        lambda g: g.rand(),
+    ),
     "RandomState, its state": (
         np.random.RandomState,
         lambda g: g.get_state()[2] + 1,
