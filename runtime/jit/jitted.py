@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copyreg
-import dataclasses
 import functools
 import inspect
 import itertools
@@ -171,19 +170,15 @@ class JittedModule(torch.nn.Module):
 
 def _key_of(x: Any) -> Any:
     """Return what tells a static argument from another one. ``1``, ``True`` and ``1.0`` are equal,
-    as are ``0.0`` and ``-0.0``, and a program is for one of them. Of other objects than tuples,
-    frozen sets and frozen data classes their own ``__eq__`` says which are equal."""
+    as are ``0.0`` and ``-0.0``, and a program is for one of them. Of other objects their own
+    ``__eq__`` says which are equal."""
     kind = type(x)
     if kind is float or kind is complex:
         return kind, repr(x)
-    if issubclass(kind, tuple):
-        return kind, tuple(map(_key_of, tuple.__iter__(x)))
+    if kind is tuple:
+        return kind, tuple(map(_key_of, x))
     if kind is frozenset:
         return kind, frozenset(map(_key_of, x))
-    parameters: Any = getattr(kind, "__dataclass_params__", None)
-    if parameters is not None and parameters.frozen:
-        compared = [f.name for f in dataclasses.fields(kind) if f.compare]
-        return kind, tuple(_key_of(getattr(x, name)) for name in compared)
     return kind, x
 
 

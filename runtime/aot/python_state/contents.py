@@ -9,6 +9,7 @@ import itertools
 import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -230,7 +231,8 @@ class Elements(Node):
         x: np.ndarray[Any, Any] = self.owner
         (_, shape, _, writeable), *elements = values
         if writeable and not x.flags.writeable:
-            x.flags.writeable = True
+            with suppress(ValueError):  # a view of an array that nobody may write to
+                x.flags.writeable = True
         if x.flags.writeable:
             self._put_elements(x, shape, elements)
         if not writeable:

@@ -76,13 +76,17 @@ def _count_items(x: Any) -> int:
 
 
 def _reduced(x: Any) -> list[Any]:
-    """Return the arguments that would make an equal iterator, and its state, if it has one."""
+    """Return the arguments that would make an equal iterator, and its state, if it has one. None
+    for an iterator over a dictionary or set that has grown, which gives no further item."""
     kind: Any = iterating_class(type(x))
     if kind is _OF_CALLS or kind.__reduce__ is object.__reduce__:
         raise TypeError(f"a {kind.__name__} does not say how far it is")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        reduced: tuple[Any, ...] = kind.__reduce__(x)
+        try:
+            reduced: tuple[Any, ...] = kind.__reduce__(x)
+        except RuntimeError:
+            return [()]
     return list(reduced[1:])
 
 

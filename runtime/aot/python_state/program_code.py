@@ -22,7 +22,7 @@ import torch
 from ...trace.provenance import Line
 from .code_names import CodeNames, names_of
 from .lookups import COMPUTED
-from .nodes import Cell, FunctionParts, Named, Node
+from .nodes import Attributes, Cell, FunctionParts, Named, Node
 from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE, row_of
 from .trusted import is_followed_module
 from .values import SIMPLE, module_of
@@ -158,7 +158,8 @@ class ProgramCode:
         for node in nodes:
             if isinstance(node, Named):
                 pending += [x for name, x in node.had.items() if self.has_name(name)]
-                pending += _below(node)  # of slots
+                if isinstance(node, Attributes):
+                    pending += [x for name, x in node.slots.items() if self.has_name(name)]
             elif isinstance(node, (Cell, FunctionParts)):
                 pending += _below(node)
             else:

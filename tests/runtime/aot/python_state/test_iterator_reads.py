@@ -85,6 +85,15 @@ def _tell(file: io.BufferedReader) -> int:
     return file.tell()
 
 
+def test_an_iterator_over_a_dictionary_that_has_grown_is_another_state() -> None:
+    items = {1: 1}
+    it = iter(items)
+    f = runtime.jit(lambda x: x * (len(items) if it is not None else 0))
+    for size in range(1, 4):
+        assert f(torch.ones(1)).item() == size
+        items[size + 1] = 1
+
+
 class Batches:
     """An iterator in Python."""
 
