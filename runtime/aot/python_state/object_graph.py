@@ -493,7 +493,7 @@ class ObjectGraph:
             node.settle()
             if id(node.owner) in weak and isinstance(node, Attributes):
                 node.let_go()
-        held: tuple[Any, ...] = (
+        tables: tuple[Any, ...] = (
             self._reached,
             self._named,
             self._waiting,
@@ -503,8 +503,8 @@ class ObjectGraph:
             self.opaque,
             self.roots,
         )
-        for each in held:
-            each.clear()
+        for table in tables:
+            table.clear()
 
     def knows_all(self, change: Change) -> bool:
         """Return whether a call can make this change again, by assignment of what it has

@@ -35,11 +35,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...torch_private.dispatcher import OperatorBase, OpOverloadPacket
 from .contents import (
     CONTAINERS,
-    Arguments,
     Buffer,
     CachedResults,
     Draws,
     Elements,
+    ExceptionParts,
     FilePlace,
     Parts,
     Position,
@@ -129,7 +129,7 @@ ROWS: tuple[Row, ...] = (
     Row((array.array, bytearray, memoryview), Buffer),
     Row((types.MappingProxyType,), _parts(lambda x: (*x.keys(), *x.values()))),
     Row(tuple(map(type, ({}.keys(), {}.values(), {}.items()))), None, _mapping_of),
-    Row((BaseException,), Arguments),
+    Row((BaseException,), ExceptionParts),
     Row((np.ndarray,), Elements),
     Row((random.SystemRandom,), None),
     Row((random.Random, *GENERATORS_OF_NUMPY), Draws),
@@ -175,7 +175,6 @@ _CONSTANTS: tuple[Any, ...] = (
     typing.ParamSpec,
     type(NamedTuple("_Pair", [("first", int)]).first),  # type: ignore[attr-defined]
     np.dtype,
-    np.ufunc,
     torch.finfo,
     torch.iinfo,
     torch.Stream,
@@ -186,15 +185,21 @@ _CONSTANT_PACKAGES = frozenset(("pydantic_core",))
 """Packages of others, of whose classes of C the same is true."""
 
 
-def is_constant(x: object) -> bool:
+def is_constant(x: Any) -> bool:
     """Return whether an object without attributes never changes: of a class of C that is known, of
     an enumeration of C++, or of a class of Python's without any slot."""
     kind = type(x)
+    if kind is np.ufunc:  # `np.frompyfunc` makes others, which hold a function of the user's
+        return any(vars(m).get(x.__name__) is x for m in _with_ufuncs())
     if issubclass(kind, _CONSTANTS) or "__members__" in vars(kind):
         return True
     if all("__slots__" in vars(c) for c in kind.__mro__ if c is not object):
         return True
     return str(module_of(kind)).partition(".")[0] in _CONSTANT_PACKAGES
+
+
+def _with_ufuncs() -> Iterable[types.ModuleType]:
+    return filter(None, map(sys.modules.get, ("numpy", "scipy.special")))
 
 
 def row_of(x: Any) -> Row | None:

@@ -87,17 +87,27 @@ class Trainer:
         return x * getattr(self, "history")[0]  # noqa: B009 - so all attributes count
 
 
-def test_the_report_names_the_objects_that_calls_compare_take_and_ignore() -> None:
-    trainer, ignored = Trainer(), [1]
-    f = jit(trainer.step, ignore=[ignored])
+def step_with_state() -> Any:
+    """A jitted step that has a program for its counter as a number, and one for any number."""
+    f = jit(Trainer().step, ignore=[[1]])
     for _ in range(3):
         f(torch.ones(2))
+    return f
+
+
+def test_the_report_names_the_objects_that_calls_compare_and_take() -> None:
+    f = step_with_state()
     first, last = explain(f).programs[0].state, explain(f).programs[-1].state
     assert "step.Trainer.history" in first.objects["container"]
     assert first.objects["class"] == ("Trainer",) and "Trainer.step" in first.objects["function"]
     assert first.changes == ("'steps' of step.Trainer",) and first.arguments == ()
     assert last.arguments == ("'steps' of step.Trainer",) and last.changes == ()
     assert last.opaque == ("step.Trainer.digest",)
+
+
+def test_the_text_of_the_report_says_what_programs_compare_change_take_and_ignore() -> None:
+    f = step_with_state()
+    first = explain(f).programs[0].state
     lines = str(explain(f)).splitlines()
     assert "program 0 changes 'steps' of step.Trainer" in lines
     assert "program 1 takes as arguments 'steps' of step.Trainer" in lines

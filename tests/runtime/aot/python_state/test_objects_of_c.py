@@ -38,6 +38,10 @@ OPAQUE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "calls of a function": (lambda: iter(lambda: 1, 2), next),
     "pairs": (lambda: itertools.pairwise([1, 2, 3]), operator.length_hint),
     "matches": (lambda: re.finditer("a", "aaa"), lambda m: next(m).start()),
+    "a function for elements": (
+        lambda: np.frompyfunc(lambda v: v * 2, 1, 1),
+        lambda double: double(3),
+    ),
     "elements of an array": (lambda: np.arange(3.0).flat, lambda f: f.index),
 }
 
@@ -61,6 +65,7 @@ CONSTANT: dict[str, tuple[object, Callable[[Any], float]]] = {
     "a format": (struct.Struct("i"), lambda s: s.size),
     "an item of others": (operator.itemgetter(1), lambda get: get([3, 4])),
     "a generic class": (list[int], lambda kind: len(kind.__args__)),
+    "a function of NumPy": (np.hypot, lambda hypot: float(hypot(3, 4))),
     "a dtype of NumPy": (np.dtype("float32"), lambda d: d.itemsize),
     "an object of a class without slots": (Strategy(), lambda s: s.rate()),
     "an enumeration of C++": (torch.nn.attention.SDPBackend.MATH, int),
@@ -187,12 +192,55 @@ def test_a_program_that_writes_to_a_file_is_refused_before_it_does(
         assert path.read_text() == before
 
 
-def test_the_cause_of_an_exception_is_state() -> None:
-    error = ValueError("a")
-    f = jit(lambda x: x * (1 if error.__cause__ is None else 2))
-    assert f(X).item() == 1
-    error.__cause__ = KeyError()
-    assert f(X).item() == 2
+def test_an_array_and_its_view_that_a_refused_program_has_locked_may_be_written_to_again() -> None:
+    values = np.arange(4.0)
+    view = values[:2]
+
+    def program(x: Any) -> Any:
+        view.flags.writeable = values.flags.writeable = False
+        return x if x.sum() > 0 else -x  # cannot be captured
+
+    with pytest.raises(RuntimeError, match="asks for the elements"):
+        jit(program)(X)
+    assert values.flags.writeable and view.flags.writeable
+
+
+# what a program finds in an exception, and a change of it
+PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[Any], None]]] = {
+    "its cause": (
+        lambda: ValueError("a"),
+        lambda e: 1 if e.__cause__ is None else 2,
+        lambda e: setattr(e, "__cause__", KeyError()),
+    ),
+    "its number": (lambda: OSError(3, "a"), lambda e: e.errno, lambda e: setattr(e, "errno", 4)),
+    "its value": (lambda: StopIteration(3), lambda e: e.value, lambda e: setattr(e, "value", 4)),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_an_exception_has_is_state(part: str) -> None:
+    make, find, change = PARTS[part]
+    error = make()
+    f = jit(lambda x: x * find(error))
+    for _ in range(2):
+        assert f(X).item() == find(error)
+        change(error)
+
+
+def test_objects_in_the_fields_of_an_array_are_state() -> None:
+    values = np.array([(1, Setting())], dtype=[("count", int), ("setting", object)])
+    f = jit(lambda x: x * values[0]["setting"].rate)
+    for rate in (2.0, 5.0):
+        values[0]["setting"].rate = rate
+        assert f(X).item() == rate
+
+
+def test_the_names_of_the_fields_of_an_array_are_state() -> None:
+    values = np.zeros(1, dtype=[("first", int)])
+    f = jit(lambda x: x * len(values.dtype.names[0]))
+    assert f(X).item() == 5
+    values.dtype.names = ("second",)
+    assert f(X).item() == 6
 
 
 EQUAL: dict[str, tuple[list[Any], Callable[[Any], float]]] = {
