@@ -232,7 +232,8 @@ class Elements(Node):
     @property
     def _has_objects(self) -> bool:
         """Whether the memory has references: to objects, or to texts of any length."""
-        return self.owner.dtype.hasobject or self.owner.dtype.kind == "T"
+        kind: np.dtype[Any] = self.owner.dtype
+        return kind.hasobject or kind.kind == "T"
 
     def put(self, values: tuple[Any, ...]) -> None:
         x: np.ndarray[Any, Any] = self.owner
@@ -457,7 +458,6 @@ class ExceptionParts(Node):
             part.__set__(self.owner, value)
 
 
-@functools.cache
 def _parts_of(kind: type) -> tuple[Any, ...]:
     """Return the descriptors of the parts in C of exceptions of ``kind``, but for what it is in
     whenever it is raised: the traceback and the exception before it."""

@@ -536,3 +536,9 @@ class FunctionParts(Node):
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ((x, f"a default of {self.name}") for x in self.singles())
+
+
+def path_of(owner: str, name: str) -> str:
+    """Return how one comes to an attribute. The dictionaries of a module's parts are a detail of
+    torch."""
+    return owner if name in ("_parameters", "_buffers", "_modules") else f"{owner}.{name}"

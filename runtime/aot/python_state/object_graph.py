@@ -52,12 +52,15 @@ from .nodes import (
     Named,
     Node,
     Place,
+    path_of,
 )
 from .object_kinds import (
     FACTS,
     GENERATORS_OF_NUMPY,
+    HOOKS_OF_ALL,
     PLAIN,
     Row,
+    has_unknown_part,
     is_constant,
     registered,
     row_of,
@@ -302,7 +305,7 @@ class ObjectGraph:
         wanted = (n for n in names if n not in node.had and n not in _OF_CLASSES)
         new = list(dict.fromkeys(wanted))
         found = zip(new, node.pick(new), strict=True)
-        self._pending += [(x, _path(node.name, n)) for n, x in found]
+        self._pending += [(x, path_of(node.name, n)) for n, x in found]
 
     def _class(self, c: type, name: str) -> None:
         if is_of_user(c):
@@ -333,7 +336,7 @@ class ObjectGraph:
         self._names_of(node, x)
         self._pending.append((kind, kind.__qualname__))
         if issubclass(kind, torch.nn.Module):
-            self._pending += [(hooks, name) for name, hooks in _HOOKS_OF_ALL]
+            self._pending += [(hooks, name) for name, hooks in HOOKS_OF_ALL]
 
     def _object_of_c(self, x: Any, name: str) -> None:
         """An object of C says nothing of itself but what it tells Python's collector that it
@@ -342,6 +345,10 @@ class ObjectGraph:
             self.opaque.append((x, name))
         held = [y for y in gc.get_referents(x) if y is not type(x)]
         self._pending += [(y, name) for y in held if not issubclass(type(y), _NOT_HELD)]
+
+    def _object_with_part_in_c(self, x: Any, name: str) -> None:
+        self._object(x, name)
+        self._object_of_c(x, name)
 
     def _lookup(self, x: Any, name: str) -> None:
         """A function that looks names up that are in no code."""
@@ -482,10 +489,6 @@ class ObjectGraph:
         for node in self.nodes:
             node.restore()
 
-    def named_objects(self) -> set[int]:
-        """Return the identities of the objects that the program has names for."""
-        return self.code.named_objects(self.nodes, self.roots)
-
     def settle(self) -> None:
         """Forget what only a capture needs, and what is not the graph's to keep alive."""
         weak = set(self.weak)
@@ -552,6 +555,8 @@ def _visit_of(x: Any) -> Visit:
     if issubclass(kind, PLAIN):
         return ObjectGraph._passed_over
     row = row_of(x)
+    if row is None and has_unknown_part(kind):
+        return ObjectGraph._object_with_part_in_c
     if row is None:
         return ObjectGraph._object
     return lambda graph, y, name: graph._by_row(row, y, name)
@@ -560,12 +565,6 @@ def _visit_of(x: Any) -> Visit:
 def _class_names(c: type, counts: Callable[[Any, str], bool]) -> ClassNames:
     (dictionary,) = gc.get_referents(vars(c))  # which Python shows by a view alone
     return ClassNames(c, c.__qualname__, counts, dictionary)
-
-
-def _path(owner: str, name: str) -> str:
-    """Return how one comes to an attribute. The dictionaries of a module's parts are a detail of
-    torch."""
-    return owner if name in ("_parameters", "_buffers", "_modules") else f"{owner}.{name}"
 
 
 BUDGET = 1_000
@@ -587,11 +586,6 @@ _DRAWN: tuple[tuple[Any, str], ...] = (
     (_OF_PYTHON, "random"),
     (vars(np.random.mtrand)["_rand"], "numpy.random"),
 )
-_HOOKS_OF_ALL = [
-    (name, hooks)
-    for name, hooks in vars(torch.nn.modules.module).items()
-    if name.startswith("_global_") and name.endswith("hooks")
-]
 _VISITS: tuple[tuple[Any, Visit], ...] = (
     ((weakref.ProxyType, weakref.CallableProxyType), ObjectGraph._proxy),
     (torch.Tensor, ObjectGraph._tensor),

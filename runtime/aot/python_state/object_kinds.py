@@ -198,6 +198,42 @@ def is_constant(x: Any) -> bool:
     return str(module_of(kind)).partition(".")[0] in _CONSTANT_PACKAGES
 
 
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class statement makes one, as do some modules of C
+
+
+def has_unknown_part(kind: type) -> bool:
+    """Return whether objects of ``kind`` have attributes, and beside them what a class of C has
+    that is none of the kinds above: a subclass of ``queue.SimpleQueue``, say."""
+    if iterating_class(kind) is not None or issubclass(kind, _WITH_KNOWN_PARTS):
+        return False
+    return any(_is_of_c(c) for c in kind.__mro__ if c is not object)
+
+
+def _is_of_c(c: type) -> bool:
+    made_in_c = isinstance(vars(c).get("__new__"), types.BuiltinFunctionType)
+    return made_in_c or not c.__flags__ & _HEAP_TYPE
+
+
+_WITH_KNOWN_PARTS: tuple[type, ...] = (
+    *(kind for row in ROWS for kind in row.kinds),
+    *(kind for kind in PLAIN if isinstance(kind, type)),
+    *_CONSTANTS,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type,
+    types.FunctionType,
+    types.ModuleType,
+    types.SimpleNamespace,
+    threading.local,
+    torch.Tensor,
+    torch.Generator,
+)
+"""Classes of C whose objects the graph knows, and those without other parts than attributes."""
+
+
 def _with_ufuncs() -> Iterable[types.ModuleType]:
     return filter(None, map(sys.modules.get, ("numpy", "scipy.special")))
 
@@ -227,3 +263,10 @@ FACTS: dict[str, Callable[[], Any]] = {
     "getenv": lambda: tuple(os.environ.items()),
 }
 """State behind functions of Python's and torch's, by the name that code has for them."""
+
+HOOKS_OF_ALL = [
+    (name, hooks)
+    for name, hooks in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and name.endswith("hooks")
+]
+"""The dictionaries of hooks that torch calls for every module, by name."""

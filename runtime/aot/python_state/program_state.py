@@ -548,7 +548,7 @@ class ProgramState:
                 found.append(change)
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
         self._refuse_opaque()
-        self._watch_reads(self.graph.named_objects())
+        self._watch_reads(self._named_objects())
         self.written = frozenset((id(c.node.owner), c.label) for c in found)
         # what was there before is not the program's to keep alive
         unlinked = [change._replace(before=None) for change in found]
@@ -565,11 +565,14 @@ class ProgramState:
                 f"in ignore=(…,), if the program does not depend on it.{happened_at(line)}"
             )
 
+    def _named_objects(self) -> set[int]:
+        return self.graph.code.named_objects(self.graph.nodes, self.graph.roots)
+
     def _named_opaque(self) -> list[tuple[Any, str]]:
         """List what says nothing of itself, and the program has a name for."""
         if not self.graph.opaque:
             return []
-        named = self.graph.named_objects()
+        named = self._named_objects()
         return [(x, name) for x, name in self.graph.opaque if id(x) in named]
 
     def _watch_reads(self, named: set[int]) -> None:
