@@ -8,6 +8,7 @@ was. A program that has a name for it is refused."""
 from __future__ import annotations
 
 import array
+import ast
 import datetime
 import decimal
 import functools
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import fx
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...torch_private.dispatcher import OperatorBase, OpOverloadPacket
@@ -175,6 +177,9 @@ _CONSTANTS: tuple[Any, ...] = (
     typing.ParamSpec,
     type(NamedTuple("_Pair", [("first", int)]).first),  # type: ignore[attr-defined]
     np.dtype,
+    type(np.sum),
+    torch.qscheme,
+    torch.jit.ScriptFunction,
     torch.finfo,
     torch.iinfo,
     torch.Stream,
@@ -228,6 +233,8 @@ _WITH_KNOWN_PARTS: tuple[type, ...] = (
     types.ModuleType,
     types.SimpleNamespace,
     threading.local,
+    ast.AST,
+    fx.Node,
     torch.Tensor,
     torch.Generator,
 )

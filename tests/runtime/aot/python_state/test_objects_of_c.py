@@ -4,6 +4,7 @@ say it is refused, with its line."""
 from __future__ import annotations
 
 import array
+import ast
 import contextvars
 import csv
 import datetime
@@ -74,6 +75,8 @@ CONSTANT: dict[str, tuple[object, Callable[[Any], float]]] = {
     "an item of others": (operator.itemgetter(1), lambda get: get([3, 4])),
     "a generic class": (list[int], lambda kind: len(kind.__args__)),
     "a function of NumPy": (np.hypot, lambda hypot: float(hypot(3, 4))),
+    "a function of NumPy's arrays": (np.sum, lambda total: float(total([1, 2]))),
+    "a tree of syntax": (ast.parse("a + b"), lambda tree: len(tree.body)),
     "a dtype of NumPy": (np.dtype("float32"), lambda d: d.itemsize),
     "an object of a class without slots": (Strategy(), lambda s: s.rate()),
     "an enumeration of C++": (torch.nn.attention.SDPBackend.MATH, int),
