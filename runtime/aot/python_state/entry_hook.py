@@ -23,6 +23,7 @@ from ...seam.user_code import capturing
 from ...trace.provenance import Line, happened_at, is_of_package, is_of_user
 from .contents import Position
 from .object_graph import ObjectGraph
+from .opaque_objects import refuse_opaque_objects
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
 from .trusted import is_followed, is_followed_module
 
@@ -137,11 +138,14 @@ class Seen:
     """What one run has asked. ``asked``: the functions of C, each with the user's line. ``moved``:
     the lines of calls to random generators and the like, by identity. ``advanced``: that of the
     first call of ``next``, which does not say of what. ``cleared``: caches of functions that were
-    emptied. ``goes_on``: whether the program has caught the refusal of a call."""
+    emptied. ``met_opaque``: whether a function was refused, before its first line, that has a name
+    for an object of C which says nothing of itself. ``goes_on``: whether the program has caught a
+    refusal."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Line] = {}
         self.goes_on = False
+        self.met_opaque = False
         self.moved: dict[int, Line] = {}
         self.advanced: Line | None = None
         self.cleared: list[Any] = []
@@ -160,13 +164,15 @@ class Seen:
 
 class _Watcher:
     """What one run of a program does. ``known``: by identity of code, whether it is the user's.
-    ``finding``: the frame that asks where a module is, while it does."""
+    ``finding``: the frame that asks where a module is, while it does. ``imports``: names of modules
+    that were not loaded when the program asked for them."""
 
     def __init__(self, graph: ObjectGraph) -> None:
         self.graph = graph
         self.seen = Seen()
         self.known: dict[int, tuple[Any, bool]] = {}
         self.finding: FrameType | None = None
+        self.imports: list[str] = []
 
     def entered(self, frame: FrameType) -> None:
         """A function begins, or a generator goes on."""
@@ -184,20 +190,34 @@ class _Watcher:
             self.known[id(code)] = (code, _is_followed(frame))
             if self.known[id(code)][1]:
                 self.graph.enter(code, frame.f_globals)
+                self._refuse_opaque()
             elif code.co_filename == _OF_SCHEDULERS:
                 self.graph.enter_scheduler(code)
+                self._refuse_opaque()
+
+    def _refuse_opaque(self) -> None:
+        """Refuse what code has a name for, now that the graph has grown and before the code may
+        change it."""
+        try:
+            refuse_opaque_objects(self.graph)
+        except RuntimeError:
+            self.seen.met_opaque = True
+            raise
 
     def left(self, frame: FrameType, result: Any) -> None:
         """A function ends. ``result``: None if by an exception."""
         if frame is self.finding:
             self.finding = None
+            self.imports.append(frame.f_locals["name"])
         elif self.finding is None and frame.f_code is IMPORT and isinstance(result, ModuleType):
             self.graph.enter_module(result)
+            self._refuse_opaque()
 
     def _resumed(self, node: Position, caller: FrameType | None) -> None:
         """A generator from outside goes on."""
         if not node.steps:
             self.graph.enter_generator(node.owner, node.name)
+            self._refuse_opaque()
         node.steps += 1
         line = self._user_line(caller)
         if line is not None:
@@ -280,7 +300,11 @@ def watching(graph: ObjectGraph) -> Iterator[Seen]:
     watcher = _Watcher(graph)
     with watched_by(watcher) as hook, capturing(hook):
         yield watcher.seen
+        graph.enter_imports(watcher.imports)
         # a refusal that the program has caught; Python drops a profile hook that raises
-        watcher.seen.goes_on = any(not is_clock(name) for name in watcher.seen.asked)
+        asked = any(not is_clock(name) for name in watcher.seen.asked)
+        watcher.seen.goes_on = asked or watcher.seen.met_opaque
         watcher.seen.refuse_asked()
+        if watcher.seen.met_opaque:
+            refuse_opaque_objects(graph)
         hook.refuse_replaced()

@@ -44,7 +44,6 @@ from .nodes import (
     NOTES,
     Attributes,
     Cell,
-    Change,
     ClassNames,
     ClassParts,
     FunctionParts,
@@ -68,15 +67,14 @@ from .object_kinds import (
 from .program_code import Code, ProgramCode, computes, is_of_ours, is_of_user
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
+from .snapshot import PLAIN_VALUES, Snapshot
 from .trusted import RUNNERS, is_followed, is_followed_module
 from .values import (
     MISSING,
     PLAIN_TENSORS,
-    SIMPLE,
     attributes_of,
     module_of,
     slots_of,
-    tensors_in,
 )
 
 LIMIT = 200_000
@@ -98,16 +96,14 @@ _OF_CLASSES = frozenset(
         *NOTES,
     ]
 )
-_SIMPLE = frozenset((*SIMPLE, type(MISSING)))
 
 
-class ObjectGraph:
+class ObjectGraph(Snapshot):
     """See above. ``roots``: what is known before the program runs. ``ignore``: objects that are
     left out. ``ahead``: code that is known to run, from captures before. ``budget``: of a graph
     that is made without a run, in which all code counts that is reached: how many nodes it may
-    have. It ends there, with the objects that are nearest. ``tensors``: what
-    those that the graph has come to say of themselves, by identity. ``opaque``: objects that say
-    nothing of themselves, with their names."""
+    have. It ends there, with the objects that are nearest. ``opaque``: objects that say nothing of
+    themselves, with their names."""
 
     def __init__(
         self,
@@ -116,9 +112,8 @@ class ObjectGraph:
         ahead: Iterable[Code] = (),
         budget: int | None = None,
     ) -> None:
+        super().__init__(ignore)
         self.budget = budget
-        self.nodes: list[Node] = []
-        self.tensors: dict[int, Read] = {}
         self.generators: list[torch.Generator] = []
         self.opaque: list[tuple[Any, str]] = []
         self.roots: list[Any] = list(roots)
@@ -127,8 +122,6 @@ class ObjectGraph:
         self.moving: set[int] = set()  # identities of what the program may not move
         self.generator_frames: dict[int, Position] = {}  # by identity of a generator's frame
         self.made: set[int] = set()  # identities of optimizers that the program has made
-        self.weak: list[int] = []  # identities of objects that a weak reference has led to
-        self._reached: dict[int, Any] = {id(x): x for x in ignore}
         self._named: dict[int, Named] = {}  # by identity of an object, class or globals
         # by name, the objects that have it and that no code has asked for it
         self._waiting: defaultdict[str, list[Named]] = defaultdict(list)
@@ -170,14 +163,20 @@ class ObjectGraph:
     def enter_module(self, m: ModuleType) -> None:
         """The program has found a module by a name that it computes."""
         with unseen_by_handlers():
+            self._ask_loaded(m.__name__)
             self._pending.append((m, m.__name__))
             self._drain()
+
+    def enter_imports(self, names: Iterable[str]) -> None:
+        """The program has asked for modules that were not loaded. Some are by now, and others are
+        missing."""
+        self._ask_modules(filter(is_followed_module, names))
 
     def enter_generator(self, x: types.GeneratorType[Any, Any, Any], name: str) -> None:
         """A generator from outside is about to go on. What its variables hold is put back when the
         program is refused."""
         with unseen_by_handlers():
-            self._object_of_c(x, name)
+            self._reach_held(x, name)
             self._drain()
 
     def enter_scheduler(self, code: CodeType) -> None:
@@ -212,7 +211,7 @@ class ObjectGraph:
 
     def _reach(self, x: Any, name: str) -> None:
         kind = type(x)
-        if kind in _SIMPLE or x is MISSING or id(x) in self._reached:
+        if kind in PLAIN_VALUES or x is MISSING or id(x) in self._reached:
             return
         self._reached[id(x)] = x
         if is_lookup(x):
@@ -343,6 +342,9 @@ class ObjectGraph:
         holds."""
         if not is_constant(x):
             self.opaque.append((x, name))
+        self._reach_held(x, name)
+
+    def _reach_held(self, x: Any, name: str) -> None:
         held = [y for y in gc.get_referents(x) if y is not type(x)]
         self._pending += [(y, name) for y in held if not issubclass(type(y), _NOT_HELD)]
 
@@ -450,10 +452,16 @@ class ObjectGraph:
                     self._ask(node, (n,))
 
     def _ask_loaded(self, name: str) -> None:
-        """Reach the module of this name, if there is one."""
+        """Reach the module of this name, if there is one. Another may take its place."""
         m = sys.modules.get(name)
-        if isinstance(m, ModuleType):
-            self._module(m, name)
+        if not isinstance(m, ModuleType):
+            return
+        if is_followed_module(name):
+            self._ask_modules((name,))
+        self._module(m, name)
+
+    def _ask_modules(self, names: Iterable[str]) -> None:
+        self._ask(self._globals(sys.modules, "sys.modules"), names)
 
     def _ask_fact(self, name: str) -> None:
         if name in FACTS and name in self.code.names and name not in self._facts:
@@ -471,75 +479,19 @@ class ObjectGraph:
             ]
             self._ask(node, [*values, *(self.code.words & node.owner.keys())])
 
-    # --- questions --------------------------------------------------------------------------------
-
-    def objects(self) -> Iterable[Any]:
-        """All that the graph has come to."""
-        return list(self._reached.values())
-
-    def holds(self) -> bool:
-        return all(node.holds() for node in self.nodes if node.watched)
-
-    def changes(self) -> list[Change]:
-        """Return what differs from before the program."""
-        return [change for node in self.nodes for change in node.changes()]
-
-    def restore(self) -> None:
-        """Let each object have what it had."""
-        for node in self.nodes:
-            node.restore()
-
     def settle(self) -> None:
         """Forget what only a capture needs, and what is not the graph's to keep alive."""
-        weak = set(self.weak)
-        for node in self.nodes:
-            node.settle()
-            if id(node.owner) in weak and isinstance(node, Attributes):
-                node.let_go()
+        super().settle()
         tables: tuple[Any, ...] = (
-            self._reached,
             self._named,
             self._waiting,
             self._modules,
             self._visits,
-            self.tensors,
             self.opaque,
             self.roots,
         )
         for table in tables:
             table.clear()
-
-    def knows_all(self, change: Change) -> bool:
-        """Return whether a call can make this change again, by assignment of what it has
-        assigned."""
-        now = change.now
-        if change.label is not None or isinstance(now, tuple):
-            return self.knows(now)
-        if isinstance(now, dict):
-            return all(map(self.knows, now)) and all(map(self.knows, now.values()))
-        return not isinstance(now, (list, frozenset)) or all(map(self.knows, now))
-
-    def has(self, x: Any) -> bool:
-        """Return whether the graph has come to this object."""
-        return id(x) in self._reached
-
-    def identities(self) -> set[int]:
-        """Return the identities of the tensors that the program may compare with another by
-        ``is``."""
-        named = map(id, tensors_in(x for node in self.nodes for x in node.singles()))
-        return {*named, *(self.tensors.keys() & set(self.weak))}
-
-    def knows(self, x: Any) -> bool:
-        """Return whether ``x`` is a constant, or an object that was there before the program
-        ran."""
-        kind = type(x)
-        if kind is tuple or kind is frozenset:
-            return all(map(self.knows, x))
-        if kind is types.MethodType:
-            return self.knows(x.__func__) and self.knows(x.__self__)
-        if kind is types.BuiltinFunctionType:
-            return self.knows(x.__self__)
-        return kind in _SIMPLE or kind in _UNMADE or id(x) in self._reached
 
 
 Visit = Callable[[ObjectGraph, Any, str], None]
@@ -577,8 +529,6 @@ def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph
     return ObjectGraph(roots, ignore, budget=BUDGET)
 
 
-# kinds whose objects no run makes, or that are as good as equal ones
-_UNMADE = frozenset((CodeType, ModuleType, type))
 # what an object of C may refer to, and what is no state of it
 _NOT_HELD = (ModuleType, types.FrameType, types.TracebackType)
 _OF_PYTHON: Any = vars(random)["_inst"]

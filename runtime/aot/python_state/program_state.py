@@ -38,6 +38,7 @@ from .name_lines import line_naming
 from .nodes import Attributes, Change, Named, Node, OneByOne, Place
 from .object_graph import ObjectGraph, early_graph
 from .object_kinds import PLAIN, row_of
+from .opaque_objects import opaque_objects_named, refuse_opaque_objects
 from .program_code import Code, is_of_ours, is_of_user
 from .reads import OF_MEMORY, Read, has_place
 from .state_guard import StateGuard
@@ -263,9 +264,10 @@ class ProgramState:
         """Say what the program has done that nobody can undo, after :meth:`restore`: items that it
         has taken from an iterator that cannot be put back, or a child of a generator."""
         found = [f"{cursor.movement} {cursor.name}" for cursor in self._moved_cursors()]
-        found += [f"perhaps changed {name}" for _, name in self._named_opaque()]
         if self.seen.goes_on:
             found.append("gone on after this refusal")
+        elif not self.seen.met_opaque:
+            found += [f"perhaps changed {name}" for _, name in opaque_objects_named(self.graph)]
         return found
 
     def refuse_moved(self) -> None:
@@ -547,39 +549,18 @@ class ProgramState:
             if change.node.puts:
                 found.append(change)
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
-        self._refuse_opaque()
-        self._watch_reads(self._named_objects())
+        refuse_opaque_objects(self.graph)
+        self._watch_reads()
         self.written = frozenset((id(c.node.owner), c.label) for c in found)
         # what was there before is not the program's to keep alive
         unlinked = [change._replace(before=None) for change in found]
         return Effects(unlinked, repeats, left, self.graph.code.first_line)
 
-    def _refuse_opaque(self) -> None:
-        """Refuse a program that has a name for an object of C that does not say what it has."""
-        for x, name in self._named_opaque():
-            code = self.graph.code
-            line = line_naming(name, code.entered.values()) or code.first_line
-            raise RuntimeError(
-                f"the program can come to {name}, a {type(x).__qualname__} of C, which does not "
-                "say whether it is as it was. Do that outside, and pass what it gives. Or name it "
-                f"in ignore=(…,), if the program does not depend on it.{happened_at(line)}"
-            )
-
-    def _named_objects(self) -> set[int]:
-        return self.graph.code.named_objects(self.graph.nodes, self.graph.roots)
-
-    def _named_opaque(self) -> list[tuple[Any, str]]:
-        """List what says nothing of itself, and the program has a name for."""
-        if not self.graph.opaque:
-            return []
-        named = self._named_objects()
-        return [(x, name) for x, name in self.graph.opaque if id(x) in named]
-
-    def _watch_reads(self, named: set[int]) -> None:
+    def _watch_reads(self) -> None:
         """Let a call ask how far each iterator, file and random generator is that the program may
-        have read, and has not moved. ``named``: identities of what it has names for. The hook sees
-        each call of a method of Python's random generators, so that of these the name is no
-        matter."""
+        have read, and has not moved. The hook sees each call of a method of Python's random
+        generators, so that of these the name is no matter."""
+        named = self.graph.code.named_objects(self.graph.nodes, self.graph.roots)
         for node in self.graph.nodes:
             if isinstance(node, Cursor):
                 x = node.owner

@@ -194,6 +194,45 @@ def test_a_module_that_a_computed_text_names_is_state(settings: Any) -> None:
     assert f(X)[0] == 3
 
 
+def test_a_module_that_takes_the_place_of_another_is_state(settings: Any) -> None:
+    def f(x: Tensor) -> Any:
+        import settings_by_name  # type: ignore[import-not-found]
+
+        return x * settings_by_name.rate
+
+    def g(x: Tensor) -> Any:
+        return x * importlib.import_module("_".join(["settings", "by_name"])).rate
+
+    jitted = [runtime.jit(f), runtime.jit(g)]
+    assert [h(X)[0].item() for h in jitted] == [2, 2]
+    other: Any = types.ModuleType(settings.__name__)
+    other.rate = 3.0
+    sys.modules[settings.__name__] = other
+    assert [h(X)[0].item() for h in jitted] == [3, 3]
+    other.rate = 4.0
+    assert [h(X)[0].item() for h in jitted] == [4, 4]
+
+
+def test_a_module_that_was_missing_and_then_there_is_state() -> None:
+    def f(x: Tensor) -> Any:
+        try:
+            import settings_to_come as settings  # type: ignore[import-not-found]
+        except ImportError:
+            return x
+        return x * settings.rate
+
+    jitted = runtime.jit(f)
+    assert jitted(X)[0] == 1
+    module: Any = types.ModuleType("settings_to_come")
+    module.rate = 2.0
+    sys.modules[module.__name__] = module
+    try:
+        assert jitted(X)[0] == 2
+    finally:
+        del sys.modules[module.__name__]
+    assert jitted(X)[0] == 1
+
+
 def test_keywords_of_a_partial_function_are_put_back_after_a_refusal() -> None:
     scale = functools.partial(torch.mul, other=2.0)
 
@@ -305,7 +344,7 @@ def test_a_name_that_a_module_gets_is_another_state(settings: Any) -> None:
     del settings.rate
 
     def f(x: Tensor) -> Tensor:
-        import settings_by_name  # type: ignore[import-not-found]
+        import settings_by_name
 
         try:
             rate: float = settings_by_name.rate

@@ -131,16 +131,46 @@ def test_an_object_that_a_program_has_no_name_for_is_no_matter() -> None:
     assert f(X).item() == 2
 
 
-def test_what_a_refused_capture_may_have_done_is_an_error_beside_on_break() -> None:
-    digest = hashlib.sha256()
+class Digest:
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+
+    def next_byte(self) -> int:
+        self.digest.update(b"a")
+        return self.digest.digest()[0]
+
+
+DIGEST = Digest()
+
+
+def test_a_program_that_names_an_opaque_object_runs_eagerly_if_wanted() -> None:
+    calls = list[str]()
 
     def program(x: Any) -> Any:
-        digest.update(b"a")
-        return x * digest.digest()[0]
+        calls.append("before")
+        return x * DIGEST.next_byte()
+
+    f = jit(program, on_break="eager")
+    DIGEST.digest = hashlib.sha256()
+    with pytest.warns(UserWarning, match=r"runs eagerly: .* does not say .*self\.digest\.update"):
+        first = f(X)
+    assert first.item() == hashlib.sha256(b"a").digest()[0]
+    assert f(X).item() == hashlib.sha256(b"aa").digest()[0]
+    assert calls == ["before"] * 2
+
+
+def test_a_program_that_catches_the_refusal_of_an_opaque_object_is_refused() -> None:
+    def program(x: Any) -> Any:
+        for _ in range(2):
+            try:
+                DIGEST.next_byte()
+            except RuntimeError:
+                x = x + 1
+        return x
 
     with pytest.raises(RuntimeError, match="does not say") as error:
         jit(program, on_break="eager")(X)
-    assert any("has perhaps changed" in note for note in error.value.__notes__)
+    assert any("gone on after this refusal" in note for note in error.value.__notes__)
 
 
 @pytest.mark.parametrize("values", [bytearray(b"ab"), array.array("i", [1, 2])])

@@ -1,0 +1,91 @@
+"""The objects that a program can come to, as they were before it ran.
+
+    snapshot.holds()                    # whether all is as it was
+    snapshot.changes()                  # what a run has changed
+    snapshot.restore()                  # each object has what it had
+
+:class:`~.object_graph.ObjectGraph` adds the objects, as the program comes to them."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from types import CodeType, ModuleType
+from typing import Any
+
+from .nodes import Attributes, Change, Node
+from .reads import Read
+from .values import MISSING, SIMPLE, tensors_in
+
+PLAIN_VALUES = frozenset((*SIMPLE, type(MISSING)))
+# kinds whose objects no run makes, or that are as good as equal ones
+_UNMADE = frozenset((CodeType, ModuleType, type))
+
+
+class Snapshot:
+    """See above. ``nodes``: what each object had. ``tensors``: what the tensors say of themselves,
+    by identity. ``weak``: identities of objects that a weak reference has led to."""
+
+    def __init__(self, ignore: Iterable[Any]) -> None:
+        self.nodes: list[Node] = []
+        self.tensors: dict[int, Read] = {}
+        self.weak: list[int] = []
+        self._reached: dict[int, Any] = {id(x): x for x in ignore}
+
+    def objects(self) -> Iterable[Any]:
+        """All that the graph has come to."""
+        return list(self._reached.values())
+
+    def holds(self) -> bool:
+        return all(node.holds() for node in self.nodes if node.watched)
+
+    def changes(self) -> list[Change]:
+        """Return what differs from before the program."""
+        return [change for node in self.nodes for change in node.changes()]
+
+    def restore(self) -> None:
+        """Let each object have what it had."""
+        for node in self.nodes:
+            node.restore()
+
+    def knows_all(self, change: Change) -> bool:
+        """Return whether a call can make this change again, by assignment of what it has
+        assigned."""
+        now = change.now
+        if change.label is not None or isinstance(now, tuple):
+            return self.knows(now)
+        if isinstance(now, dict):
+            return all(map(self.knows, now)) and all(map(self.knows, now.values()))
+        return not isinstance(now, (list, frozenset)) or all(map(self.knows, now))
+
+    def has(self, x: Any) -> bool:
+        """Return whether the graph has come to this object."""
+        return id(x) in self._reached
+
+    def identities(self) -> set[int]:
+        """Return the identities of the tensors that the program may compare with another by
+        ``is``."""
+        named = map(id, tensors_in(x for node in self.nodes for x in node.singles()))
+        return {*named, *(self.tensors.keys() & set(self.weak))}
+
+    def knows(self, x: Any) -> bool:
+        """Return whether ``x`` is a constant, or an object that was there before the program
+        ran."""
+        kind = type(x)
+        if kind is tuple or kind is frozenset:
+            return all(map(self.knows, x))
+        if kind is types.MethodType:
+            return self.knows(x.__func__) and self.knows(x.__self__)
+        if kind is types.BuiltinFunctionType:
+            return self.knows(x.__self__)
+        return kind in PLAIN_VALUES or kind in _UNMADE or id(x) in self._reached
+
+    def settle(self) -> None:
+        """Forget what only a capture needs, and what is not the graph's to keep alive."""
+        weak = set(self.weak)
+        for node in self.nodes:
+            node.settle()
+            if id(node.owner) in weak and isinstance(node, Attributes):
+                node.let_go()
+        self._reached.clear()
+        self.tensors.clear()
