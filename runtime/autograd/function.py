@@ -19,8 +19,9 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..seam.escapes import escaped
 from ..seam.level_mode import entering
-from ..seam.levels import SCOPE, Level, Value, bottom, escaped, lifted, scope_outside
+from ..seam.levels import SCOPE, Level, Value, bottom, lifted, scope_outside
 from ..seam.surgery import now
 from ..session.leaf import as_leaf
 from ..session.session import Session

@@ -230,7 +230,7 @@ def intercept_torch_autograd() -> None:
     _Function.apply = classmethod(_apply)
     # the drop-in answers `_current_level` by the class of the module, and this dictionary goes on
     # to say what torch's own level is
-    DualLevelOfTorch.is_open = lambda: _forward_ad["_current_level"] >= 0
+    DualLevelOfTorch.variables = _forward_ad
     for name in ("torch.autograd", "torch.autograd.graph"):
         _replace(sys.modules[name], "_engine_run_backward", _run_backward, _backward)
     _ProxyMode.__torch_dispatch__, _ProxyMode.__enter__ = _trace, _enter_trace

@@ -24,8 +24,8 @@ from ..aot.capture.make_fx import make_fx
 from ..aot.capture.outputs import leaf_of
 from ..aot.python_state.frozen_state import FrozenState
 from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ..seam.escapes import living
 from ..seam.generator_states import own_draws
-from ..seam.levels import living
 from ..seam.user_code import watched
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.graph_parts import PyTreeCodeGen, PyTreeInfo

@@ -46,8 +46,8 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
             signature.append(a.dtype)
         else:
             signature.append(_described(a))
-    if kwargs:
-        signature.extend((name, _described(a)) for name, a in kwargs.items())
+    for name, a in kwargs.items():
+        signature += (name, _described(a))
     key = tuple(signature)
     if symbols_may_occur() and any(map(has_symbols, key)):
         return  # a hash of such a size would fix it

@@ -9,8 +9,9 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from ..errors import NestedTensor
+from ..seam.escapes import living, refuse_closed
 from ..seam.level_mode import entered
-from ..seam.levels import Value, living, refuse_closed
+from ..seam.levels import Value
 from ..seam.memory import storage_of
 from ..seam.shells import VALUES
 from ..seam.transforms_of_torch import refuse_value_of_torch
@@ -106,9 +107,9 @@ def _lowered(level: GradLevel, tree: trees.Tree) -> trees.Tree:
 
 
 def _edge(level: GradLevel, v: object) -> Edge | None:
-    refuse_closed(v, "the derivative")
     if isinstance(v, Value) and v._level is level:
         return edge_of(v)
+    refuse_closed(v, "the derivative")
     return None
 
 
@@ -287,7 +288,7 @@ def grad_and_value(
                 out, aux = with_aux("grad_and_value(f)(*args)", out)
             _check_scalar(out)
             value = _lowered(level, out)
-            selected: Any = tuple(given[i] for i in each)
+            selected: Any = tuple(map(given.__getitem__, each))
             if not isinstance(which, tuple):
                 selected = selected[0]
             inputs, spec = trees.flatten(selected)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
-from ..seam.levels import Value, refuse_closed
+from ..seam.escapes import refuse_closed
+from ..seam.levels import Value
 from ..tape.foreign import pass_mark_on
 from ..tape.running import with_forward_mode
 from ..tape.view_history import aliases

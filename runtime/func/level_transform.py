@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from ..functionalize.functional_level import FunctionalValue
+from ..seam.escapes import living
 from ..seam.level_mode import entered
-from ..seam.levels import Level, Value, living
+from ..seam.levels import Level, Value
 from .trees import map_tensors
 
 Function = Callable[..., Any]

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ..seam.levels import Value, refuse_closed
+from ..seam.escapes import refuse_closed
+from ..seam.levels import Value
 from ..tape.running import with_forward_mode
 from ..tape.saved import Saved, store
 from ..tape.view_history import OF_MEMORY, has_strides

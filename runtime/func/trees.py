@@ -30,7 +30,7 @@ def flatten(tree: Tree) -> tuple[list[Any], Spec]:
             if not is_leaf(item):
                 return pytree.tree_flatten(tree)
         return list(tree), len(tree)
-    if is_leaf(tree):
+    if isinstance(tree, torch.Tensor) or is_leaf(tree):
         return [tree], None
     return pytree.tree_flatten(tree)
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
+from ..seam.escapes import living
 from ..seam.generator_states import GeneratorStates
 from ..seam.level_mode import entered
-from ..seam.levels import Value, living
+from ..seam.levels import Value
 from ..tape.foreign import pass_mark_on
 from . import draws, trees
 from .batch import BatchLevel, EmptyBatch
@@ -163,7 +164,7 @@ class MappedFunction:
             raise ValueError(
                 f"{self._call()}: at least one input must be vmapped over: all of in_dims are None."
             )
-        if any(s != sizes[0] for s in sizes):
+        if sizes.count(sizes[0]) != len(sizes):
             raise ValueError(
                 "vmap: Expected all tensors to have the same size in the mapped dimension, "
                 f"got sizes {sizes} for the mapped dimension"
@@ -270,7 +271,8 @@ class MappedFunction:
                 "out_dims is not compatible with the structure of `outputs`. Theirs "
                 f"is {trees.torch_spec(spec)}, that of out_dims {trees.structure(self.out_dims)}."
             )
-        if not all(d is None or isinstance(d, int) for d in dims):
+        wrong = [d for d in dims if d is not None and not isinstance(d, int)]
+        if wrong:
             raise ValueError(
                 f"vmap({self.name}, ..., out_dims={self.out_dims}): `out_dims` must be an int, "
                 "None or a collection of these with the structure of the outputs: "

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..seam.levels import living
+from ..seam.escapes import living
 from ..seam.memory_gate import memory_gate
 from ..seam.transforms_of_torch import refuse_value_of_torch
 from ..torch_private.pytrees import pytree

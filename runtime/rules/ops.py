@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..errors import MissingRule
-from ..seam.keys import uncounted
+from ..seam.keys import VIEWS
 from ..seam.level_mode import hand_over_directly
 from ..seam.levels import innermost
 from ..torch_private.dispatcher import (
@@ -21,6 +21,7 @@ from ..torch_private.dispatcher import (
     decomposition_table,
     has_kernel,
     has_kernel_for_key,
+    set_excluded,
 )
 from ..torch_private.native_functions import functions_of_nn, functions_of_torch
 from ..torch_private.native_tensors import TensorBase
@@ -404,8 +405,12 @@ class Op:
                 return handed
         if not self.fills:
             return self.kernel(*args, **kwargs)
-        # counts no versions; sparse kernels fill results through views
-        return uncounted(self.kernel, *args, **kwargs)
+        # `uncounted`, without its frame: sparse kernels fill results through views
+        set_excluded(VIEWS, True)
+        try:
+            return self.kernel(*args, **kwargs)
+        finally:
+            set_excluded(VIEWS, False)
 
     def plan(self, wanted: int) -> Any:
         """Return the plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one

@@ -20,7 +20,11 @@ from .levels import Level, hand_over, innermost
 from .nested_views import reopen_for
 from .shells import VALUES
 from .surgery import now
-from .transforms_of_torch import of_returned_transform, refuse_value_of_torch
+from .transforms_of_torch import (
+    of_returned_transform,
+    refuse_value_of_torch,
+    transform_of_torch,
+)
 from .user_code import unwatched
 
 _ZEROS_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
@@ -81,10 +85,10 @@ def entered(t: Any) -> Any:
     not recognize in a value, become zeros with memory."""
     if not isinstance(t, torch.Tensor):
         return t
-    refuse_value_of_torch(t)
+    if transform_of_torch():
+        refuse_value_of_torch(t)
     t = of_returned_transform(now(t))
-    mode = entering_mode()
-    if mode is not None:
+    if number_of_dispatch_modes() and (mode := entering_mode()) is not None:
         t = mode.value(t)
     if t._is_zerotensor():
         return t.clone()

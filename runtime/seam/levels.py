@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..errors import EscapedValue, InplaceError, called_from
+from ..errors import InplaceError, called_from
 from ..torch_private.dispatcher import OpOverload, below_autograd, set_excluded
 from ..torch_private.fake_tensors import FakeTensor
 from ..torch_private.mode_stacks import (
@@ -33,13 +33,13 @@ from ..torch_private.native_tensors import TensorBase
 from ..torch_private.pytrees import pytree
 from .ambient import Ambient
 from .containers import rewrapped, targets_by_alias, with_arguments
+from .escapes import is_outlived, outlived
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
 from .literals import has_values, readable, stacked
 from .memory import guard_methods, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
-from .surgery import GEOMETRY, change_geometry, now, set_class
-from .transforms_of_torch import is_of_returned_transform, of_returned_transform
+from .surgery import GEOMETRY, change_geometry, set_class
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
@@ -255,7 +255,7 @@ class Level:
 
     def close(self) -> None:
         """End the transform. From now on only values without a history may be used:
-        see :func:`outlived`."""
+        see :func:`~.escapes.outlived`."""
         for finalize in self.finalizers:
             finalize()
         self.finalizers.clear()
@@ -416,7 +416,7 @@ class Value(torch.Tensor):
             return read(inner)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        if _is_outlived(self):
+        if is_outlived(self):
             return copy.deepcopy(self._inner, memo)
         raise RuntimeError(
             f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with "
@@ -424,7 +424,7 @@ class Value(torch.Tensor):
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        whole: Any = self._inner if _is_outlived(self) else super()
+        whole: Any = self._inner if is_outlived(self) else super()
         return whole.__reduce_ex__(protocol)
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -489,37 +489,38 @@ SCOPE = Scope()
 def hand_over(level: Level, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
     All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
-    result = _handed_over(level, func, args, kwargs)
+    around = SCOPE.levels
+    if not level.alive:
+        result = outlived(level, func, args, kwargs)
+    elif not around or around[-1].number < level.number:
+        result = level.call(func, args, kwargs)
+    elif around[-1].number == level.number:
+        SCOPE.levels = around[:-1]
+        try:
+            result = level.call(func, args, kwargs)
+        finally:
+            SCOPE.levels = around
+    else:
+        with scope_outside(level):
+            result = level.call(func, args, kwargs)
+        if _is_fresh(func):
+            result = lifted(result, level.number, given=args)
     return note_views(result, args[0]) if id(func) in VIEW_OPS else result
 
 
-def _handed_over(
-    level: Level, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
-) -> Any:
-    around = SCOPE.levels
-    if not level.alive:
-        return outlived(level, func, args, kwargs)
-    if not around:
-        return level.call(func, args, kwargs)
-    number, innermost_number = level.number, around[-1].number
-    if innermost_number < number:
-        return level.call(func, args, kwargs)
-    if innermost_number == number:
-        SCOPE.levels = around[:-1]
-        try:
-            return level.call(func, args, kwargs)
-        finally:
-            SCOPE.levels = around
-    with scope_outside(level):
-        result = level.call(func, args, kwargs)
-    return lifted(result, number, given=args) if _is_fresh(func) else result
+def levels_outside(level: Level) -> tuple[Level, ...]:
+    """Return the levels in scope that are outer levels of ``level``."""
+    levels = SCOPE.levels
+    while levels and levels[-1].number >= level.number:
+        levels = levels[:-1]
+    return levels
 
 
 @contextmanager
 def scope_outside(level: Level) -> Iterator[None]:
     """Run the body of a ``with`` block as a rule of ``level``: only outer levels are in scope."""
     around = SCOPE.levels
-    SCOPE.levels = tuple(inner for inner in around if inner.number < level.number)
+    SCOPE.levels = levels_outside(level)
     try:
         yield
     finally:
@@ -564,13 +565,6 @@ VALUES.add(Value)
 guard_methods(Value)
 
 
-def _is_outlived(v: Value) -> bool:
-    """Return whether the transform of ``v`` has returned and ``v`` has no history: its inner tensor
-    can stand for it."""
-    level = v._level
-    return not level.alive and level.is_constant(v)
-
-
 def bottom(t: Any) -> Any:
     """Return the tensor under all values that ``t`` consists of: the plain tensor, which has the
     memory."""
@@ -607,80 +601,6 @@ def constant_of(t: Any) -> Any:
     while type(t) in VALUES and t._level.is_constant(t):
         t = t._inner
     return t
-
-
-def outlived(level: Level, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of
-    them has a history.
-
-    So a transformed function may store a constant that it made, such as a table of positions, for
-    later use, as in torch."""
-
-    def unwrapped(a: Any) -> Any:
-        if type(a) in VALUES and a._level is level:
-            if not _is_outlived(a):
-                raise escaped(level, func)
-            return a._inner
-        return type(a)(map(unwrapped, a)) if type(a) is list or type(a) is tuple else a
-
-    inner = [unwrapped(a) for a in args]
-    result = func(*inner, **{name: unwrapped(a) for name, a in kwargs.items()})
-    # a write returns the object written to
-    return next((a for a, x in zip(args, inner, strict=True) if x is result), result)
-
-
-_ESCAPED = (
-    "a value of {} is used by {} after the transform has returned. Return values from the "
-    "transformed function instead of storing them, or detach them inside it."
-)
-
-
-def living(tree: Any) -> Any:
-    """``tree``, what a transformed function returns, with the inner tensors of values whose
-    transforms have returned, as :func:`outlived` takes them, and those of torch's own transforms.
-    Values with a history stay, see :func:`refuse_closed`.
-
-    Example: a function that runs a transform, stores a constant of it and returns that."""
-    if isinstance(tree, torch.Tensor):
-        return _living_tensor(tree)
-    if type(tree) is tuple or type(tree) is list:
-        found = type(tree)(map(living, tree))
-        return found if any(map(operator.is_not, found, tree)) else tree
-    leaves, spec = pytree.tree_flatten(tree)
-    living_leaves = [_living_tensor(x) if isinstance(x, torch.Tensor) else x for x in leaves]
-    if not any(map(operator.is_not, living_leaves, leaves)):
-        return tree
-    return pytree.tree_unflatten(living_leaves, spec)
-
-
-def _living_tensor(t: Any) -> Any:
-    """``t``, without the values and the wrappers of transforms that have returned."""
-    while True:
-        if type(t) not in VALUES:
-            inner = of_returned_transform(now(t))
-        elif _is_outlived(t):
-            inner = t._inner
-        else:
-            return t
-        if inner is t:
-            return t
-        t = inner
-
-
-def refuse_closed(result: Any, what: str) -> None:
-    """Raise ``EscapedValue`` if ``result``, which ``what`` is to differentiate, is a value of a
-    transform that has returned, and has a history there: its derivative would be lost."""
-    if type(result) in VALUES:
-        if not result._level.alive:
-            raise escaped(result._level, what)
-    elif is_of_returned_transform(result):
-        raise EscapedValue(_ESCAPED.format("a transform of torch's own", what))
-
-
-def escaped(level: Level, what: object) -> EscapedValue:
-    """Return the error for a value of ``level`` that ``what``, an op or a function, uses after the
-    transform has returned."""
-    return EscapedValue(_ESCAPED.format(f"{level.what} (level {level.number})", what))
 
 
 def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:

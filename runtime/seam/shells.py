@@ -50,55 +50,58 @@ _ASKS_LAYOUT = (False, False, None, False, True)
 def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
     """Return a ``cls`` instance without storage, with the shape, strides, dtype, device and lazy
     bits of ``inner`` without its first ``hidden`` dimensions."""
-    # Three things halve the time: arguments by position, no strides of a contiguous tensor, the
-    # same arguments for a shell of a shell.
-    geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None
-    if geometry is None:
-        if inner.is_nested:
-            raise NestedTensor
-        layout = inner.layout
-        shape = inner.shape[hidden:] if hidden else inner.shape
-        if layout is not torch.strided or (inner.is_contiguous() and not inner.storage_offset()):
-            arguments: Any = (shape, None, None, None, inner.dtype, layout, inner.device)
-        else:
-            arguments = (
-                shape,
-                inner.stride()[hidden:],
-                inner.storage_offset(),
-                None,
-                inner.dtype,
-                layout,
-                inner.device,
-            )
-        if hidden and not shape and inner.dtype in _INTEGERS:
-            arguments += _AS_INDEX
-        elif layout in _COMPRESSED:
-            arguments += _ASKS_LAYOUT
-        geometry = arguments, _lazy_bits(inner)
     # the dispatcher takes views of normal tensors alone for normal, and may raise otherwise
     if _inference() and not inner.is_inference():
         with torch.inference_mode(False):
-            return _made(cls, geometry)
-    return _made(cls, geometry)
-
-
-def _lazy_bits(t: torch.Tensor) -> tuple[bool, bool] | None:
-    """Return whether ``t`` is a conjugate and whether it is a negative that no kernel has computed
-    yet. None: neither."""
-    bits = t.is_conj(), t.is_neg()
-    if bits[0] or bits[1]:
-        return bits
-    return None
-
-
-def _made(cls: type[torch.Tensor], geometry: Any) -> Any:
-    v: Any = make_wrapper_subclass(cls, *geometry[0])
+            return shell(cls, inner, hidden)
+    # Three things halve the time: arguments by position, no strides of a contiguous tensor, the
+    # same arguments for a shell of a shell. `_shell_of` is here without its frame.
+    geometry: Any = inner._geometry if type(inner) in VALUES and not hidden else None
+    if geometry is None:
+        geometry = _geometry_without(inner, hidden)
+    arguments, bits = geometry
+    v: Any = make_wrapper_subclass(cls, *arguments)
     close_memory(v)
     v._geometry = geometry
-    if geometry[1] is not None:
-        set_conj(v, geometry[1][0])
-        set_neg(v, geometry[1][1])
+    if bits is not None:
+        _set_bits(v, bits)
     return v
+
+
+def _geometry_without(t: torch.Tensor, hidden: int) -> Geometry:
+    """Return what a shell shows of ``t`` without its first ``hidden`` dimensions."""
+    if t.is_nested:
+        raise NestedTensor
+    layout = t.layout
+    shape = t.shape[hidden:] if hidden else t.shape
+    if layout is not torch.strided or (t.is_contiguous() and not t.storage_offset()):
+        arguments: Any = (shape, None, None, None, t.dtype, layout, t.device)
+    else:
+        strides = t.stride()[hidden:]
+        arguments = (shape, strides, t.storage_offset(), None, t.dtype, layout, t.device)
+    if hidden and not shape and t.dtype in _INTEGERS:
+        arguments += _AS_INDEX
+    elif layout in _COMPRESSED:
+        arguments += _ASKS_LAYOUT
+    if t.is_conj() or t.is_neg():
+        return arguments, (t.is_conj(), t.is_neg())
+    return arguments, None
+
+
+def _shell_of(cls: type[torch.Tensor], geometry: Geometry) -> Any:
+    arguments, bits = geometry
+    v: Any = make_wrapper_subclass(cls, *arguments)
+    close_memory(v)
+    v._geometry = geometry
+    if bits is not None:
+        _set_bits(v, bits)
+    return v
+
+
+def _set_bits(t: torch.Tensor, bits: tuple[bool, bool]) -> None:
+    """Mark ``t`` as a conjugate, as a negative, that no kernel has computed yet."""
+    set_conj(t, bits[0])
+    set_neg(t, bits[1])
 
 
 def is_batched_number(t: torch.Tensor) -> bool:
@@ -118,7 +121,9 @@ def faithful_geometry(t: torch.Tensor) -> Geometry:
         arguments = (t.shape, None, None, None, dtype, layout, t.device)
         if layout in _COMPRESSED:
             arguments += _ASKS_LAYOUT
-    return arguments, _lazy_bits(t)
+    if t.is_conj() or t.is_neg():
+        return arguments, (t.is_conj(), t.is_neg())
+    return arguments, None
 
 
 def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
@@ -134,7 +139,7 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     geometry = value._geometry if type(inner) in VALUES and value._faithful else None
     if geometry is None:
         geometry = faithful_geometry(inner)
-    v = _made(cls, geometry)
+    v = _shell_of(cls, geometry)
     v._faithful = True
     return v
 

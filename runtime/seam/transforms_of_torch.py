@@ -10,7 +10,8 @@ The other nesting works: torch's transforms run as any other code inside of a le
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
@@ -50,20 +51,20 @@ def wraps_tensors() -> bool:
 
 
 class DualLevelOfTorch:
-    """Torch's own forward mode. The drop-in knows where torch keeps its level, and sets
-    ``is_open``."""
+    """Torch's own forward mode. ``variables``: those of its module, of which one is the number of
+    the level that is open. The drop-in sets them, since it replaces the module's own answer."""
 
-    is_open: Callable[[], bool] = staticmethod(lambda: False)
+    variables: Mapping[str, Any] = MappingProxyType({"_current_level": -1})
 
 
 def transform_of_torch() -> bool:
     """Return whether a transform of torch's own is running."""
-    return innermost_of_torch() is not None or DualLevelOfTorch.is_open()
+    return innermost_of_torch() is not None or DualLevelOfTorch.variables["_current_level"] >= 0
 
 
 def has_tangent_of_torch(t: Any) -> bool:
     """Return whether torch's own forward mode has a tangent for ``t``."""
-    if not DualLevelOfTorch.is_open() or not isinstance(t, torch.Tensor):
+    if DualLevelOfTorch.variables["_current_level"] < 0 or not isinstance(t, torch.Tensor):
         return False
     return unpack_dual(t, level=0)[1] is not None
 
@@ -71,6 +72,8 @@ def has_tangent_of_torch(t: Any) -> bool:
 def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
     """Return the tensor inside of a tensor that belonged to a transform of torch's own which has
     returned. Any other tensor as it is, and a batch, whose tensor has another shape."""
+    if not (is_functorch_wrapped(t) or is_functional_tensor(t)):
+        return t
     while is_of_returned_transform(t):
         if is_functional_tensor(t):
             sync_functional(t)
@@ -93,15 +96,15 @@ def is_of_returned_transform(t: Any) -> bool:
     )
 
 
-def _is_of_torch(t: torch.Tensor) -> bool:
-    # also a tensor from outside of torch's transform: it wraps the results of each call
-    return innermost_of_torch() is not None or has_tangent_of_torch(t)
-
-
 def refuse_value_of_torch(t: Any, *, line: bool = True) -> None:
     """Raise if ``t``, an argument of a transform, belongs to a transform of torch's own. ``line``:
     the message names the user's line, which no caller adds."""
-    if isinstance(t, torch.Tensor) and _is_of_torch(t):
+    if not isinstance(t, torch.Tensor):
+        return
+    if not transform_of_torch():
+        return
+    # also a tensor from outside of torch's transform: it wraps the results of each call
+    if innermost_of_torch() is not None or has_tangent_of_torch(t):
         _refuse("a transform of this package runs", line=line)
 
 

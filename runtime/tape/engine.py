@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from ..seam.ambient import continued
-from ..seam.levels import Level, scope_outside
+from ..seam.levels import SCOPE, Level, levels_outside
 from ..seam.user_code import unwatched, watched
 from ..torch_private.mode_stacks import number_of_function_modes, unseen_by_handlers
 from ..torch_private.native_autograd import (
@@ -505,18 +505,19 @@ def execute(
 
 
 def _execute(task: GraphTask, roots: Sequence[tuple[Edge, Any]]) -> list[Any]:
-    outer = RUNNING.task
+    outer, levels = RUNNING.task, SCOPE.levels
     RUNNING.task = task
+    SCOPE.levels = levels_outside(task.level)  # `scope_outside`, without its frames
     try:
-        with scope_outside(task.level):
-            unwatched(task.run, roots)
-            while task.callbacks:
-                watched(task.callbacks.pop(0))
+        unwatched(task.run, roots)
+        while task.callbacks:
+            watched(task.callbacks.pop(0))
     except Exception:
         if anomaly.STATE.enabled and task.node is not None:
             anomaly.explain(task.node)
         raise
     finally:
+        SCOPE.levels = levels
         RUNNING.task = outer
     return task.results
 

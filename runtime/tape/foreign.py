@@ -27,9 +27,11 @@ _MESSAGE = (
 )
 
 
-def _has_mark(t: Value) -> bool:
+def _has_mark(t: object) -> bool:
     """:func:`recorded_by_torch` of a value of any class. A user's class is not asked: it would
     tell what the session knows."""
+    if not isinstance(t, Value):
+        return False
     with unseen_by_classes():
         return bool(recorded_by_torch(t))
 
@@ -38,7 +40,7 @@ def refuse_lost_gradients(outputs: Iterable[Any]) -> None:
     """Raise if an output has torch's mark. Called before a pass in which all leaves get
     their gradients."""
     for i, t in enumerate(outputs):
-        if isinstance(t, Value) and _has_mark(t):
+        if _has_mark(t):
             raise RuntimeError(_MESSAGE.format(what=f"element {i} of tensors was computed from"))
 
 
@@ -55,7 +57,7 @@ def pass_mark_on(args: Iterable[Any], output: Any) -> None:
     transform, whose computation torch does not see."""
     if not torch.is_grad_enabled():
         return
-    if not any(isinstance(a, Value) and _has_mark(a) for a in args):
+    if not any(map(_has_mark, args)):
         return
     outputs = output if isinstance(output, tuple) else (output,)
     for o in outputs:

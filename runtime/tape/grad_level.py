@@ -22,6 +22,7 @@ from ..rules.ops import (
 from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.levels import Value
 from ..torch_private.dispatcher import OpOverload
+from ..torch_private.native_autograd import innermost_saved_hooks
 from . import inplace, view_history
 from .metas import check_origin, meta_of, refuse_nested
 from .nodes import Edge, Node, OpNode, Undifferentiable
@@ -57,7 +58,8 @@ class GradLevel(Tape):
                 decomposed = _decomposition_for_history(op)
                 if decomposed is not None:
                     return self.run_inside(decomposed, args, kwargs)
-            if HOOKS.innermost():
+            # torch's own hooks are asked for first, without a frame
+            if (HOOKS.stack or innermost_saved_hooks(True)) and HOOKS.innermost():
                 return self._record_packed(op, args, inner, kwargs, edges, wanted, spans)
             outs = self.outward(op, inner, kwargs)
             if isinstance(outs, torch.Tensor):

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..seam.ambient import Ambient
-from ..seam.levels import Level, living
+from ..seam.escapes import living
+from ..seam.levels import Level
 from ..torch_private.native_autograd import is_forward_enabled, set_forward_enabled
 
 

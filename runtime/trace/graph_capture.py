@@ -10,7 +10,8 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from ..seam.levels import Value, living
+from ..seam.escapes import living
+from ..seam.levels import Value
 from ..seam.memory_gate import memory_gate
 from ..torch_private.dispatcher import with_python_kernels
 from . import checking_kernels as checking_kernels

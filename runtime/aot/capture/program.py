@@ -16,7 +16,7 @@ import torch
 from ...autograd.function_node import FunctionNode
 from ...functionalize.functional_level import FunctionalValue
 from ...seam import factories
-from ...seam.levels import living
+from ...seam.escapes import living
 from ...tape.engine import execute
 from ...tape.nodes import Edge, Node
 from ...tape.nodes import Input as Leaf

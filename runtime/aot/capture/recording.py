@@ -21,7 +21,8 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ...rules.ops import DIFFERENTIABLE, INPLACE, op_of
-from ...seam.levels import Value, living
+from ...seam.escapes import living
+from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY, refit
 from ...session.tensor import Tensor
 from ...tape.hooks import register

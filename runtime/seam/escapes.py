@@ -1,0 +1,118 @@
+"""Values that a function has kept, and that outlive its transform.
+
+kept = []
+vmap(lambda x: kept.append(torch.zeros(2)) or x)(xs)
+kept[0] + 1                 # a constant: its inner tensor stands for it
+grad(lambda x: kept.append(x) or x.sum())(x)
+kept[1] + 1                 # EscapedValue: it has a history, which is gone
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from ..errors import EscapedValue
+from ..torch_private.dispatcher import OpOverload
+from ..torch_private.pytrees import pytree
+from .shells import VALUES
+from .surgery import now
+from .transforms_of_torch import is_of_returned_transform, of_returned_transform
+
+
+class Level(Protocol):
+    """A :class:`.levels.Level`, as far as it matters here."""
+
+    alive: bool
+    number: int
+
+    @property
+    def what(self) -> str: ...
+
+    def is_constant(self, v: Any, /) -> bool: ...
+
+
+def is_outlived(v: Any) -> bool:
+    """Return whether the transform of ``v`` has returned and ``v`` has no history: its inner tensor
+    can stand for it."""
+    level = v._level
+    return not level.alive and level.is_constant(v)
+
+
+_ESCAPED = (
+    "a value of {} is used by {} after the transform has returned. Return values from the "
+    "transformed function instead of storing them, or detach them inside it."
+)
+
+
+def outlived(level: Level, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of
+    them has a history.
+
+    So a transformed function may store a constant that it made, such as a table of positions, for
+    later use, as in torch."""
+
+    def unwrapped(a: Any) -> Any:
+        if type(a) in VALUES and a._level is level:
+            if not is_outlived(a):
+                raise escaped(level, func)
+            return a._inner
+        return type(a)(map(unwrapped, a)) if type(a) is list or type(a) is tuple else a
+
+    inner = [unwrapped(a) for a in args]
+    result = func(*inner, **{name: unwrapped(a) for name, a in kwargs.items()})
+    # a write returns the object written to
+    return next((a for a, x in zip(args, inner, strict=True) if x is result), result)
+
+
+def living(tree: Any) -> Any:
+    """``tree``, what a transformed function returns, with the inner tensors of values whose
+    transforms have returned, as :func:`outlived` takes them, and those of torch's own transforms.
+    Values with a history stay, see :func:`refuse_closed`.
+
+    Example: a function that runs a transform, stores a constant of it and returns that."""
+    if type(tree) in VALUES and tree._level.alive:
+        return tree  # most functions return one value of their own level
+    if isinstance(tree, torch.Tensor):
+        return _living_tensor(tree)
+    if type(tree) is tuple or type(tree) is list:
+        found = type(tree)(map(living, tree))
+        return found if any(map(operator.is_not, found, tree)) else tree
+    leaves, spec = pytree.tree_flatten(tree)
+    living_leaves = [_living_tensor(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    if not any(map(operator.is_not, living_leaves, leaves)):
+        return tree
+    return pytree.tree_unflatten(living_leaves, spec)
+
+
+def _living_tensor(t: Any) -> Any:
+    """``t``, without the values and the wrappers of transforms that have returned."""
+    while True:
+        if type(t) not in VALUES:
+            inner = of_returned_transform(now(t))
+        elif is_outlived(t):
+            inner = t._inner
+        else:
+            return t
+        if inner is t:
+            return t
+        t = inner
+
+
+def refuse_closed(result: Any, what: str) -> None:
+    """Raise ``EscapedValue`` if ``result``, which ``what`` is to differentiate, is a value of a
+    transform that has returned, and has a history there: its derivative would be lost."""
+    if type(result) in VALUES:
+        if not result._level.alive:
+            raise escaped(result._level, what)
+    elif is_of_returned_transform(result):
+        raise EscapedValue(_ESCAPED.format("a transform of torch's own", what))
+
+
+def escaped(level: Level, what: object) -> EscapedValue:
+    """Return the error for a value of ``level`` that ``what``, an op or a function, uses after the
+    transform has returned."""
+    return EscapedValue(_ESCAPED.format(f"{level.what} (level {level.number})", what))
