@@ -31,10 +31,11 @@ class Delivery(per_sample):
             queue_callback(self._deliver)
 
     def _deliver(self) -> None:
+        size = len(self)
         for (_, leaf), found in zip(self._given, self._parameters, strict=True):
             if not found.terms:
                 continue
-            grad = self._dense(found, 0, len(self))
+            grad = self._dense(found, 0, size)
             # as in torch, where a smaller batch was allowed
             if self.length is not None and grad.shape[0] < self.length:
                 grad = torch.cat(

@@ -605,5 +605,8 @@ def _whole(v: Any) -> Any:
 def _writes(v: Any) -> list[int]:
     """Return how often the memory of ``v`` was written to while samples were followed, in a list
     that ``v.detach()`` shares."""
-    found: list[int] = _whole(v).__dict__.setdefault("_sample_writes", [0])
+    whole = v
+    if v._view is not None:
+        whole = v._view.base
+    found: list[int] = whole.__dict__.setdefault("_sample_writes", [0])
     return found

@@ -247,7 +247,7 @@ class per_sample(PerSampleGrads):
 
     def _terms(self, leaf: Tensor, sources: Any) -> list[Any]:
         v = self._session.parameters.get(id(leaf))
-        if v is None or not len(self):
+        if v is None or not self._session.size:
             return []
         end = edge_of(v)
         if end is None:
@@ -281,16 +281,18 @@ class _Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         tensors: list[Tensor] = []
         args = [self._value(a, tensors) for a in args]
-        kwargs = {k: self._value(a, tensors) for k, a in kwargs.items()}
+        if kwargs:
+            kwargs = {k: self._value(a, tensors) for k, a in kwargs.items()}
         if name in LAYERS and len(args) > 3:
             args = with_placed_states(self.session, args)
         out = REPLACED.get(func, func)(*args, **kwargs)
-        self._note_if_made_inside(out, tensors)
+        if type(out) is torch.Tensor:
+            self._note_if_made_inside(out, tensors)
         return out
 
     def _note_if_made_inside(self, out: Any, tensors: list[Tensor]) -> None:
         """Note a plain tensor that follows from none but such. ``tensors``: the arguments."""
-        if type(out) is torch.Tensor and all(self.made_inside(t) for t in tensors):
+        if all(map(self.made_inside, tensors)):
             self._made[id(out)] = weakref.ref(out)
 
     def _refuse_data(self, data: Any) -> None:
@@ -308,23 +310,21 @@ class _Functions(TorchFunctionMode):
         return found is not None and found() is t
 
     def _value(self, a: Any, tensors: list[Tensor]) -> Any:
-        if isinstance(a, torch.Tensor):
-            tensors.append(a)
-            if torch.is_grad_enabled():
-                return self._of_tape(a)
-            return a
+        """Return what a function gets for its argument ``a``: for a tensor that requires grad its
+        value of the session. ``tensors``: gets the tensors in ``a``."""
         if type(a) is list or type(a) is tuple:
-            return type(a)(self._value(b, tensors) for b in a)
-        return a
-
-    def _of_tape(self, t: Tensor) -> Any:
-        """Return the value of the session that stands for ``t``."""
-        known = self.session.parameters.get(id(t))
+            return type(a)([self._value(b, tensors) for b in a])
+        if not isinstance(a, torch.Tensor):
+            return a
+        tensors.append(a)
+        if not torch.is_grad_enabled():
+            return a
+        known = self.session.parameters.get(id(a))
         if known is not None:
             return known
-        if isinstance(t, Value) or not t.requires_grad:
-            return t
-        return as_leaf(t)
+        if isinstance(a, Value) or not a.requires_grad:
+            return a
+        return as_leaf(a)
 
 
 class Modules:

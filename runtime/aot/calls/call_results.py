@@ -78,13 +78,17 @@ class CallResults:
     """What one program returns: ``boundary.outputs``, as a tree of the structure ``spec``.
     ``n_forward``: how many results of the graph come before what it saves."""
 
-    __slots__ = ("_is_one_leaf", "boundary", "n_forward", "spec")
+    __slots__ = ("_is_one_leaf", "_others", "_results", "boundary", "n_forward", "spec")
 
     def __init__(self, boundary: Boundary, spec: pytree.TreeSpec) -> None:
         self.boundary = boundary
         self.n_forward = boundary.n_forward
         self.spec = spec
         self._is_one_leaf = spec.is_leaf()
+        # most outputs are results of the graph as they stand: the number of each
+        outputs = list(enumerate(boundary.outputs))
+        self._results = [(i, output.number) for i, output in outputs if output.is_result]
+        self._others = [(i, output) for i, output in outputs if not output.is_result]
 
     def without_inference(self, results: Sequence[Any]) -> Sequence[Any]:
         """Return the results of the graph. Those that the program makes outside of inference mode
@@ -103,7 +107,11 @@ class CallResults:
         boundary = self.boundary
         if boundary.begun or boundary.placed:
             boundary.finish(arguments, made)
-        returned = [output.returned(arguments, made) for output in boundary.outputs]
+        returned: list[Any] = [None] * len(boundary.outputs)
+        for i, number in self._results:
+            returned[i] = made[number]
+        for i, output in self._others:
+            returned[i] = output.returned(arguments, made)
         for again, first in boundary.repeated:
             returned[again] = returned[first]
         for again, first in boundary.released:

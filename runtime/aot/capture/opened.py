@@ -16,6 +16,7 @@ property and the user's code may give it further attributes.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -116,7 +117,7 @@ def set_contents(x: Any, attributes: dict[str, Any]) -> None:
     if own is not None:
         names = {slot.__name__ for slot in slots}
         own.clear()
-        own.update((name, y) for name, y in attributes.items() if name not in names)
+        own.update({name: y for name, y in attributes.items() if name not in names})
 
 
 def opened(tree: Any) -> Any:
@@ -150,7 +151,7 @@ def with_sizes(spec: pytree.TreeSpec) -> pytree.TreeSpec:
         return spec
     below = spec.children()
     made = [with_sizes(child) for child in below]
-    if spec.type is not torch.Size and all(a is b for a, b in zip(made, below, strict=True)):
+    if spec.type is not torch.Size and not any(map(operator.is_not, made, below)):
         return spec
     kind = _Sizes if spec.type is torch.Size else spec.type
     return pytree.TreeSpec(kind, spec.context, made)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
+import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ Tensor = torch.Tensor
 Scale = Callable[[Tensor], Tensor]
 _CACHED = 1 << 21
 """Bytes of operands that stay in a cache, with their copies."""
+
+_bytes = operator.attrgetter("nbytes")
 
 
 class Grams:
@@ -135,7 +138,7 @@ class Term:
     def smaller(self) -> Term:
         """Return the dense gradients, if they are needed for the norms and take no more memory than
         what they are computed of. Else this term."""
-        if self.needs_dense() and self.dense_bytes <= sum(t.nbytes for t in self.held()):
+        if self.needs_dense() and self.dense_bytes <= sum(map(_bytes, self.held())):
             return Dense(self.dense())
         return self
 
@@ -186,10 +189,10 @@ class Outer(Term):
     def _takes(self, out: Tensor) -> bool:
         """Return whether a kernel may write to a tensor such as ``out``: nothing is recorded or
         converted on the way."""
-        tensors = (out, self.left, self.right)
-        return are_plain(*tensors) and not any(
-            t.requires_grad or t.dtype is not self.dtype for t in tensors
-        )
+        for t in (out, self.left, self.right):
+            if t.requires_grad or t.dtype is not self.dtype:
+                return False
+        return are_plain(out, self.left, self.right)
 
     def _write(self, out: Tensor) -> None:
         left, right = self.left.mT, self.right
@@ -512,7 +515,7 @@ def _joined_tables(terms: Sequence[Rows]) -> Rows:
 def are_plain(*tensors: Tensor) -> bool:
     """Return whether what is computed of ``tensors`` may be written to plain memory: none is a
     value, or wrapped by a transform of torch's own."""
-    return all(type(t) is Tensor and not is_functorch_wrapped(t) for t in tensors)
+    return set(map(type, tensors)) == {Tensor} and not any(map(is_functorch_wrapped, tensors))
 
 
 def flat(t: Tensor) -> Tensor:
