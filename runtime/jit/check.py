@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from ..aot.python_state.closed_over import modules_of
 from ..aot.python_state.declared import Holdings
-from ..aot.python_state.entry_hook import Seen, is_clock, watching
+from ..aot.python_state.entry_hook import Seen, is_kept, watching
 from ..aot.python_state.object_graph import ObjectGraph
 from ..seam.generator_states import GeneratorStates
 from ..seam.levels import SCOPE
@@ -142,7 +142,7 @@ class _Check:
         self._state = graph.outcome(self._ignored)
         lost = graph.put_back()
         states.restore()
-        asked = [name for name in seen.asked if not is_clock(name)]
+        asked = [name for name in seen.asked if not is_kept(name)]
         if lost or asked:
             reasons = [f"changes {x}, which cannot be put back" for x in lost]
             reasons += [f"calls {name}" for name in asked]

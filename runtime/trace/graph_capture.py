@@ -105,9 +105,11 @@ def run_trace(
 
 def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) -> Sequence[Any]:
     """Return the results of the program. Its errors get the user's line."""
-    environment = None if level.abstraction is None else level.abstraction.shape_env
+    environment = lower = None
+    if level.abstraction is not None:
+        environment, lower = level.abstraction.shape_env, level.abstraction.lower
     try:
-        with running(environment):
+        with running(environment, lower):
             outs: Sequence[Any] = living(provenance.run(f, level, *given))
     except Exception as e:
         with paused():  # an error may hold sizes of a program around

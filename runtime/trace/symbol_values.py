@@ -38,23 +38,26 @@ KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBo
 
 
 class _Programs(Ambient):
-    """``environments``: those of the traces whose programs run, the innermost last."""
+    """``environments``: those of the traces whose programs run, the innermost last. ``lower``:
+    gives the node of the innermost graph for a symbol of its environment."""
 
     environments: tuple[Any, ...] = ()
+    lower: Callable[[Any], Any] | None = None
 
 
 _PROGRAMS = _Programs()
 
 
 @contextmanager
-def running(environment: Any) -> Iterator[None]:
-    """While entered, the program of the trace with this shape environment runs."""
-    before = _PROGRAMS.environments
-    _PROGRAMS.environments = (*before, environment)
+def running(environment: Any, lower: Callable[[Any], Any] | None = None) -> Iterator[None]:
+    """While entered, the program of the trace with this shape environment runs. ``lower``: gives
+    the node of its graph for a symbol."""
+    before, lower_before = _PROGRAMS.environments, _PROGRAMS.lower
+    _PROGRAMS.environments, _PROGRAMS.lower = (*before, environment), lower
     try:
         yield
     finally:
-        _PROGRAMS.environments = before
+        _PROGRAMS.environments, _PROGRAMS.lower = before, lower_before
 
 
 @contextmanager
@@ -236,9 +239,28 @@ def _is_foreign(x: Any) -> bool:
     return isinstance(x, complex) or hasattr(kind, "__float__")
 
 
+def _are_mixed(a: Any, b: Any) -> bool:
+    """Return whether one of ``a`` and ``b`` is a number that the program has read of a tensor, and
+    the other one a size or a number of the state, which torch knows by an expression."""
+    if type(b) not in KINDS or isinstance(a.node, TracedNumber) is isinstance(b.node, TracedNumber):
+        return False
+    return _PROGRAMS.lower is not None and _is_ours(a) and _is_ours(b)
+
+
+def _as_read(symbol: Any) -> Any:
+    """Return ``symbol`` as a number of the graph, as are those that a program reads of tensors."""
+    if isinstance(symbol.node, TracedNumber):
+        return symbol
+    assert _PROGRAMS.lower is not None
+    value: Any = None
+    if symbol.node.has_hint():
+        value = symbol.node.hint
+    return torch.SymFloat(TracedNumber(_PROGRAMS.lower(symbol), float, value))
+
+
 def _define_of_two(cls: type, name: str, of_two: Callable[[Any, Any], Any]) -> None:
     """Let the method compute with the value, if the other number is of a class that torch does not
-    know."""
+    know, and with nodes of the graph, if only one of both numbers is an expression."""
     theirs: Callable[..., Any] | None = getattr(cls, name, None)
     if theirs is None:
         return
@@ -246,6 +268,8 @@ def _define_of_two(cls: type, name: str, of_two: Callable[[Any, Any], Any]) -> N
     def method(self: Any, other: Any, *rest: Any) -> Any:
         if _is_foreign(other) and _is_ours(self):
             return of_two(_value(self), other)
+        if _are_mixed(self, other):
+            return of_two(_as_read(self), _as_read(other))
         if type(other) in _OWN:
             return unwatched(theirs, self, other, *rest)
         return theirs(self, other, *rest)

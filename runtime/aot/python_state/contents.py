@@ -10,7 +10,7 @@ import random
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from types import MemberDescriptorType
+from types import GeneratorType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -208,9 +208,6 @@ class CachedResults(SetItems):
         # which results there are is nothing that a call assigns
         return [] if self.holds() else [Change(self, None, (), ())]
 
-    def below(self) -> Iterable[tuple[Any, str]]:
-        return ()
-
 
 class Elements(Node):
     """The elements of a NumPy array, and how it is laid out: dtype, shape, strides, and whether it
@@ -276,22 +273,49 @@ def _allow_writes(x: np.ndarray[Any, Any]) -> None:
     base.flags.writeable = False
 
 
+class Record(Node):
+    """The fields of a NumPy scalar. Those of an element of an array are in the array's memory."""
+
+    __slots__ = ()
+    owner: np.void
+
+    def look(self) -> tuple[Any, ...]:
+        if self.owner.dtype.hasobject:
+            raise TypeError("objects in the fields of a scalar")
+        return (repr(self.owner.dtype), np.void.tobytes(self.owner))
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        kind = self.owner.dtype
+        (elements,) = np.frombuffer(values[1], kind)
+        for field in kind.names or ():
+            np.void.__setitem__(self.owner, field, elements[field])
+
+
 class Buffer(Node):
     """The bytes of an array, a ``bytearray`` or a view of memory."""
 
     __slots__ = ()
 
-    def look(self) -> bytes:
-        return bytes(self.owner)
+    def look(self) -> bytes | None:
+        try:
+            return memoryview(self.owner).tobytes()
+        except ValueError:  # a view of memory that was released
+            return None
 
-    def put(self, values: bytes) -> None:
+    def put(self, values: bytes | None) -> None:
         x = self.owner
+        if values is None or self.look() is None:
+            return
         if issubclass(type(x), bytearray):
             x[:] = values
         elif issubclass(type(x), array.array):
             x[:] = array.array(x.typecode, values)
-        else:
+        elif x.contiguous:
             x.cast("B")[:] = values
+        else:
+            elements = memoryview(values).cast(x.format, x.shape)
+            for at in itertools.product(*map(range, x.shape)):
+                x[at] = elements[at]
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ()
@@ -395,7 +419,7 @@ class Draws(Cursor):
         """Return what C compares, and the state that the generator takes back."""
         x = self.owner
         if isinstance(x, random.Random):
-            return (x.getstate(),)
+            return (random.Random.getstate(x),)  # without code of the user's
         if isinstance(x, np.random.RandomState):
             state = x.get_state(legacy=False)
             return _bytes_of(state), state
@@ -426,7 +450,7 @@ class Draws(Cursor):
         elif isinstance(x, np.random.BitGenerator):
             x.state = state
         elif isinstance(x, random.Random):
-            x.setstate(state)
+            random.Random.setstate(x, state)
         elif isinstance(x, np.random.RandomState):
             x.set_state(state)
 
@@ -459,15 +483,15 @@ class ExceptionParts(Node):
 
 
 def _parts_of(kind: type) -> tuple[Any, ...]:
-    """Return the descriptors of the parts in C of exceptions of ``kind``, but for what it is in
-    whenever it is raised: the traceback and the exception before it."""
-    members = [
-        member
+    """Return the descriptors of the parts in C of exceptions of ``kind``, but for the traceback,
+    which is another one whenever it is raised."""
+    return tuple(
+        part
         for c in kind.__mro__
-        for member in vars(c).values()
-        if isinstance(member, MemberDescriptorType)
-    ]
-    return (vars(BaseException)["args"], vars(BaseException)["__cause__"], *members)
+        for name, part in vars(c).items()
+        if isinstance(part, (MemberDescriptorType, GetSetDescriptorType))
+        and name not in ("__traceback__", "__dict__", "__weakref__")
+    )
 
 
 class Fact(Node):
@@ -506,26 +530,59 @@ class Parts(Node):
 
 class Position(Cursor):
     """How far an iterator is. ``steps``: how often the program has let a generator go on, which
-    does not say how far it is."""
+    does not say how far it is. ``sources``: what it takes items from. ``stays``: whether it is not
+    put back, as something takes items from it that cannot be put back, and would get them twice."""
 
-    __slots__ = ("mark", "parts", "steps")
+    __slots__ = ("mark", "parts", "sources", "stays", "steps")
 
     def __init__(self, owner: Any, name: str, parts: Callable[[Any], tuple[Any, ...]]) -> None:
         self.steps = 0
         self.parts = parts
         super().__init__(owner, name)
         self.mark = IteratorMark(owner)
+        self.sources = sources_of(owner)
+        self.stays = False
 
     def look(self) -> tuple[Any, ...]:
         return (self.steps, *self.parts(self.owner))
 
     def restore(self) -> None:
         """Put the iterator back, if Python can do that. :meth:`changes` says whether it did."""
-        if self.changes():
+        if not self.stays and self.changes():
             self.mark.rewind()
 
+    def settle(self) -> None:
+        self.sources = []
+
     def below(self) -> Iterable[tuple[Any, str]]:
-        return ((x, f"what {self.name} takes items from") for x in sources_of(self.owner))
+        return ((x, f"what {self.name} takes items from") for x in self.sources)
+
+
+class Positions:
+    """The iterators that a program comes to. ``of_frames``: generators, by identity of the frame.
+
+    An iterator is put back after a refusal, if Python can do that. One that another takes items
+    from, which cannot be put back, stays where it is: else the other would get items twice."""
+
+    def __init__(self) -> None:
+        self.of_frames: dict[int, Position] = {}
+        self._known: dict[int, Position] = {}  # by identity of the iterator
+        self._staying: set[int] = set()  # identities of iterators that are not put back
+
+    def add(self, node: Position) -> None:
+        self._known[id(node.owner)] = node
+        if isinstance(node.owner, GeneratorType):
+            self.of_frames[id(node.owner.gi_frame)] = node
+        if id(node.owner) in self._staying or not node.mark.can_rewind:
+            self._let_stay(node)
+
+    def _let_stay(self, node: Position) -> None:
+        node.stays = True
+        for source in node.sources:
+            self._staying.add(id(source))
+            known = self._known.get(id(source))
+            if known is not None and not known.stays:
+                self._let_stay(known)
 
 
 CONTAINERS: tuple[tuple[type, type[Node]], ...] = (

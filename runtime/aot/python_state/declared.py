@@ -36,6 +36,7 @@ _WITHOUT_STATE = (
     enum.Enum,
     functools.partial,
     logging.Logger,
+    logging.Manager,
     logging.Handler,
     random.Random,
     *GENERATORS_OF_NUMPY,

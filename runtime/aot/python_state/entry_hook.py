@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import functools
 import io
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any
 
+import torch
 from torch.optim import Optimizer, lr_scheduler
 
 from ...seam.user_code import capturing
@@ -120,6 +122,15 @@ TRUSTED = frozenset(
 has, or that the capture follows itself."""
 CLOCKS = frozenset(("time",))
 """Modules that are mostly asked for what a log says, so that a warning is enough."""
+ONLY_TELL = frozenset(
+    ("importlib", "inspect", "linecache", "logging", "tokenize", "traceback", "warnings")
+)
+"""Modules of Python's through which a program tells somebody something. What they ask the system
+for does not come back to the program."""
+_OF_TORCH = {torch.save.__code__: "torch.save", torch.load.__code__: "torch.load"}
+"""Functions of torch's that read or write files."""
+_PURE = frozenset(("posix.fspath", "posix._path_normpath", "posix._path_splitroot_ex"))
+"""Functions of the system's modules that ask for nothing but their arguments."""
 _IMPURE: dict[str, frozenset[str]] = {
     "builtins": frozenset(("open", "input")),
     "io": frozenset(("open",)),
@@ -129,9 +140,17 @@ _IMPURE: dict[str, frozenset[str]] = {
 """Functions of trusted modules that ask for something else."""
 
 
-def is_clock(name: str) -> bool:
-    """Return whether a function, named as in :class:`Seen`, says what time it is."""
-    return name.partition(".")[0] in CLOCKS
+_SEED = random.Random.seed.__code__
+_ENTROPY = random.SystemRandom.getrandbits.__code__
+_SEEDS = {_SEED: "random.Random.seed", _ENTROPY: "random.SystemRandom.getrandbits"}
+"""What gives a random generator that the program makes its first state, if the program gives none.
+A copy of one asks for it, too, so that a warning has to be enough."""
+
+
+def is_kept(name: str) -> bool:
+    """Return whether the graph may keep the answer of a function, named as in :class:`Seen`, with a
+    warning: what time it is, and the seed of a generator."""
+    return name.partition(".")[0] in CLOCKS or name in _SEEDS.values()
 
 
 class Seen:
@@ -152,9 +171,9 @@ class Seen:
 
     def refuse_asked(self) -> None:
         """Raise ``RuntimeError`` if the program has asked for what no graph of objects has, such as
-        files. Not for clocks."""
+        files. Not for what may be kept."""
         for name, line in self.asked.items():
-            if not is_clock(name):
+            if not is_kept(name):
                 raise RuntimeError(
                     f"the program calls {name}, which no call would do again: a graph keeps what "
                     f"it has returned. Call it outside, and pass what it returns."
@@ -179,13 +198,17 @@ class _Watcher:
         if self.finding is not None:
             return
         code = frame.f_code
-        resumed = self.graph.generator_frames.get(id(frame))
+        resumed = self.graph.iterators.of_frames.get(id(frame))
         if resumed is not None:
             self._resumed(resumed, frame.f_back)
         if code is FIND_MODULE:
             self.finding = frame
         if code is _MAKES_OPTIMIZER:
             self.graph.made.add(id(frame.f_locals["self"]))
+        if code in _OF_TORCH:
+            self._ask(_OF_TORCH[code], frame.f_back)
+        if code is _SEED and frame.f_locals.get("a") is None:
+            self._ask(_SEEDS[code], frame.f_back)
         if id(code) not in self.known:
             self.known[id(code)] = (code, _is_followed(frame))
             if self.known[id(code)][1]:
@@ -228,6 +251,19 @@ class _Watcher:
         if self.finding is not None:
             return
         owner = getattr(function, "__self__", None)
+        self._note_movement(frame, function, owner)
+        if id(frame.f_code) not in self.known:
+            self.known[id(frame.f_code)] = (frame.f_code, _is_followed(frame))
+        _, of_user = self.known[id(frame.f_code)]
+        if not (of_user or _is_of_library(frame)):
+            return
+        name = _asks(function, owner)
+        # a library asks for the time for itself, as that of queues does
+        if name is not None and (of_user or not is_kept(name)):
+            self._ask(name, frame)
+
+    def _note_movement(self, frame: FrameType, function: Any, owner: Any) -> None:
+        """Note that a call may move an iterator or a generator, or empties a cache."""
         if type(owner) is _CACHE and function.__name__ == "cache_clear":
             self.seen.cleared.append(owner)
         if id(owner) in self.graph.moving and not is_of_package(frame.f_code.co_filename):
@@ -236,13 +272,18 @@ class _Watcher:
                 self.seen.moved.setdefault(id(owner), line)
         if function is next and self.seen.advanced is None and is_of_user(frame.f_code.co_filename):
             self.seen.advanced = self._user_line(frame)
-        of_user = self.known.get(id(frame.f_code))
-        if of_user is None:
-            of_user = self.known.setdefault(id(frame.f_code), (frame.f_code, _is_followed(frame)))
-        if of_user[1] and (name := _asks(function, owner)) is not None:
-            code = frame.f_code
-            self.seen.asked.setdefault(name, (code.co_filename, frame.f_lineno, code.co_name))
-            self.seen.refuse_asked()  # before it is called: nobody could undo it
+
+    def _ask(self, name: str, frame: FrameType | None) -> None:
+        """Refuse a question that the code of ``frame`` is about to ask, if the program asks it: it
+        calls the function itself, or one of Python's library or NumPy's that does."""
+        while frame is not None and _is_of_library(frame):
+            name = _SEEDS.get(frame.f_code, name)
+            frame = frame.f_back
+        if frame is None or not self.known.get(id(frame.f_code), (None, False))[1]:
+            return
+        code = frame.f_code
+        self.seen.asked.setdefault(name, (code.co_filename, frame.f_lineno, code.co_name))
+        self.seen.refuse_asked()  # before it is called: nobody could undo it
 
     @staticmethod
     def _user_line(frame: FrameType | None) -> Line | None:
@@ -264,6 +305,16 @@ def _is_followed(frame: FrameType) -> bool:
     return name.partition(".")[0] != _OURS and (name not in sys.modules or is_followed_module(name))
 
 
+def _is_of_library(frame: FrameType) -> bool:
+    """Return whether the code of ``frame`` asks on behalf of its caller: it is of Python's library,
+    as ``pathlib``, or of NumPy."""
+    module = frame.f_globals.get("__name__")
+    if type(module) is not str:
+        return False
+    root = module.partition(".")[0]
+    return root == "numpy" or (root in sys.stdlib_module_names and root not in ONLY_TELL)
+
+
 def _asks(function: Any, owner: Any) -> str | None:
     """Return the name of a function of C that asks for what no object of Python's has. None for any
     other."""
@@ -281,8 +332,9 @@ def _asks(function: Any, owner: Any) -> str | None:
     if root in TRUSTED or f"_{root}" in TRUSTED or module in TRUSTED:
         asks = name in _IMPURE.get(module, ())
         return f"{module}.{name}" if asks else None
-    asks = root in sys.stdlib_module_names and isinstance(function, BuiltinFunctionType)
-    return f"{root}.{name}" if asks else None
+    if root not in sys.stdlib_module_names or not isinstance(function, BuiltinFunctionType):
+        return None
+    return f"{root}.{name}" if f"{root}.{name}" not in _PURE else None
 
 
 def _is_written_file(x: Any) -> bool:
@@ -302,7 +354,7 @@ def watching(graph: ObjectGraph) -> Iterator[Seen]:
         yield watcher.seen
         graph.enter_imports(watcher.imports)
         # a refusal that the program has caught; Python drops a profile hook that raises
-        asked = any(not is_clock(name) for name in watcher.seen.asked)
+        asked = any(not is_kept(name) for name in watcher.seen.asked)
         watcher.seen.goes_on = asked or watcher.seen.met_opaque
         watcher.seen.refuse_asked()
         if watcher.seen.met_opaque:

@@ -126,6 +126,10 @@ class IteratorMark:
             sources = _reduced(iterator)[0]
             self._sources = [IteratorMark(x) for x in sources if isinstance(x, Iterator)]
 
+    @property
+    def can_rewind(self) -> bool:
+        return bool(self._state or self._sources)
+
     def rewind(self) -> None:
         """Put the iterators back, as far as Python lets them. :func:`position_of` says whether it
         did."""

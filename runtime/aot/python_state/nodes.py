@@ -135,10 +135,15 @@ class OneByOne(Node):
         raise NotImplementedError
 
     def redo(self, change: Change) -> None:
-        if change.label is None:
-            self.put(change.now)
-        else:
+        if change.label is not None:
             self.assign(change.label, change.now)
+            return
+        # what is `free` is an argument of the graph, so that the capture had another one there
+        arguments = [(label, self.at(label)) for label in self.free]
+        self.put(change.now)
+        for label, value in arguments:
+            if value is not MISSING:
+                self.assign(label, value)
 
     def order(self) -> list[Label]:
         """Return the labels in the order in which a program finds them, if it can tell."""

@@ -17,6 +17,7 @@ all objects count."""
 from __future__ import annotations
 
 import builtins
+import decimal
 import functools
 import gc
 import random
@@ -30,15 +31,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import fx
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...seam.levels import Value
 from ...torch_private.mode_stacks import unseen_by_handlers
+from ...trace.graph_module import GraphModule, LateGraphModule
 from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
 from .code_names import first_code
-from .contents import DefaultFactory, Draws, Fact, Parts, Position
+from .contents import DefaultFactory, Draws, Fact, Parts, Position, Positions
 from .lookups import is_lookup
 from .nodes import (
     NOTES,
@@ -120,7 +121,7 @@ class ObjectGraph(Snapshot):
         self.code = ProgramCode()
         self.large: list[str] = []
         self.moving: set[int] = set()  # identities of what the program may not move
-        self.generator_frames: dict[int, Position] = {}  # by identity of a generator's frame
+        self.iterators = Positions()
         self.made: set[int] = set()  # identities of optimizers that the program has made
         self._named: dict[int, Named] = {}  # by identity of an object, class or globals
         # by name, the objects that have it and that no code has asked for it
@@ -128,6 +129,7 @@ class ObjectGraph(Snapshot):
         self._modules: dict[int, Globals] = {}
         self._visits: dict[type, Visit] = {}
         self._facts: set[str] = set()
+        self._caches: list[tuple[Any, str]] = []  # functions that keep their results
         self._pending: deque[tuple[Any, str]] = deque()
         self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in self.roots]
         with unseen_by_handlers():
@@ -231,8 +233,10 @@ class ObjectGraph(Snapshot):
         if issubclass(kind, defaultdict):  # beside its items
             self._add(DefaultFactory(x, f"{name}.default_factory"))
         self._pending += [(y, f"{name}.{type(y).__name__}") for y in row.below(x)]
-        if (kind.__dictoffset__ or slots_of(kind)) and (is_of_user(kind) or attributes_of(x)):
-            self._object(x, name)  # of a class of the user's that is a container, too
+        if kind.__dictoffset__ or slots_of(kind):
+            self._object(x, name)  # it may have attributes beside its items, and get some later
+        elif is_of_user(kind):
+            self._pending.append((kind, kind.__qualname__))
 
     def _made(self, make: Callable[[Any, str], Node], x: Any, name: str) -> Node | None:
         try:
@@ -247,8 +251,8 @@ class ObjectGraph(Snapshot):
         self.nodes.append(node)
         if not node.watched:
             self.moving.add(id(node.owner))
-            if isinstance(node, Position) and isinstance(node.owner, types.GeneratorType):
-                self.generator_frames[id(node.owner.gi_frame)] = node
+        if isinstance(node, Position):
+            self.iterators.add(node)
         if len(self.nodes) > LIMIT:
             raise RuntimeError(
                 f"the program can come to more than {LIMIT:,} objects, such as {node.name}. "
@@ -342,6 +346,8 @@ class ObjectGraph(Snapshot):
         holds."""
         if not is_constant(x):
             self.opaque.append((x, name))
+        if is_of_user(type(x)):
+            self._pending.append((type(x), type(x).__qualname__))
         self._reach_held(x, name)
 
     def _reach_held(self, x: Any, name: str) -> None:
@@ -374,7 +380,8 @@ class ObjectGraph(Snapshot):
         if isinstance(t, Value) and t._level.number > 0:
             return
         self.tensors[id(t)] = Read(t, FACTS_OF_TENSOR, facts(t))
-        if type(t) in PLAIN_TENSORS:  # most have no attribute yet, and are asked for the first one
+        # most have no attribute yet, and are asked for the first one
+        if type(t) in PLAIN_TENSORS or (is_of_user(type(t)) and not isinstance(t, Value)):
             self._object(t, name)
 
     def _array(self, x: np.ndarray[Any, Any], name: str) -> None:
@@ -384,7 +391,7 @@ class ObjectGraph(Snapshot):
         row = row_of(x)
         assert row is not None and row.node is not None
         self._add(self._made(row.node, x, name))
-        if attributes_of(x):
+        if attributes_of(x) is not None:
             self._object(x, name)
 
     def _proxy(self, x: Any, name: str) -> None:
@@ -400,10 +407,21 @@ class ObjectGraph(Snapshot):
         assert row is not None and row.node is not None
         self._add(self._made(row.node, x, name))
         self._pending.append((f, name))
+        self._object(x, name)
+        self._caches.append((x, name))
+        if self.code.has_name("cache_info"):
+            self._count_hits((x, name))
+
+    def _count_hits(self, *caches: tuple[Any, str]) -> None:
+        """Let it count how often each cache was asked."""
+        for x, name in caches:
+            self._add(Parts(x, f"{name}.cache_info()", lambda cache: cache.cache_info()))
 
     def _reference(self, x: weakref.ref[Any], name: str) -> None:
         """A weak reference. What it refers to may go when the capture has ended."""
         self._add(Parts(x, name, lambda r: (id(r()),)))
+        if attributes_of(x) is not None:
+            self._object(x, name)
         target = x()
         if target is not None and id(target) not in self._reached:
             self.weak.append(id(target))
@@ -411,11 +429,17 @@ class ObjectGraph(Snapshot):
 
     def _generator(self, x: torch.Generator, name: str) -> None:
         self.generators.append(x)
-        if attributes_of(x):
+        if attributes_of(x) is not None:
+            self._object(x, name)
+
+    def _decimal(self, x: decimal.Decimal, name: str) -> None:
+        """A number whose operators ask for Python's context."""
+        self._add_fact("Decimal")
+        if attributes_of(x) is not None:
             self._object(x, name)
 
     def _passed_over(self, x: Any, name: str) -> None:
-        """Nothing is asked of the graph of another program, nor of a constant."""
+        """Nothing is asked of a constant, nor of a graph that this package has made."""
 
     # --- names ------------------------------------------------------------------------------------
 
@@ -425,6 +449,8 @@ class ObjectGraph(Snapshot):
         for n in new:
             self._ask_fact(n)
             self._ask_loaded(n)
+        if "cache_info" in new:
+            self._count_hits(*self._caches)
         if computes(new):
             self._look_through_all()
         self._ask_waiting(new)
@@ -464,7 +490,11 @@ class ObjectGraph(Snapshot):
         self._ask(self._globals(sys.modules, "sys.modules"), names)
 
     def _ask_fact(self, name: str) -> None:
-        if name in FACTS and name in self.code.names and name not in self._facts:
+        if name in FACTS and name in self.code.names:
+            self._add_fact(name)
+
+    def _add_fact(self, name: str) -> None:
+        if name not in self._facts:
             self._facts.add(name)
             self._add(Fact(FACTS[name], f"{name}()"))
 
@@ -487,6 +517,7 @@ class ObjectGraph(Snapshot):
             self._waiting,
             self._modules,
             self._visits,
+            self._caches,
             self.opaque,
             self.roots,
         )
@@ -504,9 +535,9 @@ def _visit_of(x: Any) -> Visit:
     for kinds, visit in _VISITS:
         if issubclass(kind, kinds):  # `isinstance` may ask the object for its class
             return visit
-    if issubclass(kind, PLAIN):
-        return ObjectGraph._passed_over
     row = row_of(x)
+    if row is None and issubclass(kind, PLAIN):
+        return ObjectGraph._object if is_of_user(kind) else ObjectGraph._passed_over
     if row is None and has_unknown_part(kind):
         return ObjectGraph._object_with_part_in_c
     if row is None:
@@ -546,5 +577,6 @@ _VISITS: tuple[tuple[Any, Visit], ...] = (
     (functools._lru_cache_wrapper, ObjectGraph._cached),
     (weakref.ref, ObjectGraph._reference),
     (torch.Generator, ObjectGraph._generator),
-    ((fx.GraphModule, *SYMBOLIC), ObjectGraph._passed_over),
+    (decimal.Decimal, ObjectGraph._decimal),
+    ((GraphModule, LateGraphModule, *SYMBOLIC), ObjectGraph._passed_over),
 )

@@ -25,6 +25,7 @@ import sys
 import threading
 import types
 import typing
+import weakref
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -45,6 +46,7 @@ from .contents import (
     FilePlace,
     Parts,
     Position,
+    Record,
     StreamText,
     Variable,
 )
@@ -117,6 +119,40 @@ def _mapping_of(view: Any) -> tuple[Any, ...]:
     return tuple(x for x in gc.get_referents(view) if isinstance(x, dict))
 
 
+def _items_of_proxy(proxy: types.MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+    """Return keys and values of a dictionary behind a proxy. Nothing of another mapping, which has
+    code of its own."""
+    (mapping,) = gc.get_referents(proxy)
+    if not issubclass(type(mapping), dict):
+        return ()
+    return (*dict.keys(mapping), *dict.values(mapping))
+
+
+def _mapping_of_proxy(proxy: types.MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+    """Return a mapping of the user's class. That of a class has only its names."""
+    return tuple(x for x in gc.get_referents(proxy) if type(x) is not dict)
+
+
+def _zone_of(x: Any) -> tuple[Any, ...]:
+    kind: Any = datetime.datetime if issubclass(type(x), datetime.datetime) else datetime.time
+    return (kind.tzinfo.__get__(x),)
+
+
+def _parts_of_fx_node(n: fx.Node) -> tuple[Any, ...]:
+    return (n.op, n.name, n.target, n.args, n.kwargs, n.meta, n.next)
+
+
+def _is_alive(x: Any) -> tuple[bool]:
+    return (weakref.finalize.peek(x) is not None,)
+
+
+def _callback_of(x: Any) -> tuple[Any, ...]:
+    """Return the function of a finalizer and its arguments, without the object that it waits
+    for."""
+    found: Any = weakref.finalize.peek(x)
+    return () if found is None else tuple(found[1:])
+
+
 ROWS: tuple[Row, ...] = (
     Row((types.MethodType,), None, lambda x: (x.__self__, x.__func__)),
     Row((types.BuiltinMethodType, types.MethodWrapperType), None, _self_of),
@@ -129,7 +165,12 @@ ROWS: tuple[Row, ...] = (
     Row((functools._lru_cache_wrapper,), _cached, _wrapped),
     Row((ContextVar,), Variable),
     Row((array.array, bytearray, memoryview), Buffer),
-    Row((types.MappingProxyType,), _parts(lambda x: (*x.keys(), *x.values()))),
+    Row((types.MappingProxyType,), _parts(_items_of_proxy), _mapping_of_proxy),
+    Row((datetime.datetime, datetime.time), None, _zone_of),
+    Row((struct.Struct,), _parts(lambda x: (x.format, x.size))),
+    Row((weakref.finalize,), _parts(_is_alive), _callback_of),
+    Row((np.void,), Record),
+    Row((fx.Node,), _parts(_parts_of_fx_node)),
     Row(tuple(map(type, ({}.keys(), {}.values(), {}.items()))), None, _mapping_of),
     Row((BaseException,), ExceptionParts),
     Row((np.ndarray,), Elements),
@@ -137,11 +178,11 @@ ROWS: tuple[Row, ...] = (
     Row((random.Random, *GENERATORS_OF_NUMPY), Draws),
     *(Row((kind,), node) for kind, node in CONTAINERS),
     Row((tuple, frozenset), None, tuple),
+    Row((io.IOBase,), None),
 )
 
 PLAIN: tuple[Any, ...] = (
     np.generic,
-    decimal.Decimal,
     types.WrapperDescriptorType,
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
@@ -170,7 +211,6 @@ _CONSTANTS: tuple[Any, ...] = (
     datetime.timedelta,
     datetime.tzinfo,
     operator.itemgetter,
-    struct.Struct,
     types.GenericAlias,
     types.UnionType,
     typing.TypeVar,
@@ -234,7 +274,7 @@ _WITH_KNOWN_PARTS: tuple[type, ...] = (
     types.SimpleNamespace,
     threading.local,
     ast.AST,
-    fx.Node,
+    decimal.Decimal,
     torch.Tensor,
     torch.Generator,
 )
@@ -253,9 +293,21 @@ def row_of(x: Any) -> Row | None:
     return found
 
 
-NAMED_ALONE: tuple[type, ...] = (LRScheduler, logging.Logger, logging.Handler, threading.Thread)
-"""Kinds of torch's and Python's of which only the attributes count that code has names for. Of
-others code that is not looked through may read any."""
+NAMED_ALONE: dict[type, frozenset[str]] = {
+    LRScheduler: frozenset(),
+    logging.Logger: frozenset(("level", "disabled", "propagate", "parent", "manager")),
+    logging.Manager: frozenset(("_disable",)),
+    logging.Handler: frozenset(("level", "_name")),
+    threading.Thread: frozenset(("_name", "_daemonic", "_is_stopped", "_started")),
+}
+"""Kinds of torch's and Python's of which only the attributes count that code has names for, and
+those that their methods read for a caller. Of others code that is not looked through may read
+any."""
+
+
+def _thread_of_caller() -> tuple[int, str]:
+    return threading.get_ident(), threading.current_thread().name
+
 
 FACTS: dict[str, Callable[[], Any]] = {
     "get_num_threads": torch.get_num_threads,
@@ -265,9 +317,11 @@ FACTS: dict[str, Callable[[], Any]] = {
     "get_autocast_dtype": lambda: tuple(map(torch.get_autocast_dtype, ("cpu", "cuda"))),
     "mkldnn": lambda: torch.backends.mkldnn.enabled,
     "getrecursionlimit": sys.getrecursionlimit,
+    **dict.fromkeys(("current_thread", "get_ident", "get_native_id"), _thread_of_caller),
     "Decimal": lambda: repr(decimal.getcontext()).partition(", flags")[0],
-    "environ": lambda: tuple(os.environ.items()),
-    "getenv": lambda: tuple(os.environ.items()),
+    **dict.fromkeys(
+        ("environ", "getenv", "expandvars", "expanduser"), lambda: tuple(os.environ.items())
+    ),
 }
 """State behind functions of Python's and torch's, by the name that code has for them."""
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,14 @@ import torch
 from ...trace.provenance import Line
 from .code_names import CodeNames, names_of
 from .lookups import COMPUTED
-from .nodes import Attributes, Cell, FunctionParts, Named, Node
+from .nodes import Attributes, Cell, FunctionParts, Named, Node, class_name
 from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE, row_of
 from .trusted import is_followed_module
 from .values import SIMPLE, module_of
 
 Code = tuple[CodeType, dict[str, Any]]
 """A function's code, and its globals."""
-_WITHOUT_STATE = (torch.nn.Module, object)
+_WITHOUT_STATE = (torch.nn.Module, SimpleNamespace, object)
 # a note that only a warning of schedulers reads
 _OF_OPTIMIZERS = frozenset(("_opt_called",))
 # what a generator of Python's keeps of the last two numbers that it has drawn
@@ -78,9 +79,10 @@ class ProgramCode:
         return found
 
     def learn(self, names: Iterable[str], words: Iterable[str]) -> None:
-        new = [n for n in names if n not in self.names]
+        # in an order, so that reports and errors are the same in each process
+        new = sorted({n for n in names if n not in self.names})
         self.names.update(new)
-        words = [w for w in words if w not in self.words]
+        words = sorted({w for w in words if w not in self.words})
         self.words.update(words)
         self.fresh += new
         self.fresh += [w for w in words if w not in self.names]
@@ -113,8 +115,9 @@ class ProgramCode:
         kind = type(x)
         if self.has_name(name):
             return name not in _OF_OPTIMIZERS or not issubclass(kind, torch.optim.Optimizer)
-        if issubclass(kind, NAMED_ALONE):
-            return name in self.of_schedulers
+        if issubclass(kind, tuple(NAMED_ALONE)):
+            read = next(names for c, names in NAMED_ALONE.items() if issubclass(kind, c))
+            return name in read or name in self.of_schedulers
         if issubclass(kind, type):
             of_torch = issubclass(x, torch.nn.Module) and name == "forward"
             return of_torch or name.startswith("__") or self._sees_all(x)
@@ -156,10 +159,11 @@ class ProgramCode:
         items: defaultdict[int, list[Node]] = defaultdict(list)
         pending: list[object] = list(roots)
         for node in nodes:
-            if isinstance(node, Named):
+            if isinstance(node, Attributes):
+                values = [*node.had.items(), *node.slots.items()]
+                pending += [x for name, x in values if self._may_name(node.owner, name)]
+            elif isinstance(node, Named):
                 pending += [x for name, x in node.had.items() if self.has_name(name)]
-                if isinstance(node, Attributes):
-                    pending += [x for name, x in node.slots.items() if self.has_name(name)]
             elif isinstance(node, (Cell, FunctionParts)):
                 pending += _below(node)
             else:
@@ -176,6 +180,16 @@ class ProgramCode:
             if row is not None:
                 pending += row.below(x)
         return found
+
+    def _may_name(self, x: object, name: str) -> bool:
+        """Return whether code may come to an attribute of ``x``: it has its name, or computes it,
+        or a class of Python's library, such as ``UserList``, has methods that do. What objects of
+        torch's hold in C is torch's, but for modules of scripts."""
+        if self.computed or self.has_name(name) or isinstance(x, torch.jit.ScriptModule):
+            return True
+        kind = type(x)
+        root = str(module_of(kind)).partition(".")[0]
+        return root in sys.stdlib_module_names and self._sees_all(kind)
 
     def reads_state_of(self, x: Any) -> bool:
         """Return whether code has a name that reads or sets where ``x`` is: an iterator, or a
@@ -214,7 +228,15 @@ def computes(names: Iterable[str]) -> bool:
 def is_of_user(c: type) -> bool:
     """Return whether a class is followed. ``c.__module__`` might run the code of its metaclass."""
     module = module_of(c)
-    return type(module) is str and is_followed_module(module)
+    if type(module) is not str:
+        return False
+    if module in _MAKERS:
+        return vars(sys.modules[module]).get(class_name(c)) is not c
+    return is_followed_module(module)
+
+
+# modules whose functions make classes for their callers: `make_dataclass`, `new_class`, `ABCMeta`
+_MAKERS = frozenset(("abc", "types"))
 
 
 def is_of_ours(c: type) -> bool:

@@ -8,6 +8,8 @@ import itertools
 import os
 import random
 import sys
+import tempfile
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -192,6 +194,37 @@ def test_a_call_to_the_system_is_refused_before_it_happens(tmp_path: Path) -> No
         g(torch.ones(1))
     g(torch.ones(1))
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
+
+
+ASKING: dict[str, Callable[[Path], Any]] = {
+    "whether a file is there": lambda file: file.exists(),
+    "a text": lambda file: file.read_text(),
+    "which files are there": lambda file: list(file.parent.glob("*")),
+    "a name for a file": lambda file: tempfile.mkdtemp(dir=file.parent),
+    "an identity": lambda file: uuid.uuid4(),
+    "an array": lambda file: np.load(file),
+    "to write an array": lambda file: np.save(file, np.zeros(1)),
+    "tensors": lambda file: torch.load(file),
+    "to write tensors": lambda file: torch.save({}, file),
+    "to write a text": lambda file: file.write_text("a"),
+}
+
+
+@pytest.mark.parametrize("what", ASKING)
+def test_a_library_that_asks_the_system_is_refused_before_it_does(
+    what: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "a"
+    before: Any = np.random.get_state(legacy=False)
+
+    def f(x: Any) -> Any:
+        ASKING[what](file)
+        return x
+
+    with pytest.raises(RuntimeError, match=r"calls .*which no call would do again"):
+        jit(f)(torch.ones(1))
+    assert not os.listdir(tmp_path)
+    assert str(np.random.get_state(legacy=False)) == str(before)
 
 
 def test_a_program_that_catches_the_refusal_is_an_error(tmp_path: Path) -> None:

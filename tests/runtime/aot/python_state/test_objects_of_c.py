@@ -126,9 +126,13 @@ def test_what_the_program_does_not_depend_on_may_be_ignored() -> None:
 
 def test_an_object_that_a_program_has_no_name_for_is_no_matter() -> None:
     holder = SimpleNamespace(rate=2.0, digest=hashlib.sha256())
-    name = "rate"
-    f = jit(lambda x: x * getattr(holder, name))
-    assert f(X).item() == 2
+    assert jit(lambda x: x * holder.rate)(X).item() == 2
+
+
+def test_an_object_that_a_computed_name_may_lead_to_is_refused() -> None:
+    holder = SimpleNamespace(digest_1=hashlib.sha256())
+    with pytest.raises(RuntimeError, match="does not say whether"):
+        jit(lambda x: x * getattr(holder, f"digest_{len(x)}").digest()[0])(X)
 
 
 class Digest:

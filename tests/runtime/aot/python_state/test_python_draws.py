@@ -190,6 +190,8 @@ READS: dict[str, tuple[Callable[[], Any], Callable[[Any], float], Callable[[Any]
 }
 
 
+# a copy has a seed from the system before it has the state
+@pytest.mark.filterwarnings("ignore:the program calls random:UserWarning")
 @pytest.mark.parametrize("way", [runtime.jit, lambda f: aot_function(f, nop)])
 @pytest.mark.parametrize("what", READS)
 def test_the_state_of_a_generator_that_a_program_reads_is_state(what: str, way: Any) -> None:
@@ -237,3 +239,16 @@ def test_a_bit_generator_from_which_a_program_draws_is_refused_and_put_back() ->
     with pytest.raises(RuntimeError, match=r"draws from .*, a PCG64 of"):
         runtime.jit(lambda x: x * (bits.random_raw() % 7))(torch.ones(1))
     assert bits.random_raw() == np.random.PCG64(3).random_raw()
+
+
+@pytest.mark.parametrize("make", [random.Random, np.random.default_rng, np.random.RandomState])
+def test_a_generator_that_a_program_makes_without_a_seed_is_told_of(make: Any) -> None:
+    with pytest.warns(UserWarning, match=r"the program calls random\..* keeps what that has"):
+        runtime.jit(lambda x: x * (make().random() > 2))(torch.ones(1))
+
+
+@pytest.mark.parametrize("make", [random.Random, np.random.default_rng])
+def test_a_generator_that_a_program_makes_with_a_seed_draws_the_same_numbers(make: Any) -> None:
+    f = runtime.jit(lambda x: x * make(3).random())
+    for _ in range(2):
+        assert f(torch.ones(1)).item() == pytest.approx(make(3).random())
