@@ -9,6 +9,7 @@ through, any attribute may be asked for."""
 
 from __future__ import annotations
 
+import enum
 import itertools
 import random
 import sys
@@ -184,8 +185,8 @@ class ProgramCode:
     def _may_name(self, x: object, name: str) -> bool:
         """Return whether code may come to an attribute of ``x``: it has its name, or computes it,
         or a class of Python's library, such as ``UserList``, has methods that do. What objects of
-        torch's hold in C is torch's, but for modules of scripts."""
-        if self.computed or self.has_name(name) or isinstance(x, torch.jit.ScriptModule):
+        torch's hold in C is torch's."""
+        if self.computed or self.has_name(name) or isinstance(x, enum.Enum):
             return True
         kind = type(x)
         root = str(module_of(kind)).partition(".")[0]

@@ -9,6 +9,7 @@ import contextvars
 import csv
 import datetime
 import decimal
+import enum
 import hashlib
 import io
 import itertools
@@ -133,6 +134,12 @@ def test_an_object_that_a_computed_name_may_lead_to_is_refused() -> None:
     holder = SimpleNamespace(digest_1=hashlib.sha256())
     with pytest.raises(RuntimeError, match="does not say whether"):
         jit(lambda x: x * getattr(holder, f"digest_{len(x)}").digest()[0])(X)
+
+
+def test_an_object_that_a_member_of_an_enumeration_has_is_refused() -> None:
+    kinds = enum.Enum("kinds", {"first": hashlib.sha256()})
+    with pytest.raises(RuntimeError, match="does not say whether"):
+        jit(lambda x: x * kinds["first"].value.digest()[0])(X)
 
 
 class Digest:
