@@ -128,7 +128,7 @@ def _marks(record: Record) -> Iterator[str]:
     yield from (mark for mark in _MARKS if getattr(record, mark))
 
 
-def _batch(rule: Callable[..., Any] | None) -> str:
+def _batch(rule: Callable[..., object] | None) -> str:
     """A shared rule with the positions that it was made for, such as ``along(1)``."""
     if getattr(rule, "refuses", False):
         return "refused"
@@ -141,19 +141,19 @@ def _batch(rule: Callable[..., Any] | None) -> str:
     return f"`{name}({', '.join(map(str, _positions_of(rule)))})`"
 
 
-def _positions_of(rule: Callable[..., Any]) -> Iterator[int]:
+def _positions_of(rule: Callable[..., object]) -> Iterator[int]:
     """Yield the positions that a shared rule was made for."""
     for cell in getattr(rule, "__closure__", None) or ():
         if type(cell.cell_contents) is tuple:
             yield from (n for n in cell.cell_contents if type(n) is int)
 
 
-def _code(formula: Callable[..., Any] | None) -> str:
+def _code(formula: Callable[..., object] | None) -> str:
     """Return a formula for a cell: its source, or the name of its function."""
     return "" if formula is None else f"`{source(formula)}`".replace("|", "\\|")
 
 
-def source(formula: Callable[..., Any]) -> str:
+def source(formula: Callable[..., object]) -> str:
     """``self.cos()`` for ``lambda self: self.cos()``, and ``name(what it asks for)`` for a
     function. ``…`` for what is too long."""
     shown = _expression(formula)
@@ -167,7 +167,7 @@ def source(formula: Callable[..., Any]) -> str:
     )
 
 
-def _expression(formula: Callable[..., Any]) -> ast.expr | None:
+def _expression(formula: Callable[..., object]) -> ast.expr | None:
     template, plain = getattr(formula, "made_of", (None, formula))
     if template is not None:
         inner = _expression(plain)

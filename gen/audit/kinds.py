@@ -17,11 +17,11 @@ __all__ = ["KINDS", "differs"]
 Tensors = tuple[Any, ...]
 
 
-def _inexact(x: Any) -> bool:
+def _inexact(x: object) -> bool:
     return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
 
 
-def _each(change: Callable[[Any], Any]) -> Callable[[Tensors], Tensors]:
+def _each(change: Callable[[Any], object]) -> Callable[[Tensors], Tensors]:
     return lambda tensors: tuple(change(x) if _inexact(x) else x for x in tensors)
 
 
@@ -67,7 +67,7 @@ def _transposed(tensors: Tensors) -> Tensors:
     return tensors
 
 
-def _with(tensors: Tensors, place: int, x: Any) -> Tensors:
+def _with(tensors: Tensors, place: int, x: object) -> Tensors:
     return (*tensors[:place], x, *tensors[place + 1 :])
 
 

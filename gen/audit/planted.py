@@ -74,7 +74,7 @@ class Planted:
             self._honest = before
 
     def _outermost(
-        self, run: Callable[[], _Result], shown: Callable[[_Result], Any] = lambda result: result
+        self, run: Callable[[], _Result], shown: Callable[[_Result], object] = lambda result: result
     ) -> _Result:
         """Call `run`. If it is the outermost call, note whether the fault changes its result.
 
@@ -105,14 +105,14 @@ class Planted:
     def forward(self, f: Flat) -> Flat:
         return self._function("", self.inner.forward(f))
 
-    def vjp(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
+    def vjp(self, f: Flat, *primals: object) -> tuple[Values, Pullback]:
         return self._reverse(self.inner.vjp, f, *primals)
 
-    def backward(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
+    def backward(self, f: Flat, *primals: object) -> tuple[Values, Pullback]:
         return self._reverse(self.inner.backward, f, *primals)
 
     def _reverse(
-        self, run: Callable[..., tuple[Values, Pullback]], f: Flat, *primals: Any
+        self, run: Callable[..., tuple[Values, Pullback]], f: Flat, *primals: object
     ) -> tuple[Values, Pullback]:
         outputs, pullback = self._outermost(
             lambda: run(f, *primals), shown=lambda result: result[0]
@@ -202,7 +202,14 @@ class Planted:
         return self._outermost(lambda: self._corrupt("per_sample", honest()))
 
     def per_sample_answer(
-        self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
+        self,
+        f: Flat,
+        batch: Tensor,
+        params: Sequence[Tensor],
+        *,
+        of: str,
+        given: object,
+        each: bool,
     ) -> tuple[Tensor, ...]:
         honest = partial(
             cast(Answering, self.inner).per_sample_answer,

@@ -109,7 +109,7 @@ def _begin(target: str, device: str, modules: Path) -> None:
     _STATE[:] = [_State(loaded, device, eligible(load_modules(modules), "full"))]
 
 
-def _do(job: Job) -> Any:
+def _do(job: Job) -> object:
     return _record(job.arguments) if job.what == "record" else _try(job)
 
 
@@ -153,7 +153,7 @@ def _outcome(key: str) -> str:
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    def stop(*_: Any) -> None:
+    def stop(*_: object) -> None:
         raise TimeoutError(f"the cell was stopped after {PATIENCE:.0f} s")
 
     kept = signal.signal(signal.SIGALRM, stop)

@@ -173,5 +173,5 @@ def _mistakes_of_input(
             yield "batches of other sizes", right, 0, _with(batch, place, x[:size])
 
 
-def _with(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
+def _with(items: tuple[object, ...], place: int, item: object) -> tuple[Any, ...]:
     return (*items[:place], item, *items[place + 1 :])

@@ -605,8 +605,8 @@ class Case:
             for sample, given in _opinfo_errors(op, op.info, self.device):
                 yield sample, given.error_type, given.error_regex
 
-    def _calling(self, sample: Sample, jitted: bool) -> Callable[[], Any]:
-        def f(*tensors: Any) -> Values:
+    def _calling(self, sample: Sample, jitted: bool) -> Callable[[], object]:
+        def f(*tensors: object) -> Values:
             raw = sample.raw(sample.op.call, tensors)
             if raw is NotImplemented:
                 raise TypeError(
@@ -639,7 +639,7 @@ def _exception(name: str) -> type[Exception]:
     return found
 
 
-def _assert_raises(call: Callable[[], Any], kind: type[Exception], match: str) -> None:
+def _assert_raises(call: Callable[[], object], kind: type[Exception], match: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings before the error are not compared

@@ -179,7 +179,7 @@ def _finite(x: Array, far: int) -> Array:
     return _array(flat).reshape(x.shape)
 
 
-def _limit(near: Any, far: Any) -> Any:
+def _limit(near: Any, far: Any) -> object:
     """Return where a result goes that is `near` at large inputs and `far` at larger ones. NaN if
     the two do not tell."""
     if isinstance(near, mp.mpc) or isinstance(far, mp.mpc):
@@ -199,7 +199,7 @@ def _agree(near: Any, far: Any) -> bool:
     return bool(near == far or abs(near - far) <= mpf(2) ** -80 * abs(far))
 
 
-def _complex_limit(near: Any, far: Any) -> Any:
+def _complex_limit(near: object, far: object) -> object:
     """Return the limit of a complex result, part by part."""
     real = _limit(mp.re(near), mp.re(far))
     imaginary = _limit(mp.im(near), mp.im(far))
@@ -210,7 +210,7 @@ def _complex_limit(near: Any, far: Any) -> Any:
 
 def _slack(
     program: Program, sample: Sample, expected: Sequence[Array], far: int
-) -> list[list[Any]]:
+) -> list[list[object]]:
     """For each entry of each output, how much it changes if inputs are off by a few ulps, up
     and down at random."""
     op = sample.op.name
@@ -248,7 +248,7 @@ def _largest(e: Array) -> Any:
     return max((abs(v) for v in e.flat if mp.isfinite(v)), default=mpf(0))
 
 
-def _larger(slack: Any, change: Any) -> Any:
+def _larger(slack: Any, change: Any) -> object:
     """Return the larger of two numbers. A change of NaN does not count."""
     if mp.isnan(change):
         return slack
@@ -276,5 +276,5 @@ def _near(a: Any, e: Any, dtype: torch.dtype, slack: Any) -> bool:
     return bool(abs(mpf(a) - e) <= RTOL[dtype] * abs(e) + slack + 64 * info.smallest_normal)
 
 
-def _short(v: Any) -> str:
+def _short(v: object) -> str:
     return str(mp.nstr(v, 12))

@@ -225,7 +225,7 @@ def compare_with_standard(
 
 
 def _wrong_pairs(
-    pairs: Sequence[tuple[Any, Any]], dtype: torch.dtype, equality: _Equality, tally: Tally
+    pairs: Sequence[tuple[object, object]], dtype: torch.dtype, equality: _Equality, tally: Tally
 ) -> list[int]:
     """List the places of results that are not as expected. Counts all results in `tally`."""
     known = [k for k, (_, e) in enumerate(pairs) if _is_said(e, dtype)]
@@ -257,7 +257,7 @@ class _Equality:
     signed: bool
     exact: bool
 
-    def holds(self, a: Any, e: Any, dtype: torch.dtype) -> bool:
+    def holds(self, a: Any, e: object, dtype: torch.dtype) -> bool:
         """Return whether a result is the expected number, as its dtype has it."""
         if not _is_inexact(dtype):
             return _is_same_integer(a, e, dtype)
@@ -275,7 +275,7 @@ def _is_inexact(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def _is_same_integer(a: Any, e: Any, dtype: torch.dtype) -> bool:
+def _is_same_integer(a: object, e: object, dtype: torch.dtype) -> bool:
     if dtype is torch.bool:
         return bool(a == bool(e))
     return bool(a == e)
@@ -292,7 +292,10 @@ def _has_same_sign(a: float, equal: float) -> bool:
 
 
 def _first_of(
-    wrong: Sequence[int], pairs: Sequence[tuple[Any, Any]], inputs: Sequence[Tensor], a: Tensor
+    wrong: Sequence[int],
+    pairs: Sequence[tuple[object, object]],
+    inputs: Sequence[Tensor],
+    a: Tensor,
 ) -> str:
     k = wrong[0]
     alike = all(x.numel() == a.numel() for x in inputs)

@@ -442,7 +442,7 @@ def _on_meta(x: Tensor) -> Tensor:
     return x.to("meta")
 
 
-def _inside(mode: AbstractContextManager[Any], run: Callable[[], Outputs]) -> Outputs:
+def _inside(mode: AbstractContextManager[object], run: Callable[[], Outputs]) -> Outputs:
     with mode:
         return run()
 

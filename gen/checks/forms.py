@@ -63,8 +63,8 @@ def _program(
     sample: Sample,
     inputs: tuple[Tensor, ...],
     label: str,
-    call: Callable[..., Any],
-    plain: Callable[..., Any] | None = None,
+    call: Callable[..., object],
+    plain: Callable[..., object] | None = None,
 ) -> Program:
     """Return a program that runs `call` on a target and `plain` on a reference. Inputs after the
     sample's own are buffers, not differentiable."""
@@ -120,7 +120,7 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         sample.raw(variant, values[:count], out=buffers[0] if single else buffers)
         return buffers
 
-    def plain(*values: Any) -> Values:
+    def plain(*values: object) -> Values:
         raw = sample.raw(sample.op.call, values[:count])
         return (raw,) if single else tuple(raw)
 
@@ -164,7 +164,7 @@ def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program
     if not isinstance(raw, Tensor) or raw.numel() < 2:
         raise Unsuitable(f"{sample.description}: one element overlaps with none")
 
-    def call(*values: Any) -> Values:
+    def call(*values: object) -> Values:
         buffer = torch.zeros((), dtype=raw.dtype, device=raw.device).expand(raw.shape)
         sample.raw(variant, values, out=buffer)
         return (buffer.clone(),)
@@ -195,7 +195,7 @@ def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         sample.raw(variant, given, out=buffer)
         return (buffer.clone(),)
 
-    def plain(*values: Any) -> Values:
+    def plain(*values: object) -> Values:
         return (sample.raw(sample.op.call, values),)
 
     return [_program(sample, inputs, f"{sample.op.name}(out=memory of an input)", call, plain)]
@@ -213,7 +213,7 @@ def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         sample.raw(variant, values[:-1], out=buffer)
         return (buffer.clone(),)
 
-    def plain(*values: Any) -> Values:
+    def plain(*values: object) -> Values:
         return (sample.raw(sample.op.call, values[:-1]),)
 
     memory = torch.full((raw.numel(),), 1, dtype=raw.dtype, device=raw.device)
@@ -237,7 +237,7 @@ def _for_out(
     return sample.op.out, raw, [raw] if isinstance(raw, Tensor) else list(raw)
 
 
-def _inplace_variant(sample: Sample) -> Callable[..., Any]:
+def _inplace_variant(sample: Sample) -> Callable[..., object]:
     if sample.op.inplace is None:
         raise Unsuitable(f"{sample.op.name} has no in-place variant")
     args, _ = sample.rebuild(sample.inputs)
@@ -249,7 +249,7 @@ def _inplace_variant(sample: Sample) -> Callable[..., Any]:
     return sample.op.inplace
 
 
-def _same_inplace_variant(sample: Sample) -> Callable[..., Any]:
+def _same_inplace_variant(sample: Sample) -> Callable[..., object]:
     """Return the in-place variant, for a comparison with the op itself."""
     if sample.facts.random:
         raise Unsuitable("the op draws random numbers: its in-place variant draws others")
@@ -290,7 +290,7 @@ def _argument_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Progra
     write out on the caller's tensor."""
     variant = _inplace_variant(sample)
 
-    def call(*values: Any) -> Values:
+    def call(*values: object) -> Values:
         return sample.outputs(sample.raw(variant, values))
 
     def plain(*values: Any) -> Values:
@@ -319,7 +319,7 @@ def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     """Return the results after a round trip through a file, and their strides, which must be those
     of the results."""
 
-    def call(*values: Any) -> Values:
+    def call(*values: object) -> Values:
         results = sample(*values)
         file = io.BytesIO()
         torch.save(results, file)
@@ -344,7 +344,7 @@ def _autocast(low: torch.dtype, sample: Sample, inputs: tuple[Tensor, ...]) -> l
     """Return the op under autocast. The reference casts inputs and results as
     :mod:`gen.checks.autocasting` says."""
 
-    def call(*values: Any) -> Values:
+    def call(*values: object) -> Values:
         with torch.autocast("cpu", dtype=low):
             return sample(*values)
 

@@ -259,5 +259,5 @@ def _differences(
         )
 
 
-def said(error: Any) -> str:
+def said(error: object) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"

@@ -39,7 +39,7 @@ def jitted(program: Program, others: bool, sizes: bool) -> Program:
     def over(target: Target) -> Flat:
         f = cast(Jitting, target).jit(program.over(target))
 
-        def g(*values: Any) -> Values:
+        def g(*values: object) -> Values:
             found: list[Any] = []
             draws = Replay()
             for start in range(0, len(groups) * count, count) if count else range(len(groups)):

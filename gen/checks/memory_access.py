@@ -54,11 +54,11 @@ class _Run:
 _TAKES_VIEW = (_Run.__call__.__code__.co_filename, _Run.__call__.__name__)
 
 
-def _vjp(target: Target, f: Flat, x: Tensor, dynamic: bool) -> Any:
+def _vjp(target: Target, f: Flat, x: Tensor, dynamic: bool) -> object:
     return target.vjp(f, x)[0]
 
 
-def _vmap(target: Target, f: Flat, x: Tensor, dynamic: bool) -> Any:
+def _vmap(target: Target, f: Flat, x: Tensor, dynamic: bool) -> object:
     return [y[0] for y in target.vmap(f, (0,))(x[None])]
 
 

@@ -65,7 +65,7 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
             "which would be as many projections"
         )
 
-    def inner(f: Flat, values: Sequence[Any]) -> Flat:
+    def inner(f: Flat, values: Sequence[object]) -> Flat:
         some = restricted(f, values, [place, *params], kept)
         return lambda *given: tuple(_with_cotangents(out, layout) for out in some(*given))
 
@@ -126,7 +126,7 @@ def _works_along(program: Program, place: int) -> bool:
     return x.ndim >= 2 and len(x) >= 2 and _works_by_sample(program, place)
 
 
-def _with_cotangents(out: Any, layout: str) -> Any:
+def _with_cotangents(out: Any, layout: str) -> object:
     """Return a function of `out` whose backward pass gives a cotangent in this layout to `out`. No
     sample meets another."""
     if out.is_complex():  # the square alone would not depend on the angle

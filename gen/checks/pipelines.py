@@ -131,7 +131,7 @@ def nudged(x: Tensor) -> Tensor:
 
 def restricted(
     f: Flat,
-    values: Sequence[Any],
+    values: Sequence[object],
     places: Sequence[int],
     outputs: Sequence[int],
     total: int | None = None,
@@ -142,7 +142,7 @@ def restricted(
     `total`: how many outputs `f` has, if it may have another number of them for inputs of another
     size. Then it raises Unsuitable."""
 
-    def g(*some: Any) -> Values:
+    def g(*some: object) -> Values:
         full = list(values)
         for place, value in zip(places, some, strict=True):
             full[place] = value
@@ -210,7 +210,7 @@ def _reverse(name: str, program: Program) -> Program:
     def over(target: Target) -> Flat:
         f = program.over(target)
 
-        def g(*values: Any) -> Values:
+        def g(*values: object) -> Values:
             primals = values[:count]
             inner = restricted(f, primals, active, kept, len(program.observed[0]))
             _, pullback = getattr(target, name)(inner, *[primals[place] for place in active])
@@ -233,7 +233,7 @@ def _forward_mode(name: str, program: Program) -> Program:
     def over(target: Target) -> Flat:
         f = program.over(target)
 
-        def g(*values: Any) -> Values:
+        def g(*values: object) -> Values:
             primals = values[:count]
             inner = restricted(f, primals, active, kept, len(program.observed[0]))
             at, along = tuple(primals[place] for place in active), tuple(values[count:])
@@ -257,7 +257,7 @@ def _grad(program: Program) -> Program:
     def over(target: Target) -> Flat:
         f = program.over(target)
 
-        def g(*values: Any) -> Values:
+        def g(*values: object) -> Values:
             inner = restricted(f, values, active, kept)
             return tuple(
                 target.grad(lambda *some: sum_of_squares(inner(*some)))(
@@ -280,7 +280,7 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
         def over(target: Target) -> Flat:
             f = program.over(target)
 
-            def g(*values: Any) -> Values:
+            def g(*values: object) -> Values:
                 inner = restricted(f, values, active, kept)
                 blocks = getattr(target, name)(inner, tuple(range(len(active))))(
                     *[values[place] for place in active]
@@ -346,7 +346,7 @@ def _functionalize(program: Program) -> Program:
     )
 
 
-def _leaves(blocks: Any) -> Values:
+def _leaves(blocks: object) -> Values:
     if isinstance(blocks, (tuple, list)):
         return tuple(leaf for block in blocks for leaf in _leaves(block))
     return (blocks,)

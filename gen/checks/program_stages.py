@@ -51,7 +51,7 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
     def over(target: Target) -> Flat:
         inner = restricted(program.over(target), [None] * count, range(count), kept)
 
-        def drawn(*values: Any) -> Values:
+        def drawn(*values: object) -> Values:
             return tuple(
                 y * torch.rand(y.shape, dtype=torch.float64).to(y.dtype) for y in inner(*values)
             )
@@ -113,7 +113,7 @@ def functional(name: str, program: Program) -> Program:
     def over(target: Target) -> Flat:
         f = program.over(target)
 
-        def g(*values: Any) -> Values:
+        def g(*values: object) -> Values:
             inner = restricted(f, values[:count], active, kept)
             flat: Flat = (
                 (lambda *some: (sum_of_squares(inner(*some)),))
@@ -414,7 +414,7 @@ def of(program: Program, axes: Axes) -> Program:
             return f
         compiling = cast(Compiling, target)
 
-        def g(*values: Any) -> Values:
+        def g(*values: object) -> Values:
             if axes.cuts != "loaded":
                 with parts_compiled(_compile(compiling, axes, None), compiling.offered):
                     return f(*values)
@@ -438,8 +438,8 @@ def of(program: Program, axes: Axes) -> Program:
     )
 
 
-def _compile(target: Compiling, axes: Axes, cache: Any) -> Compile:
-    def make(f: Part, examples: tuple[Any, ...]) -> Part:
+def _compile(target: Compiling, axes: Axes, cache: object) -> Compile:
+    def make(f: Part, examples: tuple[object, ...]) -> Part:
         return target.part(
             f,
             examples,

@@ -148,7 +148,7 @@ class _Comparison:
         self,
         plain: ProgramModule,
         compiled: ProgramModule,
-        jit: Callable[[Callable[..., Any]], Callable[..., Any]],
+        jit: Callable[[Callable[..., Any]], Callable[..., object]],
         x: Tensor,
     ) -> None:
         self.plain = plain
@@ -206,7 +206,7 @@ class _Comparison:
             raise Mismatch(f"{where}: only one of two alterations raises {expected}")
         self._assert_state(where)
 
-    def _assert_refused(self, error: Exception, before: Any, where: str) -> None:
+    def _assert_refused(self, error: Exception, before: object, where: str) -> None:
         if not names_line_of(self.plain.module.__file__, error):
             raise Mismatch(f"{where}: an error without a line of the program: {error!r}") from error
         if self.compiled.state() != before:
@@ -244,7 +244,7 @@ def _altering(module: ProgramModule) -> Callable[[Tensor], Tensor]:
     return altering
 
 
-def _outcome(f: Callable[..., Any], *arguments: Any) -> Any:
+def _outcome(f: Callable[..., object], *arguments: object) -> object:
     """Return what a call returns, or the exception that it raises."""
     try:
         return f(*arguments)
@@ -267,7 +267,7 @@ def names_line_of(file: str, error: Exception) -> bool:
     return any(frame.filename == file for frame in frames) or any(f"{file}:" in t for t in texts)
 
 
-def describe(x: Any, depth: int = 0) -> Any:
+def describe(x: object, depth: int = 0) -> Any:
     """Return what an object is, as values that are equal for equal objects of two modules. ``1``,
     ``1.0`` and ``True`` differ, and so do two orders of a dictionary."""
     kind = type(x)
@@ -282,15 +282,15 @@ def describe(x: Any, depth: int = 0) -> Any:
     return (kind.__name__, *((name, describe(value, depth + 1)) for name, value in own.items()))
 
 
-def _of_tensor(x: Tensor) -> list[Any]:
+def _of_tensor(x: Tensor) -> list[object]:
     return [str(x.dtype), x.detach().tolist(), x.requires_grad]
 
 
-def _of_set(x: Any) -> list[Any]:
+def _of_set(x: Any) -> list[object]:
     return sorted(x, key=lambda item: (str(type(item)), repr(item)))
 
 
-def _of_layer(x: torch.nn.Module) -> list[Any]:
+def _of_layer(x: torch.nn.Module) -> list[object]:
     # a hook is known by a number that no other hook of the process has
     own = ((name, value) for name, value in vars(x).items())
     return [
@@ -299,7 +299,7 @@ def _of_layer(x: torch.nn.Module) -> list[Any]:
     ]
 
 
-def _of_function(x: Any) -> list[Any]:
+def _of_function(x: Any) -> list[object]:
     code = x.__code__
     return [
         x.__qualname__,

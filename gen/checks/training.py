@@ -53,7 +53,7 @@ def trained(program: Program, axes: Axes) -> Program:
         f = program.over(target)
         said: list[str] = []
 
-        def model(given: Sequence[Any], weights: Sequence[Any]) -> Values:
+        def model(given: Sequence[object], weights: Sequence[object]) -> Values:
             found = f(*_placed(data, given, places, weights))
             return tuple(found[place] for place in program.active_outputs)
 
@@ -109,8 +109,8 @@ def _split(found: Sequence[Named], names: list[str]) -> Values:
 
 
 def _placed(
-    data: Sequence[int], given: Sequence[Any], places: Sequence[int], weights: Sequence[Any]
-) -> list[Any]:
+    data: Sequence[int], given: Sequence[object], places: Sequence[int], weights: Sequence[object]
+) -> list[object]:
     at = {**dict(zip(data, given, strict=True)), **dict(zip(places, weights, strict=True))}
     return [at[place] for place in range(len(at))]
 
@@ -182,12 +182,12 @@ def _labels(
 def _train(
     target: Training,
     f: Callable[[Sequence[Any], Sequence[Any]], Values],
-    batches: Sequence[Sequence[Any]],
+    batches: Sequence[Sequence[object]],
     data: int,
     optimizer: str,
     kind: str,
     jitted: bool,
-    leaves: Sequence[Any],
+    leaves: Sequence[object],
 ) -> list[Named]:
     """Return the steps, and what each leaves behind."""
     trainer = Trainer(Model(f, leaves), OPTIMIZERS[optimizer], data)
@@ -195,7 +195,7 @@ def _train(
     ran = threading.Lock()
     step = STEPS[kind](trainer)
 
-    def counted(*args: Any) -> tuple[Any, ...]:
+    def counted(*args: object) -> tuple[Any, ...]:
         ran.acquire(blocking=False)
         return step(*args)
 
@@ -231,7 +231,7 @@ def _compiled(target: Training, step: Step, trainer: Trainer) -> Step:
     return target.jit(step, donate=())
 
 
-def _arguments(state: Any, batch: Sequence[Any]) -> Sequence[Any]:
+def _arguments(state: object, batch: Sequence[object]) -> Sequence[object]:
     """Return the arguments of a step. One without state takes the batch alone."""
     if state:
         return (state, *batch)
@@ -289,7 +289,7 @@ def _left_in_optimizer(
         yield f"lr of group {j} in optimizer {number}", _tensor(group["lr"])
 
 
-def _tensor(x: Any) -> Tensor:
+def _tensor(x: object) -> Tensor:
     return x.detach().clone() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64)
 
 

@@ -49,13 +49,15 @@ class Model(nn.Module):
     """The op as a module. Its input is a batch of data; `f` takes the data and the weights."""
 
     def __init__(
-        self, f: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]], weights: Sequence[Any]
+        self,
+        f: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]],
+        weights: Sequence[object],
     ) -> None:
         super().__init__()
         self.f = f
         self.weights = nn.ParameterList(weights)
 
-    def forward(self, *data: Any) -> tuple[Any, ...]:
+    def forward(self, *data: object) -> tuple[Any, ...]:
         return self.f(data, list(self.weights))
 
 
@@ -71,7 +73,7 @@ class _Averaging(Model):
         self.register_buffer("written", like.clone())
         self.register_buffer("assigned", like.clone())
 
-    def forward(self, *data: Any) -> tuple[Any, ...]:
+    def forward(self, *data: object) -> tuple[Any, ...]:
         outputs = super().forward(*data)
         if self.training:
             seen = sum(y.detach().mean() for y in outputs)
@@ -97,7 +99,7 @@ class Trainer:
         self.donates = False
         self.between: Callable[[int], None] = lambda k: None
 
-    def loss(self, *batch: Any, sign: float = 1.0) -> Any:
+    def loss(self, *batch: object, sign: float = 1.0) -> Any:
         """The mean of the squared distances between outputs and labels, which are
         multiplied by `sign`."""
         return distance(self.model(*batch[: self.data]), batch[self.data :], sign)
@@ -444,7 +446,7 @@ def _donated(t: Trainer) -> Step:
     t.state = [p.detach().clone() for p in t.parameters]
 
     def step(state: Sequence[Any], *batch: Any) -> tuple[Any, ...]:
-        def loss(parameters: Sequence[Any]) -> Any:
+        def loss(parameters: Sequence[object]) -> Any:
             return distance(t.model.f(batch[: t.data], parameters), batch[t.data :])
 
         leaves = [p.detach().requires_grad_() for p in state]

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -40,7 +39,7 @@ class Output:
     """Writes the file, and counts. Its memory does not grow with the run: it keeps 8 bytes of each
     cell that an earlier run had."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any], *, resume: bool) -> None:
+    def __init__(self, path: Path, header: Mapping[str, object], *, resume: bool) -> None:
         """Raises ResultsError if a run that is to go on was of other cells."""
         self.path = path
         self.counts: Counter[str] = Counter()
@@ -112,7 +111,7 @@ class Output:
         if outcome in _FAILED and len(self.failures) < _LISTED:
             self.failures.append(f"{outcome}: {node}")
 
-    def _read(self, header: Mapping[str, Any]) -> bool:
+    def _read(self, header: Mapping[str, object]) -> bool:
         """Read what an earlier run left. Returns whether it left at least the header."""
         numbers, began = array("Q"), False
         for record in records(self.path):

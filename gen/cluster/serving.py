@@ -165,7 +165,7 @@ class Server:
         return replace(ran, verdict=replace(ran.verdict, failures=()))
 
 
-def _family_of(module: Any, name: str) -> Family:
+def _family_of(module: object, name: str) -> Family:
     found = getattr(module, "FAMILY", None)
     return found if isinstance(found, Family) else Family(Path(name).stem.removeprefix("test_"))
 

@@ -109,7 +109,7 @@ def _columns(plan: Plan, wanted: Mapping[str, set[str]], axes: set[tuple[str, st
     return mask
 
 
-def _case(plan: Plan, index: int, position: int, known: list[str]) -> dict[str, Any]:
+def _case(plan: Plan, index: int, position: int, known: list[str]) -> dict[str, object]:
     """Describe the cell of an op and a column, as JSON has it."""
     op, column = plan.ops[index], plan.columns[position]
     return {

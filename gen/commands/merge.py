@@ -64,7 +64,10 @@ def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") ->
 
 
 def _copy(
-    paths: Sequence[Path], headers: Mapping[Path, Mapping[str, Any]], writer: Writer, modules: str
+    paths: Sequence[Path],
+    headers: Mapping[Path, Mapping[str, object]],
+    writer: Writer,
+    modules: str,
 ) -> int:
     copier = _Copier(paths, writer)
     wall, active = 0.0, dict[str, str]()
@@ -141,7 +144,7 @@ def _header(path: Path) -> dict[str, Any]:
     return first
 
 
-def _refuse_mixture(headers: Mapping[Path, Mapping[str, Any]]) -> None:
+def _refuse_mixture(headers: Mapping[Path, Mapping[str, object]]) -> None:
     (first, expected), *others = headers.items()
     for path, header in others:
         pairs = [(key, trait(expected, key), trait(header, key)) for key in OF_A_RUN]

@@ -336,7 +336,7 @@ def _nodes(write: Callable[[Tensor], None]) -> str:
     return f"{node.name()} of {[edge and edge.name() for edge, _ in node.next_functions]}"
 
 
-def _refusal(program: Callable[[], Any]) -> str:
+def _refusal(program: Callable[[], object]) -> str:
     try:
         program()
     except Exception as error:
@@ -344,7 +344,7 @@ def _refusal(program: Callable[[], Any]) -> str:
     return "runs"
 
 
-def _said(program: Callable[[], Any]) -> str:
+def _said(program: Callable[[], object]) -> str:
     try:
         program()
     except Exception as error:

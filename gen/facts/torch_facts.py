@@ -107,7 +107,7 @@ def _schema(name: str) -> str:
 
 
 @functools.cache
-def _decompositions() -> Mapping[Any, Any]:
+def _decompositions() -> Mapping[object, object]:
     """Torch's table of decompositions. It is empty where torch has none by that name: the seams
     cannot be imported there, and facts are asked for in order to learn why."""
     found: Any = _resolved("torch._decomp.decomposition_table")
@@ -154,7 +154,7 @@ def _is_private(name: str) -> bool:
     return root == "torch" and any(private)
 
 
-def _resolved(name: str) -> Any:
+def _resolved(name: str) -> object:
     """Return the object that a dotted name leads to, or ``ABSENT``."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
@@ -170,7 +170,7 @@ def _resolved(name: str) -> Any:
     return ABSENT
 
 
-def _shown(x: Any) -> str:
+def _shown(x: object) -> str:
     """Return what a user of an object depends on: the signature of a function, else its kind."""
     if x is ABSENT:
         return str(x)
@@ -188,7 +188,7 @@ def _parameter(p: inspect.Parameter) -> str:
     return f"{name}{default}{' by name' * (p.kind is p.KEYWORD_ONLY)}"
 
 
-def _replaced(objects: Iterable[Any]) -> Iterator[tuple[str, str]]:
+def _replaced(objects: Iterable[object]) -> Iterator[tuple[str, str]]:
     for x in objects:
         name, module = getattr(x, "__qualname__", None), getattr(x, "__module__", None)
         if name is not None and not str(module).startswith((_OWN, "builtins")):

@@ -188,7 +188,7 @@ def _words_by_axis() -> dict[str, tuple[str, ...]]:
     }
 
 
-def _words_of(kind: Any) -> tuple[str, ...]:
+def _words_of(kind: object) -> tuple[str, ...]:
     """Return the words of a Literal, or of one that may be None."""
     parts = get_args(kind)
     if NoneType not in parts:

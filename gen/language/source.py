@@ -145,10 +145,10 @@ def _cut(node: Any, data: Any, paths: Collection[tuple[str | int, ...]]) -> tupl
 
 def _cut_mapping(
     node: yaml.MappingNode,
-    data: dict[str, Any],
+    data: dict[str, object],
     removed: Collection[str | int],
     deeper: Mapping[str | int, Collection[tuple[str | int, ...]]],
-) -> tuple[yaml.MappingNode, dict[str, Any]]:
+) -> tuple[yaml.MappingNode, dict[str, object]]:
     """Copy a mapping without the keys `removed`, and with its values cut at the paths `deeper`."""
     pairs, values = [], {}
     for key, child in node.value:

@@ -305,7 +305,7 @@ class Family(Strict):
     timeout: Seconds | None = None
 
 
-def _axes_schema() -> dict[str, Any]:
+def _axes_schema() -> dict[str, object]:
     """Axes with their values, which the type of the field only checks together."""
     several = {"type": "array", "minItems": 1, "uniqueItems": True}
     words = {axis: {"type": "string", "enum": list(values)} for axis, values in AXES.items()}
@@ -552,7 +552,7 @@ def json_schemas() -> dict[str, dict[str, Any]]:
     return {SCHEMA: whole, INCLUDED_SCHEMA: {**draft, **included, "properties": properties}}
 
 
-def _closed(schema: Any) -> Any:
+def _closed(schema: object) -> Any:
     """`schema`, in which a mapping whose keys have a pattern takes no other keys."""
     if isinstance(schema, list):
         return [_closed(item) for item in schema]
@@ -562,7 +562,7 @@ def _closed(schema: Any) -> Any:
     return {key: _closed(value) for key, value in schema.items()} | closed
 
 
-def _elsewhere(schema: Any) -> Any:
+def _elsewhere(schema: object) -> Any:
     """`schema` with its references to the other file."""
     if isinstance(schema, list):
         return [_elsewhere(item) for item in schema]

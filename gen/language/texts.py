@@ -50,14 +50,14 @@ def may_run_away(pattern: str) -> bool:
     return any(_varies(body) for repeat, body in _repeats(parser.parse(pattern)) if repeat >= _MANY)
 
 
-def _repeats(tree: Any) -> Iterator[tuple[int, Any]]:
+def _repeats(tree: object) -> Iterator[tuple[int, Any]]:
     """How often each repetition below `tree` may repeat, and what."""
     for code, argument in _nodes(tree):
         if code in _REPEATS:
             yield int(argument[1]), argument[2]
 
 
-def _varies(tree: Any) -> bool:
+def _varies(tree: object) -> bool:
     return any(
         code is codes.BRANCH or (code in _REPEATS and argument[0] != argument[1])
         for code, argument in _nodes(tree)
@@ -105,7 +105,7 @@ class _Matching:
         return text
 
     def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
+        self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
@@ -130,7 +130,7 @@ class OneOf:
         return text
 
     def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
+        self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
@@ -241,7 +241,7 @@ def _day(value: object) -> object:
         raise fault(f"{value!r} is not a date: {error}", "YYYY-MM-DD") from None
 
 
-def _said(**keywords: Any) -> WithJsonSchema:
+def _said(**keywords: object) -> WithJsonSchema:
     """Return what the JSON Schema says of a text."""
     return WithJsonSchema({"type": "string", **keywords})
 

@@ -156,7 +156,7 @@ def _brief(value: object) -> str:
     return "an empty value" if value is None else f"{value!r}"[:60]
 
 
-def _data_path(loc: Sequence[str | int], data: Any) -> Loc:
+def _data_path(loc: Sequence[str | int], data: object) -> Loc:
     """`loc` without the steps that pydantic adds for tags of unions and for widened short forms."""
     path: list[str | int] = []
     for position, step in enumerate(loc):
@@ -173,7 +173,7 @@ def _data_path(loc: Sequence[str | int], data: Any) -> Loc:
     return tuple(path)
 
 
-def _whole(detail: ErrorDetails, data: dict[str, Any]) -> Loc:
+def _whole(detail: ErrorDetails, data: dict[str, object]) -> Loc:
     """Return the path of the smallest unit with the mistake: an unknown key, an entry, an op, a
     check or a family."""
     path = _data_path(detail["loc"], data)
@@ -202,7 +202,7 @@ def _name(path: Loc, data: Any) -> str:
     return str(named or path[-1])
 
 
-def _model_at(loc: Sequence[str | int]) -> Any:
+def _model_at(loc: Sequence[str | int]) -> object:
     """Return the type of the language at `loc`, found by walking its models."""
     kind: Any = Matrix
     for step in loc:
@@ -218,7 +218,7 @@ def _model_at(loc: Sequence[str | int]) -> Any:
     return _inner_type(kind, "")
 
 
-def _inner_type(kind: Any, tag: str) -> Any:
+def _inner_type(kind: object, tag: str) -> object:
     """`kind` without `Annotated` and `None`. For a tagged union, the member with `tag`,
     or else the first."""
     while True:
@@ -261,7 +261,7 @@ def refuse_unmet(loaded: Loaded, versions: Sequence[str]) -> None:
             loaded.problem(path, what, "a condition that one of them meets, or no entry")
 
 
-def _conditions(data: Any, path: Loc) -> Iterator[tuple[Loc, str]]:
+def _conditions(data: object, path: Loc) -> Iterator[tuple[Loc, str]]:
     if isinstance(data, Mapping):
         for key, value in data.items():
             # the matrix's own `torch:` is one version

@@ -263,7 +263,7 @@ class _Resolver:
 
     def _row(
         self, name: str, family_name: str, family: Family, row: OpRow, path: Path
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         data = self._loaded.source.data
         written = _at(data, path)
         kept = (
@@ -331,7 +331,7 @@ def former_name(name: str, former_names: Mapping[str, str]) -> str | None:
     return former_names[longest] + name.removeprefix(longest)
 
 
-def _at(data: Any, path: Path) -> Any:
+def _at(data: Any, path: Path) -> object:
     for step in path:
         data = data[step]
     return data

@@ -121,7 +121,7 @@ class Definite:
     def _gradient(
         self, f: Flat, primals: Sequence[Array], k: int, cotangents: Sequence[Array]
     ) -> Array:
-        def slope(index: tuple[int, ...], way: Any) -> Any:
+        def slope(index: tuple[int, ...], way: object) -> Any:
             tangents = self.along(f, primals, _unit(primals, k, index, way))
             pairs = zip(cotangents, tangents, strict=True)
             return sum((_inner(c, d) for c, d in pairs), mpf(0))
@@ -175,7 +175,9 @@ def _array(x: Any) -> Array:
     return numpy.asarray(x, dtype=object)  # arithmetic of arrays without dimensions gives numbers
 
 
-def _moved(primals: Sequence[Array], directions: Sequence[Array | None], step: Any) -> list[Array]:
+def _moved(
+    primals: Sequence[Array], directions: Sequence[Array | None], step: object
+) -> list[Array]:
     """Return the primals, a step along their directions."""
     points = list(primals)
     for k, direction in enumerate(directions):
@@ -191,7 +193,7 @@ def _agree(ahead: Array, behind: Array) -> bool:
     )
 
 
-def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: Any) -> Any:
+def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: object) -> object:
     """Return the slope between differences that agree, or that come together as the step shrinks;
     NaN at a kink."""
     gap, nearer = abs(ahead - behind), abs(nearer_ahead - nearer_behind)
@@ -200,7 +202,9 @@ def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: Any) -> A
     return mp.nan
 
 
-def _unit(primals: Sequence[Array], k: int, index: tuple[int, ...], way: Any) -> list[Array | None]:
+def _unit(
+    primals: Sequence[Array], k: int, index: tuple[int, ...], way: object
+) -> list[Array | None]:
     direction = numpy.full(primals[k].shape, mpf(0), dtype=object)
     direction[index] = way
     directions: list[Array | None] = [None] * len(primals)

@@ -25,13 +25,13 @@ exp, log, sqrt = (
 )
 
 
-def _log(x: Any) -> Any:
+def _log(x: object) -> Any:
     if x == 0:
         return mp.ninf
     return mp.log(x)
 
 
-def _sqrt(x: Any) -> Any:
+def _sqrt(x: Any) -> object:
     if x < 0:
         raise Undefined("a root of a negative number")
     return mp.sqrt(x)
@@ -64,9 +64,9 @@ def _along_rows(f: Callable[[Array, int], Array]) -> Callable[..., Array]:
     def g(
         x: Array,
         dim: int | None = None,
-        dtype: Any = None,
+        dtype: object = None,
         _stacklevel: int = 0,
-        **others: Any,
+        **others: object,
     ) -> Array:
         _plain(dtype=dtype, **others)
         if dim is None:
@@ -98,7 +98,7 @@ def _logsumexp(x: Array, dim: Dim, keepdim: bool = False) -> Array:
 def _reduction(f: Callable[..., Array]) -> Callable[..., Array]:
     """Return a definition of ``op(x, dim=None, keepdim=False, dtype=None)``."""
 
-    def g(x: Array, dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Array:
+    def g(x: Array, dim: Dim = None, keepdim: bool = False, dtype: object = None) -> Array:
         _plain(dtype=dtype)
         axis = None
         if x.ndim:
@@ -108,12 +108,12 @@ def _reduction(f: Callable[..., Array]) -> Callable[..., Array]:
     return g
 
 
-def _mean(x: Array, axis: Any, keepdims: bool) -> Array:
+def _mean(x: Array, axis: object, keepdims: bool) -> Array:
     total = numpy.asarray(x.sum(axis=axis, keepdims=keepdims), dtype=object)
     return total * total.size / mpf(x.size)
 
 
-def _prod(x: Array, axis: Any, keepdims: bool) -> Array:
+def _prod(x: Array, axis: object, keepdims: bool) -> Array:
     return x.prod(axis=axis, keepdims=keepdims)
 
 
@@ -123,7 +123,7 @@ def _var(
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
-    correction: Any = None,
+    correction: object = None,
 ) -> Array:
     if isinstance(dim, bool):
         dim, unbiased = None, dim
@@ -139,7 +139,7 @@ def _var(
 
 # torch's name
 def _norm(
-    x: Array, ord: Any = 2, dim: Dim = None, keepdim: bool = False, dtype: Any = None
+    x: Array, ord: Any = 2, dim: Dim = None, keepdim: bool = False, dtype: object = None
 ) -> Array:
     _plain(dtype=dtype)
     if x.ndim == 0:
@@ -156,11 +156,11 @@ def _norm(
     return numpy.asarray(total, dtype=object) ** (1 / mpf(ord))
 
 
-def _power(size: Array, p: Any) -> Array:
+def _power(size: Array, p: object) -> Array:
     if p == 2:
         return size * size
 
-    def power(v: Any) -> Any:
+    def power(v: object) -> Any:
         if v == 0:
             return mpf(0)
         return mp.power(v, mpf(p))
@@ -169,7 +169,7 @@ def _power(size: Array, p: Any) -> Array:
 
 
 def _p_norm(
-    x: Array, p: Any = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None
+    x: Array, p: object = "fro", dim: Dim = None, keepdim: bool = False, dtype: object = None
 ) -> Array:
     if p == "fro" or p is None:
         p = 2
@@ -178,20 +178,22 @@ def _p_norm(
     return _norm(x, p, dim, keepdim, dtype)
 
 
-def _cdist(x: Array, y: Array, p: Any = 2.0, compute_mode: Any = None) -> Array:
+def _cdist(x: Array, y: Array, p: object = 2.0, compute_mode: object = None) -> Array:
     return _norm(x[..., :, None, :] - y[..., None, :, :], p, -1)
 
 
-def _pdist(x: Array, p: Any = 2.0) -> Array:
+def _pdist(x: Array, p: object = 2.0) -> Array:
     rows = numpy.triu_indices(len(x), 1)
     return _norm(x[rows[0]] - x[rows[1]], p, -1)
 
 
-def _pairwise(x: Array, y: Array, p: Any = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Array:
+def _pairwise(
+    x: Array, y: Array, p: object = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Array:
     return _norm(x - y + mpf(eps), p, -1, keepdim)
 
 
-def _normalize(x: Array, p: Any = 2.0, dim: int = 1, eps: float = 1e-12) -> Array:
+def _normalize(x: Array, p: object = 2.0, dim: int = 1, eps: float = 1e-12) -> Array:
     return x / numpy.maximum(_norm(x, p, dim, True), mpf(eps))
 
 
@@ -232,22 +234,22 @@ def _affine_by_channel(x: Array, weight: Array | None, bias: Array | None) -> Ar
 
 
 def _layer_norm(
-    x: Array, shape: Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
+    x: Array, shape: Sequence[int], weight: object = None, bias: object = None, eps: float = 1e-5
 ) -> Array:
     last = tuple(range(x.ndim - len(shape), x.ndim))
     return _affine(_standardized(x, last, eps), weight, bias)
 
 
 def _group_norm(
-    x: Array, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    x: Array, num_groups: int, weight: object = None, bias: object = None, eps: float = 1e-5
 ) -> Array:
     rows = x.reshape(x.shape[0], num_groups, -1)
     return _affine_by_channel(_standardized(rows, (2,), eps).reshape(x.shape), weight, bias)
 
 
 def _instance_norm(
-    x: Array, running_mean: Any = None, running_var: Any = None, weight: Any = None,
-    bias: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
+    x: Array, running_mean: object = None, running_var: object = None, weight: object = None,
+    bias: object = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Array:  # fmt: skip
     if not use_input_stats:
         raise Undefined("running statistics")
@@ -255,8 +257,8 @@ def _instance_norm(
 
 
 def _batch_norm(
-    x: Array, running_mean: Any = None, running_var: Any = None, weight: Any = None,
-    bias: Any = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+    x: Array, running_mean: object = None, running_var: object = None, weight: object = None,
+    bias: object = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Array:  # fmt: skip
     if training:
         return _affine_by_channel(_standardized(x, (0, *range(2, x.ndim)), eps), weight, bias)
@@ -270,7 +272,7 @@ def _batch_norm(
 
 def _quantile(
     x: Array,
-    q: Any,
+    q: object,
     dim: int | None = None,
     keepdim: bool = False,
     *,
@@ -296,7 +298,7 @@ def _keep_dimension(found: Array, dim: int | None, ndim: int) -> Array:
     return numpy.expand_dims(found, dim)
 
 
-def _between_places(rows: Array, part: Any) -> Array:
+def _between_places(rows: Array, part: object) -> Array:
     """Return what is at a part of the way along the last dimension, which is in order."""
     place = part * (rows.shape[-1] - 1)
     low = int(mp.floor(place))
@@ -309,9 +311,9 @@ def _between_places(rows: Array, part: Any) -> Array:
 
 def _avg_pool1d(
     x: Array,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
+    kernel_size: object,
+    stride: object = None,
+    padding: object = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Array:
@@ -323,14 +325,14 @@ def _avg_pool1d(
     return numpy.stack([window.sum(axis=-1) / mpf(size) for window in windows], axis=-1)
 
 
-def _one(size: Any) -> Any:
+def _one(size: object) -> Any:
     """Return an argument of one dimension, which may come in a list."""
     if isinstance(size, (tuple, list)):
         return size[0]
     return size
 
 
-def _linspace(start: Any, end: Any, steps: int, **others: Any) -> Array:
+def _linspace(start: Any, end: Any, steps: int, **others: object) -> Array:
     if steps == 0:
         return numpy.empty(0, dtype=object)
     points = [start]
@@ -367,7 +369,7 @@ def _cross_entropy(
     return _reduced(numpy.asarray(-of_class[..., 0], dtype=object), reduction)
 
 
-def _times_log(p: Any, v: Any) -> Any:
+def _times_log(p: Any, v: object) -> object:
     """Return a probability times what may be infinite where it is 0."""
     if p == 0:
         return mpf(0)
@@ -380,8 +382,8 @@ _times = numpy.frompyfunc(_times_log, 2, 1)
 def _kl_div(
     x: Array,
     t: Array,
-    size_average: Any = None,
-    reduce: Any = None,
+    size_average: object = None,
+    reduce: object = None,
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Array:
@@ -392,7 +394,7 @@ def _kl_div(
     return _reduced(losses, reduction)
 
 
-def _probability_of(word: Sequence[int], x: Array, steps: int, blank: int) -> Any:
+def _probability_of(word: Sequence[int], x: Array, steps: int, blank: int) -> object:
     """Return the probability of all ways to spell `word`, which has a blank beside each letter.
 
     `x` (T, C) are logarithms, of which `steps` count. ``ways[s]`` is the probability to be at
@@ -448,10 +450,10 @@ def _elementwise_loss(f: Callable[[Array], Array]) -> Callable[..., Array]:
     def g(
         x: Array,
         y: Array,
-        size_average: Any = None,
-        reduce: Any = None,
+        size_average: object = None,
+        reduce: object = None,
         reduction: str = "mean",
-        weight: Any = None,
+        weight: object = None,
     ) -> Array:
         _plain(weight=weight)
         return _reduced(numpy.asarray(f(x - y), dtype=object), reduction)
@@ -462,11 +464,11 @@ def _elementwise_loss(f: Callable[[Array], Array]) -> Callable[..., Array]:
 # --- complex numbers ------------------------------------------------------------------------------
 
 
-def _each(f: Callable[[Any], Any]) -> Callable[[Array], Array]:
+def _each(f: Callable[[Any], object]) -> Callable[[Array], Array]:
     return lambda x: numpy.asarray(numpy.frompyfunc(f, 1, 1)(x), dtype=object)
 
 
-def _complex_power(x: Any, y: Any) -> Any:
+def _complex_power(x: object, y: object) -> object:
     if x == 0:
         if y == 0:
             return mpf(1)
@@ -474,13 +476,13 @@ def _complex_power(x: Any, y: Any) -> Any:
     return mp.exp(y * mp.log(x))
 
 
-def _angle(z: Any) -> Any:
+def _angle(z: object) -> object:
     if z == 0:
         raise Undefined("the angle of 0")
     return mp.arg(z)
 
 
-def _addr(x: Array, a: Array, b: Array, beta: Any = 1, alpha: Any = 1) -> Array:
+def _addr(x: Array, a: Array, b: Array, beta: object = 1, alpha: object = 1) -> Array:
     product = alpha * a[:, None] * b[None, :]
     if not beta:
         return 0 + product  # NaN and infinities of `x` do not count then

@@ -265,10 +265,10 @@ AGREE = mpf(2) ** -60
 
 
 def partial(
-    f: Callable[..., Any],
+    f: Callable[..., object],
     orders: Sequence[int],
     point: Sequence[float],
-    closed: Callable[..., Any] | None = None,
+    closed: Callable[..., object] | None = None,
     accurate: bool = False,
 ) -> Any:
     """``∂^orders f`` at `point`, by differences forwards and backwards, with steps so small that
@@ -300,7 +300,7 @@ def partial(
 
 
 def _difference(
-    f: Callable[..., Any], orders: Sequence[int], point: Sequence[Any], factor: int
+    f: Callable[..., object], orders: Sequence[int], point: Sequence[object], factor: int
 ) -> Any:
     steps = [factor * _smallest_step(x) for x in point]
     total = mpf(0)
@@ -316,7 +316,7 @@ def _difference(
     return total / scale
 
 
-def _smallest_step(x: Any) -> Any:
+def _smallest_step(x: object) -> Any:
     """Return a power of 2 by which `x` can move and change in no digit of a double."""
     if x == 0:
         return mp.ldexp(1, -300)

@@ -40,7 +40,7 @@ class Line:
 # --- sums, averages and products ------------------------------------------------------------------
 
 
-def _sum(xs: Row) -> Any:
+def _sum(xs: Row) -> object:
     """Return the sum. Infinities of either sign beside one another, or NaN, make it NaN."""
     if all(isinstance(x, int) for x in xs):
         return sum(xs)
@@ -63,7 +63,7 @@ def _mean(xs: Row) -> float:
     return _fsum(xs) / len(xs)
 
 
-def _numbers(xs: Row) -> list[Any]:
+def _numbers(xs: Row) -> list[object]:
     return [x for x in xs if x == x]
 
 
@@ -104,7 +104,7 @@ def _var(xs: Row, **kept: Any) -> float:
     return _spread(xs, _taken(**kept))
 
 
-def _std(xs: Row, **kept: Any) -> float:
+def _std(xs: Row, **kept: object) -> float:
     return math.sqrt(_var(xs, **kept))
 
 
@@ -116,7 +116,7 @@ def _var_slopes(xs: Row, **kept: Any) -> Slope:
     return [2 * (x - middle) / (len(xs) - taken) for x in xs]
 
 
-def _std_slopes(xs: Row, **kept: Any) -> Slope:
+def _std_slopes(xs: Row, **kept: object) -> Slope:
     """Return the slopes of the root; zeros where all numbers are equal, as torch has them."""
     root = _std(xs, **kept)
 
@@ -131,7 +131,7 @@ def _std_slopes(xs: Row, **kept: Any) -> Slope:
 # --- order ----------------------------------------------------------------------------------------
 
 
-def _extreme(choose: Callable[..., Any], xs: Row) -> Any:
+def _extreme(choose: Callable[..., object], xs: Row) -> object:
     """Return the greatest or least number, or NaN if one is NaN. A row without numbers is
     refused."""
     nans = [x for x in xs if x != x]
@@ -144,22 +144,22 @@ def _any_nan(xs: Row) -> bool:
     return any(x != x for x in xs)
 
 
-def _same(x: Any, y: Any) -> bool:
+def _same(x: object, y: object) -> bool:
     """Whether numbers are equal. NaN equals NaN here."""
     return bool(x == y or (x != x and y != y))
 
 
-def _first(choose: Callable[..., Any], xs: Row) -> int:
+def _first(choose: Callable[..., object], xs: Row) -> int:
     """Return the place of the first extreme number, or of the first NaN."""
     found = _extreme(choose, xs)
     return next(k for k, x in enumerate(xs) if _same(x, found))
 
 
-def _last(choose: Callable[..., Any], xs: Row) -> int:
+def _last(choose: Callable[..., object], xs: Row) -> int:
     return len(xs) - 1 - _first(choose, xs[::-1])
 
 
-def _even(found: Any, xs: Row, *, nan: bool = True) -> Slope:
+def _even(found: object, xs: Row, *, nan: bool = True) -> Slope:
     """Return a slope that is divided evenly between what equals `found`. `nan`: between NaNs too;
     else nothing is said where the result is NaN."""
     if found != found and not nan:
@@ -175,18 +175,18 @@ def _at(place: int | None, xs: Row) -> Slope:
     return [float(k == place) for k in range(len(xs))]
 
 
-def _median(xs: Row) -> Any:
+def _median(xs: Row) -> object:
     """Return the lower one of the middle numbers, or NaN if one is NaN or there is none."""
     if not xs or _any_nan(xs):
         return NAN
     return sorted(xs)[(len(xs) - 1) // 2]
 
 
-def _nanmedian(xs: Row) -> Any:
+def _nanmedian(xs: Row) -> object:
     return _median(_numbers(xs))
 
 
-def _only(found: Any, xs: Row) -> int | None:
+def _only(found: object, xs: Row) -> int | None:
     """Return the place of what equals `found`, if it is the only one: of others the documentation
     names none."""
     ties = [k for k, x in enumerate(xs) if _same(x, found)]
@@ -195,7 +195,7 @@ def _only(found: Any, xs: Row) -> int | None:
     return ties[0]
 
 
-def _placed(median: Callable[[Row], Any]) -> Line:
+def _placed(median: Callable[[Row], object]) -> Line:
     """Return the median of a dimension, whose slope is at the index that it returns."""
 
     def value(xs: Row) -> tuple[Any, int | None]:
@@ -206,7 +206,7 @@ def _placed(median: Callable[[Row], Any]) -> Line:
     return Line(value, lambda xs: [_at(value(xs)[1], xs)], exact=True)
 
 
-def _running(choose: Callable[..., Any]) -> Line:
+def _running(choose: Callable[..., object]) -> Line:
     """Return a running extreme. Of equal numbers the index is that of the last one."""
 
     def places(xs: Row) -> list[int]:
@@ -221,7 +221,7 @@ def _running(choose: Callable[..., Any]) -> Line:
     return Line(value, slopes, scan=True, exact=True)
 
 
-def _quantile(xs: Row, q: float = 0.5, interpolation: str = "linear") -> Any:
+def _quantile(xs: Row, q: float = 0.5, interpolation: str = "linear") -> object:
     if not xs:
         raise ValueError("a quantile of nothing")
     if _any_nan(xs):
@@ -254,7 +254,7 @@ def _softmax(xs: Row) -> Slope:
     return [math.exp(x - total) for x in xs]
 
 
-def _scanned(value: Callable[[Row], Any], slopes: Callable[[Row], Slope]) -> Line:
+def _scanned(value: Callable[[Row], object], slopes: Callable[[Row], Slope]) -> Line:
     """Return the scan that reduces each beginning of the row."""
 
     def beginnings(xs: Row) -> list[Row]:
@@ -287,7 +287,7 @@ def _norm(xs: Row, p: float = 2) -> Any:
     return _norm_of_powers(sizes, p)
 
 
-def _norm_of_powers(sizes: Row, p: float) -> Any:
+def _norm_of_powers(sizes: Row, p: float) -> object:
     """Return the root of a sum of powers. For a negative p it is 0 if one of the sizes is."""
     if p < 0 and not sizes:
         raise ValueError("a negative power of nothing")
@@ -367,7 +367,7 @@ def _with_mean(line: Line) -> Line:
     )
 
 
-def _extreme_line(choose: Callable[..., Any], *, nan: bool) -> Line:
+def _extreme_line(choose: Callable[..., object], *, nan: bool) -> Line:
     return Line(
         lambda xs: _extreme(choose, xs),
         lambda xs: [_even(_extreme(choose, xs), xs, nan=nan)],
@@ -375,7 +375,7 @@ def _extreme_line(choose: Callable[..., Any], *, nan: bool) -> Line:
     )
 
 
-def _indexed(choose: Callable[..., Any]) -> Line:
+def _indexed(choose: Callable[..., object]) -> Line:
     return Line(
         lambda xs: (_extreme(choose, xs), _first(choose, xs)),
         lambda xs: [_at(_first(choose, xs), xs)],
@@ -383,7 +383,7 @@ def _indexed(choose: Callable[..., Any]) -> Line:
     )
 
 
-def _both_extremes(xs: Row) -> tuple[Any, Any]:
+def _both_extremes(xs: Row) -> tuple[object, object]:
     return _extreme(min, xs), _extreme(max, xs)
 
 

@@ -33,7 +33,7 @@ class Loop:
         # how many derivatives are running; inside one, results must stay differentiable
         self._depth = 0
 
-    def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+    def jit(self, f: Callable[..., object], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         """Return `f`. A call of it takes the memory of the tensors in the lists at `donate`."""
         if not donate:
             return f

@@ -24,7 +24,7 @@ class Undefined(ValueError):
     """The function has no real value at the point, or none that is known. The message says why."""
 
 
-def _above(x: Any, bound: Any, what: str) -> None:
+def _above(x: Any, bound: object, what: str) -> None:
     if not x > bound:
         raise Undefined(f"{what} takes arguments above {bound}")
 
@@ -33,12 +33,12 @@ def _sign(x: Any) -> Any:
     return mpf((x > 0) - (x < 0))
 
 
-def _round(x: Any, decimals: int = 0) -> Any:
+def _round(x: object, decimals: int = 0) -> object:
     scale = mpf(10) ** decimals
     return mp.nint(x * scale) / scale  # half to even
 
 
-def _power(x: Any, y: Any) -> Any:
+def _power(x: Any, y: Any) -> object:
     if x == 0 and y < 0:
         raise Undefined("a negative power of 0")
     if x < 0 and y != mp.floor(y):
@@ -48,7 +48,7 @@ def _power(x: Any, y: Any) -> Any:
     return mp.power(x, y)
 
 
-def _log(x: Any) -> Any:
+def _log(x: object) -> Any:
     _above(x, 0, "a logarithm")
     return mp.log(x)
 
@@ -65,21 +65,21 @@ def _no_pole(x: Any) -> None:
         raise Undefined("a pole of the gamma function")
 
 
-def _psi(n: int, x: Any) -> Any:
+def _psi(n: int, x: object) -> Any:
     _no_pole(x)
     return mp.psi(n, x)
 
 
-def _mvlgamma(x: Any, p: int) -> Any:
+def _mvlgamma(x: object, p: int) -> object:
     _above(x, mpf(p - 1) / 2, "mvlgamma")
     return mp.log(mp.pi) * p * (p - 1) / 4 + sum(_lgamma(x - mpf(j) / 2) for j in range(p))
 
 
-def _ndtr(x: Any) -> Any:
+def _ndtr(x: Any) -> object:
     return mp.erfc(-x / mp.sqrt(2)) / 2
 
 
-def _ndtri(p: Any) -> Any:
+def _ndtri(p: Any) -> object:
     if not 0 < p < 1:
         raise Undefined("a quantile outside of (0, 1)")
     return _inverse(
@@ -90,13 +90,13 @@ def _ndtri(p: Any) -> Any:
     )
 
 
-def _erfinv(y: Any) -> Any:
+def _erfinv(y: Any) -> object:
     if not -1 < y < 1:
         raise Undefined("erfinv outside of (-1, 1)")
     return _inverse(mp.erf, lambda x: 2 * mp.exp(-x * x) / mp.sqrt(mp.pi), y, _erfinv_start(y))
 
 
-def _erfinv_start(y: Any) -> Any:
+def _erfinv_start(y: Any) -> object:
     """Winitzki's approximation, with an error below 1e-2."""
     if y == 0:
         return mpf(0)
@@ -106,7 +106,7 @@ def _erfinv_start(y: Any) -> Any:
     return _sign(y) * mp.sqrt(mp.sqrt(b * b - tail / a) - b)
 
 
-def _inverse(f: Scalar, slope: Scalar, y: Any, start: Any) -> Any:
+def _inverse(f: Scalar, slope: Scalar, y: object, start: object) -> object:
     """Return the solution x of ``f(x) = y`` by Newton's method, from a start that is near."""
     x = start
     for _ in range(200):
@@ -117,7 +117,7 @@ def _inverse(f: Scalar, slope: Scalar, y: Any, start: Any) -> Any:
     raise Undefined("Newton's method did not converge")
 
 
-def _logit(x: Any, eps: float | None = None) -> Any:
+def _logit(x: Any, eps: float | None = None) -> object:
     if eps is not None:
         x = min(max(x, mpf(eps)), 1 - mpf(eps))
     if not 0 < x < 1:
@@ -125,7 +125,7 @@ def _logit(x: Any, eps: float | None = None) -> Any:
     return mp.log(x / (1 - x))
 
 
-def _entr(x: Any) -> Any:
+def _entr(x: Any) -> object:
     if x < 0:
         raise Undefined("entr of a negative number is -inf")
     if x == 0:
@@ -133,14 +133,14 @@ def _entr(x: Any) -> Any:
     return -x * mp.log(x)
 
 
-def _times_log(x: Any, y: Any) -> Any:
+def _times_log(x: object, y: object) -> object:
     """Return ``x·log y``, which is 0 where x is 0, whatever y is."""
     if x == 0:
         return mpf(0)
     return x * _log(y)
 
 
-def _sigmoid(x: Any) -> Any:
+def _sigmoid(x: Any) -> object:
     # an exponential of a large number would be larger than any precision
     if x >= 0:
         return 1 / (1 + mp.exp(-x))
@@ -153,43 +153,43 @@ def _log1pexp(x: Any) -> Any:
     return mp.log1p(mp.exp(x))
 
 
-def _softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+def _softplus(x: Any, beta: float = 1.0, threshold: float = 20.0) -> object:
     if x * beta > threshold:
         return x
     return _log1pexp(x * beta) / mpf(beta)
 
 
-def _gelu(x: Any, approximate: str = "none") -> Any:
+def _gelu(x: Any, approximate: str = "none") -> object:
     if approximate == "none":
         return x * _ndtr(x)
     return x * (1 + mp.tanh(mp.sqrt(2 / mp.pi) * (x + mpf("0.044715") * x**3))) / 2
 
 
-def _elu(x: Any, alpha: float = 1.0, scale: Any = 1, inside: Any = 1) -> Any:
+def _elu(x: Any, alpha: float = 1.0, scale: Any = 1, inside: object = 1) -> object:
     if x > 0:
         return scale * x
     return scale * (alpha * mp.expm1(x * inside))
 
 
-def _leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
+def _leaky_relu(x: Any, negative_slope: float = 0.01) -> object:
     if x > 0:
         return x
     return x * negative_slope
 
 
-def _threshold(x: Any, threshold: float, value: float) -> Any:
+def _threshold(x: Any, threshold: float, value: float) -> object:
     if x > threshold:
         return x
     return mpf(value)
 
 
-def _selu(x: Any) -> Any:
+def _selu(x: object) -> object:
     return _elu(
         x, mpf("1.6732632423543772848170429916717"), mpf("1.0507009873554804934193349852946")
     )
 
 
-def _shrink(x: Any, lambd: float, pull: float) -> Any:
+def _shrink(x: Any, lambd: float, pull: float) -> object:
     if abs(x) == lambd:
         raise Undefined("a jump")
     if abs(x) < lambd:
@@ -197,7 +197,7 @@ def _shrink(x: Any, lambd: float, pull: float) -> Any:
     return x - _sign(x) * pull
 
 
-def _divide(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+def _divide(x: Any, y: object, rounding_mode: str | None = None) -> object:
     if y == 0:
         raise Undefined("a division by 0")
     exact = x / y
@@ -213,34 +213,36 @@ def _clear(quotient: Any) -> None:
         raise Undefined("a quotient next to a whole number")
 
 
-def _trunc(x: Any) -> Any:
+def _trunc(x: Any) -> object:
     if x >= 0:
         return mp.floor(x)
     return mp.ceil(x)
 
 
-def _remainder(x: Any, y: Any, rounding: Scalar = mp.floor) -> Any:
+def _remainder(x: Any, y: object, rounding: Scalar = mp.floor) -> object:
     if y == 0:
         raise Undefined("a division by 0")
     _clear(x / y)
     return x - y * rounding(x / y)
 
 
-def _logaddexp(x: Any, y: Any) -> Any:
+def _logaddexp(x: Any, y: Any) -> object:
     return max(x, y) + mp.log1p(mp.exp(-abs(x - y)))
 
 
-def _logaddexp2(x: Any, y: Any) -> Any:
+def _logaddexp2(x: Any, y: Any) -> object:
     return max(x, y) + mp.log1p(mpf(2) ** (-abs(x - y))) / mp.log(2)
 
 
-def _atan2(y: Any, x: Any) -> Any:
+def _atan2(y: object, x: object) -> object:
     if x == 0 and y == 0:
         raise Undefined("the angle of 0")
     return mp.atan2(y, x)
 
 
-def _clamp(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: Any = None) -> Any:
+def _clamp(
+    x: Any, low: object = None, high: object = None, *, min: object = None, max: object = None
+) -> object:
     if low is None:
         low = min
     if high is None:
@@ -254,13 +256,13 @@ def _clamp(x: Any, low: Any = None, high: Any = None, *, min: Any = None, max: A
     return x
 
 
-def _sinc(x: Any) -> Any:
+def _sinc(x: Any) -> object:
     if 2**20 < abs(x) < 2**120:
         raise Undefined("neighbouring numbers are whole periods apart")
     return mp.sincpi(x)
 
 
-def _floor_divide(x: Any, y: Any) -> Any:
+def _floor_divide(x: Any, y: object) -> object:
     if y == 0:
         raise Undefined("a division by 0")
     if abs(x / y) > 2**20:
@@ -268,7 +270,7 @@ def _floor_divide(x: Any, y: Any) -> Any:
     return mp.floor(x / y)
 
 
-def _zeta(s: Any, q: Any) -> Any:
+def _zeta(s: Any, q: Any) -> object:
     _above(s, 1, "zeta")
     _above(q, 0, "the shift of zeta")
     # for such s, all terms but the first round away
@@ -277,7 +279,7 @@ def _zeta(s: Any, q: Any) -> Any:
     return mp.zeta(s, q)
 
 
-def _gamma_share(a: Any, x: Any, *ends: Any) -> Any:
+def _gamma_share(a: Any, x: Any, *ends: object) -> object:
     _above(a, 0, "the incomplete gamma function")
     if x < 0:
         raise Undefined("the incomplete gamma function below 0")
@@ -286,13 +288,15 @@ def _gamma_share(a: Any, x: Any, *ends: Any) -> Any:
     return mp.gammainc(a, *ends, regularized=True)
 
 
-def _cross_entropy(p: Any, t: Any, weight: Any = None) -> Any:
+def _cross_entropy(p: Any, t: Any, weight: Any = None) -> object:
     if weight is not None or not (0 < p < 1 and 0 <= t <= 1):
         raise Undefined("a weight, a probability outside of (0, 1), or a target outside of [0, 1]")
     return -(t * mp.log(p) + (1 - t) * mp.log(1 - p))
 
 
-def _cross_entropy_of_logit(x: Any, t: Any, weight: Any = None, pos_weight: Any = None) -> Any:
+def _cross_entropy_of_logit(
+    x: Any, t: Any, weight: object = None, pos_weight: object = None
+) -> object:
     if weight is not None or pos_weight is not None:
         raise Undefined("a weight")
     return t * _log1pexp(-x) + (1 - t) * _log1pexp(x)
@@ -307,7 +311,7 @@ def _scaled(f: Scalar) -> Scalar:
 
 
 def _positive(f: Scalar) -> Scalar:
-    def g(x: Any) -> Any:
+    def g(x: object) -> Any:
         _above(x, 0, "the function")
         return f(x)
 
@@ -317,7 +321,7 @@ def _positive(f: Scalar) -> Scalar:
 def _unreduced(f: Scalar) -> Scalar:
     """Return a loss as a function of its elements. Other reductions are no scalar functions."""
 
-    def g(*args: Any, reduction: str = "mean", **kwargs: Any) -> Any:
+    def g(*args: object, reduction: str = "mean", **kwargs: object) -> Any:
         if reduction != "none":
             raise Undefined(f"reduction {reduction}")
         return f(*args, **kwargs)
@@ -325,14 +329,14 @@ def _unreduced(f: Scalar) -> Scalar:
     return g
 
 
-def _huber(x: Any, y: Any, delta: float = 1.0) -> Any:
+def _huber(x: Any, y: object, delta: float = 1.0) -> object:
     gap = abs(x - y)
     if gap <= delta:
         return gap * gap / 2
     return delta * (gap - mpf(delta) / 2)
 
 
-def _smooth_l1(x: Any, y: Any, beta: float = 1.0) -> Any:
+def _smooth_l1(x: Any, y: object, beta: float = 1.0) -> object:
     gap = abs(x - y)
     if gap < beta:
         return gap * gap / (2 * mpf(beta))
@@ -486,7 +490,7 @@ SCALARS: dict[str, Scalar] = {
 }
 
 
-def _derivative_of_mvlgamma(n: int, x: Any, p: int) -> Any:
+def _derivative_of_mvlgamma(n: int, x: object, p: int) -> object:
     found = sum((_psi(n - 1, x - mpf(j) / 2) for j in range(p)), mpf(0))
     _mvlgamma(x, p)  # refuses what is outside of the domain
     return found

@@ -29,7 +29,7 @@ def sign_of_zero(x: float) -> float:
     return math.copysign(1.0, x)
 
 
-def swap(f: Callable[..., Any]) -> Callable[..., Any]:
+def swap(f: Callable[..., object]) -> Callable[..., Any]:
     """Return `f` with its arguments in the other order."""
     return lambda x, y: f(y, x)
 
@@ -344,22 +344,22 @@ def nan_to_num(
 # --- order and comparisons ------------------------------------------------------------------------
 
 
-def larger(x: Any, y: Any) -> Any:
+def larger(x: Any, y: object) -> Any:
     if x >= y:
         return x
     return y
 
 
-def smaller(x: Any, y: Any) -> Any:
+def smaller(x: Any, y: object) -> Any:
     if x <= y:
         return x
     return y
 
 
-def nan_first(choose: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+def nan_first(choose: Callable[..., object]) -> Callable[[Any, Any], Any]:
     """Return the larger or smaller argument, or NaN if one is NaN."""
 
-    def chosen(x: Any, y: Any) -> Any:
+    def chosen(x: object, y: object) -> Any:
         if x != x or y != y:
             return NAN
         return choose(x, y)
@@ -367,10 +367,10 @@ def nan_first(choose: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return chosen
 
 
-def nan_last(choose: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+def nan_last(choose: Callable[..., object]) -> Callable[[Any, Any], Any]:
     """Return the larger or smaller number, or NaN if both are NaN."""
 
-    def chosen(x: Any, y: Any) -> Any:
+    def chosen(x: object, y: object) -> Any:
         if x != x:
             return y
         if y != y:
@@ -380,7 +380,7 @@ def nan_last(choose: Callable[..., Any]) -> Callable[[Any, Any], Any]:
     return chosen
 
 
-def clamp(x: float, min: Any = None, max: Any = None) -> Any:
+def clamp(x: float, min: object = None, max: object = None) -> Any:
     """Return ``min(max(x, lower), upper)``, and NaN if an argument is NaN."""
     if min is not None:
         x = nan_first(larger)(x, min)
@@ -408,7 +408,7 @@ def heaviside(x: float, at_zero: float) -> Any:
     return int(x > 0)
 
 
-def where(x: Any, condition: Any, y: Any) -> Any:
+def where(x: object, condition: object, y: object) -> Any:
     """Return the choice. Samples have the condition in the middle."""
     if condition:
         return x

@@ -209,7 +209,7 @@ def _elementwise(
     return tuple(_array(list(column), shape) for column in columns), products
 
 
-def _numpy_dtype(sample: Called) -> Any:
+def _numpy_dtype(sample: Called) -> object:
     return numpy.dtype(str(sample.inputs[0].dtype).removeprefix("torch.")).type
 
 
@@ -268,7 +268,7 @@ def _assemble(column: Sequence[Any], how: _Rows, x: Array) -> Array:
 
 def _products(
     slopes: Sequence[Any], results: Sequence[tuple[int, ...]], indices: Sequence[tuple[int, ...]]
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[tuple[object, ...]]:
     for number, each in enumerate(slopes):
         rows = [each]
         if each and isinstance(each[0], list):  # of a scan
@@ -327,7 +327,7 @@ def _reduced_shape(shape: Sequence[int], how: _Rows) -> tuple[int, ...]:
     return tuple(size for d, size in enumerate(shape) if d not in how.axes)
 
 
-def _unrolled(rows: Sequence[Sequence[Any]], how: _Rows, x: Array) -> Array:
+def _unrolled(rows: Sequence[Sequence[object]], how: _Rows, x: Array) -> Array:
     """Return the results of a scan, back in the places of their rows."""
     if not x.ndim:
         return _array(list(rows[0]), ())

@@ -250,7 +250,7 @@ def _kind_of_detail(before: CellResult, now: CellResult) -> str:
     return ""
 
 
-def _failure(cell: CellResult, other: CellResult) -> tuple[Any, ...]:
+def _failure(cell: CellResult, other: CellResult) -> tuple[object, ...]:
     """How a cell fails."""
     return (cell.outcome, cell.why, cell.refusal, cell.failing, _values(cell, other))
 

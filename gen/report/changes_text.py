@@ -38,7 +38,7 @@ def _lines(past: History, listed: int) -> Iterator[str]:
     yield from _of_several(past, listed)
 
 
-def _described(header: Mapping[str, Any]) -> str:
+def _described(header: Mapping[str, object]) -> str:
     return (
         f"target {header['target']} on {header['device']}, tier {header['tier']}, torch "
         f"{header.get('torch', 'unknown')}, {header.get('began', header.get('date', 'no date'))}"

@@ -52,7 +52,7 @@ def as_junit(runs: Sequence[Results]) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, "unicode") + "\n"
 
 
-def _case(suite: Xml.Element, cell: CellResult, header: Mapping[str, Any]) -> None:
+def _case(suite: Xml.Element, cell: CellResult, header: Mapping[str, object]) -> None:
     names = {
         "classname": _text(f"{cell.family}.{cell.check}"),
         "name": _text(cell.id),
@@ -108,7 +108,7 @@ def changes_as_json(past: History) -> str:
     )
 
 
-def _step_as_json(step: Step) -> dict[str, Any]:
+def _step_as_json(step: Step) -> dict[str, object]:
     return {
         "began": step.began,
         "cells": step.cells,
@@ -121,7 +121,7 @@ def _nodes(cells: Sequence[CellResult]) -> list[str]:
     return [cell.node for cell in cells]
 
 
-def _changes(found: Changes) -> dict[str, Any]:
+def _changes(found: Changes) -> dict[str, object]:
     return {
         kind: [
             {
@@ -145,15 +145,15 @@ def _said(cell: CellResult, other: CellResult) -> dict[str, Any]:
     }
 
 
-def _failing(cell: CellResult) -> dict[str, Any]:
+def _failing(cell: CellResult) -> dict[str, object]:
     return {"node": cell.node, "op": cell.op, "outcome": cell.outcome, "why": cell.why}
 
 
-def _settings(header: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(header: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in header.items() if key != "event"}
 
 
-def _json(data: Mapping[str, Any]) -> str:
+def _json(data: Mapping[str, object]) -> str:
     return json.dumps(_plain(data), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 

@@ -158,7 +158,7 @@ class Runner:
             self._worker.close()
 
     def _serve(
-        self, question: tuple[int, list[Any] | None]
+        self, question: tuple[int, list[object] | None]
     ) -> tuple[Ran | None, list[_Warned], tuple[str, str] | None]:
         """In the worker: run the cell at a place of the session, with the parent's
         filters of warnings.

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from gen.checks.tables import TIERS, Cell, Cells, cells_of
 
@@ -106,13 +105,13 @@ def imported(path: Path) -> ModuleType:
     return module
 
 
-def checks_of(module: Any) -> Iterator[tuple[str, Cells]]:
+def checks_of(module: object) -> Iterator[tuple[str, Cells]]:
     """``(name of the function, its table)`` for each check of an imported module."""
     for name, value in vars(module).items():
         if name.startswith("test_") and (cells := cells_of(value)) is not None:
             yield name, cells
 
 
-def tables(module: Any, tier: str) -> dict[str, list[Cell]]:
+def tables(module: object, tier: str) -> dict[str, list[Cell]]:
     """Return the cells of each check of an imported module at a tier."""
     return {name: list(cells.at(tier)) for name, cells in checks_of(module)}

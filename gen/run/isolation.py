@@ -35,7 +35,7 @@ _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 class Worker:
     """Answers `serve(question)` in another process. Questions and answers are pickled."""
 
-    def __init__(self, serve: Callable[[Any], Any]) -> None:
+    def __init__(self, serve: Callable[[Any], object]) -> None:
         self._serve = serve
         self._note = mmap.mmap(-1, _NOTE)  # shared with the process, so that it outlives it
         self._pid: int | None = None
@@ -43,7 +43,7 @@ class Worker:
         self._connection: Connection
         self._stack: IO[bytes]
 
-    def ask(self, question: Any, limit: float | None, *, alone: bool = False) -> Any:
+    def ask(self, question: object, limit: float | None, *, alone: bool = False) -> Any:
         """Return the answer, or the exception that `serve` raised. Raises TimedOut after `limit`
         seconds, Crashed if the process ends. `alone`: the process answers no other question."""
         if alone:

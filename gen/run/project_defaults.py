@@ -65,6 +65,6 @@ def declared(folder: Path) -> Declared:
     return Declared(default if isinstance(default, str) else "runtime", found)
 
 
-def _section(data: Any, name: str) -> Mapping[str, Any]:
+def _section(data: object, name: str) -> Mapping[str, object]:
     found = data.get(name) if isinstance(data, Mapping) else None
     return found if isinstance(found, Mapping) else {}

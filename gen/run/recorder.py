@@ -32,7 +32,7 @@ class Recorder:
     def __init__(
         self,
         path: Path,
-        header: Mapping[str, Any],
+        header: Mapping[str, object],
         sharding: Sharding | None,
         *,
         last: Path,
@@ -221,7 +221,7 @@ def _first_line(text: str) -> str:
     return first[:300]
 
 
-def _crashed(report: pytest.TestReport) -> dict[str, Any] | None:
+def _crashed(report: pytest.TestReport) -> dict[str, object] | None:
     """Return the facts of a cell whose worker died, from the node id."""
     module, _, rest = report.nodeid.partition("::")
     check, _, case = rest.rstrip("]").partition("[")

@@ -129,7 +129,7 @@ class Writer:
     """Writes each cell when it is done, so a run that is killed leaves the results of
     the cells before."""
 
-    def __init__(self, path: Path, header: Mapping[str, Any] | None) -> None:
+    def __init__(self, path: Path, header: Mapping[str, object] | None) -> None:
         """Begin a file with `header`. Without one, go on with the file after its last
         whole line of a cell."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ class Writer:
         self._file.close()
         self.path.unlink()
 
-    def _line(self, data: Mapping[str, Any]) -> None:
+    def _line(self, data: Mapping[str, object]) -> None:
         self._write(_json(data) + "\n")
 
     def _write(self, text: str) -> None:
@@ -189,7 +189,7 @@ def line_of(result: CellResult) -> str:
     return _json({"event": "cell", **asdict(result)})
 
 
-def _json(data: Mapping[str, Any]) -> str:
+def _json(data: Mapping[str, object]) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -257,7 +257,7 @@ _KINDS: dict[str, type | UnionType] = {
 }  # fmt: skip
 
 
-def _record(line: bytes) -> dict[str, Any] | CellResult | None:
+def _record(line: bytes) -> dict[str, object] | CellResult | None:
     """Return what a line says; None for a line of another kind than the three."""
     data = json.loads(line.decode("utf-8"))
     match data["event"]:
@@ -271,7 +271,7 @@ def _record(line: bytes) -> dict[str, Any] | CellResult | None:
     return None
 
 
-def _require_settings(header: Mapping[str, Any]) -> None:
+def _require_settings(header: Mapping[str, object]) -> None:
     settings = ("target", "device", "tier")
     lacking = [key for key in settings if not isinstance(header.get(key), str)]
     if lacking:

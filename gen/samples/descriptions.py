@@ -25,7 +25,7 @@ _INTEGER_BOUNDS = {"any": (-9, 10), "positive": (1, 10), "unit": (0, 2)}
 MOST_SAMPLES = 10_000
 
 
-def called(name: str, function: Any, dtype: torch.dtype, device: str) -> list[Mapping[str, Any]]:
+def called(name: str, function: object, dtype: torch.dtype, device: str) -> list[Mapping[str, Any]]:
     """Return the samples that the callable `name` gives. Raises SamplesError for anything that is
     no list of calls."""
     if not callable(function):
@@ -52,7 +52,7 @@ def called(name: str, function: Any, dtype: torch.dtype, device: str) -> list[Ma
     return found
 
 
-def _refuse(what: str, sample: Any) -> None:
+def _refuse(what: str, sample: object) -> None:
     if not isinstance(sample, Mapping):
         raise SamplesError(f"{what} is {sample!r:.60}, not {{args: [...], kwargs: {{...}}}}")
     if other := [str(key) for key in sample if key not in ("args", "kwargs")]:
@@ -75,7 +75,7 @@ def build(
         yield args, kwargs, _identity, None
 
 
-def _identity(result: Any) -> Any:
+def _identity(result: object) -> object:
     return result
 
 
@@ -94,7 +94,7 @@ def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
     return described
 
 
-def _is_tensor(described: Any) -> bool:
+def _is_tensor(described: object) -> bool:
     return isinstance(described, (Mapping, Tensor))
 
 

@@ -195,7 +195,7 @@ def drawing_from_outside() -> Iterator[None]:
         yield
 
 
-def _as_it_is(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _as_it_is(op: Callable[..., object], *args: object, **kwargs: object) -> object:
     return op(*args, **kwargs)
 
 

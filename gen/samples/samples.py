@@ -78,7 +78,7 @@ class Sample:
             tensors = tuple(map(_cloned_if, tensors, self.facts.mutated))
         return self.outputs(self.raw(self.op.call, tensors))
 
-    def raw(self, call: Apply, tensors: Sequence[Any], **extra: Any) -> Any:
+    def raw(self, call: Apply, tensors: Sequence[object], **extra: object) -> Any:
         """Call `call` on the sample's arguments with `tensors` in their places. Returns the
         unchanged result."""
         args, kwargs = self.rebuild(tensors)
@@ -86,7 +86,7 @@ class Sample:
             return self.wrap(call, *args, **kwargs, **extra)
         return call(*args, **kwargs, **extra)
 
-    def outputs(self, raw: Any) -> Values:
+    def outputs(self, raw: object) -> Values:
         """Return a raw result as a tuple of dense tensors."""
         return flat_tensors(self.process(raw))
 
@@ -124,7 +124,7 @@ class Sample:
         return [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
 
 
-def _cloned_if(x: Any, written: bool) -> Any:
+def _cloned_if(x: Any, written: bool) -> object:
     if written:
         return x.clone()
     return x
@@ -143,7 +143,7 @@ class Facts:
         return any(self.mutated)
 
 
-def flat_tensors(result: Any) -> Values:
+def flat_tensors(result: object) -> Values:
     """Return the tensors of `result`, in order. Numbers become tensors, and sparse tensors dense
     ones. Arrays of other libraries are refused. Anything else is left out."""
     leaves = []
@@ -326,7 +326,7 @@ def candidates(
     return found
 
 
-def from_call(op: Op, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sample:
+def from_call(op: Op, index: int, args: tuple[object, ...], kwargs: dict[str, Any]) -> Sample:
     """Return the sample of one explicit call. Its outputs are not processed."""
     return _normalise(
         op, index, args, kwargs, lambda result: result, None, stable_seed(op.seed, index)
@@ -351,10 +351,10 @@ def _from_opinfo(
 def _normalise(
     op: Op,
     index: int,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    process: Callable[[Any], Any],
-    wrap: Callable[..., Any] | None,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    process: Callable[[Any], object],
+    wrap: Callable[..., object] | None,
     seed: int,
 ) -> Sample:
     leaves, spec = pytree.tree_flatten((list(args), kwargs))
@@ -365,7 +365,7 @@ def _normalise(
     differentiable = tuple(leaves[place].requires_grad for place in places)
     fixed = list(map(_without_history, leaves))
 
-    def rebuild(tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def rebuild(tensors: Sequence[object]) -> tuple[list[Any], dict[str, Any]]:
         values = list(fixed)
         for place, tensor in zip(places, tensors, strict=True):
             values[place] = tensor
@@ -393,7 +393,7 @@ def _normalise(
     )
 
 
-def _show(leaf: Any) -> str:
+def _show(leaf: object) -> str:
     if isinstance(leaf, Tensor):
         return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
     if callable(leaf) and hasattr(leaf, "__name__"):
@@ -401,11 +401,11 @@ def _show(leaf: Any) -> str:
     return repr(leaf)
 
 
-def _is_input(leaf: Any) -> bool:
+def _is_input(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.layout is torch.strided
 
 
-def _without_history(leaf: Any) -> Any:
+def _without_history(leaf: object) -> object:
     if isinstance(leaf, Tensor):
         return leaf.detach()
     return leaf

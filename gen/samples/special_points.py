@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations, product
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -146,7 +146,7 @@ def _ones(row: Sequence[float]) -> Inputs:
     return tuple(map(_one, row))
 
 
-def _one(x: Any) -> Tensor:
+def _one(x: object) -> Tensor:
     if isinstance(x, float):
         return torch.tensor([x], dtype=torch.float64)
     return torch.tensor([x])

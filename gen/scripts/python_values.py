@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ class NoScript(Exception):
     """The cell cannot be written as a program of its own. The text says why."""
 
 
-def value(x: Any) -> str:
+def value(x: object) -> str:
     """Return the Python text of an argument that is no tensor."""
     if x is ...:
         return "..."
@@ -34,7 +33,7 @@ def value(x: Any) -> str:
     raise NoScript(f"an argument is a {type(x).__name__}, which has no literal")
 
 
-def _collection(items: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> str:
+def _collection(items: list[object] | tuple[object, ...] | dict[object, object]) -> str:
     """Return the Python text of a list, tuple or dictionary of arguments."""
     if isinstance(items, list):
         return f"[{', '.join(map(value, items))}]"
@@ -70,7 +69,7 @@ def _compact(x: Tensor) -> str:
     return f"torch.tensor({_numbers(plain.tolist())}, dtype={x.dtype})"
 
 
-def _numbers(x: Any) -> str:
+def _numbers(x: object) -> str:
     if isinstance(x, list):
         return f"[{', '.join(map(_numbers, x))}]"
     return value(x)

@@ -33,19 +33,19 @@ class Written:
     def forward(self, f: Callable[..., Values]) -> Callable[..., Values]:
         return f
 
-    def vjp(self, f: Callable[..., Values], *primals: Any) -> Any:
+    def vjp(self, f: Callable[..., Values], *primals: object) -> Any:
         return self._reverse("vjp", f, primals)
 
-    def backward(self, f: Callable[..., Values], *primals: Any) -> Any:
+    def backward(self, f: Callable[..., Values], *primals: object) -> Any:
         return self._reverse("engine_vjp", f, primals)
 
-    def _reverse(self, transform: str, f: Callable[..., Values], primals: Values) -> Any:
+    def _reverse(self, transform: str, f: Callable[..., Values], primals: Values) -> object:
         name, outputs = self.tracer.function(f, primals)
         given = ", ".join([name, *map(text_of, primals)])
         pair = self.tracer.assign(f"{self.word(transform)}({given})", "r")
         shown = self._outputs(f"{pair}[0]", outputs)
 
-        def pullback(cotangents: Sequence[Any]) -> Values:
+        def pullback(cotangents: Sequence[object]) -> Values:
             if len(outputs) == 1:
                 given = text_of(cotangents[0])
             else:
@@ -68,7 +68,7 @@ class Written:
 
     def _forward_mode(
         self, transform: str, f: Callable[..., Values], primals: Values, tangents: Values
-    ) -> Any:
+    ) -> object:
         name, outputs = self.tracer.function(f, primals)
         given = [arguments(list(map(text_of, xs))) for xs in (primals, tangents)]
         pair = self.tracer.assign(f"{self.word(transform)}({', '.join([name, *given])})", "r")
@@ -79,7 +79,7 @@ class Written:
         given = ", ".join([name, *map(text_of, primals)])
         pair = self.tracer.assign(f"{self.word('linearize')}({given})", "r")
 
-        def push(tangents: Sequence[Any]) -> Values:
+        def push(tangents: Sequence[object]) -> Values:
             call = f"{pair}[1]({', '.join(map(text_of, tangents))})"
             return self._outputs(self.tracer.assign(call), outputs)
 
@@ -102,7 +102,7 @@ class Written:
 
         return g
 
-    def grad(self, f: Callable[..., Any]) -> Callable[..., Values]:
+    def grad(self, f: Callable[..., object]) -> Callable[..., Values]:
         def g(*args: Any) -> Values:
             name, _ = self.tracer.function(f, args, scalar=True)
             call = (
@@ -116,7 +116,7 @@ class Written:
 
     def _jacobian(
         self, transform: str, f: Callable[..., Values], argnums: tuple[int, ...]
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., object]:
         def g(*args: Any) -> Any:
             name, outputs = self.tracer.function(f, args)
             if transform == "hessian" and self.name == "loop" and len(outputs) > 1:
@@ -139,8 +139,13 @@ class Written:
         return g
 
     def _blocks(
-        self, text: str, output: Any, shape: torch.Size, inputs: Sequence[torch.Size], orders: int
-    ) -> Any:
+        self,
+        text: str,
+        output: object,
+        shape: torch.Size,
+        inputs: Sequence[torch.Size],
+        orders: int,
+    ) -> object:
         """Return what stands for the derivatives of one output: a tuple by argument, in which each
         is again such a tuple for a further order."""
         if orders == 0:
@@ -176,7 +181,7 @@ class Written:
         return self._around(lambda name, _: f"{self.word('functionalize')}({name})", f)
 
     def trace(
-        self, f: Callable[..., Values], args: Sequence[Any], *, dynamic: bool
+        self, f: Callable[..., Values], args: Sequence[object], *, dynamic: bool
     ) -> Callable[..., Values]:
         mode = "symbolic" if dynamic else "real"
         examples = ", ".join(map(text_of, args))
@@ -249,14 +254,14 @@ class Plain(Written):
     def dual(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
         return self.jvp(f, primals, tangents)
 
-    def linearize(self, f: Callable[..., Values], *primals: Any) -> Any:
+    def linearize(self, f: Callable[..., Values], *primals: object) -> Any:
         return f(*primals), lambda tangents: self.jvp(f, primals, tangents)[1]
 
     def functionalize(self, f: Callable[..., Values]) -> Callable[..., Values]:
         return f
 
     def trace(
-        self, f: Callable[..., Values], args: Sequence[Any], *, dynamic: bool
+        self, f: Callable[..., Values], args: Sequence[object], *, dynamic: bool
     ) -> Callable[..., Values]:
         return f
 

@@ -223,7 +223,7 @@ def _shown(comparison: Comparison) -> int | None:
     return max(range(len(errors)), key=errors.__getitem__)
 
 
-def _written(tracer: Tracer, found: Sequence[Any], shown: int | None, name: str) -> list[str]:
+def _written(tracer: Tracer, found: Sequence[object], shown: int | None, name: str) -> list[str]:
     """Return lines that end in an assignment of the results to `name`."""
     if shown is not None:
         found = [found[shown]]
@@ -305,7 +305,7 @@ def _in_double(name: str, x: Tensor) -> tuple[str, Tensor]:
     return f"{name}.to({double})", x.to(double)
 
 
-def _rounded_to(x: Any, dtype: torch.dtype) -> Any:
+def _rounded_to(x: Any, dtype: torch.dtype) -> object:
     """Return `x` in a dtype. One that has it already needs no call in the text."""
     if x.dtype is dtype:
         return x

@@ -52,7 +52,7 @@ class CompiledTarget:
         # how many stages `backward` are still to be entered until one compiles its function
         self._backwards = 0
 
-    def pipeline(self, f: Callable[..., Any], stages: Sequence[str]) -> Callable[..., Any]:
+    def pipeline(self, f: Callable[..., object], stages: Sequence[str]) -> Callable[..., Any]:
         """Return `f`, a pipeline of `stages`, as one compiled function.
 
         `aot.function` compiles the op itself. The innermost `backward` compiles its function and
@@ -65,7 +65,7 @@ class CompiledTarget:
             return f
         return self._compiled(f)
 
-    def _compiled(self, f: Callable[..., Any], dynamic: bool = False) -> Callable[..., Any]:
+    def _compiled(self, f: Callable[..., object], dynamic: bool = False) -> Callable[..., object]:
         from gen.torch_private.compilers import inductor_config, reset_dynamo
 
         # programs of other samples have the same code, and Dynamo compiles one code
@@ -74,7 +74,7 @@ class CompiledTarget:
         inductor_config.fallback_random = True  # eager's draws
         made = torch.compile(f, backend=self.name, fullgraph=True, dynamic=dynamic)
 
-        def g(*args: Any) -> Any:
+        def g(*args: object) -> Any:
             with warnings.catch_warnings():
                 # those of the compiler, which are about speed and its own code
                 warnings.simplefilter("ignore")
@@ -82,11 +82,11 @@ class CompiledTarget:
 
         return g
 
-    def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self, f: Callable[..., object]) -> Callable[..., Any]:
         return self._compiled(f)
 
     def compiled(
-        self, f: Callable[..., Any], *, partition: str, dynamic: bool
+        self, f: Callable[..., object], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
         return self._compiled(f, dynamic)
 
@@ -104,27 +104,27 @@ class CompiledTarget:
             self._backwards += 1
         return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)
 
-    def vjp(self, f: Callable[..., Any], *primals: Any) -> Any:
+    def vjp(self, f: Callable[..., object], *primals: object) -> Any:
         return torch.func.vjp(f, *primals)
 
     def jvp(
-        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+        self, f: Callable[..., object], primals: tuple[object, ...], tangents: tuple[object, ...]
     ) -> Any:
         return torch.func.jvp(f, primals, tangents)
 
     def vmap(
-        self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0
+        self, f: Callable[..., object], in_dims: tuple[int | None, ...], out_dims: Any = 0
     ) -> Callable[..., Any]:
         return torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
-    def grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    def grad(self, f: Callable[..., object]) -> Callable[..., Any]:
         return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
 
-    def jacrev(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def jacrev(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return torch.func.jacrev(f, argnums=argnums)
 
-    def jacfwd(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def jacfwd(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return torch.func.jacfwd(f, argnums=argnums)
 
-    def hessian(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def hessian(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return torch.func.hessian(f, argnums=argnums)

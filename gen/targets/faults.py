@@ -137,13 +137,13 @@ class Call:
                 yield from leaves(value)
 
     def with_inputs(
-        self, role: str, change: Callable[[Any], Any], count: int | None = None
+        self, role: str, change: Callable[[Any], object], count: int | None = None
     ) -> Call:
         """Return the call with `count` of its inexact tensors of `role` changed, or all of them.
         Each tensor of a list counts."""
         left = math.inf if count is None else count
 
-        def change_first(x: Any) -> Any:
+        def change_first(x: object) -> Any:
             nonlocal left
             left -= 1
             if left < 0:
@@ -157,29 +157,31 @@ class Call:
         return replace(self, inputs=tuple(inputs))
 
 
-def inexact(x: Any) -> bool:
+def inexact(x: object) -> bool:
     return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
 
 
-def leaves(value: Any) -> Sequence[Any]:
+def leaves(value: object) -> Sequence[Any]:
     """Return the parts of a tuple or list, or a value as its only part."""
     if isinstance(value, (tuple, list)):
         return value
     return (value,)
 
 
-def moves(kind: str, result: Any) -> bool:
+def moves(kind: str, result: object) -> bool:
     """Return whether a kind may change a result of these logical shapes. (The tensor behind a
     batched value has more dimensions.)"""
     shapes = [torch.empty(x.shape, device="meta") for x in leaves(result) if _tensor(x)]
     return kind not in _ARRANGED or any(_OF_RESULT[kind](x) is not x for x in shapes)
 
 
-def _tensor(x: Any) -> bool:
+def _tensor(x: object) -> bool:
     return isinstance(x, torch.Tensor)
 
 
-def _mapped(value: Any, change: Callable[[Any], Any], of: Callable[[Any], bool] = inexact) -> Any:
+def _mapped(
+    value: object, change: Callable[[Any], object], of: Callable[[Any], bool] = inexact
+) -> Any:
     """Return `value` with `change` applied to every tensor for which `of` holds, by default to
     floating and complex ones."""
     if type(value) is list:
@@ -211,7 +213,7 @@ def change(call: Call, kind: str, result: Any) -> Any:
     return tuple(parts)
 
 
-def _change_result(call: Call, kind: str, result: Any) -> Any:
+def _change_result(call: Call, kind: str, result: Any) -> object:
     """Return a result with a fault in the part that belongs to the rule."""
     of = _tensor if kind in _ARRANGED else inexact
     if call.place is None:
@@ -224,20 +226,20 @@ def _change_result(call: Call, kind: str, result: Any) -> Any:
 # --- faults of results ----------------------------------------------------------------------------
 
 
-def _scaled(x: Any) -> Any:
+def _scaled(x: Any) -> object:
     # a coarser dtype would not show it
     if x.dtype not in _EXACT:
         return x
     return x * FACTOR
 
 
-def _conjugated(x: Any) -> Any:
+def _conjugated(x: Any) -> object:
     if not x.is_complex():
         return x
     return x.conj()
 
 
-def _rolled(x: Any) -> Any:
+def _rolled(x: Any) -> object:
     for dim in reversed(range(x.ndim)):
         size = x.shape[dim]
         if size > 1:
@@ -245,19 +247,19 @@ def _rolled(x: Any) -> Any:
     return x
 
 
-def _mixed(x: Any) -> Any:
+def _mixed(x: Any) -> object:
     if x.ndim == 0 or len(x) <= 1:
         return x
     return torch.cat([x[1:], x[:1]])
 
 
-def _shared(x: Any) -> Any:
+def _shared(x: Any) -> object:
     if x.ndim == 0 or len(x) <= 1:
         return x
     return x[:1].expand(x.shape).clone()
 
 
-def _transposed(x: Any) -> Any:
+def _transposed(x: Any) -> object:
     if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1:
         return x.transpose(-1, -2)
     return x
@@ -281,7 +283,7 @@ _ARRANGED = frozenset(("rolled", "transposed", "mixed", "shared"))
 # --- faults of inputs -----------------------------------------------------------------------------
 
 
-def _edge(call: Call, result: Any) -> Any:
+def _edge(call: Call, result: object) -> Any:
     """Return the result with NaN where a saved value of its shape is 0 or infinite, as after an
     unguarded division."""
 

@@ -46,13 +46,17 @@ def or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
 
 
 def call_functional(
-    module: Any, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]
+    module: object,
+    name: str,
+    f: Callable[..., Any],
+    args: tuple[object, ...],
+    along: tuple[object, ...],
 ) -> Any:
     """Return what a function of an ``autograd.functional`` says of `f`. Those of second derivatives
     take the first result alone, as they want a scalar."""
     function = getattr(module, name)
 
-    def first(*xs: Any) -> Any:
+    def first(*xs: object) -> Any:
         return f(*xs)[0]
 
     of = first if name in ("hessian", "vhp", "hvp") else f

@@ -33,7 +33,7 @@ _compile: ContextVar[Compile | None] = ContextVar("compile", default=None)
 _offer: ContextVar[Offer | None] = ContextVar("offer", default=None)
 
 
-def compiled(f: Part, *examples: Any) -> Part:
+def compiled(f: Part, *examples: object) -> Part:
     """Return `f`, a function or a module, compiled by the target if the stage ``aot.parts`` runs.
     It is called as `f` is.
 
@@ -45,7 +45,7 @@ def compiled(f: Part, *examples: Any) -> Part:
     return make(f, examples)
 
 
-def offered(name: str, otherwise: Any) -> Any:
+def offered(name: str, otherwise: object) -> Any:
     """Return what the target offers by this name, such as ``func.vmap``, if the stage ``aot.parts``
     runs. Elsewhere `otherwise`: torch's own, or a loop."""
     offer = _offer.get()

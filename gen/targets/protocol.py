@@ -180,7 +180,7 @@ class Training(Jitting, Protocol):
         """
         ...
 
-    def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+    def jit(self, f: Callable[..., object], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         """As :meth:`Jitting.jit`. `f` may change parameters, their gradients and optimizers that it
         closes over, and each call does that.
 
@@ -194,7 +194,14 @@ class Answering(Target, Protocol):
     other target lists ``per_sample_answer`` in ``lacks``."""
 
     def per_sample_answer(
-        self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
+        self,
+        f: Flat,
+        batch: Tensor,
+        params: Sequence[Tensor],
+        *,
+        of: str,
+        given: object,
+        each: bool,
     ) -> tuple[Tensor, ...]:
         """Return what `of` asks of the gradients of ``params`` for B samples, whose losses are
         those of :meth:`Target.per_sample`.
@@ -231,7 +238,7 @@ class Linearizing(Target, Protocol):
     """A target with the other ways to forward-mode derivatives. Any other target lists
     ``linearize`` or ``dual`` in ``lacks``."""
 
-    def linearize(self, f: Flat, *primals: Any) -> tuple[Values, Callable[[Values], Values]]:
+    def linearize(self, f: Flat, *primals: object) -> tuple[Values, Callable[[Values], Values]]:
         """Outputs of ``f(*primals)`` and the pushforward. It maps tangents, one per primal, to
         tangents of the outputs, without `f`."""
         ...
@@ -251,13 +258,13 @@ class Compiling(Target, Protocol):
 
     def part(
         self,
-        f: Callable[..., Any],
+        f: Callable[..., object],
         examples: Values,
         *,
         partition: str,
         dynamic: bool,
         jits: bool,
-        cache: Any,
+        cache: object,
     ) -> Callable[..., Any]:
         """`f`, a function or a module, compiled at its first call, or at once for arguments like
         `examples` if there are any.
@@ -266,7 +273,7 @@ class Compiling(Target, Protocol):
         """
         ...
 
-    def offered(self, name: str, otherwise: Any) -> Any:
+    def offered(self, name: str, otherwise: object) -> Any:
         """Return what the target has by this name of its own, such as ``func.vmap``; `otherwise`,
         which stands for it in torch, if it has none."""
         ...

@@ -100,7 +100,7 @@ def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) 
 
 
 @contextmanager
-def _at_once(elementwise: bool, values: Sequence[Any]) -> Iterator[None]:
+def _at_once(elementwise: bool, values: Sequence[object]) -> Iterator[None]:
     """A derivative of a record on `values` runs inside.
 
     Without hooks, an elementwise derivative (``Record.elementwise``) would run once on the whole
@@ -120,7 +120,7 @@ def _at_once(elementwise: bool, values: Sequence[Any]) -> Iterator[None]:
 
 def _vjp(
     hook: Hook, op: str, record: Record, key: str | tuple[str, ...], only: Rule | None
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     table: Any = record.vjp
     formula: Callable[..., Any] = table[key]
     own = parameters(formula)
@@ -144,7 +144,7 @@ def _vjp(
         given = dict(zip(names, values, strict=True))
         metas = [(given[shape], given[dtype]) for shape, dtype in facts]
 
-        def run(*inputs: Any) -> Any:
+        def run(*inputs: object) -> Any:
             with _at_once(record.elementwise and "g" in own, inputs):
                 found = formula(*inputs)
             if joint:
@@ -218,11 +218,11 @@ def _jvp(
     rule: TangentRule,
     elementwise: bool,
     op: Op,
-    primals: list[Any],
-    tangents: list[Any],
-    kwargs: dict[str, Any],
-    result: Any,
-) -> Any:
+    primals: list[object],
+    tangents: list[object],
+    kwargs: dict[str, object],
+    result: object,
+) -> object:
 
     def run(*inputs: Any) -> Any:
         with _at_once(elementwise, (*inputs[1], *inputs[2])):
@@ -245,7 +245,7 @@ def _jvp(
     return hook(name, Call(run, inputs, roles, others=others, constant=constant))
 
 
-def _fit(tangent: Any, result: Any) -> Any:
+def _fit(tangent: Any, result: object) -> object:
     """Return the tangent of one of several results. What is no tensor has none to change."""
     if not isinstance(result, torch.Tensor):
         return tangent
@@ -255,12 +255,12 @@ def _fit(tangent: Any, result: Any) -> Any:
 def _batch(
     hook: Hook,
     name: str,
-    rule: Callable[..., Any],
+    rule: Callable[..., object],
     func: OpOverload,
     size: int,
     batched: Sequence[bool],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Sequence[object],
+    kwargs: dict[str, object],
 ) -> Any:
     if _hidden:
         return rule(func, size, batched, args, kwargs)
@@ -274,7 +274,7 @@ def _batch(
     return hook(name, call)
 
 
-def _batch_in_place(hook: Hook, name: str, call: Call, written: Any) -> Any:
+def _batch_in_place(hook: Hook, name: str, call: Call, written: object) -> object:
     """Return the result of a rule that writes. A faulty result is written too, in the dtype of what
     is there."""
     found = hook(name, replace(call, inert=frozenset(("narrowed",))))
@@ -286,8 +286,8 @@ def _batch_in_place(hook: Hook, name: str, call: Call, written: Any) -> Any:
 
 
 def _with_other_dims(
-    func: OpOverload, batched: Sequence[bool], args: Sequence[Any]
-) -> list[Any] | None:
+    func: OpOverload, batched: Sequence[bool], args: Sequence[object]
+) -> list[object] | None:
     """Return the arguments with every dimension argument increased by one, or None if no argument
     changes."""
     if not args or not leaves(args[0]):
@@ -307,7 +307,7 @@ def _with_other_dims(
     return moved
 
 
-def _next_dims(value: Any, rank: int) -> Any:
+def _next_dims(value: object, rank: int) -> object:
     """Return the dimension after `value`, or after each of several, if these are dimensions."""
     if isinstance(value, int):
         return (value + 1) % rank
@@ -317,18 +317,18 @@ def _next_dims(value: Any, rank: int) -> Any:
 
 
 def _decomposition(
-    hook: Hook, name: str, rule: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
+    hook: Hook, name: str, rule: Callable[..., object], *args: object, **kwargs: object
+) -> object:
     run = partial(rule, **kwargs)
     return hook(name, Call(run, args, ("saved",) * len(args), constant=constant))
 
 
-def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[..., Any]:
+def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[..., object]:
     """Return a formula of factored gradients. A fault changes the gradients, so the hook gets them
     without factors."""
     own = parameters(formula)
 
-    def hooked(*values: Any) -> Term | None:
+    def hooked(*values: object) -> Term | None:
         if formula(*values) is None:
             return None
         call = Call(lambda *inputs: formula(*inputs).dense(), values, tuple(map(_role, own)))
@@ -337,7 +337,7 @@ def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[
     return asking(*own)(hooked)
 
 
-def constant(value: Any) -> Any:
+def constant(value: object) -> Any:
     """Return a value without history and tangents, at its own level and at outer levels."""
     if isinstance(value, (GradValue, DualValue)):
         return value._level.wrap(constant(value._inner))

@@ -63,7 +63,7 @@ def _differentiated(func: OpOverload, record: Record) -> Iterator[str]:
         yield from filter(tensors.__contains__, leaves(key))
 
 
-def _refuses(rule: Any) -> bool:
+def _refuses(rule: object) -> bool:
     """Return whether a rule only says why there is no such derivative or batch."""
     return getattr(rule, "refuses", False)
 

@@ -51,7 +51,7 @@ class RuntimeTarget:
 
         return g
 
-    def vjp(self, f: Callable[..., Any], *primals: Any) -> Any:
+    def vjp(self, f: Callable[..., object], *primals: object) -> Any:
         return func.vjp(f, *primals)
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
@@ -61,17 +61,17 @@ class RuntimeTarget:
         outputs = f(*xs)
         return outputs, lambda cotangents: _plain(_gradients(outputs, xs, cotangents), primals)
 
-    def _backward_inside_another(self, f: Callable[..., Any], xs: tuple[Any, ...]) -> Any:
+    def _backward_inside_another(self, f: Callable[..., Any], xs: tuple[Any, ...]) -> object:
         """Return a backward pass that another one differentiates."""
         outputs = f(*xs)
         return outputs, lambda cotangents: _gradients(outputs, xs, cotangents, create_graph=True)
 
     def jvp(
-        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+        self, f: Callable[..., object], primals: tuple[object, ...], tangents: tuple[object, ...]
     ) -> Any:
         return func.jvp(f, primals, tangents)
 
-    def linearize(self, f: Callable[..., Any], *primals: Any) -> Any:
+    def linearize(self, f: Callable[..., object], *primals: object) -> Any:
         outputs, push = func.linearize(f, *primals)
         return outputs, lambda tangents: push(*tangents)
 
@@ -87,13 +87,13 @@ class RuntimeTarget:
 
     def vmap(
         self,
-        f: Callable[..., Any],
+        f: Callable[..., object],
         in_dims: tuple[int | None, ...],
         out_dims: int | tuple[int | None, ...] = 0,
     ) -> Callable[..., Any]:
         mapped = func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
-        def g(*args: Any) -> Any:
+        def g(*args: object) -> Any:
             with warnings.catch_warnings():  # a loop is slow, not wrong, and `loops` counts it
                 warnings.filterwarnings(
                     "ignore",
@@ -104,39 +104,39 @@ class RuntimeTarget:
 
         return g
 
-    def grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    def grad(self, f: Callable[..., object]) -> Callable[..., Any]:
         return lambda *args: func.grad(f, argnums=tuple(range(len(args))))(*args)
 
-    def jacrev(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def jacrev(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return func.jacrev(f, argnums=argnums)
 
-    def jacfwd(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def jacfwd(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return func.jacfwd(f, argnums=argnums)
 
-    def hessian(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def hessian(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return func.hessian(f, argnums=argnums)
 
-    def functionalize(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    def functionalize(self, f: Callable[..., object]) -> Callable[..., Any]:
         return func.functionalize(f)
 
-    def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
+    def trace(self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool) -> Any:
         mode = "symbolic" if dynamic else "real"
         return aot.make_fx(f, tracing_mode=mode, _allow_non_fake_inputs=True)(*args)
 
     def compiled(
-        self, f: Callable[..., Any], *, partition: str, dynamic: bool
+        self, f: Callable[..., object], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
         return self.part(f, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
 
     def part(
         self,
-        f: Callable[..., Any],
-        examples: tuple[Any, ...],
+        f: Callable[..., object],
+        examples: tuple[object, ...],
         *,
         partition: str,
         dynamic: bool,
         jits: bool,
-        cache: Any,
+        cache: object,
     ) -> Callable[..., Any]:
         if jits:
             return jit(f)
@@ -152,7 +152,7 @@ class RuntimeTarget:
             return aot.aot_module(f, dynamic=dynamic, **options)
         return aot.aot_function(f, dynamic=dynamic, **options)
 
-    def offered(self, name: str, otherwise: Any) -> Any:
+    def offered(self, name: str, otherwise: object) -> Any:
         return attrgetter(name)(runtime)
 
     def cache(self, folder: str) -> aot.Cache:
@@ -186,13 +186,17 @@ class RuntimeTarget:
         return _plain(outputs, args), _plain(gradients, args)
 
     def functional(
-        self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]
+        self,
+        name: str,
+        f: Callable[..., object],
+        args: tuple[object, ...],
+        along: tuple[object, ...],
     ) -> tuple[Any, ...]:
         found = call_functional(runtime.autograd.functional, name, f, args, along)
         return _plain(pytree.tree_leaves(found), args)
 
     def joint(
-        self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool
+        self, f: Callable[..., object], args: Sequence[Tensor], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
         compiled = self.compiled(f, partition=partition, dynamic=dynamic)
 
@@ -207,16 +211,16 @@ class RuntimeTarget:
         return g
 
     def export(
-        self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool
+        self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
     ) -> Callable[..., Any]:
         return aot.export(f, tuple(args), dynamic=dynamic).module()
 
     def saved(
-        self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool
+        self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
     ) -> Callable[..., Any]:
         return reloaded(aot.export(f, tuple(args), dynamic=dynamic))
 
-    def jit(self, f: Callable[..., Any], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+    def jit(self, f: Callable[..., object], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         return jit(f, donate=donate)
 
     def training(
@@ -231,7 +235,7 @@ class RuntimeTarget:
 
     def per_sample(
         self,
-        f: Callable[..., Any],
+        f: Callable[..., object],
         batch: Tensor,
         params: Sequence[Tensor],
         *,
@@ -294,7 +298,7 @@ class RuntimeTarget:
         return runtime_rules.planted(rule, kind)
 
 
-def _with_tensor(change: Callable[[Any], Any], x: Any) -> Any:
+def _with_tensor(change: Callable[[Any], object], x: object) -> object:
     """Return a changed tensor, and anything else as it is."""
     if isinstance(x, Tensor):
         return change(x)
@@ -324,7 +328,7 @@ def _plain(found: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
 
 def _gradients(
     outputs: Sequence[Any], xs: Sequence[Any], cotangents: Sequence[Any], create_graph: bool = False
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """Return gradients by the session's engine; zeros for an input that no output depends on."""
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:

@@ -64,7 +64,7 @@ class Watched:
                 self._busy = False
         return result
 
-    def _showing(self, name: str, call: Call, result: Any, known: set[str]) -> Iterator[str]:
+    def _showing(self, name: str, call: Call, result: object, known: set[str]) -> Iterator[str]:
         truth = _plain(result)
         if not _is_plain(truth):
             return
@@ -102,14 +102,14 @@ class Watched:
         return self._depends.get(name, False)
 
 
-def _part_of_rule(call: Call, result: Any) -> Any:
+def _part_of_rule(call: Call, result: Any) -> object:
     """Return what belongs to the rule in a result that may have several parts."""
     if call.place is None:
         return result
     return result[call.place]
 
 
-def _shows_by_target(altered: Callable[[], Any], truth: Any) -> bool:
+def _shows_by_target(altered: Callable[[], object], truth: object) -> bool:
     """Return whether a kind that only the target can apply changes the result."""
     try:
         return differs(_plain(altered()), truth)
@@ -117,7 +117,7 @@ def _shows_by_target(altered: Callable[[], Any], truth: Any) -> bool:
         return True  # it would raise in a cell too, which shows
 
 
-def _shows_by_change(plain: Call, kind: str, truth: Any) -> bool:
+def _shows_by_change(plain: Call, kind: str, truth: object) -> bool:
     """Return whether a kind changes the result. It does not if it cannot be applied here."""
     try:
         return differs(change(plain, kind, truth), truth)
@@ -130,7 +130,7 @@ def _derivative(call: Call) -> bool:
     saved = [place for place, role in enumerate(call.roles) if role == "saved"]
     places = [place for place in saved if _differentiable(call.inputs[place])]
 
-    def of_saved(*saved: Any) -> tuple[Any, ...]:
+    def of_saved(*saved: object) -> tuple[Any, ...]:
         inputs = list(call.inputs)
         for place, value in zip(places, saved, strict=True):
             inputs[place] = value

@@ -59,7 +59,7 @@ class _Module(nn.Module):
         super().__init__()
         self.f = f
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         return self.f(*args)
 
 
@@ -77,10 +77,10 @@ class TorchTarget:
             warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
             importlib.import_module(DECOMPOSITIONS_OF_JVP)
 
-    def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self, f: Callable[..., object]) -> Callable[..., Any]:
         return f
 
-    def vjp(self, f: Callable[..., Any], *primals: Any) -> Any:
+    def vjp(self, f: Callable[..., object], *primals: object) -> Any:
         return torch.func.vjp(f, *primals)
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
@@ -92,11 +92,11 @@ class TorchTarget:
         return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)
 
     def jvp(
-        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+        self, f: Callable[..., object], primals: tuple[object, ...], tangents: tuple[object, ...]
     ) -> Any:
         return torch.func.jvp(f, primals, tangents)
 
-    def linearize(self, f: Callable[..., Any], *primals: Any) -> Any:
+    def linearize(self, f: Callable[..., object], *primals: object) -> Any:
         with warnings.catch_warnings():  # of the graph that linearize makes for itself
             warnings.filterwarnings(
                 "ignore", message="Attempted to insert a get_attr Node", category=UserWarning
@@ -105,7 +105,7 @@ class TorchTarget:
         return outputs, lambda tangents: push(*tangents)
 
     def dual(
-        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+        self, f: Callable[..., Any], primals: tuple[object, ...], tangents: tuple[object, ...]
     ) -> Any:
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, primals, tangents)
@@ -114,32 +114,32 @@ class TorchTarget:
         return tuple(p.primal for p in pairs), pushed
 
     def vmap(
-        self, f: Callable[..., Any], in_dims: tuple[int | None, ...], out_dims: Any = 0
+        self, f: Callable[..., object], in_dims: tuple[int | None, ...], out_dims: Any = 0
     ) -> Callable[..., Any]:
         mapped = torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
-        def g(*args: Any) -> Any:
+        def g(*args: object) -> Any:
             with _fallback_is_expected():
                 return mapped(*args)
 
         return g
 
-    def grad(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    def grad(self, f: Callable[..., object]) -> Callable[..., Any]:
         return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
 
-    def jacrev(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def jacrev(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return _quiet(torch.func.jacrev(f, argnums=argnums))
 
-    def jacfwd(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def jacfwd(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return _quiet(torch.func.jacfwd(f, argnums=argnums))
 
-    def hessian(self, f: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
+    def hessian(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return _quiet(torch.func.hessian(f, argnums=argnums))
 
-    def functionalize(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    def functionalize(self, f: Callable[..., object]) -> Callable[..., Any]:
         return torch.func.functionalize(f)
 
-    def trace(self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool) -> Any:
+    def trace(self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool) -> Any:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         mode: Literal["symbolic", "real"] = "symbolic" if dynamic else "real"
@@ -147,19 +147,19 @@ class TorchTarget:
             return make_fx(f, tracing_mode=mode)(*args)
 
     def compiled(
-        self, f: Callable[..., Any], *, partition: str, dynamic: bool
+        self, f: Callable[..., object], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
         return self.part(f, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
 
     def part(
         self,
-        f: Callable[..., Any],
-        examples: tuple[Any, ...],
+        f: Callable[..., object],
+        examples: tuple[object, ...],
         *,
         partition: str,
         dynamic: bool,
         jits: bool,
-        cache: Any,
+        cache: object,
     ) -> Callable[..., Any]:
         from functorch import compile as aot
 
@@ -197,13 +197,13 @@ class TorchTarget:
             else:
                 made = aot.aot_function(f, dynamic=dynamic, **options)
 
-        def g(*args: Any, **kwargs: Any) -> Any:
+        def g(*args: object, **kwargs: object) -> Any:
             with compiling():
                 return made(*args, **kwargs)
 
         return g
 
-    def offered(self, name: str, otherwise: Any) -> Any:
+    def offered(self, name: str, otherwise: object) -> Any:
         return otherwise
 
     def session(
@@ -231,13 +231,17 @@ class TorchTarget:
         return outputs, tuple(or_zeros(x.grad, x) for x in args if x.requires_grad)
 
     def functional(
-        self, name: str, f: Callable[..., Any], args: tuple[Any, ...], along: tuple[Any, ...]
+        self,
+        name: str,
+        f: Callable[..., object],
+        args: tuple[object, ...],
+        along: tuple[object, ...],
     ) -> tuple[Any, ...]:
         found = call_functional(torch.autograd.functional, name, f, args, along)
         return tuple(pytree.tree_leaves(found))
 
     def joint(
-        self, f: Callable[..., Any], args: Sequence[Tensor], *, partition: str, dynamic: bool
+        self, f: Callable[..., object], args: Sequence[Tensor], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
         compiled = self.compiled(f, partition=partition, dynamic=dynamic)
 
@@ -251,18 +255,18 @@ class TorchTarget:
         return g
 
     def export(
-        self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool
+        self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
     ) -> Callable[..., Any]:
         return _exported(f, args, dynamic).module()
 
     def saved(
-        self, f: Callable[..., Any], args: Sequence[Tensor], *, dynamic: bool
+        self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
     ) -> Callable[..., Any]:
         return reloaded(_exported(f, args, dynamic))
 
     def per_sample(
         self,
-        f: Callable[..., Any],
+        f: Callable[..., object],
         batch: Tensor,
         params: Sequence[Tensor],
         *,
@@ -283,7 +287,7 @@ class TorchTarget:
 
 
 def _exported(
-    f: Callable[..., Any], args: Sequence[Tensor], dynamic: bool
+    f: Callable[..., object], args: Sequence[Tensor], dynamic: bool
 ) -> torch.export.ExportedProgram:
     shapes: Any = None
     if dynamic:
@@ -292,8 +296,8 @@ def _exported(
     return torch.export.export(_Module(f), tuple(args), dynamic_shapes=shapes, strict=False)
 
 
-def _quiet(f: Callable[..., Any]) -> Callable[..., Any]:
-    def g(*args: Any) -> Any:
+def _quiet(f: Callable[..., object]) -> Callable[..., object]:
+    def g(*args: object) -> Any:
         with _fallback_is_expected():
             return f(*args)
 

@@ -74,7 +74,7 @@ class Explanation:
         backward: fx.GraphModule,
         *,
         num_fwd_outputs: int,
-        joint_inputs: Any = None,
+        joint_inputs: object = None,
         names: Sequence[str] = (),
         arguments: int | None = None,
     ) -> Explanation:
@@ -174,7 +174,7 @@ def _calls_again(backward: fx.GraphModule, parts: Parts, saved: Sequence[fx.Node
     return [of_forward[name] for name in calls if name in of_forward]
 
 
-def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+def explain(f: Callable[..., object], *args: object, **kwargs: object) -> Explanation:
     """Return what ``f`` saves between forward and backward when it is called with these arguments,
     and why.
 
@@ -199,7 +199,7 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     found: list[tuple[Any, ...]] = []
 
     def seen(
-        joint_module: fx.GraphModule, joint_inputs: Any = None, **options: Any
+        joint_module: fx.GraphModule, joint_inputs: object = None, **options: object
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         forward, backward = recipe.partition(joint_module, joint_inputs, **options)
         found.append((joint_module, forward, backward, options["num_fwd_outputs"]))
@@ -241,11 +241,11 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     )
 
 
-def _idle(module: fx.GraphModule, _: list[Any]) -> Callable[..., Any]:
+def _idle(module: fx.GraphModule, _: list[object]) -> Callable[..., object]:
     return module.forward
 
 
-def _names(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+def _names(args: tuple[object, ...], kwargs: dict[str, object]) -> list[str]:
     """``args[0]`` and the like for the leaves of the arguments."""
     leaves, _ = pytree.tree_flatten_with_path((args, kwargs))
     return [

@@ -13,7 +13,7 @@ from . import forward_ad
 from .numerical import dense, one_hots, plain, zeros
 
 
-def as_tuple(result: Any) -> tuple[Any, ...]:
+def as_tuple(result: object) -> tuple[Any, ...]:
     """Return the result of a function as a tuple of tensors."""
     outs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     for o in outs:
@@ -25,7 +25,7 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
     return outs
 
 
-def pull(out: Any, inputs: Sequence[Any], cotangent: torch.Tensor) -> list[Any]:
+def pull(out: object, inputs: Sequence[object], cotangent: torch.Tensor) -> list[Any]:
     """Plain dense gradients of ``inputs``, None for an input without a gradient."""
     found = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
     return [None if g is None else dense(g) for g in found]
@@ -66,7 +66,7 @@ def push(
 
 
 def pushed(
-    func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]
+    func: Callable[..., object], inputs: Sequence[object], tangents: Mapping[int, Any]
 ) -> list[torch.Tensor]:
     """Return the plain tangents of the outputs, zeros for an output without one."""
     found = []
@@ -78,14 +78,14 @@ def pushed(
     return found
 
 
-def at_rest(inputs: Sequence[Any], at: Sequence[int]) -> dict[int, torch.Tensor]:
+def at_rest(inputs: Sequence[object], at: Sequence[int]) -> dict[int, torch.Tensor]:
     """Return a zero tangent for each input whose number is in ``at``."""
     return {i: torch.zeros_like(plain(inputs[i])) for i in at}
 
 
 def forward(
-    func: Callable[..., Any],
-    inputs: Sequence[Any],
+    func: Callable[..., object],
+    inputs: Sequence[object],
     at: Sequence[int],
     i: int,
     outputs: Sequence[int],

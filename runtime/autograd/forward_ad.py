@@ -196,7 +196,7 @@ def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDu
 
 
 @rule(DualSession)
-def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _push(dual: DualSession, cls: Any, args: tuple[object, ...]) -> tuple[Any, Any]:
     """Run ``forward`` on the tape with forward mode off. Then compute the tangents of its outputs
     by the ``jvp`` staticmethod."""
     enabled = is_forward_enabled()
@@ -222,7 +222,7 @@ def _push(dual: DualSession, cls: Any, args: tuple[Any, ...]) -> tuple[Any, Any]
     return output, ctx
 
 
-def _put_tangent(dual: DualSession, v: Any, t: Any) -> None:
+def _put_tangent(dual: DualSession, v: object, t: object) -> None:
     """Give an output its tangent, if it is a value of the session."""
     if not isinstance(v, Value) or v._level is not dual.session:
         return
@@ -231,7 +231,7 @@ def _put_tangent(dual: DualSession, v: Any, t: Any) -> None:
     dual.tangents.put(v._inner, t)
 
 
-def _tangents_of(dual: DualSession, args: Sequence[Any]) -> list[Any]:
+def _tangents_of(dual: DualSession, args: Sequence[object]) -> list[Any]:
     """Return the tangent of each argument. None without one, and while forward mode is off."""
     if not computes_tangents(0):
         return [None] * len(args)
@@ -244,7 +244,7 @@ def _tangents_of(dual: DualSession, args: Sequence[Any]) -> list[Any]:
     return tangents
 
 
-def _check_write(before: Any, version: int | None, t: Any) -> None:
+def _check_write(before: Any, version: int | None, t: object) -> None:
     """Check an input that ``forward`` wrote to. Its tangent must have been written to as well, so
     that both keep their aliases."""
     if before is None:
@@ -286,6 +286,6 @@ def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) ->
     return True
 
 
-def _shows(v: Any, base: Any) -> bool:
+def _shows(v: Any, base: object) -> bool:
     """Return whether ``v`` is ``base`` or a view of it."""
     return v is base or (v._view is not None and v._view.base is base)

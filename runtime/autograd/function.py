@@ -161,7 +161,7 @@ class _Definition:
         self.signature: Signature | None = None
 
     def bind(
-        self, cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...]:
         """``args`` with keyword arguments and defaults in their places, so that every
         input has a position."""
@@ -200,7 +200,7 @@ def rule(level_class: type) -> Callable[[Rule], Rule]:
     return declare
 
 
-def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def apply(cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
     """``cls.apply(*args, **kwargs)`` for any class with the staticmethods of :class:`Function`."""
     if kwargs or definition_of(cls).has_setup:
         args = definition_of(cls).bind(cls, args, kwargs)
@@ -217,12 +217,12 @@ def apply(cls: FunctionClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return output
 
 
-def _is_plain_leaf(a: Any) -> bool:
+def _is_plain_leaf(a: object) -> bool:
     """Return whether ``a`` is a tensor that requires grad by torch's own engine."""
     return isinstance(a, torch.Tensor) and not isinstance(a, Value) and a.requires_grad
 
 
-def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def dispatch(cls: FunctionClass, args: tuple[object, ...]) -> tuple[Any, Any]:
     """Run ``cls`` by the rule of the innermost level among ``args``. Returns its output and the ctx
     that this level's rule made."""
     # also here: an inner transform may hold a tensor from outside, which no call has met
@@ -251,7 +251,7 @@ def dispatch(cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
 _Count = tuple[Value, int, torch.Tensor, int]  # a value and the tensor that it holds, with versions
 
 
-def _counts(level: Level, args: tuple[Any, ...]) -> list[_Count]:
+def _counts(level: Level, args: tuple[object, ...]) -> list[_Count]:
     return [
         (a, a._version, a._inner, a._inner._version)
         for a in args
@@ -268,7 +268,7 @@ def _count_writes(before: list[_Count]) -> None:
                 value.count_write()
 
 
-def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
+def _lifted(output: object, args: tuple[object, ...], number: int) -> Any:
     """Lift fresh outputs into the transforms in scope. A returned argument, or a view of
     one, stays as it is."""
     if isinstance(output, tuple):
@@ -278,7 +278,7 @@ def _lifted(output: Any, args: tuple[Any, ...], number: int) -> Any:
     return lifted(output, number)
 
 
-def _written_itself(output: Any) -> Any:
+def _written_itself(output: object) -> object:
     """``output`` with the written argument itself in place of the alias that a caller gets for it.
     ``setup_context`` marks the argument, and the tape makes an alias of its own."""
 
@@ -297,7 +297,7 @@ def require_setup_context(cls: FunctionClass) -> None:
         )
 
 
-def _innermost(args: tuple[Any, ...]) -> Level | None:
+def _innermost(args: tuple[object, ...]) -> Level | None:
     leaves: Sequence[Any] = args
     if any(isinstance(a, (list, tuple, dict)) for a in args):
         leaves = pytree.tree_leaves(args)
@@ -326,7 +326,7 @@ def new_ctx(
 
 
 def run_forward(
-    cls: FunctionClass, args: tuple[Any, ...], ctx: FunctionNode | None = None
+    cls: FunctionClass, args: tuple[object, ...], ctx: FunctionNode | None = None
 ) -> tuple[Any, FunctionNode]:
     """Run ``forward`` and ``setup_context`` with grad mode off. Returns the output and the ctx."""
     definition = definition_of(cls)
@@ -353,7 +353,9 @@ def run_forward(
 
 
 @rule(GradLevel)
-def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _record(
+    level: GradLevel, cls: FunctionClass, args: tuple[object, ...]
+) -> tuple[object, object]:
     """Run the Function at the next outer level, and record a node on this level's tape."""
     old_style = level.runs_ctx_forward and not definition_of(cls).has_setup
     if not old_style:
@@ -379,15 +381,15 @@ def _record(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tupl
 
 @rule(Session)
 def _record_in_session(
-    session: Session, cls: FunctionClass, args: tuple[Any, ...]
-) -> tuple[Any, Any]:
+    session: Session, cls: FunctionClass, args: tuple[object, ...]
+) -> tuple[object, object]:
     output, _, ctx = record(session, cls, args)
     ctx.forget_marks()
     return output, ctx
 
 
 def record(
-    session: Session, cls: FunctionClass, args: tuple[Any, ...]
+    session: Session, cls: FunctionClass, args: tuple[object, ...]
 ) -> tuple[Any, tuple[Any, ...], FunctionNode]:
     """Run a Function in the session. There is no outer level, so ``forward`` gets the session's
     tensors themselves.
@@ -401,7 +403,9 @@ def record(
     return as_returned(wrapped, output), application.outs, ctx
 
 
-def _node(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[FunctionNode, bool]:
+def _node(
+    level: GradLevel, cls: FunctionClass, args: tuple[object, ...]
+) -> tuple[FunctionNode, bool]:
     """Return the node of a call, and whether it is put on the tape."""
     edges: list[Edge | None] = []
     needs = []
@@ -414,7 +418,7 @@ def _node(level: GradLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     return new_ctx(cls, needs, level, tuple(edges) if recording else ()), recording
 
 
-def check_marks(ctx: FunctionCtx, outs: Sequence[Any], given: Sequence[Any]) -> None:
+def check_marks(ctx: FunctionCtx, outs: Sequence[object], given: Sequence[object]) -> None:
     """Raise unless every argument of ``mark_dirty`` is an input and an output."""
     for d in ctx.dirty_tensors:
         if not any(d is o for o in outs):
@@ -459,7 +463,7 @@ class _Application:
             self.ctx.record(self.args, self.given, self.outs)
         return wrapped
 
-    def output(self, i: int, o: Any) -> Any:
+    def output(self, i: int, o: object) -> Any:
         """Return output number ``i``, a tensor as a value of the level with its history."""
         if not isinstance(o, torch.Tensor):
             return o
@@ -513,7 +517,7 @@ class _Application:
         _rewrite(self.level, target, edge, len(self.outs), self.args[:source])
         return target
 
-    def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
+    def made(self, o: object, returned: object, edge: Edge | None) -> Any:
         """Return the output for a tensor that ``forward`` made. ``returned``: the argument, if
         ``forward`` returned one as it was, else None."""
         # a value of the level, if `forward` computed with a tensor from outside
@@ -536,7 +540,7 @@ class _InSession(_Application):
 
 
 def _rewrite(
-    level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: Sequence[Any]
+    level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: Sequence[object]
 ) -> None:
     """Give ``target``, an input that ``forward`` wrote to, its new history: the node. ``before``:
     the arguments before it."""
@@ -558,7 +562,7 @@ def _rewrite(
     level.written_by_function(target)
 
 
-def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
     """Decorates a ``backward`` that cannot be differentiated itself. As
     ``torch.autograd.function.once_differentiable``.
 
@@ -567,7 +571,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     saved tensors raises as well. Otherwise it would silently be zero."""
 
     @wraps(backward)
-    def once(ctx: Any, *grads: Any) -> Any:
+    def once(ctx: Any, *grads: object) -> Any:
         with torch.no_grad():
             result = backward(ctx, *grads)
         if not _grad_enabled():
@@ -598,17 +602,17 @@ class _Once(Function):
         return tuple(t.clone() for t in tensors[:n])
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
         pass
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: object, *grads: object) -> Any:
         raise RuntimeError(
             "trying to differentiate twice a function that was marked with @once_differentiable"
         )
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
+    def jvp(ctx: object, *tangents: object) -> Any:
         raise RuntimeError(
             "trying to differentiate twice a function that was marked with @once_differentiable"
         )

@@ -59,14 +59,14 @@ class ForEach:
         finally:
             level.close()
 
-    def forward(self, *physical: Any) -> Any:
+    def forward(self, *physical: object) -> Any:
         with self.batch() as level:
             values = _batched(level, physical, self.in_dims)
             output = _physical(level, self.cls.forward(*values), values, physical)
         self.output_dims = _output_dims(output, physical, self.in_dims)
         return output
 
-    def setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(self, ctx: Any, inputs: tuple[object, ...], output: object) -> None:
         out_dims = as_outputs(self.output_dims)
         with self.batch() as level:
             values = _batched(level, inputs, self.in_dims)
@@ -85,7 +85,7 @@ class ForEach:
         ctx.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
         ctx.out_dims = out_dims
 
-    def backward(self, ctx: Any, *grads: Any) -> tuple[Any, ...]:
+    def backward(self, ctx: Any, *grads: object) -> tuple[Any, ...]:
         with self.batch() as level:
             given = _batched_if_present(level, grads, ctx.out_dims)
             result = backward_of(self.cls)(ctx.inner.move_in(ctx, level), *given)
@@ -97,14 +97,14 @@ class ForEach:
                     gradients[i] = _gradient(level, g, dim, shape)
             return tuple(gradients)
 
-    def jvp(self, ctx: Any, *tangents: Any) -> Any:
+    def jvp(self, ctx: Any, *tangents: object) -> Any:
         with self.batch() as level:
             given = _batched_if_present(level, tangents, self.in_dims)
             result = self.cls.jvp(ctx.inner.move_in(ctx, level), *given)
             return _physical(level, result, given, tangents)
 
 
-def _map_outputs(f: Callable[[Any], Any], output: Any) -> Any:
+def _map_outputs(f: Callable[[Any], object], output: object) -> object:
     """Apply ``f`` to each output of a tuple, or to the single output."""
     if isinstance(output, tuple):
         return tuple(map(f, output))
@@ -112,12 +112,12 @@ def _map_outputs(f: Callable[[Any], Any], output: Any) -> Any:
 
 
 def _physical(
-    level: BatchLevel, output: Any, values: Sequence[Any], physical: Sequence[Any]
+    level: BatchLevel, output: object, values: Sequence[object], physical: Sequence[object]
 ) -> Any:
     """Return the result of a method of the Function as physical tensors. For one of ``values``: the
     same one of ``physical``."""
 
-    def out(o: Any) -> Any:
+    def out(o: object) -> Any:
         if not isinstance(o, torch.Tensor):
             return o
         source = position_of(o, values)
@@ -128,11 +128,11 @@ def _physical(
     return _map_outputs(out, output)
 
 
-def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -> Any:
+def _output_dims(output: object, physical: Sequence[object], in_dims: Sequence[Any]) -> object:
     """Return the batch dimensions of the outputs: 0 for a tensor that the Function made, that of
     the input for an input returned as it is."""
 
-    def dim(o: Any) -> int | None:
+    def dim(o: object) -> int | None:
         if not isinstance(o, torch.Tensor):
             return None
         source = position_of(o, physical)
@@ -141,7 +141,7 @@ def _output_dims(output: Any, physical: Sequence[Any], in_dims: Sequence[Any]) -
     return _map_outputs(dim, output)
 
 
-def _batched(level: BatchLevel, tree: Any, dims: Any) -> Any:
+def _batched(level: BatchLevel, tree: object, dims: object) -> Any:
     """Physical tensors as values of ``level`` where ``dims``, of the same structure, has a 0."""
     return pytree.tree_map(
         lambda t, d: level.wrap(t) if d == 0 else t, tree, dims, is_leaf=lambda x: x is None
@@ -149,7 +149,7 @@ def _batched(level: BatchLevel, tree: Any, dims: Any) -> Any:
 
 
 def _batched_if_present(
-    level: BatchLevel, tensors: Sequence[Any], dims: Sequence[int | None]
+    level: BatchLevel, tensors: Sequence[object], dims: Sequence[int | None]
 ) -> Any:
     """Return the physical tensors as values of ``level``. An entry that is None stays None."""
     present = tuple(None if t is None else d for t, d in zip(tensors, dims, strict=True))
@@ -159,7 +159,7 @@ def _batched_if_present(
 def batch_dims(level: BatchLevel, tree: pytree.PyTree) -> Any:
     """Return a tree with 0 for each leaf that is batched at ``level``, None for any other."""
 
-    def dim(t: Any) -> int | None:
+    def dim(t: object) -> int | None:
         return 0 if isinstance(t, Value) and t._level is level else None
 
     return pytree.tree_map(dim, tree)

@@ -107,14 +107,14 @@ class FunctionCtx:
         self.materialize_grads = value
 
 
-def as_outputs(result: Any) -> tuple[Any, ...]:
+def as_outputs(result: object) -> tuple[Any, ...]:
     """Return the result of a staticmethod as a tuple. A single output becomes a tuple of one."""
     if isinstance(result, tuple):
         return result
     return (result,)
 
 
-def as_returned(outputs: tuple[Any, ...], result: Any) -> Any:
+def as_returned(outputs: tuple[object, ...], result: object) -> Any:
     """Return ``outputs`` in the form of ``result``: as a tuple, or the single output alone."""
     if isinstance(result, tuple):
         return outputs
@@ -155,7 +155,9 @@ class FunctionNode(Node, FunctionCtx):
     def name(self) -> str:
         return type(self).__name__
 
-    def record(self, args: Sequence[Any], given: Sequence[Any], outs: Sequence[Any]) -> None:
+    def record(
+        self, args: Sequence[object], given: Sequence[object], outs: Sequence[object]
+    ) -> None:
         """After ``forward``: save what the backward pass needs. ``given``: ``args`` as ``forward``
         got them. ``outs``: its outputs."""
         self.metas = _metas_of(outs)
@@ -166,7 +168,7 @@ class FunctionNode(Node, FunctionCtx):
         self._histories = tuple(self._history(t, given, outs) for t in tensors_to_save)
         self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
 
-    def _zeros_of(self, o: Any) -> Any:
+    def _zeros_of(self, o: object) -> object:
         """Return what makes zeros in place of a missing gradient of output ``o``: arguments of
         ``torch.zeros``, or a NestedMeta. None if ``backward`` gets None."""
         if not isinstance(o, torch.Tensor) or not self.materialize_grads:
@@ -207,7 +209,7 @@ class FunctionNode(Node, FunctionCtx):
             return (self, history)
         return history
 
-    def _keep(self, t: Any, i: int) -> Any:
+    def _keep(self, t: object, i: int) -> object:
         if t is None:
             return None
         return save(self.level, self.level.lowered(t), self._edge(i))
@@ -248,7 +250,7 @@ class FunctionNode(Node, FunctionCtx):
         )
 
     def push(
-        self, primals: Sequence[Any], outs: Sequence[Any], tangents: Sequence[Any]
+        self, primals: Sequence[Any], outs: Sequence[object], tangents: Sequence[Any]
     ) -> tuple[Any, ...]:
         """Return the tangents of ``outs``, from the user's ``jvp``. Raise if one does not fit its
         output."""
@@ -271,7 +273,7 @@ class FunctionNode(Node, FunctionCtx):
                 self._refuse_unfit_tangent(i, o, t)
         return found
 
-    def _refuse_unfit_tangent(self, i: int, o: Any, t: Any) -> None:
+    def _refuse_unfit_tangent(self, i: int, o: Any, t: object) -> None:
         """Raise unless ``t`` can be the tangent of output number ``i``."""
         if not isinstance(t, torch.Tensor):
             raise RuntimeError(
@@ -318,7 +320,7 @@ class FunctionNode(Node, FunctionCtx):
             self._outward = before
         return self._edges_of(as_outputs(result), create_graph)
 
-    def _edges_of(self, result: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
+    def _edges_of(self, result: tuple[object, ...], create_graph: bool) -> tuple[Any, ...]:
         """Return the gradient of each edge, from the results of ``backward``, one per argument of
         ``forward``. Raise if one does not fit."""
         n = self._n_inputs
@@ -344,7 +346,7 @@ class FunctionNode(Node, FunctionCtx):
             if r is not None and r.is_nested and edge is not None:
                 conform(r, edge[0].metas[edge[1]], self, i)
 
-    def _refuse_gradients_of_others(self, result: tuple[Any, ...]) -> None:
+    def _refuse_gradients_of_others(self, result: tuple[object, ...]) -> None:
         """Raise if a result is no tensor, or belongs to an argument that is none."""
         for i, r in enumerate(result):
             if r is None:
@@ -374,7 +376,7 @@ def _make_zeros(arguments: Any) -> torch.Tensor:
     return torch.zeros(**arguments)
 
 
-def _metas_of(outs: Sequence[Any]) -> tuple[Any, ...]:
+def _metas_of(outs: Sequence[object]) -> tuple[object, ...]:
     """Return shape and dtype of each output, None for one that is no tensor."""
     metas: list[Any] = []
     for o in outs:

@@ -69,7 +69,7 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     return as_returned(wrapped, output), ctx
 
 
-def _tangents_of(level: DualLevel, args: tuple[Any, ...]) -> list[torch.Tensor | None]:
+def _tangents_of(level: DualLevel, args: tuple[object, ...]) -> list[torch.Tensor | None]:
     """Return the tangent of each argument. None without one, and while forward mode is off."""
     if not computes_tangents(level.number):
         return [None] * len(args)
@@ -92,7 +92,7 @@ class _Pushed(NamedTuple):
     tangents: list[torch.Tensor | None]
     dirty: tuple[torch.Tensor, ...]
 
-    def output(self, o: Any, t: torch.Tensor | None) -> Any:
+    def output(self, o: object, t: torch.Tensor | None) -> Any:
         """``o``, which ``forward`` returned, with the tangent ``t``."""
         if not isinstance(o, torch.Tensor):
             return o
@@ -107,7 +107,7 @@ class _Pushed(NamedTuple):
             v._view = View(base, (), "function")
         return v
 
-    def _base_of(self, o: torch.Tensor) -> Any:
+    def _base_of(self, o: torch.Tensor) -> object:
         """Return what the output ``o`` is a view of: the first argument that shares memory with
         it, or the base of this argument. None if none does."""
         for a, p in zip(self.args, self.primals, strict=True):
@@ -116,14 +116,14 @@ class _Pushed(NamedTuple):
         return None
 
 
-def _batches(t: Any) -> set[BatchLevel]:
+def _batches(t: object) -> set[BatchLevel]:
     """Return the levels at which ``t`` is a batch."""
     return {level for level in levels_of(t) if isinstance(level, BatchLevel)}
 
 
 def _written(
-    level: DualLevel, target: Any, before: torch.Tensor | None, t: torch.Tensor | None
-) -> Any:
+    level: DualLevel, target: object, before: torch.Tensor | None, t: torch.Tensor | None
+) -> object:
     """Return the output for an input that ``forward`` wrote to. Its tangent must have been written
     to as well."""
     if not (isinstance(target, DualValue) and target._level is level):
@@ -163,7 +163,7 @@ class VmapInfo(NamedTuple):
 
 
 @rule(BatchLevel)
-def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> tuple[Any, Any]:
     """Run the ``vmap`` staticmethod on physical tensors. With ``generate_vmap_rule``: a Function
     made from the other methods."""
     require_setup_context(cls)
@@ -202,7 +202,7 @@ def _require_one_rule(cls: FunctionClass) -> None:
         )
 
 
-def _require_two_returns(result: Any) -> None:
+def _require_two_returns(result: object) -> None:
     """Raise unless a ``vmap`` staticmethod has returned an output and its dimensions."""
     if isinstance(result, tuple) and len(result) == 2:
         return
@@ -229,8 +229,12 @@ def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[in
 
 
 def _rebatched(
-    level: BatchLevel, o: Any, dim: int | None, args: tuple[Any, ...], physical: tuple[Any, ...]
-) -> Any:
+    level: BatchLevel,
+    o: object,
+    dim: int | None,
+    args: tuple[object, ...],
+    physical: tuple[object, ...],
+) -> object:
     """Return an output of a vmap rule as a value of ``level``. For an input that was returned as it
     is: the same value."""
     source = position_of(o, physical)
@@ -245,7 +249,7 @@ def _rebatched(
 
 @rule(FunctionalLevel)
 def run_functional(
-    level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]
+    level: FunctionalLevel, cls: FunctionClass, args: tuple[object, ...]
 ) -> tuple[Any, Any]:
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the
     next outer level."""
@@ -275,14 +279,14 @@ def run_functional(
     return pytree.tree_map_only(torch.Tensor, as_value, output), ctx
 
 
-def _versions(args: Sequence[Any]) -> list[int | None]:
+def _versions(args: Sequence[object]) -> list[int | None]:
     """Return how often each tensor was written to, None for an argument that is no tensor."""
     return [t._version if isinstance(t, torch.Tensor) else None for t in args]
 
 
 def _run_alone(
-    level: FunctionalLevel, cls: FunctionClass, args: tuple[Any, ...]
-) -> tuple[Any, Any]:
+    level: FunctionalLevel, cls: FunctionClass, args: tuple[object, ...]
+) -> tuple[object, object]:
     """Run ``forward`` on functional values. What it has written to is released, if ``level``
     does that."""
     output, ctx = run_forward(cls, args)

@@ -115,10 +115,10 @@ def _tracked(t: object) -> bool:
     return isinstance(t, Value) and t.requires_grad
 
 
-def _scalar(func: Callable[..., Any], function: str, strict: bool) -> Callable[..., Any]:
+def _scalar(func: Callable[..., object], function: str, strict: bool) -> Callable[..., Any]:
     """``func``, with an error unless its result is one tensor of one element."""
 
-    def checked(*inputs: Any) -> Any:
+    def checked(*inputs: object) -> Any:
         is_tuple, outs = _called(func, inputs, function, strict)
         if is_tuple:
             raise RuntimeError(f"The function given to {function} should return a single Tensor")
@@ -153,7 +153,7 @@ def _direction(
 
 def _input_direction(
     v: Given, function: str, create_graph: bool, inputs: Given, opened: Sequence[Any]
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     if v is not None:
         return _direction(v, function, create_graph, opened, isinstance(inputs, tuple))
     if len(opened) != 1 or opened[0].numel() != 1:
@@ -162,8 +162,11 @@ def _input_direction(
 
 
 def _pull(
-    outs: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Any] | None, create_graph: bool
-) -> tuple[Any, ...]:
+    outs: Sequence[object],
+    inputs: Sequence[object],
+    cotangents: Sequence[object] | None,
+    create_graph: bool,
+) -> tuple[object, ...]:
     """Gradients of ``inputs``, None where none arrives. Outputs that are None or have no
     history are left out."""
     kept = [i for i, o in enumerate(outs) if o is not None and _tracked(o)]
@@ -185,7 +188,7 @@ def _pull(
 
 def _filled(
     grads: Sequence[Any], like: Sequence[Any], errors: _Errors = _NO_ERRORS
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """Return ``grads`` with zeros in place of None. Raise the error for one that ``errors``
     names."""
     for i, g in enumerate(grads):
@@ -201,8 +204,8 @@ def _filled(
 
 def _push(
     outs: Sequence[Any],
-    inputs: Sequence[Any],
-    v: Sequence[Any],
+    inputs: Sequence[object],
+    v: Sequence[object],
     create_graph: bool,
     strict: bool,
     none: str,
@@ -226,7 +229,7 @@ def _returned(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any
 
 
 def vjp(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inputs: Given,
     v: Given = None,
     create_graph: bool = False,
@@ -257,7 +260,7 @@ def vjp(
 
 
 def jvp(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inputs: Given,
     v: Given = None,
     create_graph: bool = False,
@@ -280,7 +283,7 @@ def jvp(
 
 
 def vhp(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inputs: Given,
     v: Given = None,
     create_graph: bool = False,
@@ -302,7 +305,7 @@ def vhp(
 
 
 def hvp(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inputs: Given,
     v: Given = None,
     create_graph: bool = False,
@@ -323,14 +326,14 @@ def hvp(
     )
 
 
-def _gradient(out: Any, inputs: Sequence[Any], strict: bool) -> tuple[Any, ...]:
+def _gradient(out: object, inputs: Sequence[object], strict: bool) -> tuple[Any, ...]:
     """Return the gradients of ``inputs`` with their history."""
     grads = _pull((out,), inputs, None, True)
     errors = _Errors.of(strict, True, _OUTPUT_INDEPENDENT, _JACOBIAN_INDEPENDENT)
     return _filled(grads, inputs, errors)
 
 
-def _nested(blocks: list[list[Any]], many_outputs: bool, many_inputs: bool) -> Any:
+def _nested(blocks: list[list[object]], many_outputs: bool, many_inputs: bool) -> object:
     """``blocks[output][input]`` as tuples, without those around a single tensor
     that was not in one."""
     per_output = tuple(tuple(row) if many_inputs else row[0] for row in blocks)
@@ -345,7 +348,7 @@ def _one_hot(t: Any) -> Any:
 
 
 def jacobian(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inputs: Given,
     create_graph: bool = False,
     strict: bool = False,
@@ -407,7 +410,7 @@ def _rows(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: b
 
 def _rows_at_once(
     i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
-) -> list[Any]:
+) -> list[object]:
     found: Sequence[Any] = (None,) * len(inputs)
     if _tracked(out) and out.numel():
         found = grad(
@@ -429,7 +432,7 @@ def _rows_at_once(
     return blocks
 
 
-def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: bool) -> Any:
+def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: bool) -> object:
     """Return the Jacobian in forward mode: a dual level whose tangents are a batch, one per element
     of the inputs."""
     if strict:
@@ -483,7 +486,7 @@ def _require_grad(x: Any) -> Any:
 
 
 def hessian(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inputs: Given,
     create_graph: bool = False,
     strict: bool = False,

@@ -54,14 +54,14 @@ def _overlaps(x: torch.Tensor) -> bool:
     return bool(places.unique().numel() < x.numel())
 
 
-def _as_arguments(tensors: Any) -> tuple[Any, ...]:
+def _as_arguments(tensors: Any) -> tuple[object, ...]:
     """Return a single tensor as a tuple of one, and a sequence as a tuple."""
     if isinstance(tensors, torch.Tensor):
         return (tensors,)
     return tuple(tensors)
 
 
-def _checked_inputs(inputs: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+def _checked_inputs(inputs: object) -> tuple[tuple[object, ...], tuple[int, ...]]:
     """Return the inputs as values, and the numbers of those that require grad."""
     given = _as_arguments(inputs)
     values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in given)
@@ -132,8 +132,8 @@ def _checked_outputs(outs: Sequence[Any]) -> None:
 
 
 def gradcheck(
-    func: Callable[..., Any],
-    inputs: Any,
+    func: Callable[..., object],
+    inputs: object,
     *,
     eps: float = 1e-6,
     atol: float = 1e-5,
@@ -205,8 +205,8 @@ class _Wanted(NamedTuple):
 
 
 def _check(
-    func: Callable[..., Any],
-    values: tuple[Any, ...],
+    func: Callable[..., object],
+    values: tuple[object, ...],
     at: tuple[int, ...],
     wanted: _Wanted,
     options: Options,
@@ -229,7 +229,7 @@ def _check(
         special.undefined_tangents(func, values, at)
 
 
-def _check_backward(problem: Problem, outs: Sequence[Any], options: Options) -> None:
+def _check_backward(problem: Problem, outs: Sequence[object], options: Options) -> None:
     """Check the backward pass of each output."""
     reverse = fast_reverse if options.fast_mode else slow_reverse
     for part in parts_of_outputs(problem, outs):
@@ -247,7 +247,7 @@ def _check_forward(problem: Problem, wanted: _Wanted, options: Options) -> None:
 
 
 def _check_special_cotangents(
-    problem: Problem, differentiable: Sequence[Any], wanted: _Wanted
+    problem: Problem, differentiable: Sequence[object], wanted: _Wanted
 ) -> None:
     """Check the backward pass with cotangents that are batched, zero or undefined."""
     at = problem.at
@@ -343,11 +343,11 @@ def gradgradcheck(
     )
 
 
-def _differentiable(result: Any) -> tuple[Any, ...]:
+def _differentiable(result: object) -> tuple[object, ...]:
     return tuple(o for o in as_tuple(result) if isinstance(o, Value) and o.requires_grad)
 
 
-def _cotangents(outs: Sequence[Any], given: Any, non_contiguous: bool) -> tuple[Any, ...]:
+def _cotangents(outs: Sequence[object], given: object, non_contiguous: bool) -> tuple[object, ...]:
     """Return a cotangent for each of ``outs``: those ``given``, or random ones."""
     if given is None:
         return tuple(_cotangent_like(o, non_contiguous) for o in outs)
@@ -360,7 +360,7 @@ def _cotangents(outs: Sequence[Any], given: Any, non_contiguous: bool) -> tuple[
     return cotangents
 
 
-def _cotangent_like(o: Any, non_contiguous: bool) -> Any:
+def _cotangent_like(o: object, non_contiguous: bool) -> object:
     """Return a random cotangent of ``o`` that requires grad, in double precision if ``o`` is not of
     a floating dtype of its own."""
     g = torch.randn_like(plain(o), memory_format=torch.contiguous_format)
@@ -390,9 +390,9 @@ def _deprecated(name: str, grad_out: float, outs: Sequence[Any]) -> None:
 
 
 def get_numerical_jacobian(
-    fn: Callable[[Any], Any],
-    inputs: Any,
-    target: Any = None,
+    fn: Callable[[Any], object],
+    inputs: object,
+    target: object = None,
     eps: float = 1e-3,
     grad_out: float = 1.0,
 ) -> tuple[torch.Tensor, ...]:
@@ -410,12 +410,12 @@ def get_numerical_jacobian(
 
 
 def get_numerical_jacobian_wrt_specific_input(
-    fn: Callable[..., Any],
+    fn: Callable[..., object],
     input_idx: int,
-    inputs: Sequence[Any],
-    outputs: Any,
+    inputs: Sequence[object],
+    outputs: object,
     eps: float,
-    input: Any = None,
+    input: object = None,
     is_forward_ad: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """As ``torch.autograd.gradcheck.get_numerical_jacobian_wrt_specific_input``: the Jacobian of
@@ -426,7 +426,7 @@ def get_numerical_jacobian_wrt_specific_input(
 
 
 def get_analytical_jacobian(
-    inputs: Any, output: Any, nondet_tol: float = 0.0, grad_out: float = 1.0
+    inputs: object, output: object, nondet_tol: float = 0.0, grad_out: float = 1.0
 ) -> tuple[tuple[torch.Tensor, ...], bool, bool, bool]:
     """Deprecated. As ``torch.autograd.gradcheck.get_analytical_jacobian``: the Jacobian of
     ``output`` by each input that requires grad, whether a second backward pass gave the same, and
@@ -442,5 +442,5 @@ def get_analytical_jacobian(
     return tuple(jacobians), reentrant, True, same_dtype
 
 
-def _tracked(tensors: Any) -> list[Any]:
+def _tracked(tensors: object) -> list[Any]:
     return [x for x in _as_arguments(tensors) if isinstance(x, Value) and x.requires_grad]

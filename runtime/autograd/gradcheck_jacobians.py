@@ -72,7 +72,7 @@ class Problem:
     def wrt(self) -> list[Any]:
         return [self.inputs[i] for i in self.at]
 
-    def mismatch(self, mode: str, output: int, i: int, n: Any, a: Any) -> str:
+    def mismatch(self, mode: str, output: int, i: int, n: object, a: object) -> str:
         which = f"output {self.outputs[output]} with respect to input {i}"
         return f"{self.prefix}Jacobian {mode}mismatch for {which},\nnumerical:{n}\nanalytical:{a}\n"
 
@@ -85,7 +85,7 @@ def parts_of_outputs(problem: Problem, outs: Sequence[Any]) -> Iterator[Problem]
         return
     for name, part in (("imaginary", torch.imag), ("real", torch.real)):
 
-        def func(*inputs: Any, part: Callable[..., Any] = part) -> tuple[Any, ...]:
+        def func(*inputs: object, part: Callable[..., object] = part) -> tuple[Any, ...]:
             return tuple(part(o) if o.is_complex() else o for o in as_tuple(problem.func(*inputs)))
 
         prefix = f"While considering the {name} part of complex outputs only, "
@@ -158,7 +158,7 @@ def no_derivative(problem: Problem, options: Options) -> None:
             raise GradcheckError("Numerical gradient for function expected to be zero")
 
 
-def slow_reverse(problem: Problem, outs: Sequence[Any], options: Options) -> None:
+def slow_reverse(problem: Problem, outs: Sequence[object], options: Options) -> None:
     wrt = problem.wrt()
     by_input = [numerical.jacobian(problem.evaluate, x, options.steps) for x in wrt]
     for k, o in enumerate(outs):
@@ -186,7 +186,7 @@ def _gradients(o: Any, wrt: Sequence[Any], v: torch.Tensor) -> list[torch.Tensor
     return [zeros(x, *x.shape) if g is None else g for x, g in pulled]
 
 
-def fast_reverse(problem: Problem, outs: Sequence[Any], options: Options) -> None:
+def fast_reverse(problem: Problem, outs: Sequence[object], options: Options) -> None:
     draw = _generator()
     wrt = problem.wrt()
     us = [_directions(x, draw) for x in wrt]

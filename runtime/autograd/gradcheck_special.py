@@ -31,7 +31,7 @@ class GradcheckError(RuntimeError):
     """A derivative is wrong, or was not computed as it must be."""
 
 
-def _all_zero(grads: Sequence[Any]) -> bool:
+def _all_zero(grads: Sequence[object]) -> bool:
     return all(g is None or not dense(g).any() for g in grads)
 
 
@@ -98,7 +98,9 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
             )
 
 
-def undefined_tangents(func: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
+def undefined_tangents(
+    func: Callable[..., object], inputs: Sequence[object], at: Sequence[int]
+) -> None:
     """Check that an input without a tangent counts as one with a zero tangent."""
     for i in at:
         others = {j: torch.ones_like(plain(inputs[j])) for j in at if j != i}
@@ -113,14 +115,16 @@ def undefined_tangents(func: Callable[..., Any], inputs: Sequence[Any], at: Sequ
                 )
 
 
-def _same_tangents(a: Any, b: Any) -> bool:
+def _same_tangents(a: object, b: object) -> bool:
     """Return whether two tangents are equal. None counts as zeros."""
     if a is None or b is None:
         return _all_zero((a, b))
     return torch.equal(plain(a), plain(b))
 
 
-def batched_cotangents(out: Any, inputs: Sequence[Any], number: int, at: Sequence[int]) -> None:
+def batched_cotangents(
+    out: object, inputs: Sequence[object], number: int, at: Sequence[int]
+) -> None:
     """Check that vmap of the backward pass equals a loop of it. ``at``: the numbers of ``inputs``.
     ``number``: the number of ``out``."""
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
@@ -142,11 +146,11 @@ def batched_cotangents(out: Any, inputs: Sequence[Any], number: int, at: Sequenc
             _same(number, at[i], g, want, inputs[i], "check_batched_grad")
 
 
-def batched_tangents(func: Callable[..., Any], inputs: Sequence[Any], i: int) -> None:
+def batched_tangents(func: Callable[..., object], inputs: Sequence[object], i: int) -> None:
     """Check that vmap of the forward pass over tangents of input ``i`` equals a loop of it."""
     tangents = [torch.randn_like(plain(inputs[i])) for _ in range(2)]
 
-    def one(t: Any) -> tuple[Any, ...]:
+    def one(t: object) -> tuple[Any, ...]:
         tangents = []
         for primal, tangent in analytical.push(func, inputs, {i: t}):
             tangents.append(torch.zeros_like(primal) if tangent is None else tangent)
@@ -172,7 +176,9 @@ def _failed(error: RuntimeError, option: str) -> GradcheckError:
     )
 
 
-def _same(output: int, i: int, found: Any, expected: Sequence[Any], like: Any, option: str) -> None:
+def _same(
+    output: int, i: int, found: object, expected: Sequence[Any], like: Any, option: str
+) -> None:
     want = torch.stack([zeros(like, *like.shape) if e is None else e for e in expected])
     got = torch.zeros_like(want) if found is None else plain(found)
     if not torch.allclose(got, want):

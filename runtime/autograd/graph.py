@@ -49,7 +49,9 @@ class saved_tensors_hooks:
     for_transforms = False  # whether it may be entered there, without effect
 
     def __init__(
-        self, pack_hook: Callable[[torch.Tensor], Any], unpack_hook: Callable[[Any], torch.Tensor]
+        self,
+        pack_hook: Callable[[torch.Tensor], object],
+        unpack_hook: Callable[[Any], torch.Tensor],
     ) -> None:
         self.pack_hook = pack_hook
         self.unpack_hook = unpack_hook
@@ -209,7 +211,7 @@ class _CopyBeforeWrite(TorchDispatchMode):
                 self._before_write(args[i] if i < len(args) else kwargs.get(a.name))
         return func(*args, **kwargs)
 
-    def _before_write(self, argument: Any) -> None:
+    def _before_write(self, argument: object) -> None:
         """Copy what graphs need of an argument that is written to: a tensor or a list of them."""
         each = argument if isinstance(argument, (list, tuple)) else (argument,)
         for t in each:

@@ -84,7 +84,7 @@ def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _moving(x: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], Any]]:
+def _moving(x: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], object]]:
     """A function that adds a dense tensor to ``x``, below the tape and without a new version. At
     the end ``x`` has its values back."""
     held = plain(x)
@@ -110,7 +110,7 @@ def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
 
 
 def along(
-    outputs: Outputs, x: Any, direction: torch.Tensor, steps: Steps, where: str = ""
+    outputs: Outputs, x: object, direction: torch.Tensor, steps: Steps, where: str = ""
 ) -> list[torch.Tensor]:
     """Return the derivatives of all outputs by ``x`` along ``direction``, a dense tensor.
     ``where``: the element, for an error."""

@@ -23,7 +23,7 @@ Lengths = tuple[int | None, ...]
 _functions: dict[tuple[OpOverload, Lengths], type[Function]] = {}
 
 
-def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
+def _registered(op: Op, rule: str) -> Callable[..., object] | None:
     """Return a function that runs ``op`` as a Function. None if its author registered no formula
     for ``rule``."""
     definition = OPDEFS.get(op.func._name)
@@ -32,7 +32,7 @@ def _registered(op: Op, rule: str) -> Callable[..., Any] | None:
     arguments = op.func._schema.arguments
     lists = ["List" in str(a.type) and "Tensor" in str(a.type) for a in arguments]
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> Any:
         every = [op.argument(i, args, kwargs) for i in range(len(op.arg_names))]
         lengths = _lengths_of(every, lists)
         key = op.func, lengths
@@ -51,7 +51,7 @@ def _lengths_of(every: Sequence[Any], lists: Sequence[bool]) -> Lengths:
     return tuple(lengths)
 
 
-def _spread(every: Sequence[Any], lengths: Lengths) -> list[Any]:
+def _spread(every: Sequence[Any], lengths: Lengths) -> list[object]:
     """One entry per tensor, from one entry per argument. The entry of a list may be None, which
     stands for None for each of its tensors."""
     entries: list[Any] = []
@@ -65,7 +65,7 @@ def _spread(every: Sequence[Any], lengths: Lengths) -> list[Any]:
     return entries
 
 
-def _gathered(flat: Iterable[Any], lengths: Lengths) -> tuple[Any, ...]:
+def _gathered(flat: Iterable[object], lengths: Lengths) -> tuple[object, ...]:
     """Return one entry per argument, from one entry per tensor."""
     each = iter(flat)
     every: list[Any] = []
@@ -84,12 +84,12 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
 
     class Registered(Function):
         @staticmethod
-        def forward(*flat: Any) -> Any:
+        def forward(*flat: object) -> Any:
             every = _gathered(flat, lengths)
             return op.func(*every[:positional], **dict(zip(names, every[positional:], strict=True)))
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        def setup_context(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
             ctx.needs_input_grad = _gathered(ctx.needs_input_grad, lengths)
             if definition._setup_context_fn is None:
                 return
@@ -103,7 +103,7 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
             )
 
         @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
+        def backward(ctx: object, *grads: object) -> Any:
             result = definition._backward_fn(ctx, *grads)
             each = (*as_outputs(result), *[None] * len(names))
             if len(each) != len(lengths):
@@ -113,7 +113,7 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
         if definition._vmap_fn is not None:
 
             @staticmethod
-            def vmap(info: Any, in_dims: tuple[Any, ...], *flat: Any) -> Any:
+            def vmap(info: object, in_dims: tuple[object, ...], *flat: object) -> Any:
                 every, in_dims = _gathered(flat, lengths), _gathered(in_dims, lengths)
                 keywords = dict(zip(names, every[positional:], strict=True))
                 return definition._vmap_fn(

@@ -22,7 +22,7 @@ class Variable(torch.Tensor, metaclass=_VariableMeta):
     _execution_engine = engine  # programs call its `queue_callback`
 
     def __new__(
-        cls, data: torch.Tensor | None = None, requires_grad: bool = False, volatile: Any = None
+        cls, data: torch.Tensor | None = None, requires_grad: bool = False, volatile: object = None
     ) -> Any:
         if data is None:
             data = torch.empty(0)

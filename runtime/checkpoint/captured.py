@@ -44,11 +44,11 @@ from .selective import (
 
 @contextmanager
 def captured(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
+    function: Callable[..., object],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
-    first: AbstractContextManager[Any],
-    again: AbstractContextManager[Any],
+    first: AbstractContextManager[object],
+    again: AbstractContextManager[object],
     *,
     stops: bool,
 ) -> Iterator[SecondRun]:
@@ -125,7 +125,7 @@ class SecondRun:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        again: AbstractContextManager[Any],
+        again: AbstractContextManager[object],
     ) -> None:
         self.function = function
         self.args = args
@@ -164,7 +164,7 @@ class SecondRun:
         self.stop_at = self.saves if stops else None
         self.passes = WeakKeyDictionary()
 
-    def follow(self, results: Any) -> None:
+    def follow(self, results: object) -> None:
         """Run also when a gradient comes to one of ``results``, as a reentrant checkpoint does."""
         if self.passes is None:
             return

@@ -40,7 +40,7 @@ def _leaf(x: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def detach_variable(inputs: tuple[object, ...]) -> tuple[Any, ...]:
     """As ``torch.utils.checkpoint.detach_variable``: leaves that share the data of the tensors
     among ``inputs``."""
     if not isinstance(inputs, tuple):
@@ -51,7 +51,7 @@ def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(_leaf(x) if isinstance(x, torch.Tensor) else x for x in inputs)
 
 
-def check_backward_validity(inputs: Iterable[Any]) -> None:
+def check_backward_validity(inputs: Iterable[object]) -> None:
     """Warn if no tensor among ``inputs`` requires grad."""
     if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         warnings.warn(
@@ -64,7 +64,7 @@ class CheckpointFunction(Function):
     backward pass runs the function again."""
 
     @staticmethod
-    def forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: Any) -> Any:
+    def forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: object) -> Any:
         check_backward_validity(args)
         ctx.run_function = run_function
         ctx.surroundings = Surroundings(args, preserve_rng_state)
@@ -74,7 +74,7 @@ class CheckpointFunction(Function):
         return run_function(*args)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: Any, *grads: object) -> Any:
         if RUNNING.task is None or RUNNING.task.captured is not None:
             raise RuntimeError(
                 "When use_reentrant=True, torch.utils.checkpoint is incompatible "
@@ -93,7 +93,7 @@ class CheckpointFunction(Function):
         return (None, None, *(x.grad if isinstance(x, torch.Tensor) else None for x in leaves))
 
 
-def _run_backward(outputs: Sequence[Any], grads: Sequence[Any]) -> None:
+def _run_backward(outputs: Sequence[object], grads: Sequence[object]) -> None:
     """Run the backward pass of the outputs that have a history."""
     pairs = [
         (o, g)
@@ -182,7 +182,7 @@ class _Checkpointed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return _run(self.function, args, kwargs, **self.options)
 
-    def __get__(self, instance: Any, owner: Any = None) -> _Checkpointed:
+    def __get__(self, instance: object, owner: object = None) -> _Checkpointed:
         bind = getattr(self.function, "__get__", None)
         if instance is None or bind is None:
             return self
@@ -236,7 +236,7 @@ def checkpoint(
     return functools.partial(_Checkpointed, options=options)
 
 
-def _refuse_keywords(kwargs: dict[str, Any]) -> None:
+def _refuse_keywords(kwargs: dict[str, object]) -> None:
     if kwargs:
         raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
 
@@ -275,8 +275,8 @@ def _run(
 
 @contextmanager
 def surroundings(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
+    function: Callable[..., object],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     *,
     preserve_rng_state: bool,
@@ -324,11 +324,11 @@ def surroundings(
 
 
 def checkpoint_sequential(
-    functions: torch.nn.Sequential | Sequence[Callable[[Any], Any]],
+    functions: torch.nn.Sequential | Sequence[Callable[[Any], object]],
     segments: int,
-    input: Any,
+    input: object,
     use_reentrant: bool | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """As ``torch.utils.checkpoint.checkpoint_sequential``: run ``functions`` one after the other,
     in ``segments`` of equal length. All segments but the last are checkpointed.
@@ -350,7 +350,7 @@ def checkpoint_sequential(
         )
 
     def run(some: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-        def segment(x: Any) -> Any:
+        def segment(x: object) -> Any:
             for layer in some:
                 x = layer(x)
             return x

@@ -115,13 +115,13 @@ class _Argument:
         return present(self.level, restore(self.level, self.saved, self.edge), self.edge)
 
 
-def _saved(a: Any) -> Any:
+def _saved(a: object) -> object:
     if isinstance(a, Value) and hasattr(a, "_edge"):
         return _Argument(a)
     return a
 
 
-def _given(a: Any) -> Any:
+def _given(a: object) -> object:
     if type(a) is _Argument:
         return a.value()
     return a
@@ -163,7 +163,7 @@ class Frame:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         surroundings: Surroundings,
-        again: AbstractContextManager[Any],
+        again: AbstractContextManager[object],
         *,
         check: bool,
         early_stop: bool,

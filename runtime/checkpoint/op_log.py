@@ -12,7 +12,7 @@ from ..torch_private.mode_stacks import TorchDispatchMode
 from ..torch_private.pytrees import pytree
 
 
-def _shown(x: Any) -> str:
+def _shown(x: object) -> str:
     return (
         f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
         if isinstance(x, torch.Tensor)

@@ -137,7 +137,7 @@ class _KernelMode(TorchDispatchMode):
         self.calls[func] += 1
         return self.kernel(func, (func, self.calls[func]), args, kwargs)
 
-    def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
+    def kernel(self, func: object, call: tuple[object, int], args: object, kwargs: object) -> Any:
         raise NotImplementedError
 
 
@@ -174,7 +174,7 @@ class _FirstRun(_KernelMode):
             )
         return None
 
-    def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
+    def kernel(self, func: Any, call: tuple[object, int], args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
         wish = self.policy(
             SelectiveCheckpointContext(is_recompute=False, op_output=out), func, *args, **kwargs
@@ -188,7 +188,7 @@ class _FirstRun(_KernelMode):
         return out
 
 
-def policy_of_context(context: Any) -> Policy | None:
+def policy_of_context(context: object) -> Policy | None:
     """Return the policy, if ``context`` is the first one of
     :func:`create_selective_checkpoint_contexts`."""
     if not isinstance(context, _FirstRun):
@@ -196,7 +196,7 @@ def policy_of_context(context: Any) -> Policy | None:
     return context.policy
 
 
-def respect_hooks(context: Any, wish: bool | None) -> None:
+def respect_hooks(context: object, wish: bool | None) -> None:
     """Let ``context`` know the option ``respect_saved_tensors_hooks``, if it is the first one of
     :func:`create_selective_checkpoint_contexts`."""
     if isinstance(context, _FirstRun):
@@ -222,11 +222,11 @@ class _SecondRun(_KernelMode):
         self.entered += 1
         return super().__enter__()  # type: ignore[no-untyped-call]
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.entered -= 1
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
 
-    def kernel(self, func: Any, call: tuple[Any, int], args: Any, kwargs: Any) -> Any:
+    def kernel(self, func: Any, call: tuple[object, int], args: Any, kwargs: Any) -> Any:
         cached = self.results.cached
         if call not in cached:
             return func(*args, **kwargs)
@@ -237,7 +237,7 @@ class _SecondRun(_KernelMode):
 
 
 def create_selective_checkpoint_contexts(
-    policy_fn_or_list: Policy | Sequence[Any], allow_cache_entry_mutation: bool = False
+    policy_fn_or_list: Policy | Sequence[object], allow_cache_entry_mutation: bool = False
 ) -> tuple[TorchDispatchMode, TorchDispatchMode]:
     """As ``torch.utils.checkpoint.create_selective_checkpoint_contexts``: the two contexts for
     a ``context_fn``.
@@ -262,7 +262,7 @@ def create_selective_checkpoint_contexts(
                 )
         ops = frozenset(policy_fn_or_list)
 
-        def listed(_: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        def listed(_: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
             if op in ops:
                 return CheckpointPolicy.MUST_SAVE
             return CheckpointPolicy.PREFER_RECOMPUTE

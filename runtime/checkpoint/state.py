@@ -30,11 +30,11 @@ class DefaultDeviceType:
         return DefaultDeviceType._type
 
 
-def _on_devices(args: Iterable[Any]) -> list[torch.Tensor]:
+def _on_devices(args: Iterable[object]) -> list[torch.Tensor]:
     return [a for a in args if isinstance(a, torch.Tensor) and a.device.type not in ("cpu", "meta")]
 
 
-def device_type_of(args: Iterable[Any]) -> str:
+def device_type_of(args: Iterable[object]) -> str:
     """Return the device type of the first tensor that is not on the CPU, else the default one."""
     found = _on_devices(args)
     if not found:
@@ -46,7 +46,7 @@ def _module(device_type: str) -> Any:
     return torch.get_device_module(device_type)
 
 
-def get_device_states(*args: Any) -> tuple[list[int], list[torch.Tensor]]:
+def get_device_states(*args: object) -> tuple[list[int], list[torch.Tensor]]:
     """As ``torch.utils.checkpoint.get_device_states``: the devices of tensors among ``args``,
     without the CPU, and their states."""
     devices = sorted({a.get_device() for a in _on_devices(args)})

@@ -116,12 +116,12 @@ def installed(*, compile: str = "dynamo") -> Iterator[None]:
         uninstall()
 
 
-def pytest_load_initial_conftests(early_config: Any) -> None:
+def pytest_load_initial_conftests(early_config: object) -> None:
     """``pytest -p runtime.dropin`` calls this before the first conftest is imported, so names that
     it imports from torch are routed."""
     install()
 
 
-def pytest_unconfigure(config: Any) -> None:
+def pytest_unconfigure(config: object) -> None:
     if is_installed():
         uninstall()

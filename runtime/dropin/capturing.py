@@ -40,10 +40,10 @@ _WRITERS = {
 _ExportedProgram: Any = torch.export.ExportedProgram
 
 
-def _jit(capture: Callable[..., Any], patches: Patches, name: str) -> Callable[..., Any]:
+def _jit(capture: Callable[..., object], patches: Patches, name: str) -> Callable[..., object]:
     """``torch.jit.trace`` or ``torch.jit.trace_module``. The first argument is the program."""
 
-    def traced(program: Any, *args: Any, **kwargs: Any) -> Any:
+    def traced(program: object, *args: object, **kwargs: object) -> Any:
         exchange = Exchange()
         args, kwargs = exchange.plain_tree(args), exchange.plain_tree(kwargs)
         with aside(patches), exchange.lent(program), RefuseSession(name):
@@ -64,11 +64,11 @@ def _give_parameters(scripted: Any, exchange: Exchange) -> None:
             attributes[name] = exchange.session(value)
 
 
-def _frozen(freeze: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+def _frozen(freeze: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """``torch.jit.freeze`` or ``torch.jit.optimize_for_inference``, which make constants of the
     parameters. A constant is a plain tensor, and requires no grad."""
 
-    def frozen(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def frozen(module: object, *args: object, **kwargs: object) -> Any:
         exchange = Exchange()
         with aside(patches), exchange.lent(module):
             made = freeze(module, *args, **kwargs)
@@ -78,10 +78,10 @@ def _frozen(freeze: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
     return frozen
 
 
-def _loaded(load: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+def _loaded(load: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """``torch.jit.load``."""
 
-    def loaded(*args: Any, **kwargs: Any) -> Any:
+    def loaded(*args: object, **kwargs: object) -> Any:
         with aside(patches):
             made = load(*args, **kwargs)
         _give_parameters(made, Exchange())
@@ -90,23 +90,23 @@ def _loaded(load: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
     return loaded
 
 
-def _saved(save: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+def _saved(save: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """Return a method of a module of TorchScript that writes it. Torch writes below Python which
     tensors require grad, and finds that on plain ones only."""
 
     @functools.wraps(save)
-    def saved(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def saved(module: object, *args: object, **kwargs: object) -> Any:
         with aside(patches), Exchange().lent(module):
             return save(module, *args, **kwargs)
 
     return saved
 
 
-def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+def _onnx(capture: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """``torch.onnx.export``. It writes a file and returns no program, so there are no tensors
     to exchange back."""
 
-    def exported(model: Any, *args: Any, **kwargs: Any) -> Any:
+    def exported(model: object, *args: object, **kwargs: object) -> Any:
         exchange = Exchange()
         with aside(patches), exchange.lent(model):
             return capture(model, *exchange.plain_tree(args), **exchange.plain_tree(kwargs))
@@ -114,12 +114,12 @@ def _onnx(capture: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
     return exported
 
 
-def _of_package(run: Callable[..., Any]) -> Callable[..., Any]:
+def _of_package(run: Callable[..., object]) -> Callable[..., Any]:
     """The call of a compiled program that was loaded from a file: a library, which takes and
     gives plain tensors."""
 
     @functools.wraps(run)
-    def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(model: object, *args: object, **kwargs: object) -> Any:
         args, kwargs = pytree.tree_map_only(Tensor, unwrap, (args, kwargs))
         return pytree.tree_map_only(torch.Tensor, wrap, run(model, *args, **kwargs))
 
@@ -134,20 +134,20 @@ class Programs:
         self._patches = patches
         self._exchanges: weakref.WeakKeyDictionary[Any, Exchange] = weakref.WeakKeyDictionary()
 
-    def _received(self, program: Any, exchange: Exchange) -> Any:
+    def _received(self, program: object, exchange: Exchange) -> Any:
         """Turn the tensors of a program that torch has just made into those of the session."""
         self._exchanges[program] = exchange
         self._turn(program, exchange.session_tree)
         return program
 
     @staticmethod
-    def _turn(program: Any, turned: Callable[[Any], Any]) -> None:
+    def _turn(program: Any, turned: Callable[[Any], object]) -> None:
         for names in (program._state_dict, program._constants):
             for name, value in list(names.items()):
                 names[name] = turned(value)
         program._example_inputs = turned(program._example_inputs)
 
-    def _plainly(self, program: Any, call: Callable[[], Any]) -> Any:
+    def _plainly(self, program: object, call: Callable[[], object]) -> Any:
         """``call()`` while the drop-in stands aside and ``program`` has plain tensors."""
         exchange = self._exchanges.setdefault(program, Exchange())
         with aside(self._patches):
@@ -157,11 +157,11 @@ class Programs:
             finally:
                 self._turn(program, exchange.session_tree)
 
-    def exporter(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def exporter(self, theirs: Callable[..., object]) -> Callable[..., Any]:
         """``torch.export.export``, or another function with its arguments that returns
         an ``ExportedProgram``."""
 
-        def export(mod: Any, args: Any, kwargs: Any = None, **options: Any) -> Any:
+        def export(mod: object, args: object, kwargs: object = None, **options: object) -> Any:
             exchange = Exchange()
             with aside(self._patches), exchange.lent(mod):
                 program = theirs(
@@ -171,10 +171,10 @@ class Programs:
 
         return export
 
-    def packager(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def packager(self, theirs: Callable[..., object]) -> Callable[..., Any]:
         """``aoti_compile_and_package``, which compiles a program to a file."""
 
-        def package(exported_program: Any, *args: Any, **options: Any) -> Any:
+        def package(exported_program: object, *args: object, **options: object) -> Any:
             return self._plainly(
                 exported_program, lambda: theirs(exported_program, *args, **options)
             )
@@ -193,12 +193,12 @@ class Programs:
             _ExportedProgram.run_decompositions,
         )
 
-        def module(program: Any, *args: Any, **kwargs: Any) -> Any:
+        def module(program: object, *args: object, **kwargs: object) -> Any:
             made = self._plainly(program, lambda: original_module(program, *args, **kwargs))
             self._exchanges[program].session_module(made)
             return made
 
-        def run_decompositions(program: Any, *args: Any, **kwargs: Any) -> Any:
+        def run_decompositions(program: object, *args: object, **kwargs: object) -> Any:
             exchange = self._exchanges.setdefault(program, Exchange())
             return self._received(
                 self._plainly(program, lambda: original_decompositions(program, *args, **kwargs)),

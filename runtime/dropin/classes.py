@@ -61,7 +61,7 @@ class _RequiresGrad:
     """``Tensor.requires_grad`` of plain tensors. Reading it is as in torch. Setting it makes the
     tensor a runtime tensor."""
 
-    def __get__(self, t: Any, owner: Any = None) -> Any:
+    def __get__(self, t: object, owner: object = None) -> Any:
         return _requires_grad.__get__(t)
 
     def __set__(self, t: Any, value: bool) -> None:
@@ -71,7 +71,7 @@ class _RequiresGrad:
             _require(t, value)
 
 
-def _require(t: torch.Tensor, requires_grad: bool = True) -> Any:
+def _require(t: torch.Tensor, requires_grad: bool = True) -> object:
     """``requires_grad_`` of a tensor that is not a value."""
     if inside_dispatch() or isinstance(t, UNINITIALIZED):
         return _native_requires_grad_(t, requires_grad)
@@ -98,7 +98,7 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return as_kind(made, cls)
 
 
-def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> object:
     if data is None:
         data = torch.empty(0)
     # a parameter that is made in a transformed function is a leaf of the session; in a program
@@ -116,7 +116,7 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
     return made
 
 
-def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> Any:
+def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> object:
     """``torch.Tensor._make_subclass``: a leaf of that class that shares the memory of ``data``."""
     if options or issubclass(cls, UNINITIALIZED) or (inside_dispatch() and not _in_hook(cls)):
         return make_subclass(cls, unwrap(data), require_grad, **options)
@@ -132,7 +132,7 @@ def _in_hook(cls: Any) -> bool:
     return HOOKS.depth > 0 and dispatches(getattr(cls, "_kind", cls))
 
 
-def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _wrapper_subclass(cls: object, *args: object, **kwargs: object) -> object:
     """``torch.Tensor._make_wrapper_subclass``: a tensor of the session that holds the instance,
     which is below the tape."""
     options = note_policy(cls, args, kwargs)
@@ -141,7 +141,7 @@ def _wrapper_subclass(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return wrapper_subclass(make_wrapper_subclass, cls, options)
 
 
-def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: Any) -> Any:
+def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: object) -> object:
     """``torch._tensor._rebuild_from_type_v2``: a pickled tensor with attributes, or
     of a user's class."""
     made = rebuild(*args)
@@ -156,7 +156,7 @@ def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: Any) -> Any
 _rebuild_from_type_v2.__module__ = "torch._tensor"  # pickle finds a function by its module and name
 
 
-def _set_metadata(t: torch.Tensor, metadata: Any) -> None:
+def _set_metadata(t: torch.Tensor, metadata: object) -> None:
     """``torch._utils.set_tensor_metadata``, which makes a tensor that was just loaded lazily
     conjugated or negative."""
     set_tensor_metadata(unwrap(t), metadata)

@@ -39,7 +39,9 @@ _compile = torch.compile
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
-def _in_session(compiled: Callable[..., Any], graph: Callable[..., Any]) -> Callable[..., Any]:
+def _in_session(
+    compiled: Callable[..., object], graph: Callable[..., object]
+) -> Callable[..., object]:
     """``compiled``, with results that are tensors of the session even if no argument is one.
 
     ``graph`` is what a backend has compiled. It runs in place of ``compiled`` if an argument has a
@@ -47,7 +49,7 @@ def _in_session(compiled: Callable[..., Any], graph: Callable[..., Any]) -> Call
     """
 
     @functools.wraps(compiled, updated=())
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> Any:
         dual = any(isinstance(t, Tensor) and SESSION.tangent_of(t) is not None for t in args)
         chosen = graph if dual else compiled
         return pytree.tree_map_only(torch.Tensor, _wrap_plain, chosen(*args))
@@ -62,7 +64,7 @@ def _wrap_plain(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-def _as_plain_tangent(t: Tensor, metadata: Any, expected: Any = None) -> torch.Tensor:
+def _as_plain_tangent(t: Tensor, metadata: object, expected: object = None) -> torch.Tensor:
     """AOTAutograd calls this on a cotangent whose class its compiled backward graph
     does not expect."""
     return t._inner
@@ -89,12 +91,12 @@ def _backend_runs(exchange: Exchange) -> Iterator[None]:
         _BACKEND.exchange = before
 
 
-def _simplified(theirs: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+def _simplified(theirs: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """``aot_module_simplified`` for backends of Dynamo. ``theirs`` compiles what is tied to
     torch's AOTAutograd."""
 
     @functools.wraps(theirs)
-    def call(mod: Any, args: Any, *rest: Any, **options: Any) -> Any:
+    def call(mod: Any, args: object, *rest: Any, **options: Any) -> Any:
         exchange = _BACKEND.exchange
         if exchange is None or _needs_torchs(mod, (*rest, *options.values())):
             if options.get("bw_compiler") is not None:
@@ -113,7 +115,7 @@ def _simplified(theirs: Callable[..., Any], patches: Patches) -> Callable[..., A
     return call
 
 
-def _aside_later(compiler: Any, patches: Patches) -> Any:
+def _aside_later(compiler: Any, patches: Patches) -> object:
     """Return a compiler of torch's for the backward graph. It runs in the first backward pass, when
     nobody stands aside any more."""
     if not hasattr(compiler, "compiler_fn"):
@@ -122,7 +124,7 @@ def _aside_later(compiler: Any, patches: Patches) -> Any:
     return compiler
 
 
-def _examples(mod: Any, args: Any) -> list[Any]:
+def _examples(mod: object, args: Any) -> list[object]:
     """Return the example arguments. Those of a graph with symbolic sizes are the fake tensors that
     Dynamo has made of them."""
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
@@ -134,13 +136,13 @@ def _examples(mod: Any, args: Any) -> list[Any]:
     return list(args)
 
 
-def _has_symbols(x: Any) -> bool:
+def _has_symbols(x: object) -> bool:
     """Return whether ``x`` is a symbol, or a tensor with a symbol among its sizes."""
     sizes = x.shape if isinstance(x, torch.Tensor) else (x,)
     return any(isinstance(n, torch.SymInt) for n in sizes)
 
 
-def _boxed(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+def _boxed(f: Callable[..., object]) -> Callable[[list[Any]], object]:
     def boxed(args: list[Any]) -> Any:
         given = tuple(args)
         args.clear()
@@ -149,7 +151,7 @@ def _boxed(f: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     return boxed
 
 
-def _needs_torchs(mod: Any, options: tuple[Any, ...]) -> bool:
+def _needs_torchs(mod: Any, options: tuple[object, ...]) -> bool:
     """Return whether a graph must be compiled by torch's AOTAutograd: it is for Inductor, or has an
     operator of higher order or a transform."""
     if any(type(o).__name__ == "SerializableAOTDispatchCompiler" for o in options):
@@ -162,11 +164,11 @@ def _needs_torchs(mod: Any, options: tuple[Any, ...]) -> bool:
     return False
 
 
-def _of_functorch(target: Any) -> bool:
+def _of_functorch(target: object) -> bool:
     return "functorch" in (getattr(target, "__module__", None) or "")
 
 
-def _exchange(mode: Any) -> Exchange:
+def _exchange(mode: object) -> Exchange:
     """Return the table of plain tensors of a capture. Each capture has one, because a capture
     identifies tensors by ``id``."""
     found: Exchange = vars(mode).setdefault("_session", Exchange())
@@ -200,13 +202,13 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
     original_class = builder.infer_subclass_type
     original_backend = output_graph.OutputGraph._call_user_compiler
 
-    def wrap_variable(variable: Any, value: Any) -> Any:
+    def wrap_variable(variable: Any, value: object) -> Any:
         if type(value) is Tensor:
             return variable.wrap_tensor(value)
         # a closure may hold a name of torch since before the drop-in stood aside
         return original_wrap(variable, patches.original(value))
 
-    def infer_class(value: Any) -> Any:
+    def infer_class(value: object) -> Any:
         if type(value) is Tensor:
             return None  # Dynamo takes it for a plain tensor
         return original_class(value)
@@ -269,21 +271,21 @@ def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
     lasting.set(MetaTensorDescriber, "describe_tensor", describe)
 
 
-def _aside_for(method: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+def _aside_for(method: Callable[..., object], patches: Patches) -> Callable[..., object]:
     @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with aside(patches):
             return method(*args, **kwargs)
 
     return call
 
 
-def _unless_replaced(guard_on: Callable[..., Any], patches: Patches) -> Callable[..., Any]:
+def _unless_replaced(guard_on: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """``guard_on``, which compares identities. A name that the drop-in replaces is torch's in a
     capture and ours at a call, so what is compared is torch's object for either."""
 
     @functools.wraps(guard_on)
-    def guarded(guards: Any, guard: Any, *args: Any, **kwargs: Any) -> None:
+    def guarded(guards: Any, guard: Any, *args: object, **kwargs: object) -> None:
         known = patches.original(guards.get(guard))
         if not patches.replaces(known):
             guard_on(guards, guard, *args, **kwargs)
@@ -302,13 +304,13 @@ def _history(t: torch.Tensor) -> tuple[bool, ...]:
     return t.requires_grad, t.is_leaf, t.is_inference()
 
 
-def _with_history(guards: Any) -> Callable[..., Any]:
+def _with_history(guards: Any) -> Callable[..., object]:
     """Return the guard on a tensor. Dynamo's own compares what is below Python, where no tensor of
     the session requires grad."""
     guard_on = guards.GuardBuilder.TENSOR_MATCH
 
     @functools.wraps(guard_on)
-    def guarded(builder: Any, guard: Any, value: Any = None) -> None:
+    def guarded(builder: Any, guard: Any, value: object = None) -> None:
         guard_on(builder, guard, value)
         t = value() if isinstance(value, guards.TensorWeakRef) else value
         if t is None:
@@ -326,14 +328,14 @@ def _with_history(guards: Any) -> Callable[..., Any]:
     return guarded
 
 
-def _by_attribute(manager: Any, **options: Any) -> Any:
+def _by_attribute(manager: Any, **options: object) -> object:
     """Return the guard on ``x.grad``. Dynamo's own reads a field below Python, where a tensor of
     the session has nothing."""
     return manager.getattr_manager(attr="grad", **options)
 
 
-def _refused(name: str) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
+def _refused(name: str) -> Callable[..., object]:
+    def call(*args: object, **kwargs: object) -> Any:
         raise RuntimeError(
             f"runtime.dropin: {name} describes a graph of torch's own AOTAutograd. "
             "Use aot_export_module(trace_joint=True), or call it outside of the drop-in."

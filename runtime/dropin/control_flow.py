@@ -25,9 +25,9 @@ def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
 
 
 def scan(
-    combine_fn: Callable[[Any, Any], tuple[Any, Any]],
-    init: Any,
-    xs: Any,
+    combine_fn: Callable[[Any, Any], tuple[object, object]],
+    init: object,
+    xs: object,
     *,
     dim: int = 0,
     reverse: bool = False,

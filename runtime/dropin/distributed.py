@@ -225,7 +225,7 @@ class Reducer:
         self._group = group
 
 
-def _marker(reducer: weakref.ref[Reducer], i: int) -> Any:
+def _marker(reducer: weakref.ref[Reducer], i: int) -> object:
     def mark(_: Tensor) -> None:
         found = reducer()
         if found is not None:
@@ -247,7 +247,7 @@ class Logger:
     set_construction_data_and_log = set_runtime_stats_and_log = set_error_and_log = _nothing
     _set_static_graph = _set_comm_hook_name = _nothing
 
-    def _get_ddp_logging_data(self) -> Any:
+    def _get_ddp_logging_data(self) -> object:
         raise NotImplementedError("runtime.dropin: its DistributedDataParallel keeps no statistics")
 
 
@@ -272,7 +272,7 @@ _REFUSED = (
 )
 
 
-def _refuse(name: str) -> Any:
+def _refuse(name: str) -> object:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(
             f"runtime.dropin: {name} works on nodes of torch's own tape and cannot run on "

@@ -73,7 +73,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return _ours(cls, args, kwargs)
 
 
-def _ours(cls: Any, args: Any, kwargs: Any) -> Any:
+def _ours(cls: Any, args: Any, kwargs: Any) -> object:
     if cls is not _checkpoint.CheckpointFunction:
         return function.apply(cls, args, kwargs)
     # its backward pass makes leaves of what requires grad, which values of a tape do not show there
@@ -92,7 +92,7 @@ def _backward(
     inputs: Any = (),
     *args: Any,
     **kwargs: Any,
-) -> Any:
+) -> object:
     for t in (*outputs, *inputs):
         if type(t) in VALUES:
             _refuse(t)

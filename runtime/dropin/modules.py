@@ -30,7 +30,7 @@ def _padded(
     batch_first: bool = False,
     padding_value: float = 0.0,
     padding_side: str = "right",
-) -> Any:
+) -> object:
     """``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no
     gradient. Here the kernel pads row numbers, and one indexing op takes the rows."""
     if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
@@ -49,7 +49,7 @@ def _padded(
 
 def _padded_packed(
     data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int
-) -> Any:
+) -> object:
     """``_pad_packed_sequence``, in the same way as :func:`_padded`."""
     numbers = torch.arange(len(data), device=data.device).unsqueeze(1)
     places, lengths = pad_packed_sequence(
@@ -63,16 +63,16 @@ def _uninitialized(cls: Any, requires_grad: bool, device: Any, dtype: Any) -> An
 
 
 def _new_parameter(
-    cls: Any, requires_grad: bool = True, device: Any = None, dtype: Any = None
-) -> Any:
+    cls: object, requires_grad: bool = True, device: object = None, dtype: object = None
+) -> object:
     return _uninitialized(cls, requires_grad, device, dtype)
 
 
 def _new_buffer(
-    cls: Any,
+    cls: object,
     requires_grad: bool = False,
-    device: Any = None,
-    dtype: Any = None,
+    device: object = None,
+    dtype: object = None,
     persistent: bool = True,
 ) -> Any:
     made = _uninitialized(cls, requires_grad, device, dtype)

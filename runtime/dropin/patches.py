@@ -33,7 +33,7 @@ class Patches:
         self._lock = lock_of(self, "_lock", threading.RLock)
         self._suspensions = 0
 
-    def enter(self, manager: contextlib.AbstractContextManager[Any]) -> None:
+    def enter(self, manager: contextlib.AbstractContextManager[object]) -> None:
         """Enter a context. :meth:`undo` exits it."""
         self._entered.enter_context(manager)
 
@@ -41,7 +41,7 @@ class Patches:
         """Call ``call()`` in :meth:`undo`."""
         self._entered.callback(call)
 
-    def set(self, owner: Any, name: str, value: Any) -> None:
+    def set(self, owner: object, name: str, value: object) -> None:
         """``owner.name = value``. ``owner``: a module or a class."""
         self._done.append((owner, name, _current(owner, name)))
         setattr(owner, name, value)
@@ -62,12 +62,12 @@ class Patches:
             if old is not _ABSENT:
                 yield old, _current(owner, name)
 
-    def replaces(self, value: Any) -> bool:
+    def replaces(self, value: object) -> bool:
         """Return whether names bound to ``value`` are replaced everywhere."""
         found = self._table.get(id(value))
         return found is not None and found[0] is value
 
-    def replacement(self, value: Any) -> Any:
+    def replacement(self, value: object) -> Any:
         """Return what replaces ``value`` everywhere, or ``value`` itself. A partial of a function
         is one of its replacement."""
         if isinstance(value, functools.partial) and self.replaces(value.func):
@@ -76,14 +76,14 @@ class Patches:
             return self._table[id(value)][1]
         return value
 
-    def original(self, value: Any) -> Any:
+    def original(self, value: object) -> Any:
         """Return what ``value`` replaces everywhere, or ``value`` itself."""
         found = self._back.get(id(value))
         if found is not None and found[0] is value:
             return found[1]
         return value
 
-    def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, Any]]:
+    def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, object]]:
         """The names of the objects in ``table``: (module, name, replacement). Modules without new
         names since the last call are skipped."""
         for module_name, module in list(sys.modules.items()):
@@ -138,19 +138,19 @@ class Patches:
         self._entered.close()
 
     @staticmethod
-    def _put_back(replaced: list[tuple[Any, str, Any]]) -> None:
+    def _put_back(replaced: list[tuple[object, str, object]]) -> None:
         for owner, name, old in reversed(replaced):
             _put(owner, name, old)
 
 
-def _current(owner: Any, name: str) -> Any:
+def _current(owner: object, name: str) -> object:
     """Return what ``owner`` itself has under ``name``, or a mark that it has nothing."""
     if name == "__class__":
         return type(owner)
     return vars(owner).get(name, _ABSENT)
 
 
-def _put(owner: Any, name: str, value: Any) -> None:
+def _put(owner: object, name: str, value: object) -> None:
     if value is not _ABSENT:
         setattr(owner, name, value)
     elif name in vars(owner):

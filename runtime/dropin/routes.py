@@ -72,14 +72,14 @@ class _ForwardAD(ModuleType):
 
 
 def _internal_vmap(
-    func: Any, in_dims: Any = 0, out_dims: Any = 0, allow_none_pass_through: bool = False
-) -> Any:
+    func: Any, in_dims: object = 0, out_dims: object = 0, allow_none_pass_through: bool = False
+) -> object:
     """``torch._vmap_internals._vmap`` for users' programs. Only torch's own functions use
     ``allow_none_pass_through``. They are replaced, too."""
     return vmap(func, in_dims, out_dims)
 
 
-def _one_or_all(outs: tuple[Any, ...]) -> Any:
+def _one_or_all(outs: tuple[object, ...]) -> object:
     match outs:
         case (one,):
             return one
@@ -88,11 +88,11 @@ def _one_or_all(outs: tuple[Any, ...]) -> Any:
 
 class _Undefined(Function):
     @staticmethod
-    def forward(ctx: Any, *tensors: Any) -> Any:
+    def forward(ctx: object, *tensors: Any) -> Any:
         return tuple(t.view_as(t) for t in tensors)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: object, *grads: object) -> Any:
         return (None,) * len(grads)
 
 
@@ -111,7 +111,7 @@ class _Delayed(Function):
         return tuple(t.view_as(t) for t in tensors)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: Any, *grads: object) -> Any:
         raise RuntimeError(ctx.message)
 
 

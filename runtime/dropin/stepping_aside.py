@@ -249,7 +249,7 @@ def _places(program: Any, seen: set[int]) -> Iterator[Any]:
         yield from _places(part, seen)
 
 
-def _mappings(program: Any) -> Iterable[Any]:
+def _mappings(program: Any) -> Iterable[object]:
     """Return the mappings of ``program`` itself, without those of its parts."""
     if isinstance(program, torch.jit.ScriptModule):
         return (ScriptAttributes(program),)
@@ -297,7 +297,7 @@ def _is_ordinary_object(program: Any) -> bool:
     return hasattr(program, "__dict__") and not _of_torch(type(program))
 
 
-def _mappings_of_function(function: FunctionType) -> Iterator[Any]:
+def _mappings_of_function(function: FunctionType) -> Iterator[object]:
     """Yield the cells of ``function``, and its globals if one that it uses is a tensor."""
     if _of_torch(function):
         return
@@ -306,7 +306,7 @@ def _mappings_of_function(function: FunctionType) -> Iterator[Any]:
         yield _Globals(function.__globals__, _names(function.__code__))
 
 
-def _parts_of_function(function: FunctionType) -> list[Any]:
+def _parts_of_function(function: FunctionType) -> list[object]:
     """Return what ``function`` closes over, its globals and its defaults."""
     if _of_torch(function):
         return []
@@ -321,7 +321,7 @@ def _parts_of_function(function: FunctionType) -> list[Any]:
     ]
 
 
-def _used_globals(function: FunctionType) -> list[Any]:
+def _used_globals(function: FunctionType) -> list[object]:
     """Return the globals that ``function`` uses."""
     used = _names(function.__code__)
     return [value for name, value in function.__globals__.items() if name in used]

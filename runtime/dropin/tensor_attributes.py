@@ -42,7 +42,7 @@ _SEEN_BY_MODES = (
 )
 
 
-def _own(t: Any, name: str) -> Any:
+def _own(t: object, name: str) -> Any:
     """Return the attribute ``name`` of the runtime's class of ``t``, whatever a user's class has.
     None: it has torch's."""
     for cls in type(t).__mro__:
@@ -94,11 +94,11 @@ class Property:
         found.__delete__(t)
 
 
-def _method(name: str, native: Callable[..., Any]) -> Callable[..., Any]:
+def _method(name: str, native: Callable[..., object]) -> Callable[..., object]:
     """Return a method of ``torch.Tensor``: the session's own for values, else ``native``."""
 
     @functools.wraps(getattr(torch.Tensor, name))
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: object, *args: object, **kwargs: object) -> Any:
         own = _own(self, name) if type(self) in VALUES else None
         return (own or native)(self, *args, **kwargs)
 

@@ -73,7 +73,7 @@ def as_runtime(result: Any, requires_grad: bool = False) -> Any:
     return result
 
 
-def _with_one_counter(t: Any) -> Any:
+def _with_one_counter(t: Any) -> object:
     """``t``, the result of ``ones_like`` or its like, wrapped again. Torch has given the value a
     version counter of its own. Saved tensors are checked by the counter of the inner tensor, so the
     two must share one."""
@@ -82,14 +82,14 @@ def _with_one_counter(t: Any) -> Any:
     return t
 
 
-def _tensor(data: Any, **kwargs: Any) -> Any:
+def _tensor(data: Any, **kwargs: Any) -> object:
     """``torch.tensor``."""
     if isinstance(data, Value):
         return data.detach().clone().to(kwargs.get("device"), kwargs.get("dtype"))
     return _of_lists(_torch_tensor)(data, **kwargs)
 
 
-def _of_lists(read: Callable[..., Any]) -> Callable[..., Any]:
+def _of_lists(read: Callable[..., Any]) -> Callable[..., object]:
     """``read``, a factory that reads nested lists, for lists with tensors in them."""
 
     @wraps(read)
@@ -108,7 +108,7 @@ def _of_lists(read: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _nested_tensor(data: Any, **kwargs: Any) -> Any:
+def _nested_tensor(data: object, **kwargs: object) -> object:
     """``torch.nested.nested_tensor``, which copies its arguments."""
     return _torch_nested_tensor(pytree.tree_map_only(Tensor, unwrap, data), **kwargs)
 
@@ -121,17 +121,17 @@ _READERS = {
 }
 
 
-def _wrapped(factory: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(factory: Callable[..., object]) -> Callable[..., Any]:
     """Return ``factory`` with results that are runtime tensors in a user's program."""
     alike = factory.__name__.endswith("_like")
 
-    def as_own(result: Any, requires_grad: bool) -> Any:
+    def as_own(result: object, requires_grad: bool) -> Any:
         if alike:
             result = _with_one_counter(result)
         return as_runtime(result, requires_grad)
 
     @wraps(factory)
-    def made(*args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
+    def made(*args: object, requires_grad: bool = False, **kwargs: object) -> Any:
         if inside_dispatch():
             if requires_grad:
                 kwargs["requires_grad"] = True
@@ -161,7 +161,7 @@ def forget_tables() -> None:
     allowed_globals.cache_clear()
 
 
-def _wrap_all() -> list[tuple[Any, Any]]:
+def _wrap_all() -> list[tuple[object, object]]:
     found: list[Any] = []
     for module, names in _NAMES.items():
         found += [getattr(module, name) for name in names.split()]

@@ -43,7 +43,7 @@ def call_for_per_sample_grads(
     _check_arguments(module, batch_size, loss_reduction)
 
     @wraps(module.forward)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: object, **kwargs: object) -> Any:
         dim = 0 if batch_first else 1
         size = batch_size
         if size is None:
@@ -90,7 +90,7 @@ def _tensors(given: Any, dim: int) -> list[torch.Tensor]:
     return [t for t in found if t.dim() > dim]
 
 
-def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int:
+def _batch_size(args: tuple[object, ...], kwargs: dict[str, object], dim: int) -> int:
     found: int | None = None
     for a in pytree.tree_leaves((args, kwargs), is_leaf=lambda a: isinstance(a, PackedSequence)):
         if isinstance(a, PackedSequence):
@@ -113,7 +113,7 @@ def _batch_size(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int:
     return found
 
 
-def _smaller(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int) -> int:
+def _smaller(args: tuple[object, ...], kwargs: dict[str, object], dim: int, size: int) -> int:
     """Return the size of the batch. As in torch, a batch may be smaller than what ``batch_size``
     says: the last one of an epoch."""
     sizes = {t.shape[dim] for t in _tensors((args, kwargs), dim)}
@@ -122,7 +122,7 @@ def _smaller(args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int)
     return size
 
 
-def _contained(a: Any) -> Iterator[torch.Tensor]:
+def _contained(a: object) -> Iterator[torch.Tensor]:
     """The tensors in the fields of a data class."""
     if not is_dataclass(a) or isinstance(a, type):
         return
@@ -135,7 +135,7 @@ def _contained(a: Any) -> Iterator[torch.Tensor]:
 
 
 def _check_contained(
-    args: tuple[Any, ...], kwargs: dict[str, Any], dim: int, size: int, smaller: bool
+    args: tuple[object, ...], kwargs: dict[str, object], dim: int, size: int, smaller: bool
 ) -> None:
     for leaf in pytree.tree_leaves((args, kwargs)):
         for t in _contained(leaf):

@@ -45,7 +45,7 @@ class Delivery(per_sample):
         self._session.uses.clear()
 
 
-def add_to_grad_sample(leaf: Any, grad: Any) -> None:
+def add_to_grad_sample(leaf: Any, grad: object) -> None:
     """Add gradients of shape (B, *leaf.shape) to those that ``leaf`` has."""
     old = getattr(leaf, "grad_sample", None)
     if old is not None:

@@ -34,7 +34,7 @@ _LAYERS = {
 batch has at least."""
 
 
-def implements_per_sample_grads(torch_function: Callable[..., Any]) -> Callable[[Rule], Rule]:
+def implements_per_sample_grads(torch_function: Callable[..., object]) -> Callable[[Rule], Rule]:
     """Register an object whose ``apply(kwarg_names, func, *args)`` runs if ``torch_function`` gets
     an ExpandedWeight, as in torch.
 
@@ -137,13 +137,15 @@ _FACTS = frozenset(
 )
 
 
-def _original(a: Any) -> Any:
+def _original(a: object) -> object:
     if isinstance(a, ExpandedWeight):
         return a.orig_weight
     return a
 
 
-def _run_layer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_layer(
+    func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, object]
+) -> object:
     """Return a layer with ExpandedWeights. Its input is the batch."""
     if not args:
         kwargs = dict(kwargs)
@@ -194,7 +196,7 @@ MIXTURE = (
 
 
 def unpack_expanded_weight_or_tensor(
-    maybe_expanded_weight: object, func: Callable[[Any], Any] = lambda x: x
+    maybe_expanded_weight: object, func: Callable[[Any], object] = lambda x: x
 ) -> Any:
     """``func`` of the original of an ExpandedWeight, or of a tensor that needs no grad. None
     for anything else.
@@ -210,7 +212,7 @@ def unpack_expanded_weight_or_tensor(
     return func(maybe_expanded_weight)
 
 
-def check_input(func: Callable[..., Any], x: object) -> None:
+def check_input(func: Callable[..., object], x: object) -> None:
     """Raise unless the first argument of a layer is a tensor with a batch dimension."""
     name = getattr(func, "__name__", repr(func))
     if isinstance(x, ExpandedWeight):
@@ -254,7 +256,7 @@ def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def standard_kwargs(
-    kwarg_names: Sequence[str], args: Sequence[Any]
+    kwarg_names: Sequence[str], args: Sequence[object]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Split ``args`` into positional and keyword arguments. Its last values belong
     to ``kwarg_names``."""
@@ -263,7 +265,7 @@ def standard_kwargs(
 
 
 def forward_helper(
-    func: Callable[..., Any], expanded_args: Sequence[Any], expanded_kwargs: dict[str, Any]
+    func: Callable[..., object], expanded_args: Sequence[object], expanded_kwargs: dict[str, Any]
 ) -> Any:
     """Check the arguments of a layer and run it on plain tensors."""
     check_input(func, expanded_args[0])
@@ -271,7 +273,7 @@ def forward_helper(
     return func(*map(plain, expanded_args), **{k: plain(a) for k, a in expanded_kwargs.items()})
 
 
-def plain(a: Any) -> Any:
+def plain(a: object) -> Any:
     """Return the tensor without history that an argument holds. Any other argument is returned as
     it is."""
     if isinstance(a, ExpandedWeight):

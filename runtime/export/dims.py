@@ -89,7 +89,7 @@ class _Named:
         return isinstance(self.dim, DimHint) and self.dim.type is DimHintType.AUTO
 
 
-def _bounds(dim: Any) -> tuple[Any, Any]:
+def _bounds(dim: Any) -> tuple[object, object]:
     """Return the least and the largest size that a ``Dim`` or a hint allows."""
     low, high = dim.min, dim.max
     if low is None:
@@ -138,7 +138,7 @@ class ExportedSizes(Abstraction):
             if place.derived:
                 self._relate(place)
 
-    def bind(self, fake: Any, node: fx.Node) -> None:
+    def bind(self, fake: object, node: fx.Node) -> None:
         self.bound.append((node, fake, self.last))
         super().bind(fake, node)
 
@@ -333,7 +333,7 @@ class ExportedSizes(Abstraction):
             if self._is(p, s)
         )
 
-    def _is(self, place: _Named, symbol: Any) -> bool:
+    def _is(self, place: _Named, symbol: object) -> bool:
         return bool(self.shape_env.replace(place.size.node.expr) == symbol)
 
 
@@ -377,7 +377,7 @@ def _nodes_of_input_sizes(graph: fx.Graph) -> set[fx.Node]:
     return known
 
 
-def _is_dynamic(dim: Any) -> bool:
+def _is_dynamic(dim: object) -> bool:
     if isinstance(dim, DimHint):
         return dim.type is not DimHintType.STATIC
     return isinstance(dim, Dim)
@@ -398,7 +398,10 @@ def _check_spec(t: torch.Tensor, spec: Spec, name: str) -> None:
 
 
 def specs_of(
-    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], dynamic_shapes: Any
+    f: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: object,
 ) -> list[Any]:
     """For each leaf of the arguments what ``dynamic_shapes`` says of it, as
     ``torch.export.export`` takes it."""
@@ -423,7 +426,7 @@ def specs_of(
     ]
 
 
-def parameters_of(f: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def parameters_of(f: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a function, or of the ``forward`` of a module."""
     if isinstance(f, torch.nn.Module):
         return inspect.signature(f.forward).parameters
@@ -476,14 +479,14 @@ def _leaves(value: Any, spec: Any) -> Iterator[Any]:
         )
 
 
-def _constant_sizes(x: Any) -> dict[int, Any] | None:
+def _constant_sizes(x: object) -> dict[int, object] | None:
     """Return the spec of a leaf that ``dynamic_shapes`` says nothing of."""
     if isinstance(x, torch.Tensor):
         return {}
     return None
 
 
-def _by_dimension(spec: Any) -> dict[int, Any]:
+def _by_dimension(spec: Any) -> dict[int, object]:
     """Return the spec of a tensor as a dictionary."""
     if isinstance(spec, Mapping):
         return dict(spec)

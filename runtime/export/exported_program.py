@@ -49,7 +49,7 @@ class Exported(ExportedProgram):
         examples = pytree.tree_leaves(self.example_inputs)
         structure = self.call_spec.in_spec
 
-        def check(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def check(_: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
             leaves, spec = pytree.tree_flatten((args, kwargs))
             if spec != structure:
                 return  # torch refuses it
@@ -66,11 +66,11 @@ class Exported(ExportedProgram):
 
 @naming_line()
 def export(
-    f: Callable[..., Any],
-    args: Sequence[Any],
+    f: Callable[..., object],
+    args: Sequence[object],
     kwargs: Mapping[str, Any] | None = None,
     *,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: object = None,
     dynamic: bool = False,
     decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
     output_loss_index: int | None = None,
@@ -126,7 +126,7 @@ def export(
     return _Container(joint, given, loss).program(sizes)
 
 
-def _all_automatic(x: Any) -> Any:
+def _all_automatic(x: object) -> object:
     """``Dim.AUTO`` for each dimension of the tensors in a tree of lists, tuples and dicts."""
     if isinstance(x, torch.Tensor):
         return dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO)
@@ -196,14 +196,14 @@ class _Given:
         }
 
 
-def _plain_parameter(t: Any) -> Any:
+def _plain_parameter(t: object) -> object:
     if isinstance(t, torch.nn.Parameter) and plain(t) is not t:
         # torch's own constructor may make one of the session
         return make_subclass(torch.nn.Parameter, plain(t).detach(), t.requires_grad)
     return plain(t)
 
 
-def _names(f: Callable[..., Any], paths: Sequence[pytree.KeyPath]) -> list[str]:
+def _names(f: Callable[..., object], paths: Sequence[pytree.KeyPath]) -> list[str]:
     """Names for the placeholders of the arguments: ``x``, and ``x_0`` for an item of ``x``."""
     try:
         known = [
@@ -300,7 +300,7 @@ class _Container:
             specs.append(InputSpec(InputKind.USER_INPUT, _argument(node), None))
         return specs, placeholders
 
-    def _state_spec(self, node: fx.Node, name: str, t: Any, is_parameter: bool) -> InputSpec:
+    def _state_spec(self, node: fx.Node, name: str, t: object, is_parameter: bool) -> InputSpec:
         """Return the record of an input that is a parameter or a buffer."""
         argument = TensorArgument(node.name)
         if is_parameter:
@@ -452,7 +452,7 @@ def _takes_memory_as_it_lies(node: fx.Node) -> bool:
     return False
 
 
-def _returns_view(func: Any) -> bool:
+def _returns_view(func: object) -> bool:
     """Return whether an op shares memory with an argument."""
     if not isinstance(func, OpOverload):
         return False

@@ -101,7 +101,7 @@ def _refuse_writes_outside(level: FunctionalLevel) -> None:
             )
 
 
-def _record(v: Any) -> Input:
+def _record(v: object) -> Input:
     if not isinstance(v, FunctionalValue):
         return Input(False)
     store = v._store
@@ -179,7 +179,7 @@ class Loss:
 
     number: int
 
-    def check(self, out: Any) -> None:
+    def check(self, out: object) -> None:
         """Refuse results of which no joint graph can be made."""
         outs = out
         if isinstance(out, torch.Tensor):
@@ -205,7 +205,7 @@ class Loss:
                 f"Its shape is {list(loss.shape)}"
             )
 
-    def _refuse_other_histories(self, outs: Sequence[Any]) -> None:
+    def _refuse_other_histories(self, outs: Sequence[object]) -> None:
         """Raise if a result beside the loss requires grad."""
         for i, o in enumerate(outs):
             if i != self.number % len(outs) and any(needs_gradients(pytree.tree_leaves(o))):
@@ -216,7 +216,7 @@ class Loss:
                 )
 
 
-def needs_gradients(leaves: Sequence[Any], trace_joint: bool = True) -> list[bool]:
+def needs_gradients(leaves: Sequence[object], trace_joint: bool = True) -> list[bool]:
     """Return for each leaf whether a graph has its gradient: for tensors that require grad, if
     there is a backward pass at all."""
     return [trace_joint and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
@@ -224,8 +224,8 @@ def needs_gradients(leaves: Sequence[Any], trace_joint: bool = True) -> list[boo
 
 @without_collection()  # whose callbacks would be code of the program for the graph of objects
 def captured(
-    f: Callable[..., Any],
-    leaves: Sequence[Any],
+    f: Callable[..., object],
+    leaves: Sequence[object],
     names: Sequence[str],
     *,
     wanted: Sequence[bool],
@@ -233,14 +233,14 @@ def captured(
     decompositions: Table | None = None,
     dynamic: bool = False,
     abstraction: Abstraction | None = None,
-    program: Callable[..., Any],
+    program: Callable[..., object],
 ) -> Joint:
     """Return the joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is
     refused; ``names`` are those of the leaves. ``program``: the module or function that ``f``
     calls, whose state the graph keeps."""
     state = FrozenState([program])
 
-    def checked(*values: Any) -> Any:
+    def checked(*values: object) -> Any:
         out = f(*values)
         if loss is not None:
             loss.check(out)
@@ -268,7 +268,7 @@ def captured(
     return joint
 
 
-def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> None:
+def _refuse_writes(joint: Joint, given: Sequence[object], names: Sequence[str]) -> None:
     """Refuse writes that no result of the graph can stand for."""
     boundary = joint.boundary
     for name, record, x in zip(names, boundary.inputs, given, strict=True):
@@ -286,7 +286,7 @@ def _refuse_writes(joint: Joint, given: Sequence[Any], names: Sequence[str]) -> 
     _refuse_writes_to_shared_memory(boundary, given, names)
 
 
-def _refuse_changes_of_input(name: str, record: Input, x: Any) -> None:
+def _refuse_changes_of_input(name: str, record: Input, x: object) -> None:
     """Refuse what a program does to the input ``x`` and a graph cannot."""
     if not record.keeps_geometry(x):
         raise RuntimeError(
@@ -314,7 +314,7 @@ def _refuse_changes_of_input(name: str, record: Input, x: Any) -> None:
 
 
 def _refuse_writes_to_shared_memory(
-    boundary: Boundary, given: Sequence[Any], names: Sequence[str]
+    boundary: Boundary, given: Sequence[object], names: Sequence[str]
 ) -> None:
     """Refuse writes to inputs that share memory. The other input would not see the new values."""
     for group in sharing(given):
@@ -347,7 +347,7 @@ def output_names(joint: Joint) -> list[str | None]:
 
 
 def _abstraction_of(
-    mod: torch.nn.Module, leaves: Sequence[Any], dynamic: bool | None
+    mod: torch.nn.Module, leaves: Sequence[object], dynamic: bool | None
 ) -> tuple[bool, Abstraction | None]:
     """Return whether sizes are symbols, and what makes abstract values."""
     mode = fake_mode_of(leaves)
@@ -372,7 +372,7 @@ def _loss_of(trace_joint: bool, output_loss_index: int | None) -> Loss | None:
 @naming_line()
 def aot_export_module(
     mod: torch.nn.Module,
-    args: Sequence[Any],
+    args: Sequence[object],
     *,
     decompositions: Table | None = None,
     trace_joint: bool,
@@ -410,7 +410,7 @@ def aot_export_module(
     leaves = [*state.values(), *user]
     lifted, n = of_state(mod, list(state)), len(state)
 
-    def call(*values: Any) -> Any:
+    def call(*values: object) -> Any:
         positional, keywords = pytree.tree_unflatten(list(values[n:]), in_spec)
         return lifted(*values[:n], *positional, **keywords)
 
@@ -444,8 +444,8 @@ def aot_export_module(
 
 
 def _before_dispatch(
-    call: Callable[..., Any],
-    leaves: Sequence[Any],
+    call: Callable[..., object],
+    leaves: Sequence[object],
     names: Sequence[str],
     state: tuple[list[str], list[str]],
     in_spec: pytree.TreeSpec,
@@ -527,7 +527,7 @@ def _owners_within(
     return {output: owners[i] for output, i in input_of.items() if i in inputs}
 
 
-def _is_flat(args: Any) -> bool:
+def _is_flat(args: object) -> bool:
     """Tell whether ``args`` is a tuple or list without containers in it."""
     if not isinstance(args, (tuple, list)):
         return False
@@ -543,8 +543,8 @@ def _is_flat_sequence(spec: Any) -> bool:
 
 @naming_line()
 def aot_export_joint_simple(
-    func: Callable[..., Any],
-    args: Sequence[Any],
+    func: Callable[..., object],
+    args: Sequence[object],
     *,
     trace_joint: bool,
     num_params_buffers: int = 0,
@@ -616,7 +616,7 @@ def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
             )
 
 
-def _base_of(n: Any) -> Any:
+def _base_of(n: object) -> object:
     """Return the node whose memory a result shows. A result may be a constant."""
     while isinstance(n, fx.Node) and n.op == "call_function" and n.all_input_nodes and _is_view(n):
         n = n.all_input_nodes[0]

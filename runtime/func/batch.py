@@ -111,7 +111,7 @@ class BatchedValue(Value):
     def data(self, new: torch.Tensor) -> None:
         refuse_data_write()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"BatchedValue(level={self._level.number}, size={self._level.size}, {self._inner!r})"
 
 
@@ -140,7 +140,7 @@ class BatchLevel(Level):
         """``t``, which all elements share, as a batch."""
         return self.wrap(t.expand(self.size, *t.shape))
 
-    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         op = _OPS.get(id(func)) or op_of(func)  # inlined: most calls are of ops that are known
         try:
             rule = op.batch
@@ -172,7 +172,7 @@ class BatchLevel(Level):
                 raise
             raise error from None  # it names logical shapes
 
-    def _call_otherwise(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _call_otherwise(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
         """Run an op whose call needs more than a batch rule."""
         func = op.func
         record = op.record
@@ -259,11 +259,11 @@ class BatchLevel(Level):
             return tuple(results)
         return results[0]
 
-    def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def batchwise(self, formula: Callable[..., Any], args: object) -> Any:
         physical, batched = self.physical(args)
         return self.wrap(formula(*physical, batched))
 
-    def _agreed(self, op: Op, answers: list[Any]) -> Any:
+    def _agreed(self, op: Op, answers: list[object]) -> object:
         """Return the answer of an op that returns no tensor. Raise unless all elements give the
         same answer."""
         if any(a != answers[0] for a in answers):
@@ -273,7 +273,7 @@ class BatchLevel(Level):
             )
         return answers[0]
 
-    def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _inplace(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Any:
         target = args[0]
         if not isinstance(target, torch.Tensor):
             return foreach.run(op, args, kwargs)
@@ -301,7 +301,7 @@ class BatchLevel(Level):
         return self._write_batch(op, target, args, kwargs)
 
     def _write_batch(
-        self, op: Op, target: Value, args: Sequence[Any], kwargs: dict[str, Any]
+        self, op: Op, target: Value, args: Sequence[object], kwargs: dict[str, object]
     ) -> Value:
         """Run an in-place op by its rule for batches, by its functional form, or for one element
         after the other."""
@@ -343,7 +343,7 @@ class BatchLevel(Level):
                 stacklevel=users_frame()[1],
             )
 
-    def _loop(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _loop(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
         """Run the op once per element and stack the results. This is the last resort."""
         if torch.Tag.dynamic_output_shape in op.func.tags:
             raise BatchingError(
@@ -368,7 +368,7 @@ class BatchLevel(Level):
             results = [op.func(*element, **options) for element, options in calls]
         return self._stacked(op, results)
 
-    def _stacked(self, op: Op, results: list[Any]) -> Any:
+    def _stacked(self, op: Op, results: list[Any]) -> object:
         """Return the results of a call from those of each element."""
         if isinstance(results[0], torch.Tensor):
             return torch.stack(results)
@@ -389,7 +389,7 @@ class EmptyBatch(BatchLevel):
 
     __slots__ = ()
 
-    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         try:
             return super().call(func, args, kwargs)
         except OWN_ERRORS:
@@ -401,7 +401,7 @@ class EmptyBatch(BatchLevel):
             result = self._loop(op, args, kwargs)
             return args[0] if op.kind is INPLACE else self.valued(result)
 
-    def _loop(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _loop(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
         result = op.func(
             *self._zeros(args), **dict(zip(kwargs, self._zeros(kwargs.values()), strict=True))
         )
@@ -411,14 +411,14 @@ class EmptyBatch(BatchLevel):
             )
         return trees.map_tensors(lambda t: t.new_empty((0, *t.shape)), result)
 
-    def _zeros(self, args: Any) -> list[Any]:
+    def _zeros(self, args: object) -> list[Any]:
         """``args`` with one element of zeros in place of each batch."""
         physical, batched = self.physical(args)
         one = [_one_of_zeros(a, flag) for a, flag in zip(physical, batched, strict=True)]
         return self.element(one, batched, 0)
 
 
-def _needs_check(op: Op, target: Value, args: Sequence[Any]) -> bool:
+def _needs_check(op: Op, target: Value, args: Sequence[object]) -> bool:
     """Return whether a write must be tried on one element: an element would not fit, and the batch
     might."""
     if op.record is None or not op.record.in_place:
@@ -426,7 +426,7 @@ def _needs_check(op: Op, target: Value, args: Sequence[Any]) -> bool:
     return any(isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args)
 
 
-def _element_of(a: Any, flag: Any, b: int) -> Any:
+def _element_of(a: Any, flag: Any, b: int) -> object:
     """Return element ``b`` of an argument, with its flag of :meth:`BatchLevel.physical`."""
     if flag is True:
         return a[b]
@@ -435,7 +435,7 @@ def _element_of(a: Any, flag: Any, b: int) -> Any:
     return a
 
 
-def _one_of_zeros(a: Any, flag: Any) -> Any:
+def _one_of_zeros(a: Any, flag: Any) -> object:
     """Return an argument with one element of zeros in place of each batch in it."""
     if flag is True:
         return a.new_zeros((1, *a.shape[1:]))
@@ -444,7 +444,7 @@ def _one_of_zeros(a: Any, flag: Any) -> Any:
     return a
 
 
-def _plain_rule(op: Op) -> Any:
+def _plain_rule(op: Op) -> object:
     """The batch rule of an op, if a call runs that rule and nothing else. ``False`` if a
     call needs more."""
     record = op.record

@@ -52,20 +52,20 @@ class Batch(Protocol):
     size: int
     randomness: str
 
-    def physical(self, args: Any) -> tuple[list[Any], tuple[Any, ...]]: ...
+    def physical(self, args: object) -> tuple[list[Any], tuple[Any, ...]]: ...
 
-    def element(self, physical: list[Any], batched: Any, b: int) -> list[Any]: ...
+    def element(self, physical: list[Any], batched: object, b: int) -> list[Any]: ...
 
     def wrap(self, inner: torch.Tensor, /) -> Any: ...
 
     def spread(self, t: torch.Tensor) -> Any: ...
 
-    def valued(self, result: Any) -> Any: ...
+    def valued(self, result: object) -> Any: ...
 
     def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]: ...
 
 
-def is_random(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def is_random(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> bool:
     """Return whether this call draws random numbers. An op with a ``training`` flag draws only in
     training."""
     if torch.Tag.nondeterministic_seeded not in op.func.tags and (
@@ -83,7 +83,7 @@ def _refuse_same(op: Op) -> None:
     )
 
 
-def draw(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def draw(level: Batch, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
     """Run a random op on batched values, with one draw per element or one draw for all, as
     ``randomness`` says."""
     if level.randomness == "error":
@@ -148,7 +148,7 @@ def _raise_in_vmap_mode(op: Op) -> None:
     """Make an ATen op raise under the dispatcher's key ``VmapMode``. ATen itself does so for
     most ops that draw."""
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> Any:
         if is_random(op, args, kwargs):
             raise DrawError()
         with without_keys(_VMAP_MODE):
@@ -180,7 +180,7 @@ class Randomness:
         elif self.mode is not None:
             self.mode.__enter__()  # type: ignore[no-untyped-call]
 
-    def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
+    def __exit__(self, kind: object, error: object, tb: Any) -> None:
         if self.mode is not None:
             self.mode.__exit__(kind, error, tb)  # type: ignore[no-untyped-call]
         elif self.randomness == "error":
@@ -249,7 +249,7 @@ class DrawPerElement(TorchDispatchMode):
             made = self._drawn(op, args, kwargs)
         return lifted(made, level.number, given=args)
 
-    def _drawn(self, op: Op, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _drawn(self, op: Op, args: Any, kwargs: dict[str, Any]) -> object:
         """Return the results of a call without batched arguments, as values of the level."""
         level, func, record = self.level, op.func, op.record
         if not any(isinstance(a, torch.Tensor) for a in args):

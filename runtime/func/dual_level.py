@@ -141,7 +141,7 @@ class DualLevel(Level):
             ts = ts.clone()  # who is given both tangents may write to one
         return self._wrap(op, args, kwargs, result, ts)
 
-    def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         """Run a call while forward mode is off. Its results have no tangent. A tensor that it
         writes to keeps its old tangent."""
         if op.kind is INPLACE and op.base_name in GEOMETRY:
@@ -178,7 +178,7 @@ class DualLevel(Level):
                 found = found or tangents[i] is not None
         return primals, tangents, found
 
-    def _split_list(self, items: Sequence[Any]) -> tuple[Sequence[Any], list[Any] | None]:
+    def _split_list(self, items: Sequence[Any]) -> tuple[Sequence[object], list[object] | None]:
         """Return the primals of a list of tensors, and their tangents if one has any."""
         mine = [isinstance(b, Value) and b._level is self for b in items]
         if not any(mine):
@@ -194,7 +194,7 @@ class DualLevel(Level):
 
     def _wrap(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any
-    ) -> Any:
+    ) -> object:
         """Return the results with their tangents. A result of integer or Boolean dtype stays a
         tensor of the outer levels, unless it is a view."""
         view = op.kind is VIEW
@@ -327,7 +327,7 @@ class DualLevel(Level):
             base._tangent = _tangent_after_write(v, base, t)
         base._generation += 1
 
-    def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         _, _, found = self._split(op, args)
         if found or self._any_dual(kwargs.values()):
             raise RuntimeError(
@@ -374,7 +374,7 @@ def _show_memory_of_base(v: DualValue) -> None:
         v._tangent = view.replay(memory, v)
 
 
-def _write(op: Op, primals: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _write(op: Op, primals: Sequence[object], kwargs: dict[str, object]) -> None:
     """Write to the inner tensor of a value. The dispatcher counts the write on the value, whose
     counter a plain tensor shares. Another one counts for itself."""
     if type(primals[0]) is torch.Tensor:

@@ -59,7 +59,7 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     accepted.add(key)
 
 
-def _described(a: Any) -> Any:
+def _described(a: object) -> object:
     if isinstance(a, torch.Tensor):
         return a.shape, a.dtype
     if isinstance(a, (list, tuple)):
@@ -67,7 +67,7 @@ def _described(a: Any) -> Any:
     return a
 
 
-def first_error(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exception | None:
+def first_error(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Exception | None:
     """Return the error of the first element that refuses the call. ``None`` if all accept it. For a
     nested tensor: ``NestedTensor``."""
     if any(isinstance(a, torch.Tensor) and a.is_nested for a in _leaves(args, kwargs)):
@@ -82,7 +82,7 @@ def first_error(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Exceptio
 
 
 def run(
-    op: Op, args: Sequence[Any], kwargs: dict[str, Any], at: dict[int, int] | None = None
+    op: Op, args: Sequence[object], kwargs: dict[str, Any], at: dict[int, int] | None = None
 ) -> None:
     """Run the op below all transforms on copies of one element: the first, or the one with index
     ``at[number]`` in each batch level.
@@ -112,7 +112,7 @@ def run(
                 raise
 
 
-def _cannot_run_alone(op: Op, args: Sequence[Any]) -> bool:
+def _cannot_run_alone(op: Op, args: Sequence[object]) -> bool:
     """Return whether the op reads the workspace of another kernel, or its rule takes arguments
     that differ from those of an element."""
     if op.record is None:
@@ -131,7 +131,7 @@ def _rewound(generator: torch.Generator) -> Iterator[None]:
         generator.set_state(state)
 
 
-def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
+def _element(a: object, at: dict[int, int], empty: bool, copied: bool) -> Any:
     """Return one element of nested values, at the index ``at[number]`` of each batch level.
 
     The loop meets the innermost level first, and each batch dimension is in front. So the
@@ -157,11 +157,11 @@ def _element(a: Any, at: dict[int, int], empty: bool, copied: bool) -> Any:
     return t.view_as(t)
 
 
-def _leaves(args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Any]:
+def _leaves(args: Sequence[object], kwargs: dict[str, object]) -> Iterator[Any]:
     return items_of((*args, *kwargs.values()))
 
 
-def _sizes(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[int, int]:
+def _sizes(args: Sequence[object], kwargs: dict[str, object]) -> dict[int, int]:
     """Return the size of each batch level among the arguments, by level number."""
     sizes = {}
     for t in _leaves(args, kwargs):
@@ -172,7 +172,7 @@ def _sizes(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[int, int]:
     return sizes
 
 
-def _accelerators(args: Sequence[Any]) -> list[torch.device]:
+def _accelerators(args: Sequence[object]) -> list[torch.device]:
     return list(
         {
             a.device

@@ -59,7 +59,7 @@ def functional_call(
         return module(*positional, **(kwargs or {}))
 
 
-def _as_dicts(given: Any) -> Sequence[Mapping[str, torch.Tensor]]:
+def _as_dicts(given: object) -> Sequence[Mapping[str, torch.Tensor]]:
     """Return the dicts of tensors of a call, one or several. Raise if a name is in two of them."""
     if isinstance(given, Mapping):
         dicts: Sequence[Any] = (given,)
@@ -197,7 +197,7 @@ class _Hidden:
         self.cls = cls
 
 
-def _exchange(module: nn.Module, name: str, new: Any) -> Any:
+def _exchange(module: nn.Module, name: str, new: Any) -> object:
     """Store ``new`` under ``name`` and return what was there. ``_ABSENT`` means nothing.
 
     This bypasses ``__setattr__``, which accepts only an ``nn.Parameter`` in place of a parameter.
@@ -245,7 +245,7 @@ def stack_module_state(
     return _stacked_by_name(parameters), _stacked_by_name(buffers)
 
 
-def _stacked_by_name(states: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+def _stacked_by_name(states: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, object]:
     """Return the tensors of each name, stacked."""
     stacked: dict[str, Any] = {}
     for name in states[0]:

@@ -34,7 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def versioned(x: Any) -> Any:
+def versioned(x: object) -> Any:
     """``x``, or an alias of the same memory if it is a tensor of inference mode. The
     alias has a version, and may be written to. While a program is captured it is what
     stands for ``x`` there."""
@@ -56,7 +56,7 @@ def versioned(x: Any) -> Any:
 
 
 def _recorded(
-    level: GradLevel, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    level: GradLevel, func: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]
 ) -> trees.Tree:
     """Run ``func(*args, **kwargs)`` inside ``level`` with grad mode on. ``torch.enable_grad`` would
     cost six times as much."""
@@ -179,7 +179,7 @@ def check_outputs(what: str, flat: list[Any]) -> None:
 
 
 @outside_inference
-def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) -> Any:
     """``func(*primals)``, and a function that maps cotangents of the outputs to cotangents of
     ``primals``. As ``torch.func.vjp``.
 
@@ -261,7 +261,7 @@ def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
 
 
 def grad_and_value(
-    func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+    func: Callable[..., object], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
     """Return a function that returns (gradients, value), as ``torch.func.grad_and_value``. With
     ``has_aux``: (gradients, (value, aux)).
@@ -274,7 +274,7 @@ def grad_and_value(
 
     @outside_inference
     @wraps(func)
-    def transformed(*args: Any, **kwargs: Any) -> Any:
+    def transformed(*args: object, **kwargs: object) -> Any:
         which = normalize_argnums(argnums, len(args))
         each = which if isinstance(which, tuple) else (which,)
         level = Transform()
@@ -322,7 +322,7 @@ def _check_scalar(out: object) -> None:
 
 
 def grad(
-    func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+    func: Callable[..., object], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
     """Return a function that returns the gradient of ``func``, as ``torch.func.grad``.
 
@@ -339,7 +339,7 @@ def grad(
     both = grad_and_value(func, argnums, has_aux)
 
     @wraps(func)
-    def transformed(*args: Any, **kwargs: Any) -> Any:
+    def transformed(*args: object, **kwargs: object) -> Any:
         grads, value = both(*args, **kwargs)
         if has_aux:
             return grads, value[1]

@@ -17,15 +17,15 @@ from ..rules.record import register
 from .grad import vjp
 
 
-def _pullback(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[Any, Any]]:
+def _pullback(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[object, object]]:
     def decomposition(
-        grad_output: Any,
-        input: Any,
-        grid: Any,
-        interpolation_mode: Any,
-        padding_mode: Any,
-        align_corners: Any,
-        output_mask: Any,
+        grad_output: object,
+        input: object,
+        grid: object,
+        interpolation_mode: object,
+        padding_mode: object,
+        align_corners: object,
+        output_mask: object,
     ) -> tuple[Any, Any]:
         _, pullback = vjp(
             lambda x, at: sampled(x, at, interpolation_mode, padding_mode, align_corners),

@@ -48,7 +48,7 @@ def _parts(t: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
     return parts
 
 
-def _require_real(what: str, which: str, flat: list[Any]) -> None:
+def _require_real(what: str, which: str, flat: list[object]) -> None:
     """Raise for a complex tensor. Its derivative is linear over the reals only, so its Jacobian has
     more than one meaning."""
     for i, t in enumerate(flat):
@@ -60,13 +60,13 @@ def _require_real(what: str, which: str, flat: list[Any]) -> None:
 
 
 def _select(
-    func: Callable[..., Any], args: tuple[Any, ...], argnums: Any
+    func: Callable[..., object], args: tuple[object, ...], argnums: Any
 ) -> tuple[Callable[..., Any], Any]:
     """``func`` as a function of the selected arguments alone, and these arguments."""
     which = normalize_argnums(argnums, len(args))
     each = which if isinstance(which, tuple) else (which,)
 
-    def partial(*chosen: Any) -> Any:
+    def partial(*chosen: object) -> Any:
         full = list(args)
         for i, c in zip(each, chosen, strict=True):
             full[i] = c
@@ -76,7 +76,7 @@ def _select(
 
 
 def jacrev(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     argnums: int | tuple[int, ...] = 0,
     *,
     has_aux: bool = False,
@@ -99,7 +99,7 @@ def jacrev(
         raise ValueError("jacrev: `chunk_size` should be greater than 0.")
 
     @wraps(func)
-    def transformed(*args: Any, **kwargs: Any) -> Any:
+    def transformed(*args: object, **kwargs: object) -> Any:
         f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         _require_real("jacrev", "inputs", trees.flatten(chosen)[0])
         outs, pullback, *aux = vjp(f, *chosen, has_aux=has_aux)
@@ -114,7 +114,7 @@ def jacrev(
     return transformed
 
 
-def _rows(pull: Callable[..., Any], outs: list[torch.Tensor], chunk_size: int | None) -> Any:
+def _rows(pull: Callable[..., object], outs: list[torch.Tensor], chunk_size: int | None) -> Any:
     """Return the pullback of every one-hot cotangent of all outputs together. A single one needs no
     batch, which would cost each call of the pass a level and often a view."""
     if len(outs) == 1 and _has_one_element(outs[0]):
@@ -132,7 +132,7 @@ def _has_one_element(t: torch.Tensor) -> bool:
     return type(n) is int and n == 1
 
 
-def _looped(pull: Callable[..., Any]) -> Callable[..., Any]:
+def _looped(pull: Callable[..., object]) -> Callable[..., Any]:
     """Return the result of ``vmap(pull)``, computed one row at a time."""
 
     def rows(*basis: torch.Tensor) -> Any:
@@ -163,7 +163,7 @@ def _blocks_by_output(
 
 
 def jacfwd(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,
     *,
@@ -184,7 +184,7 @@ def jacfwd(
     """
 
     @wraps(func)
-    def transformed(*args: Any, **kwargs: Any) -> Any:
+    def transformed(*args: object, **kwargs: object) -> Any:
         f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         flat, spec = trees.flatten(chosen)
         _require_real("jacfwd", "inputs", flat)
@@ -196,7 +196,7 @@ def jacfwd(
             writes = OutsideWrites()
             run = writes.noting(f)
 
-        def push(*tangents: Any) -> Any:
+        def push(*tangents: object) -> Any:
             nonlocal aux_spec
             if writes is not None:
                 writes.undo("jacfwd with a chunk_size")  # those of the chunk before
@@ -229,7 +229,7 @@ def jacfwd(
     return transformed
 
 
-def hessian(func: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def hessian(func: Callable[..., object], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """Return a function that returns the second derivatives of ``func``, by forward over reverse
     mode. As ``torch.func.hessian``.
 

@@ -37,7 +37,7 @@ def own_memory(t: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor)
 
 @outside_inference
 def jvp(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     primals: trees.Tree,
     tangents: trees.Tree,
     *,
@@ -127,7 +127,7 @@ def _checked(
     return flat, flat_t, spec
 
 
-def _refuse_no_float(x: Any, what: str) -> None:
+def _refuse_no_float(x: object, what: str) -> None:
     """Raise unless ``x``, one of the leaves of ``what``, is a real or complex tensor."""
     if not isinstance(x, torch.Tensor):
         raise RuntimeError(

@@ -31,7 +31,7 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
 
     def of(f: Function) -> Function:
         @wraps(f)
-        def transformed(*args: Any, **kwargs: Any) -> Any:
+        def transformed(*args: object, **kwargs: object) -> Any:
             level = make_level()
             try:
                 given, named = map_tensors(lambda t: level.wrap(entered(t)), (args, kwargs))

@@ -22,7 +22,7 @@ from .outside_writes import OutsideWrites
 
 
 @outside_inference
-def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+def linearize(func: Callable[..., object], *primals: object) -> tuple[Any, Callable[..., Any]]:
     """``func(*primals)``, and its derivative at ``primals`` as a function of tangents.
     As ``torch.func.linearize``.
 
@@ -49,7 +49,7 @@ def linearize(func: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..
         writes.undo("linearize")
         output, push = _linearized(func, flat, spec, copying=True)
 
-    def jvp_fn(*tangents: Any) -> Any:
+    def jvp_fn(*tangents: object) -> Any:
         flat_t, t_spec = pytree.tree_flatten(tangents)
         if t_spec != spec:
             raise RuntimeError(
@@ -73,13 +73,13 @@ class _Overwritten(Exception):
     """Raised if a tensor of the recorded derivative was written to after it was recorded."""
 
 
-def _was_overwritten(saved: Any) -> bool:
+def _was_overwritten(saved: object) -> bool:
     """Tell whether a constant was written to after it was saved."""
     return isinstance(saved, Saved) and saved.tensor._version != saved.version
 
 
 def _linearized(
-    func: Callable[..., Any], flat: list[Any], spec: pytree.TreeSpec, *, copying: bool
+    func: Callable[..., object], flat: list[Any], spec: pytree.TreeSpec, *, copying: bool
 ) -> tuple[Any, Callable[..., Any]]:
     """Run ``func`` at a dual level whose tangents are the only values of a trace.
 
@@ -134,7 +134,7 @@ def _linearized(
     return pytree.tree_unflatten(results, out_spec), push
 
 
-def _split_output(level: DualLevel, o: Any) -> tuple[Any, torch.Tensor | None]:
+def _split_output(level: DualLevel, o: object) -> tuple[object, torch.Tensor | None]:
     """Return an output of the function without its tangent, and the tangent."""
     if not isinstance(o, torch.Tensor):
         raise RuntimeError(
@@ -169,7 +169,7 @@ def _linear_part() -> Any:
                 self.saved.setdefault(str(known._node.target), store(self, t))
             return known
 
-        def other_constant(self, a: Any) -> Any:
+        def other_constant(self, a: object) -> Any:
             node = super().other_constant(a)
             self.numbers[str(node.target)] = a
             return node
@@ -223,7 +223,7 @@ def _laid_out(t: torch.Tensor, stride: Any) -> torch.Tensor:
     return t.new_empty_strided(t.shape, stride).copy_(t)
 
 
-def _constant(saved: Any) -> Any:
+def _constant(saved: object) -> object:
     """Return a constant of the derivative: a tensor that was not written to in the meantime, or a
     number."""
     if isinstance(saved, Saved):

@@ -44,11 +44,11 @@ class OutsideWrites(TorchDispatchMode):
         # a program that is captured has its own view of what is in memory
         self.inside_modes = number_of_dispatch_modes() > 0
 
-    def noting(self, func: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(self, func: Callable[..., object]) -> Callable[..., Any]:
         """``func``, whose writes are noted."""
 
         @wraps(func)
-        def noted(*args: Any, **kwargs: Any) -> Any:
+        def noted(*args: object, **kwargs: object) -> Any:
             with self:
                 return func(*args, **kwargs)
 
@@ -91,7 +91,7 @@ class OutsideWrites(TorchDispatchMode):
             self.own |= _addresses(result) - _addresses((args, kwargs))
         return result
 
-    def _below(self, t: Any) -> Any:
+    def _below(self, t: object) -> Any:
         """Return the tensor that the levels of the run found as they began: ``t``, or what it
         holds."""
         while isinstance(t, Value) and t._level.number > self.start:
@@ -113,7 +113,7 @@ def _changes_history(t: torch.Tensor) -> bool:
     return t.requires_grad and torch.is_grad_enabled()
 
 
-def _addresses(tree: Any) -> set[int]:
+def _addresses(tree: object) -> set[int]:
     """Return the addresses of the tensors in nested values."""
     return {address(t) for t in _strided(pytree.tree_leaves(tree))}
 

@@ -45,7 +45,7 @@ def tangent_rule(op: Op) -> TangentRule:
     return rule
 
 
-def _compiled(op: Op, jvp: Any) -> tuple[TangentRule, frozenset[int]]:
+def _compiled(op: Op, jvp: object) -> tuple[TangentRule, frozenset[int]]:
     """The rule for the field ``jvp`` of a record, and the positions of the arguments whose
     tangents it uses."""
     if jvp == "linear":
@@ -60,7 +60,7 @@ def _compiled(op: Op, jvp: Any) -> tuple[TangentRule, frozenset[int]]:
         call = _caller(op, jvp)
 
         def rule(
-            op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+            op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
         ) -> Any:
             return call(primals, tangents, kwargs, result)
 
@@ -85,7 +85,7 @@ def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
         return rule
 
     def checked(
-        op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+        op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
     ) -> Any:
         lacking = [
             op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None
@@ -97,7 +97,7 @@ def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
     return checked
 
 
-def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
+def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
     elementwise = op.record is not None and op.record.elementwise
     sources = []
     for p in parameters(formula):
@@ -108,7 +108,9 @@ def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
             sources.append((True, at, None))
     reach = 1 + max(at for _, at, _ in sources)
 
-    def call(primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any) -> Any:
+    def call(
+        primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
+    ) -> Any:
         operands = op.operands(primals, kwargs, result, reach)
         actual = []
         for is_tangent, at, reader in sources:
@@ -126,13 +128,13 @@ def _caller(op: Op, formula: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _summed(op: Op, table: dict[str, Callable[..., Any]]) -> TangentRule:
+def _summed(op: Op, table: dict[str, Callable[..., object]]) -> TangentRule:
     calls = [
         (op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions
     ]
 
     def rule(
-        op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+        op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
     ) -> Any:
         total = None
         for i, call in calls:
@@ -143,7 +145,7 @@ def _summed(op: Op, table: dict[str, Callable[..., Any]]) -> TangentRule:
     return rule
 
 
-def _add(total: Any, part: Any) -> Any:
+def _add(total: Any, part: object) -> Any:
     """Return the sum of two tangents, of which None is zero."""
     if total is None:
         return part
@@ -154,10 +156,10 @@ def _add(total: Any, part: Any) -> Any:
 
 def _linear(
     op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
-) -> Any:
+) -> object:
     like = next(t for t in items_of(tangents) if t is not None)
 
-    def zeros(p: Any, t: Any) -> Any:
+    def zeros(p: Any, t: object) -> Any:
         """Zeros in place of a missing tangent. They are made from another tangent, so that they are
         batched if that one is."""
         if t is None and p is not None:
@@ -177,8 +179,8 @@ def _linear(
 
 
 def _multilinear(
-    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
-) -> Any:
+    op: Op, primals: list[object], tangents: list[object], kwargs: dict[str, object], result: object
+) -> object:
     total = None
     for i, t in enumerate(tangents):
         if t is not None:
@@ -187,7 +189,7 @@ def _multilinear(
 
 
 def transposed_twice(
-    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
 ) -> Any:
     """Return the jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its
     transpose, applied to the tangents, is the jvp."""
@@ -222,8 +224,8 @@ def _pulled_back(
     us: list[GradValue | None],
     primals: list[Any],
     tangents: list[Any],
-    kwargs: dict[str, Any],
-    result: Any,
+    kwargs: dict[str, object],
+    result: object,
 ) -> list[tuple[Edge, torch.Tensor]]:
     """Return the vjp of the call as a function of ``us``, recorded at ``level``: an edge for each
     gradient, with the tangent of the same argument.

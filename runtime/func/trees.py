@@ -43,7 +43,7 @@ def unflatten(leaves: list[Any], spec: Spec) -> Tree:
     return pytree.tree_unflatten(leaves, spec)
 
 
-def map_tensors(function: Callable[[torch.Tensor], Any], tree: Tree) -> Tree:
+def map_tensors(function: Callable[[torch.Tensor], object], tree: Tree) -> Tree:
     """``tree`` with ``function(tensor)`` in place of every tensor."""
     if isinstance(tree, torch.Tensor):
         return function(tree)

@@ -19,7 +19,7 @@ from .batch import BatchLevel, EmptyBatch
 
 
 def vmap(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     in_dims: trees.Tree = 0,
     out_dims: trees.Tree = 0,
     randomness: str = "error",
@@ -51,7 +51,7 @@ def vmap(
 
 
 def chunk_vmap(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     in_dims: trees.Tree = 0,
     out_dims: trees.Tree = 0,
     randomness: str = "error",
@@ -69,7 +69,7 @@ def chunk_vmap(
 
 
 def _mapped(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     in_dims: trees.Tree,
     out_dims: trees.Tree,
     randomness: str,
@@ -84,7 +84,7 @@ def _mapped(
     mapping = MappedFunction(func, in_dims, out_dims, randomness)
 
     @wraps(func)
-    def mapped(*args: Any, **kwargs: Any) -> Any:
+    def mapped(*args: object, **kwargs: object) -> Any:
         leaves, dims, spec, size = mapping.inputs(args)
         piece = piece_of(size)
         if piece is not None and piece < size:
@@ -94,7 +94,7 @@ def _mapped(
     return mapped
 
 
-def _batch_along(level: Any, x: Any, dim: int | None) -> Any:
+def _batch_along(level: Any, x: Any, dim: int | None) -> object:
     """Return ``x`` as a batch along ``dim``, which becomes the first dimension. None: as it is."""
     if dim is None:
         return x
@@ -120,7 +120,11 @@ class MappedFunction:
     __slots__ = ("func", "in_dims", "out_dims", "randomness")
 
     def __init__(
-        self, func: Callable[..., Any], in_dims: trees.Tree, out_dims: trees.Tree, randomness: str
+        self,
+        func: Callable[..., object],
+        in_dims: trees.Tree,
+        out_dims: trees.Tree,
+        randomness: str,
     ) -> None:
         self.func, self.in_dims, self.out_dims, self.randomness = (
             func,
@@ -134,7 +138,9 @@ class MappedFunction:
         """The name of the function in messages."""
         return getattr(self.func, "__name__", None) or repr(self.func)
 
-    def inputs(self, args: tuple[Any, ...]) -> tuple[list[Any], list[int | None], trees.Spec, int]:
+    def inputs(
+        self, args: tuple[object, ...]
+    ) -> tuple[list[Any], list[int | None], trees.Spec, int]:
         """Return the leaves of the arguments, their batch dimensions, their structure, and the size
         of the batch."""
         if not isinstance(self.in_dims, (int, tuple)):
@@ -174,7 +180,7 @@ class MappedFunction:
     def _call(self) -> str:
         return f"vmap({self.name}, in_dims={self.in_dims}, ...)(<inputs>)"
 
-    def _dim(self, x: Any, d: Any) -> int:
+    def _dim(self, x: object, d: object) -> int:
         """Return the batch dimension of the leaf ``x`` for its in_dim ``d``. Raise if it does not
         fit."""
         if not isinstance(d, int):
@@ -249,7 +255,7 @@ class MappedFunction:
         joined = [_join(x, d) for x, d in zip(pieces, where or (), strict=True)]
         return trees.unflatten(joined, specs[0])
 
-    def _out_dims(self, flat: list[Any], spec: trees.Spec) -> list[Any] | None:
+    def _out_dims(self, flat: list[object], spec: trees.Spec) -> list[Any] | None:
         """Return an entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well as a
         tuple of one."""
         if (
@@ -282,7 +288,7 @@ class MappedFunction:
         pass_mark_on(flat, tuple(results))
         return trees.unflatten(results, spec)
 
-    def _output(self, level: BatchLevel, o: Any, d: int | None) -> Any:
+    def _output(self, level: BatchLevel, o: object, d: int | None) -> Any:
         mine = isinstance(o, Value) and o._level is level
         if d is None:
             if mine:

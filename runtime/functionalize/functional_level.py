@@ -406,7 +406,7 @@ class FunctionalLevel(Level):
         shared = store.value is not store.memory.value  # as that of detach()
         return bool(v._chain) or shared or store.memory.of_copies
 
-    def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         """Return the results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own
         kernels take. They share memory with the argument, but a write to one is not in the history
         of the other."""
@@ -441,7 +441,7 @@ class FunctionalLevel(Level):
                 return self._write_in_place(op.func, first, args, kwargs)
         return self._write_results(op, args, kwargs)
 
-    def _change_memory(self, op: Op, args: Sequence[Any]) -> Any:
+    def _change_memory(self, op: Op, args: Sequence[Any]) -> object:
         """Run an op of ``METADATA``, which writes no element. Raise where functionalize cannot
         follow the change."""
         target = args[0]
@@ -460,7 +460,7 @@ class FunctionalLevel(Level):
             f"which functionalize cannot follow; make a new tensor.{here()}"
         )
 
-    def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in written_arguments(op)]
         self._refuse_shared(op, args, kwargs, targets)
@@ -488,7 +488,7 @@ class FunctionalLevel(Level):
 
     def _run_functional(
         self, op: Op, functional: Any, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], list[Any]]:
+    ) -> tuple[list[object], list[object]]:
         """Run the functional form of ``op``. Return the results that ``op`` has too, and those that
         it writes to arguments."""
         run = in_order_of_memory(functional)
@@ -503,7 +503,7 @@ class FunctionalLevel(Level):
 
     def _write_in_place(
         self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    ) -> object:
         """A write to a value that shows an element of its base several times. What the kernel reads
         of the same memory changes while it writes."""
         given, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
@@ -551,7 +551,7 @@ class FunctionalLevel(Level):
         v._store = Store(v._inner, v._store)
         return v
 
-    def _set(self, target: Any, source: torch.Tensor) -> Any:
+    def _set(self, target: Any, source: torch.Tensor) -> object:
         """``target.set_(source)``: ``target`` shares the memory of ``source``, and has a
         version of its own."""
         target, source = self.own(target), self.own(source)
@@ -593,7 +593,7 @@ class FunctionalLevel(Level):
 
     def _hidden_writes(
         self, op: Op, hidden: HiddenWrites, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    ) -> object:
         """Run an op that may write to arguments although its schema does not say so."""
         plain, named = self.lowered_args(args), self.lowered_kwargs(kwargs)
         if not hidden.when(

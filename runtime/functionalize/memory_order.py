@@ -40,14 +40,14 @@ def in_order_of_memory(functional: Any) -> Callable[..., Any]:
     return run
 
 
-def _rrelu(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _rrelu(*args: object, **kwargs: object) -> tuple[torch.Tensor, torch.Tensor]:
     """As ``rrelu_with_noise``, whose result is contiguous."""
     out, noise = _RRELU(*args, **kwargs)
     return out.contiguous(), noise
 
 
 def _random_from(
-    target: torch.Tensor, low: int, high: int | None, *, generator: Any = None
+    target: torch.Tensor, low: int, high: int | None, *, generator: object = None
 ) -> torch.Tensor:
     """``random.from`` by ``random.to``: Python source cannot name an overload that is called
     ``from``, and a graph is printed as source."""
@@ -61,7 +61,7 @@ def _random_from(
     return drawn
 
 
-def _bernoulli(target: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
+def _bernoulli(target: torch.Tensor, p: float, *, generator: object = None) -> torch.Tensor:
     order = list(range(target.dim()))
     if target.device.type != "cpu" or _follows_memory():
         order = _order(target)
@@ -74,7 +74,7 @@ def _bernoulli(target: torch.Tensor, p: float, *, generator: Any = None) -> torc
     return out
 
 
-def draws_in_turn(func: Any, target: torch.Tensor) -> bool:
+def draws_in_turn(func: object, target: torch.Tensor) -> bool:
     """Return whether ``func`` draws other numbers for ``target``, which has gaps, than for a copy
     of it. On the CPU ``normal_`` draws 16 and more numbers at once, where there are no gaps between
     them."""
@@ -87,7 +87,7 @@ def draws_in_turn(func: Any, target: torch.Tensor) -> bool:
 
 
 def filled(
-    func: Any, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
+    func: object, targets: Sequence[Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> list[Any] | None:
     """Return what ``func``, an op with ``out=``, fills ``targets`` with if that depends on their
     strides. None if it does not."""

@@ -201,7 +201,11 @@ def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
 
 
 def _viewed(
-    t: torch.Tensor, func: Any, rest: tuple[Any, ...], kwargs: dict[str, Any], which: int | None
+    t: torch.Tensor,
+    func: Any,
+    rest: tuple[object, ...],
+    kwargs: dict[str, object],
+    which: int | None,
 ) -> torch.Tensor:
     out = func(t, *rest, **kwargs)
     part: torch.Tensor = out if which is None else out[which]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..rules.ops import FUNCTIONAL, Op, op_of
 from ..rules.record import listeners
 from .stores import UNSAFE
@@ -12,7 +10,7 @@ _PURE: dict[int, bool] = {}  # by id of the overload, which lives as long as the
 listeners.append(_PURE.clear)  # a new record makes these facts stale
 
 
-def is_pure(func: Any) -> bool:
+def is_pure(func: object) -> bool:
     """Return whether each call of ``func`` computes one new tensor, and does nothing else: it
     writes to nothing, the result shares no memory, and ATen does not take it apart."""
     known = _PURE.get(id(func))

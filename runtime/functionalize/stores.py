@@ -225,7 +225,7 @@ def refuse_restrided(memory: Memory, chain: Chain) -> None:
         )
 
 
-def _names_offset(rest: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _names_offset(rest: Sequence[object], kwargs: dict[str, object]) -> bool:
     """Return whether ``as_strided`` is given a place of the storage."""
     if len(rest) > 2:
         return rest[2] is not None
@@ -312,7 +312,7 @@ class Replaced:
         return store
 
 
-def has_history(t: Any) -> bool:
+def has_history(t: object) -> bool:
     """Return whether ``t`` has a history at an outer level that differentiates."""
     while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
         if t._level.keeps_history and not t._level.is_constant(t):
@@ -321,7 +321,7 @@ def has_history(t: Any) -> bool:
     return False
 
 
-def has_gradient(t: Any) -> bool:
+def has_gradient(t: object) -> bool:
     """Return whether ``t`` requires grad at an outer level."""
     while isinstance(t, Value):
         if isinstance(t, GradValue) and edge_of(t) is not None:

@@ -62,7 +62,9 @@ def _written_outside(level: FunctionalLevel) -> list[tuple[torch.Tensor, Written
 
 
 def _refuse_shared(
-    inputs: Sequence[Any], changed: Sequence[tuple[int, WrittenBack]], stores: Mapping[int, Store]
+    inputs: Sequence[object],
+    changed: Sequence[tuple[int, WrittenBack]],
+    stores: Mapping[int, Store],
 ) -> None:
     """Refuse a change of an input if another input shows an element of its memory: that one has
     not followed the change."""
@@ -75,7 +77,7 @@ def _refuse_shared(
             )
 
 
-def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Callable[..., Any]:
+def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> Callable[..., Any]:
     """``func`` without writes inside, as ``torch.func.functionalize``.
 
     >>> functionalize(lambda x: x.clone().add_(1))(torch.zeros(2))
@@ -94,11 +96,11 @@ def functionalize(func: Callable[..., Any], *, remove: str = "mutations") -> Cal
         )
 
     @wraps(func)
-    def transformed(*args: Any, **kwargs: Any) -> Any:
+    def transformed(*args: object, **kwargs: object) -> Any:
         flat, spec = pytree.tree_flatten((args, kwargs))
         out_spec: Any = None
 
-        def run(*values: Any) -> list[Any]:
+        def run(*values: object) -> list[Any]:
             nonlocal out_spec
             a, k = pytree.tree_unflatten(list(values), spec)
             outs, out_spec = pytree.tree_flatten(func(*a, **k))

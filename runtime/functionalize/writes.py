@@ -47,11 +47,11 @@ _OF_DTYPES = ("dtype", "scalar type", "out type", "can't be cast", "tensor out")
 
 
 def refuse_unfit(
-    func: Any,
-    args: Sequence[Any],
+    func: object,
+    args: Sequence[object],
     kwargs: dict[str, Any],
-    targets: Sequence[Any],
-    results: Sequence[Any],
+    targets: Sequence[object],
+    results: Sequence[object],
 ) -> None:
     """Raise the kernel's error if ``func`` cannot write ``results`` to ``targets`` because of their
     dtypes. Lists of tensors may be among both."""
@@ -64,11 +64,11 @@ def refuse_unfit(
 
 
 def refuse_shared(
-    func: Any,
-    args: Sequence[Any],
+    func: object,
+    args: Sequence[object],
     kwargs: dict[str, Any],
     targets: Sequence[Any],
-    memory: Callable[[Any], Any],
+    memory: Callable[[Any], object],
 ) -> None:
     """Raise the kernel's error if ``func`` cannot write to ``targets`` because of the places of
     memory that they share with one another or with other arguments. ``memory``: what the aliases of
@@ -90,7 +90,7 @@ def refuse_shared(
         _ask(func, plain, named, _OF_MEMORY)
 
 
-def _is_shared(memory: Any, of_given: Sequence[Any]) -> bool:
+def _is_shared(memory: object, of_given: Sequence[object]) -> bool:
     """Tell whether two of the arguments have this memory."""
     return memory is not None and sum(memory is other for other in of_given) > 1
 
@@ -115,11 +115,11 @@ class _ZerosInPlace:
         self.memory = memory
         self.flat: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
-    def _key(self, t: torch.Tensor, memory: Any) -> tuple[int, torch.dtype]:
+    def _key(self, t: torch.Tensor, memory: object) -> tuple[int, torch.dtype]:
         owner = t if memory is None else memory
         return id(owner), t.dtype
 
-    def reserve(self, t: torch.Tensor, memory: Any) -> None:
+    def reserve(self, t: torch.Tensor, memory: object) -> None:
         """Make zeros for ``t``, or more of them if aliases of ``t`` reach less far."""
         key = self._key(t, memory)
         if key not in self.flat or len(self.flat[key]) < _reach(t):
@@ -132,7 +132,9 @@ class _ZerosInPlace:
         return flat.as_strided(_known(t.shape), _known(t.stride()), offset)
 
 
-def _ask(func: Any, args: Sequence[Any], kwargs: dict[str, Any], about: tuple[str, ...]) -> None:
+def _ask(
+    func: Any, args: Sequence[object], kwargs: dict[str, object], about: tuple[str, ...]
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program's own call warns
         try:
@@ -222,12 +224,12 @@ def put_back(
 
 
 def _call_inverse(
-    inverse: Callable[..., Any],
+    inverse: Callable[..., object],
     op: Op,
-    given: dict[str, Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> Any:
+    given: dict[str, object],
+    args: Sequence[object],
+    kwargs: dict[str, object],
+) -> object:
     """Return the result of the formula, called with the values that its parameters name. See
     :class:`runtime.rules.record.Record`."""
     operands = []
@@ -293,7 +295,7 @@ def refuse_several_written(op: Op) -> None:
         )
 
 
-def _copied(x: Any) -> Any:
+def _copied(x: Any) -> object:
     """Return a copy of a tensor, or of each in a list."""
     if isinstance(x, list):
         return [t.clone() for t in x]
@@ -303,9 +305,9 @@ def _copied(x: Any) -> Any:
 def run_on_copies(
     level: FunctionalLevel,
     op: Op,
-    args: Sequence[Any],
+    args: Sequence[object],
     kwargs: dict[str, Any],
-    targets: Sequence[Any],
+    targets: Sequence[object],
 ) -> tuple[list[Any], list[Any]]:
     """Run ``op``, which has no functional form, on copies of ``targets``. Return its own results,
     and the copies."""
@@ -322,7 +324,7 @@ def run_on_copies(
     return [results], copies
 
 
-def pack_results(values: Sequence[Any]) -> Any:
+def pack_results(values: Sequence[object]) -> Any:
     """Return what an op with these results returns: None, the one, or a tuple."""
     if not values:
         return None
@@ -352,7 +354,9 @@ class FunctionalLevel(Protocol):
     def write_each(self, target: Any, new: Any) -> None: ...
 
 
-def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def write_out(
+    level: FunctionalLevel, op: Op, args: Sequence[object], kwargs: dict[str, Any]
+) -> Any:
     """Run ``op``, an op with ``out=``. Returns what it writes to."""
     names = _names_of_out(op, kwargs)
     targets: list[Any] = []
@@ -373,7 +377,7 @@ def write_out(level: FunctionalLevel, op: Op, args: Sequence[Any], kwargs: dict[
     return pack_results(targets)
 
 
-def _names_of_out(op: Op, kwargs: dict[str, Any]) -> list[str]:
+def _names_of_out(op: Op, kwargs: dict[str, object]) -> list[str]:
     """List the names of the arguments that ``op`` writes to. Raise if one is not an ``out=``."""
     names = []
     for argument in op.func._schema.arguments:
@@ -390,8 +394,8 @@ def _names_of_out(op: Op, kwargs: dict[str, Any]) -> list[str]:
 def _results_for_out(
     level: FunctionalLevel,
     op: Op,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Sequence[object],
+    kwargs: dict[str, object],
     names: Sequence[str],
     targets: Sequence[Any],
 ) -> list[Any]:
@@ -420,10 +424,10 @@ def _results_for_out(
 
 def refuse_shared_by(
     level: FunctionalLevel,
-    func: Any,
-    args: Sequence[Any],
+    func: object,
+    args: Sequence[object],
     kwargs: dict[str, Any],
-    targets: Sequence[Any],
+    targets: Sequence[object],
 ) -> None:
     """:func:`refuse_shared` of values of ``level``."""
 

@@ -51,7 +51,7 @@ class TensorAttributes:
         self.asked: list[tuple[Key, str]] = []
         self._known: dict[object, Attributes] = {}
 
-    def of(self, args: Any, kwargs: Any, places: Sequence[Place]) -> Attributes:
+    def of(self, args: object, kwargs: object, places: Sequence[Place]) -> Attributes:
         """Return what a call is given beside its arguments. ``places``: whose values are
         arguments."""
         tensors = tensors_by_key((args, kwargs), {p.key: p.current() for p in places})
@@ -71,7 +71,7 @@ class TensorAttributes:
         keys = {id(v): key for key, v in values.items()}
         known = attributes.found
 
-        def ask(v: Any, name: str) -> Any:
+        def ask(v: object, name: str) -> Any:
             if id(v) not in keys:
                 return object.__getattribute__(v, name)
             which = keys[id(v)], name
@@ -86,7 +86,7 @@ class TensorAttributes:
             yield
 
 
-def refuse_lost(values: Iterable[Any], what: str, state: ProgramState) -> None:
+def refuse_lost(values: Iterable[object], what: str, state: ProgramState) -> None:
     """Refuse attributes that the program has given to ``values``, which a call would lose.
     ``what``: the values are."""
     for v in values:
@@ -99,7 +99,7 @@ def refuse_lost(values: Iterable[Any], what: str, state: ProgramState) -> None:
             )
 
 
-def tensors_by_key(arguments: Any, at_places: Mapping[Any, Any]) -> dict[Key, Any]:
+def tensors_by_key(arguments: object, at_places: Mapping[Any, Any]) -> dict[Key, Any]:
     """Return the tensors in ``arguments`` by number, and those ``at_places`` by key and number. One
     that is at several is at the first of them."""
     found: dict[Key, Any] = dict(enumerate(opened.flatten(arguments)[0]))
@@ -109,11 +109,11 @@ def tensors_by_key(arguments: Any, at_places: Mapping[Any, Any]) -> dict[Key, An
     return {key: found[key] for key in once.values()}
 
 
-def _attribute(t: Any, name: str) -> Any:
+def _attribute(t: object, name: str) -> object:
     return MISSING if t is None else getattr(t, name, MISSING)
 
 
-def _only_constant(x: Any, name: str) -> Any:
+def _only_constant(x: object, name: str) -> object:
     """``x``, what a tensor has under ``name``. ``RuntimeError`` if it may change."""
     parts = x if type(x) is tuple else (x,)
     if x is MISSING or all(type(part) in SIMPLE for part in parts):
@@ -141,7 +141,7 @@ _count = 0  # how many captures ask, in all threads
 
 
 @contextmanager
-def _asked(ask: Callable[[Any, str], Any]) -> Iterator[None]:
+def _asked(ask: Callable[[Any, str], object]) -> Iterator[None]:
     """While entered, ``ask(value, name)`` is what this thread gets for an attribute that Python
     does not find. Else the class has no ``__getattr__``: Dynamo takes one for a reason to know
     nothing of the tensors of a class."""
@@ -164,7 +164,7 @@ def _ask_of_values(change: int) -> None:
             del Value.__getattr__  # type: ignore[attr-defined]
 
 
-def _answer(v: Any, name: str) -> Any:
+def _answer(v: object, name: str) -> object:
     """Return what ``v.name`` is, which Python has not found."""
     kind: Any = type(v)
     if _ASKING.ask is None or name.startswith("__") or _is_own(kind, name):
@@ -172,7 +172,7 @@ def _answer(v: Any, name: str) -> Any:
     return _ASKING.ask(v, name)
 
 
-def _given(v: Any) -> list[str]:
+def _given(v: object) -> list[str]:
     """Return the names of the attributes that a program has given to the value ``v``."""
     kind: Any = type(v)
     return [name for name in vars(v) if not (name.startswith("__") or _is_own(kind, name))]

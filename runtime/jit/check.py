@@ -79,7 +79,7 @@ class _Snapshot(ObjectGraph):
     """A graph of objects with copies of the tensors in it, made when it comes to them.
     ``generators_before``: the states of generators."""
 
-    def __init__(self, roots: Iterable[Any]) -> None:
+    def __init__(self, roots: Iterable[object]) -> None:
         self.copies: list[TensorCopy] = []
         self.generators_before: list[tuple[torch.Generator, torch.Tensor]] = []
         super().__init__(roots)
@@ -175,7 +175,7 @@ class _Check:
             )
         return result
 
-    def _frozen(self, result: Any) -> Frozen:
+    def _frozen(self, result: object) -> Frozen:
         returned = result.result if type(result) is WithCalls else result
         return freeze(returned, self._graph.knows)
 

@@ -45,13 +45,13 @@ class _Parts:
     items: Mapping[Any, Frozen]
 
 
-def freeze(x: Any, known: Callable[[Any], bool]) -> Frozen:
+def freeze(x: object, known: Callable[[Any], bool]) -> Frozen:
     """Note ``x``. ``known``: whether an object was there before, so that it is compared by
     identity. Tensors are compared by their elements."""
     return _freeze(x, known, {})
 
 
-def _freeze(x: Any, known: Callable[[Any], bool], seen: dict[int, Any]) -> Frozen:
+def _freeze(x: object, known: Callable[[Any], bool], seen: dict[int, object]) -> Frozen:
     if isinstance(x, torch.Tensor):
         return _Elements(_copy(x), x.requires_grad)
     if isinstance(x, SIMPLE) or id(x) in seen or (not isinstance(x, tuple) and known(x)):
@@ -60,7 +60,7 @@ def _freeze(x: Any, known: Callable[[Any], bool], seen: dict[int, Any]) -> Froze
     return _Parts(type(x), {k: _freeze(y, known, seen) for k, y in _parts_of(x).items()})
 
 
-def _parts_of(x: Any) -> dict[Any, Any]:
+def _parts_of(x: object) -> dict[Any, Any]:
     if isinstance(x, dict):
         return {id(k) if isinstance(k, torch.Tensor) else k: y for k, y in x.items()}
     if isinstance(x, _SEQUENCES):

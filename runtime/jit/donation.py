@@ -34,7 +34,7 @@ _TAKEN = "_memory_is_taken"  # an attribute of tensors
 
 
 def donating(
-    run: Callable[..., Any], names: Sequence[str], donated: Sequence[int | str]
+    run: Callable[..., object], names: Sequence[str], donated: Sequence[int | str]
 ) -> Callable[..., Any]:
     """``run``, to whose calls the arguments ``donated``, names or positions, are donated.
     ``names``: of its positional parameters."""
@@ -42,7 +42,7 @@ def donating(
         names[x] if isinstance(x, int) and -len(names) <= x < len(names) else x for x in donated
     }
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         known: Mapping[Any, Any] = {
             **dict(enumerate(args)),
             **dict(zip(names, args, strict=False)),

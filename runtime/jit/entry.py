@@ -145,7 +145,7 @@ class Jit:
 jit = Jit()
 
 
-def _jitted(f: Callable[..., Any], options: Options) -> Jitted | JittedModule:
+def _jitted(f: Callable[..., object], options: Options) -> Jitted | JittedModule:
     from .jitted import Jitted, JittedModule
 
     if not callable(f):

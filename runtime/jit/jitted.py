@@ -36,7 +36,7 @@ class Jitted:
         self.__setstate__((f, options))
         self._build()
 
-    def __setstate__(self, state: tuple[Callable[..., Any], Options]) -> None:
+    def __setstate__(self, state: tuple[Callable[..., object], Options]) -> None:
         """Take the function and the options of a copy. The rest waits for its first call: a copy of
         a module with ``self.step = jit(self.go)`` has no attributes yet when it gets ``step``."""
         f, self.options = state
@@ -67,7 +67,7 @@ class Jitted:
             run = CheckedCalls(f, run, options.check, self.__name__, options.ignore)
         self._run = run
 
-    def _build_and_run(self, *args: Any, **kwargs: Any) -> Any:
+    def _build_and_run(self, *args: object, **kwargs: object) -> object:
         """The first call of a copy."""
         with self._lock:
             if self._run == self._build_and_run:  # no other thread was faster
@@ -89,7 +89,7 @@ class Jitted:
                 return self.__wrapped__(*args, **kwargs)
         return self._eager(raised, args, kwargs)
 
-    def _eager(self, raised: BaseException | None, args: Any, kwargs: Any) -> Any:
+    def _eager(self, raised: BaseException | None, args: Any, kwargs: Any) -> object:
         """The call in eager mode, as its program raises an error of its own: objects are afterwards
         as the program has left them when it raised."""
         with naming_line(), self._turns.in_eager_mode():
@@ -102,7 +102,7 @@ class Jitted:
         )
         return result
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+    def __get__(self, owner: object, kind: type | None = None) -> Any:
         return self if owner is None else MethodType(self, owner)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -130,7 +130,7 @@ class Jitted:
         """The arguments for which nothing was captured, each with the reason."""
         return [text for captures in self._captures.values() for text in captures.refused]
 
-    def _with_static(self, *args: Any, **kwargs: Any) -> Any:
+    def _with_static(self, *args: object, **kwargs: object) -> object:
         """A call of the function for these static arguments."""
         named = self._static_names
         static = {name: args[i] for i, name in enumerate(self._names[: len(args)]) if name in named}
@@ -165,11 +165,11 @@ class JittedModule(torch.nn.Module):
         self.module = module
         self.jitted = Jitted(module, options)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         return self.jitted(*args, **kwargs)
 
 
-def _key_of(x: Any) -> Any:
+def _key_of(x: Any) -> object:
     """Return what tells a static argument from another one. ``1``, ``True`` and ``1.0`` are equal,
     as are ``0.0`` and ``-0.0``, and a program is for one of them. Of other objects their own
     ``__eq__`` says which are equal."""
@@ -184,8 +184,8 @@ def _key_of(x: Any) -> Any:
 
 
 def _captures(
-    f: Callable[..., Any], options: Options, turns: Turns
-) -> tuple[Captures, Callable[..., Any]]:
+    f: Callable[..., object], options: Options, turns: Turns
+) -> tuple[Captures, Callable[..., object]]:
     """Return what finds the programs of ``f``, and the function that runs them."""
     outside = OutsideCalls(f)
     steps = Steps(outside.program, bool(options.donate), turns)
@@ -207,7 +207,7 @@ def _captures(
     return captures, steps.around(function_of(recipe, captures))
 
 
-def _named(module: str | None, path: str) -> Any:
+def _named(module: str | None, path: str) -> object:
     """Return what a module has under a dotted name; None if there is nothing."""
     found: Any = sys.modules.get(module or "")
     for part in path.split("."):
@@ -215,7 +215,7 @@ def _named(module: str | None, path: str) -> Any:
     return found
 
 
-def _parameters(f: Callable[..., Any]) -> list[str]:
+def _parameters(f: Callable[..., object]) -> list[str]:
     """Return the names of the positional parameters of ``f``; none if they are not known."""
     try:
         parameters = inspect.signature(f).parameters.values()
@@ -225,14 +225,14 @@ def _parameters(f: Callable[..., Any]) -> list[str]:
 
 
 def _partial(
-    f: Callable[..., Any], names: Sequence[str], static: dict[str, Any]
-) -> Callable[..., Any]:
+    f: Callable[..., object], names: Sequence[str], static: dict[str, object]
+) -> Callable[..., object]:
     """``f`` without the parameters in ``static``, which have these values. ``names``: of its
     positional parameters."""
     free = [name for name in names if name not in static]
 
     @functools.wraps(f)
-    def without_static(*args: Any, **kwargs: Any) -> Any:
+    def without_static(*args: object, **kwargs: object) -> Any:
         known = {**static, **dict(zip(free, args, strict=False))}
         positional = list(itertools.takewhile(known.__contains__, names))
         named = {name: x for name, x in known.items() if name not in positional}
@@ -243,11 +243,13 @@ def _partial(
     return without_static
 
 
-def _or_eager(f: Callable[..., Any], run: Callable[..., Any], turns: Turns) -> Callable[..., Any]:
+def _or_eager(
+    f: Callable[..., object], run: Callable[..., object], turns: Turns
+) -> Callable[..., object]:
     """``run``, or ``f`` where it cannot be captured."""
     told: list[str] = []
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         try:
             return run(*args, **kwargs)
         except Break as broken:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -37,7 +36,7 @@ def refuse_strangers(graph: ObjectGraph) -> Iterator[None]:
         _CAPTURE.graph = before
 
 
-def _begin(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+def _begin(optimizer: Optimizer, args: object, kwargs: object) -> None:
     graph = _CAPTURE.graph
     if graph is None or graph.has(optimizer) or id(optimizer) in graph.made:
         return

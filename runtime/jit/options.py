@@ -50,7 +50,7 @@ class Options:
         self.check = _checked(check, donate)
         self.donate: tuple[int | str, ...] = _several(donate)
 
-    def refuse_others(self, f: Callable[..., Any], name: str, names: Sequence[str]) -> None:
+    def refuse_others(self, f: Callable[..., object], name: str, names: Sequence[str]) -> None:
         """``ValueError`` for arguments that ``f`` does not take. ``name``: of ``f``. ``names``: of
         its positional parameters."""
         for keyword, positions in (
@@ -114,7 +114,7 @@ def _is_of(i: int, names: Sequence[str]) -> bool:
     return -len(names) <= i < len(names)
 
 
-def _takes(f: Callable[..., Any], name: str) -> bool:
+def _takes(f: Callable[..., object], name: str) -> bool:
     """Return whether ``f`` has a parameter ``name``, or any name, as far as that is known."""
     try:
         parameters = inspect.signature(f).parameters

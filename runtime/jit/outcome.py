@@ -121,7 +121,7 @@ def values_at(places: Sequence[Place]) -> list[Any]:
     return list(map(_as_value, without_repetition(found)))
 
 
-def _at_one_time(places: Sequence[Place], found: list[Any]) -> list[Any]:
+def _at_one_time(places: Sequence[Place], found: list[Any]) -> list[object]:
     """Return what two reads in turn have found. ``found``: by the first one."""
     for _ in range(_READS):
         again = _read(places)
@@ -146,7 +146,7 @@ def _as_value(found: Any) -> Any:
     return opened.replaced(_as_argument, found)
 
 
-def _as_argument(x: Any) -> Any:
+def _as_argument(x: Any) -> object:
     return _as_float(x) if type(x) is float else _without_history_of_torch(x)
 
 
@@ -154,7 +154,7 @@ def _as_float(x: float) -> Float:
     return Float(torch.tensor(x, dtype=torch.float64, device="cpu"))
 
 
-def _without_history_of_torch(x: Any) -> Any:
+def _without_history_of_torch(x: Any) -> object:
     """``x``, what is at a place to which the program assigns. Most often the program
     does not compute with it, so that only a gradient that comes to what torch has
     recorded of it is an error."""

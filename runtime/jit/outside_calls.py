@@ -55,14 +55,14 @@ class _Argument:
     computed: tuple[int, ...]
     spec: pytree.TreeSpec
 
-    def made(self, values: Iterator[Any]) -> Any:
+    def made(self, values: Iterator[object]) -> Any:
         leaves = list(self.leaves)
         for i in self.computed:
             leaves[i] = next(values)
         return opened.unflatten(leaves, self.spec)
 
 
-def _taken_apart(x: Any) -> tuple[_Argument, list[Any]]:
+def _taken_apart(x: object) -> tuple[_Argument, list[object]]:
     """Return an argument without its tensors and symbols, and copies of these. What has none is one
     leaf, so that a list is the caller's own list."""
     leaves, spec = opened.flatten(x)
@@ -75,7 +75,7 @@ def _taken_apart(x: Any) -> tuple[_Argument, list[Any]]:
     return _Argument(tuple(leaves), tuple(computed), spec), list(map(_copied, values))
 
 
-def _copied(x: Any) -> Any:
+def _copied(x: object) -> object:
     """Return a copy without a history, which no later write changes. Numbers are as they are."""
     return x.detach().clone() if isinstance(x, torch.Tensor) else x
 
@@ -90,11 +90,11 @@ class OutsideCall:
     names: tuple[str, ...]
     line: str
 
-    def made(self, values: Iterator[Any]) -> list[Any]:
+    def made(self, values: Iterator[object]) -> list[Any]:
         """Return the arguments. ``values``: the tensors and numbers, and those of further calls."""
         return [argument.made(values) for argument in self.arguments]
 
-    def run(self, values: Iterator[Any]) -> None:
+    def run(self, values: Iterator[object]) -> None:
         """Make the call."""
         arguments = self.made(values)
         n = len(arguments) - len(self.names)
@@ -129,7 +129,7 @@ class Outside:
             )
         program.add(call, values)
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+    def __get__(self, owner: object, kind: type | None = None) -> Any:
         return self if owner is None else MethodType(self, owner)
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class Outside:
         call = OutsideCall(self, arguments, tuple(kwargs), here())
         return call, [value for _, values in parts for value in values]
 
-    def run(self, args: Sequence[Any], kwargs: dict[str, Any], line: str) -> None:
+    def run(self, args: Sequence[object], kwargs: dict[str, Any], line: str) -> None:
         """Run the function. ``RuntimeError`` if it returns something."""
         result = self._f(*args, **kwargs)
         if result is not None:
@@ -211,7 +211,7 @@ class _Calls:
         self.calls = calls
         self.state = state
 
-    def run(self, values: Sequence[Any], turns: Turns) -> None:
+    def run(self, values: Sequence[object], turns: Turns) -> None:
         """Make the calls. ``RuntimeError`` if one of them changes what the program may read. What
         is another after a call of another thread is not asked: that call may have changed it."""
         found = iter(values)
@@ -245,7 +245,7 @@ class _Calls:
 class _CapturedProgram:
     """The calls outside that a run under capture has noted."""
 
-    def __init__(self, state: ProgramState, arguments: Sequence[Any]) -> None:
+    def __init__(self, state: ProgramState, arguments: Sequence[object]) -> None:
         self.state = state
         self.calls: list[OutsideCall] = []
         self.values: list[Any] = []
@@ -257,14 +257,14 @@ class _CapturedProgram:
         self._number = Level().number  # levels of transforms inside have greater ones
         self._before: _Moment | None = None
 
-    def takes(self, values: Sequence[Any]) -> bool:
+    def takes(self, values: Sequence[object]) -> bool:
         """Return whether no transform, branch or loop inside of the program makes the call, and
         none has made ``values``."""
         inside = (v for x in values for v in values_of(x) if v._level.number > self._number)
         is_innermost = entering_mode() is self._mode and len(SCOPE.levels) == self._levels
         return is_innermost and next(inside, None) is None
 
-    def add(self, call: OutsideCall, values: Sequence[Any]) -> None:
+    def add(self, call: OutsideCall, values: Sequence[object]) -> None:
         self.calls.append(call)
         self.values += values
         if self._before is None:
@@ -298,7 +298,7 @@ def place_of(change: Change) -> tuple[int, Any]:
     return id(change.node.owner), _key_of(change.label)
 
 
-def _key_of(label: Any) -> Any:
+def _key_of(label: object) -> object:
     """Return what stands for a label, which may be a tensor, or a symbol without a hash."""
     if isinstance(label, SIMPLE):
         return label
@@ -312,7 +312,7 @@ class _Moment:
     gradients."""
 
     def __init__(
-        self, state: ProgramState, tensors: Sequence[Any], gradients: Sequence[Any]
+        self, state: ProgramState, tensors: Sequence[object], gradients: Sequence[Any]
     ) -> None:
         self.places = {place_of(c): c for c in state.changes()}
         memories = [
@@ -376,7 +376,7 @@ class OutsideCalls:
         self._state: ProgramState | None = None
 
         @wraps(f, updated=())
-        def program(*args: Any, **kwargs: Any) -> Any:
+        def program(*args: object, **kwargs: object) -> Any:
             state = self._state
             if state is None or RUN.state is not state or _PROGRAM.captured is not None:
                 return f(*args, **kwargs)  # in a transform, or in another program

@@ -7,7 +7,6 @@ print(source(f))        # the calls of the programs, with the user's lines
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import fx
 
@@ -53,7 +52,7 @@ class Report:
         )
 
 
-def explain(f: Any) -> Report:
+def explain(f: object) -> Report:
     """Return what ``f`` has captured. ``TypeError`` if it is not jitted.
 
     >>> from runtime.jit import jit
@@ -72,7 +71,7 @@ def explain(f: Any) -> Report:
     )
 
 
-def source(f: Any) -> str:
+def source(f: object) -> str:
     """Return the programs of ``f`` as Python functions, in the order of their captures. A comment
     above the calls names the user's line that makes them. A program with gradients is shown as one
     function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
@@ -82,7 +81,7 @@ def source(f: Any) -> str:
     )
 
 
-def _jitted(f: Any) -> Jitted:
+def _jitted(f: object) -> Jitted:
     found = f.jitted if isinstance(f, JittedModule) else getattr(f, "__func__", f)
     if not isinstance(found, Jitted):
         raise TypeError(f"{type(f).__name__} is not jitted: give what jit returned")
@@ -114,7 +113,7 @@ def _text(name: str, graph: fx.Graph) -> str:
     return "\n".join(lines)
 
 
-def _spelled(a: Any) -> str:
+def _spelled(a: object) -> str:
     if isinstance(a, (list, tuple)):
         inner = ", ".join(map(_spelled, a))
         return f"[{inner}]" if isinstance(a, list) else f"({inner}{',' * (len(a) == 1)})"

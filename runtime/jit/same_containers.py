@@ -34,7 +34,7 @@ _MUTABLE = frozenset((list, dict, OrderedDict, defaultdict, deque))
 class _Known:
     """Stands for a container or object that was there before the program."""
 
-    def __init__(self, container: Any) -> None:
+    def __init__(self, container: object) -> None:
         self.container = container
 
 
@@ -63,18 +63,18 @@ class _Repeat:
 MARKS = (_Known, _Argument, _Given, _Repeat)
 
 
-def is_made(x: Any) -> bool:
+def is_made(x: object) -> bool:
     """Return whether ``x`` is a container or an object of a data class, which a call makes anew
     where the program does."""
     return type(x) in _MUTABLE or opened.is_object(x)
 
 
-def _is_tuple(x: Any) -> bool:
+def _is_tuple(x: object) -> bool:
     kind = type(x)
     return kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
-def containers_in(tree: Any) -> list[Any]:
+def containers_in(tree: object) -> list[Any]:
     """Return the containers and objects of data classes in a tree, from the outside in."""
     found: list[Any] = []
     _find(tree, found)
@@ -124,7 +124,7 @@ class Entered:
     """The ``values`` that a run of a program finds at places, and which containers are among them
     and among ``arguments``, with what was in these."""
 
-    def __init__(self, places: Sequence[Place], values: Sequence[Any], arguments: Any) -> None:
+    def __init__(self, places: Sequence[Place], values: Sequence[Any], arguments: object) -> None:
         self.values = values
         self._arguments = containers_in(arguments)
         self._before = [contents_of(x) for x in self._arguments]
@@ -132,7 +132,7 @@ class Entered:
         found = [(p, x) for p, x in zip(places, values, strict=True) if is_made(x)]
         self._found = {id(x): (place, x, *opened.flatten(x)) for place, x in found}
 
-    def place_of(self, x: Any) -> Place | None:
+    def place_of(self, x: object) -> Place | None:
         """Where the container ``x`` is from, if the program has not changed it."""
         return _if_unchanged(self._found.get(id(x)))
 
@@ -141,7 +141,7 @@ class Entered:
         """The containers among the arguments."""
         return self._arguments
 
-    def number_of(self, x: Any) -> int | None:
+    def number_of(self, x: object) -> int | None:
         """Return which one among the arguments the container ``x`` is."""
         return self._numbers.get(id(x))
 
@@ -161,7 +161,7 @@ class Entered:
         for number in numbers:
             put_contents(self._arguments[number], self._before[number])
 
-    def has(self, x: Any) -> bool:
+    def has(self, x: object) -> bool:
         """Return whether the program has found ``x``, and has not changed it beyond what a call
         does."""
         return self.place_of(x) is not None or self.number_of(x) is not None
@@ -170,7 +170,7 @@ class Entered:
 R = TypeVar("R")
 
 
-def _if_unchanged(found: tuple[R, Any, Sequence[Any], pytree.TreeSpec] | None) -> R | None:
+def _if_unchanged(found: tuple[R, object, Sequence[object], pytree.TreeSpec] | None) -> R | None:
     if found is None:
         return None
     where, x, before, spec = found
@@ -179,7 +179,7 @@ def _if_unchanged(found: tuple[R, Any, Sequence[Any], pytree.TreeSpec] | None) -
     return where if same else None
 
 
-def _with_parts(x: tuple[Any, ...], parts: Sequence[Any]) -> Any:
+def _with_parts(x: tuple[object, ...], parts: Sequence[Any]) -> object:
     """Return the tuple or named tuple ``x`` with other parts."""
     return tuple(parts) if type(x) is tuple else type(x)(*parts)
 
@@ -211,7 +211,7 @@ class _Marks:
         parts, spec = pytree.tree_flatten(x, is_leaf=lambda y: y is not x)
         return pytree.tree_unflatten(map(self.marked, parts), spec)
 
-    def _mark_of(self, x: Any) -> Any:
+    def _mark_of(self, x: object) -> Any:
         if id(x) in self._numbers:
             return _Repeat(self._numbers[id(x)])
         if self._knows(x):
@@ -222,7 +222,7 @@ class _Marks:
         return None if number is None else _Given(number)
 
 
-def mark(results: Any, knows: Callable[[Any], bool], entered: Entered) -> tuple[Any, bool]:
+def mark(results: object, knows: Callable[[Any], bool], entered: Entered) -> tuple[Any, bool]:
     """Put markers into a tree of results.
 
     Args:
@@ -238,7 +238,7 @@ def mark(results: Any, knows: Callable[[Any], bool], entered: Entered) -> tuple[
     return marked, marks.found
 
 
-def without_marks(results: Any, given: Sequence[Any]) -> Any:
+def without_marks(results: object, given: Sequence[object]) -> Any:
     """Put the containers where their markers are, before the call has assigned anything.
     ``given``: the containers among the arguments of the call."""
     made = _Made(containers_in(results), given)
@@ -298,7 +298,7 @@ class SharedContainers:
         self._state: dict[int, Any] = {}  # by identity
         self._known: dict[tuple[tuple[int, int], ...], Sharing] = {}
 
-    def learn(self, state: Iterable[Any], given: Sequence[Any], changes: bool) -> None:
+    def learn(self, state: Iterable[object], given: Sequence[object], changes: bool) -> None:
         """A program has been captured.
 
         Args:
@@ -312,7 +312,7 @@ class SharedContainers:
         copies = set(map(id, given))
         self._state.update((id(x), x) for x in state if is_made(x) and id(x) not in copies)
 
-    def of(self, args: Any, kwargs: Any, places: Sequence[Place]) -> tuple[Sharing, ...]:
+    def of(self, args: object, kwargs: object, places: Sequence[Place]) -> tuple[Sharing, ...]:
         """Return what a call is given beside its arguments, which is nothing if all containers are
         different ones. ``places``: whose values are arguments, too."""
         given = containers_in((args, kwargs))

@@ -48,7 +48,7 @@ class Sides:
     def __init__(self) -> None:
         self.known: list[Side | None] = [None]
 
-    def by_another(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
+    def by_another(self, run: Callable[[Side | None], object], other: OtherSide) -> Any:
         """Return the result ``run(side)`` by another program than the first one, which has raised
         ``other``. If all are for other sides, one more is captured."""
         undraw()
@@ -63,7 +63,7 @@ class Sides:
             return result
         return self._captured(run, other)
 
-    def _captured(self, run: Callable[[Side | None], Any], other: OtherSide) -> Any:
+    def _captured(self, run: Callable[[Side | None], object], other: OtherSide) -> Any:
         """Return the result by a new program. Its capture draws other random numbers than the call,
         and may leave the way that is known of this call at a later branch. So the next one goes
         further, while there is more to know."""

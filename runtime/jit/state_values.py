@@ -38,7 +38,7 @@ _OFTEN = 2  # changes from outside after which a number is an argument
 _CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 
 
-def holds_tensor(x: Any) -> bool:
+def holds_tensor(x: object) -> bool:
     """Return whether ``x`` is a tensor or a container of Python's with one inside."""
     return is_tree(x) and any(isinstance(y, torch.Tensor) for y in opened.flatten(x)[0])
 
@@ -139,7 +139,7 @@ class StateValues:
                 found.append(place)
         return found
 
-    def _is_data_argument(self, place: Place, was: Any, now: Any) -> bool:
+    def _is_data_argument(self, place: Place, was: object, now: object) -> bool:
         """Return whether what is at ``place``, no number, is to be an argument: a tensor that has
         often been another one, or a container that the program has made."""
         if _is_data(was) and _is_data(now):
@@ -158,19 +158,19 @@ def place_of(change: Change) -> Place:
     return Place(change.node, change.label)
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> bool:
     """Return whether ``x`` is a number, or several that belong together, such as ``betas``."""
     if type(x) is tuple:
         return bool(x) and all(type(y) is float for y in x)
     return type(x) is int or type(x) is float
 
 
-def _is_data(x: Any) -> bool:
+def _is_data(x: object) -> bool:
     """Return whether ``x`` is a tensor such as a batch, and no parameter."""
     return isinstance(x, torch.Tensor) and not x.requires_grad
 
 
-def _is_symbol(x: Any) -> bool:
+def _is_symbol(x: object) -> bool:
     """Return whether ``x`` is a number that the graph computes."""
     return any(type(y) in SYMBOLIC for y in (x if type(x) is tuple else (x,)))
 
@@ -197,7 +197,7 @@ class Numbers:
             return value
         return opened.replaced(partial(self._read, place=place), value)
 
-    def _read(self, x: Any, place: Place) -> Any:
+    def _read(self, x: object, place: Place) -> Any:
         if type(x) is not Float:
             return x
         number = x.tensor.item()

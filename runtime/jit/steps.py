@@ -81,7 +81,7 @@ _NO_ENTRY, _NO_SIDE, _NO_ATTRIBUTES = Entry(Layout(), [], []), Side(), Attribute
 T = TypeVar("T")
 
 
-def _first(ours: Sequence[Any], kind: type[T], default: T) -> T:
+def _first(ours: Sequence[object], kind: type[T], default: T) -> T:
     """Return the one of that class among what a program is given before the user's arguments."""
     return next((x for x in ours if isinstance(x, kind)), default)
 
@@ -166,7 +166,7 @@ class Steps:
         self._found: ProgramState | None = None  # by the program that is captured last
 
         @wraps(f)
-        def program(*args: Any, **kwargs: Any) -> Any:
+        def program(*args: object, **kwargs: object) -> Any:
             return unwatched(self._captured, args, kwargs)
 
         self.program = program
@@ -229,10 +229,10 @@ class Steps:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, run: Callable[..., object]) -> Callable[..., Any]:
         """``f`` by ``run``, which runs the programs."""
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             if self._is_plain:
                 try:
                     return run(*args, **kwargs)
@@ -245,7 +245,7 @@ class Steps:
 
         return call
 
-    def _call(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _call(self, run: Callable[..., object], args: object, kwargs: object) -> Any:
         # A part of another program takes no lock: who has it may wait for the end of this trace.
         if self._assigns is False or TRACING.now:
             try:
@@ -272,7 +272,7 @@ class Steps:
             and not self.attributes.asked
         )
 
-    def _result(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _result(self, run: Callable[..., object], args: object, kwargs: object) -> Any:
         """Return what ``run`` gives and leaves, by the program for the side that the call is on."""
         try:
             return self._by_side(run, args, kwargs, self.sides.known[0])
@@ -280,7 +280,9 @@ class Steps:
             other = e
         return self.sides.by_another(partial(self._by_side, run, args, kwargs), other)
 
-    def _by_side(self, run: Callable[..., Any], args: Any, kwargs: Any, side: Side | None) -> Any:
+    def _by_side(
+        self, run: Callable[..., Any], args: Any, kwargs: Any, side: Side | None
+    ) -> object:
         while True:
             layout = self.layout
             try:
@@ -298,14 +300,18 @@ class Steps:
                 continue
             return result.carry_out(args, kwargs) if type(result) is Outcome else result
 
-    def _told(self, run: Callable[..., Any], args: Any, kwargs: Any, side: Side | None) -> Any:
+    def _told(
+        self, run: Callable[..., object], args: object, kwargs: object, side: Side | None
+    ) -> object:
         _GIVEN.containers = containers_in((args, kwargs))
         try:
             return self._by_side(run, args, kwargs, side)
         finally:
             _GIVEN.containers = None
 
-    def _before(self, layout: Layout, side: Side | None, args: Any, kwargs: Any) -> list[Any]:
+    def _before(
+        self, layout: Layout, side: Side | None, args: object, kwargs: object
+    ) -> list[object]:
         """Return what a program is given before these arguments."""
         before: list[Any] = [] if layout.is_empty else [self._entry(layout, args, kwargs)]
         if side is not None:
@@ -365,12 +371,12 @@ class Steps:
 
     def _with_left(
         self,
-        result: Any,
+        result: object,
         places: Sequence[Place],
         held: Held,
         entered: Entered,
-        gradients: tuple[LeafGradients, Sequence[tuple[Any, Any]]],
-    ) -> Any:
+        gradients: tuple[LeafGradients, Sequence[tuple[object, object]]],
+    ) -> object:
         """Return what the graph returns: ``result``, ``gradients``, and what the program leaves."""
         self._state.refuse_returned_cycle(result)
         self._refuse_given_twice(places, entered)
@@ -457,33 +463,33 @@ class Steps:
         self._state.put_back(made)
         return made, orders
 
-    def _refuse_made(self, places: Sequence[Place], values: Sequence[Any]) -> None:
+    def _refuse_made(self, places: Sequence[Place], values: Sequence[object]) -> None:
         for place, value in zip(places, values, strict=True):
             for x in opened.flatten(value)[0]:
                 if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)):
                     self._state.refuse_made(place.what, x)
 
-    def _refuse_put(self, contents: Sequence[Any]) -> None:
+    def _refuse_put(self, contents: Sequence[object]) -> None:
         """Refuse what a call would not make anew in a container that it is given."""
         for x in opened.flatten(contents)[0]:
             if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)) and id(x) not in self._given:
                 self._state.refuse_made("a container that it is given", x)
 
-    def _refuse_returned(self, result: Any) -> None:
+    def _refuse_returned(self, result: object) -> None:
         for x in opened.flatten(result)[0]:
             if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)) and id(x) not in self._given:
                 self._state.refuse_returned(x)
 
     def _outcome(
         self,
-        result: tuple[Any, list[Any], list[Any]],
+        result: tuple[object, list[object], list[object]],
         puts: Sequence[tuple[int, Place]],
         orders: Sequence[Order],
         given: Sequence[int],
         marked: bool,
         gradients: LeafGradients,
-        changed: Sequence[tuple[Any, Any]],
-    ) -> Any:
+        changed: Sequence[tuple[object, object]],
+    ) -> object:
         """Return what the graph returns. ``result``: what the program returns, what it leaves at
         places, and in containers. ``puts``, ``orders``, ``marked``: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
@@ -513,7 +519,7 @@ class Steps:
         alone = self._require_alone if self._changes or writes else None
         return Beginning((), (), self.donates, alone).of(joint)
 
-    def _note_gradients(self, gradients: LeafGradients, leaves: Sequence[Any]) -> None:
+    def _note_gradients(self, gradients: LeafGradients, leaves: Sequence[object]) -> None:
         """Note what a call asks and does of gradients before its graph runs. ``leaves``: those that
         get another gradient."""
         added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
@@ -526,7 +532,7 @@ class Steps:
         )
 
 
-def _refuse_retained(results: Sequence[Any]) -> None:
+def _refuse_retained(results: Sequence[object]) -> None:
     if any(isinstance(t, GradValue) and t._retains for t in results):
         raise RuntimeError(
             "the program calls retain_grad() of a tensor that it returns. "
@@ -543,7 +549,7 @@ def _refuse_histories(gradients: Sequence[Any]) -> None:
         )
 
 
-def _grows(before: Any, after: Any) -> bool:
+def _grows(before: object, after: object) -> bool:
     """Return whether a container has more or fewer items after the program, so that the next call
     finds another kind of value."""
     return not isinstance(after, torch.Tensor) and (

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from ..rules.samples.places import Mixed, Tensor
 
 
-def refuse_number_of_samples(name: str, given: Sequence[Any], is_sum: bool, size: int) -> None:
+def refuse_number_of_samples(name: str, given: Sequence[object], is_sum: bool, size: int) -> None:
     """Raise ``Mixed`` if a sum over the samples is divided by a multiple of their number, or a mean
     is multiplied with one.
 
@@ -41,7 +41,7 @@ def _is_multiple(number: float, size: int) -> bool:
     return near >= size and near % size == 0 and math.isclose(number, near, rel_tol=1e-6)
 
 
-def _numbers(given: Sequence[Any]) -> list[float]:
+def _numbers(given: Sequence[object]) -> list[float]:
     """Return the magnitudes of the numbers among arguments, but zero."""
     plain = [a for a in given if isinstance(a, (int, float))]
     plain += [
@@ -162,7 +162,7 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
 that hides a mean over the samples."""
 
 
-def equal(a: Any, b: Any) -> bool:
+def equal(a: object, b: object) -> bool:
     """Return whether two factors of sums over the samples are the same."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return torch.equal(a, b)

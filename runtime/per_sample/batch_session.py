@@ -111,7 +111,7 @@ class BatchSession(StandIn):
             return Mixture(WRITTEN_ELSEWHERE)
         return None
 
-    def _state_of_view(self, v: Any, base: Any) -> Any:
+    def _state_of_view(self, v: object, base: object) -> object:
         """Return the state of a view that has none of its own, as it follows from its base."""
         of_base = self.state(base)
         if not isinstance(of_base, Place):
@@ -127,7 +127,7 @@ class BatchSession(StandIn):
             )
         return place
 
-    def state_of(self, a: Any) -> Any:
+    def state_of(self, a: object) -> Any:
         """Return the state of an argument of any kind. Only tensors of the session have one."""
         if isinstance(a, Value) and a._level is SESSION:
             return self.state(a)
@@ -137,7 +137,7 @@ class BatchSession(StandIn):
         """Give ``v`` a state. It holds until its memory is written to."""
         v.__dict__["_samples"] = (weakref.ref(self), state, _writes(v)[0])
 
-    def follow_data(self, out: Any, of: Any) -> None:
+    def follow_data(self, out: Any, of: object) -> None:
         """``out`` is ``of.data`` or ``of.detach()``, which share the memory of ``of``."""
         state = self.state(of)
         if out._view is None:
@@ -155,7 +155,7 @@ class BatchSession(StandIn):
             give_back(SESSION, t)
         self.lifted.clear()
 
-    def lift(self, t: Any, op: Op) -> None:
+    def lift(self, t: object, op: Op) -> None:
         """Make the plain tensor ``t``, and its base, values of the session until :meth:`give_back`.
         ``op``: what writes to it."""
         v: Any = lift_in_place(SESSION, t, op.func)
@@ -175,7 +175,7 @@ class BatchSession(StandIn):
             )
         self.put(v, ALONE if n < 2 else Place(dim))
 
-    def mark_rows(self, v: Any, owners: Tensor) -> None:
+    def mark_rows(self, v: object, owners: Tensor) -> None:
         """Row i of ``v`` belongs to sample ``owners[i]``."""
         n = int(owners.max()) + 1
         if self.size is None:
@@ -188,7 +188,7 @@ class BatchSession(StandIn):
 
     # calls
 
-    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         flat, layout = flattened(args, kwargs)
         states = [self.state_of(a) for a in flat]
         if all(s is None for s in states):
@@ -206,8 +206,12 @@ class BatchSession(StandIn):
         return self._run_on_samples(call)
 
     def _run_without_states(
-        self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], flat: list[Any]
-    ) -> Any:
+        self,
+        func: OpOverload,
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        flat: list[object],
+    ) -> object:
         """Run a call whose arguments have no states."""
         outs = SESSION.record(func, args, kwargs)
         # later writes of samples to one of the two are seen in the other
@@ -215,7 +219,7 @@ class BatchSession(StandIn):
             self.follow_data(outs, flat[0])
         return outs
 
-    def _run_on_samples(self, call: FollowedCall) -> Any:
+    def _run_on_samples(self, call: FollowedCall) -> object:
         """Run a call that uses no parameters."""
         op = call.op
         filled = filled_by(op, call.args, call.kwargs)
@@ -234,7 +238,7 @@ class BatchSession(StandIn):
         self._put_all(results, where)
         return outs
 
-    def _run_on_constants(self, call: FollowedCall, used: list[int]) -> Any:
+    def _run_on_constants(self, call: FollowedCall, used: list[int]) -> object:
         """Run a call on constants in place of the parameters ``used``, with a tap of its
         results."""
         op = call.op
@@ -266,12 +270,12 @@ class BatchSession(StandIn):
         self._put_all(leaves_of(outs), where)
         return outs
 
-    def _put_all(self, results: list[Any], where: list[Any]) -> None:
+    def _put_all(self, results: list[object], where: list[object]) -> None:
         for o, place in zip(results, where, strict=True):
             if place is not None and isinstance(o, Value):
                 self.put(o, place)
 
-    def _place_results(self, call: FollowedCall, outs: list[Any]) -> tuple[list[Any], Placed]:
+    def _place_results(self, call: FollowedCall, outs: list[object]) -> tuple[list[object], Placed]:
         """Return where the samples lie in the results, and the call with the places of all
         arguments. ``Mixed`` if they lie nowhere."""
         op, states = call.op, call.states
@@ -307,13 +311,13 @@ class BatchSession(StandIn):
             refuse_number_of_samples(op.base_name, call.flat, pooled[0].is_sum, self.size)
         return pooled[0]
 
-    def _put_parameters(self, outs: Any) -> Any:
+    def _put_parameters(self, outs: object) -> object:
         for o in leaves_of(outs):
             if isinstance(o, Value) and edge_of(o) is not None:
                 self.put(o, PARAMETERS)
         return outs
 
-    def _refuse_mixed(self, outs: Any, op: Op, error: Mixed) -> Any:
+    def _refuse_mixed(self, outs: object, op: Op, error: Mixed) -> object:
         """Return the results, with a refusal before their histories."""
         return self.refuse(outs, self._why(op, error), op.kind is INPLACE)
 
@@ -326,7 +330,7 @@ class BatchSession(StandIn):
             "if its result is to be a constant, say so by grads.shared(t.detach())."
         )
 
-    def refuse(self, outs: Any, why: str, written: bool = False) -> Any:
+    def refuse(self, outs: object, why: str, written: bool = False) -> Any:
         """Return the results of a call, with a refusal before their histories. ``written``: they
         existed before the call."""
         for o in leaves_of(outs):
@@ -339,7 +343,7 @@ class BatchSession(StandIn):
             self.put(whole, Mixture(why))
         return outs
 
-    def _put_pooled(self, outs: Any, pooled: Pooled) -> Any:
+    def _put_pooled(self, outs: object, pooled: Pooled) -> object:
         """Return the results, which are sums or means over the samples. A gradient of them is
         noted on its way."""
 
@@ -353,7 +357,7 @@ class BatchSession(StandIn):
             self.put(o, pooled)
         return outs
 
-    def note_pool(self, factor: Any) -> None:
+    def note_pool(self, factor: object) -> None:
         """A gradient passes a sum or mean over the samples."""
         number = current_graph_task_id()
         if self.reduction is None and self._of_pass == number and not equal(self._factor, factor):
@@ -382,7 +386,7 @@ class BatchSession(StandIn):
 
     # uses of parameters
 
-    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+    def layer(self, func: object, args: Sequence[object]) -> Any:
         return whole_layers.run(self, func, args)
 
     def alone(self, place: Place) -> bool:
@@ -403,8 +407,8 @@ class BatchSession(StandIn):
             self.arrived()
 
     def _tap(
-        self, call: FollowedCall, used: list[int], placed: Placed, outs: Any, where: list[Any]
-    ) -> Any:
+        self, call: FollowedCall, used: list[int], placed: Placed, outs: Any, where: list[object]
+    ) -> object:
         """Return the results, each with a history that leads to one tap."""
         op, results = call.op, leaves_of(outs)
         tapped = [
@@ -426,7 +430,7 @@ class BatchSession(StandIn):
         used: list[int],
         placed: Placed,
         tapped: list[int],
-        where: list[Any],
+        where: list[object],
     ) -> UsedParameters:
         plain = [without_history(a) for a in call.flat]
         places = self._places_in_order(call, placed)
@@ -441,7 +445,7 @@ class BatchSession(StandIn):
         rows = {i: p for i in used if isinstance(p := places[i], Place)}
         return UsedParameters(self, each, values, rows, tapped, where)
 
-    def _places_in_order(self, call: FollowedCall, placed: Placed) -> list[Any]:
+    def _places_in_order(self, call: FollowedCall, placed: Placed) -> list[object]:
         """Return the place in each of the arguments in one list."""
         if placed.size < 2:
             return [
@@ -458,12 +462,12 @@ class BatchSession(StandIn):
                     found[i] = p
         return found
 
-    def is_parameter(self, a: Any) -> bool:
+    def is_parameter(self, a: object) -> bool:
         return self.state_of(a) is PARAMETERS
 
     # writes
 
-    def _run_write(self, call: FollowedCall) -> Any:
+    def _run_write(self, call: FollowedCall) -> object:
         """Run a call that writes to its first argument."""
         op = call.op
         target = self._target(call)
@@ -486,7 +490,7 @@ class BatchSession(StandIn):
             return self._write(call, state, of_base)
         return self._write_samples(call, functional, of_base)
 
-    def _state_of_base(self, v: Any) -> Any:
+    def _state_of_base(self, v: Any) -> object:
         """Return the state of the base of ``v``. None if ``v`` is no view."""
         if v._view is None:
             return None
@@ -509,7 +513,7 @@ class BatchSession(StandIn):
             self.lift(target, op)
         return target
 
-    def _copy(self, call: FollowedCall, functional: Op, of_base: Any) -> Any:
+    def _copy(self, call: FollowedCall, functional: Op, of_base: object) -> object:
         """Run ``target.copy_(source)``. ``of_base``: the state of the target's base."""
         target: Any = call.args[0]
         former, source = call.states[:2]
@@ -521,13 +525,13 @@ class BatchSession(StandIn):
         alone = call._replace(states=[None, *call.states[1:]])
         return self._write_samples(alone, functional, of_base)
 
-    def _write(self, call: FollowedCall, state: Any, of_base: Any) -> Any:
+    def _write(self, call: FollowedCall, state: object, of_base: object) -> Any:
         """Run a write that leaves its target with ``state``."""
         outs = self._record_write(call)
         self.put(outs, state)
         return self._follow_base(outs, state, of_base, call.op)
 
-    def _write_samples(self, call: FollowedCall, functional: Op, of_base: Any) -> Any:
+    def _write_samples(self, call: FollowedCall, functional: Op, of_base: object) -> object:
         """Run a write, and follow the samples as through ``functional``, which returns what is
         written."""
         target: Any = call.args[0]
@@ -540,7 +544,7 @@ class BatchSession(StandIn):
         self.put(outs, where[0])
         return self._follow_base(outs, where[0], of_base, call.op)
 
-    def follow_filled(self, v: Any, place: Place, op: Op) -> None:
+    def follow_filled(self, v: object, place: Place, op: Op) -> None:
         """A call of ``op`` has filled its argument ``v``, beside its results, with samples in
         ``place``."""
         of_base = self._state_of_base(v)
@@ -548,19 +552,19 @@ class BatchSession(StandIn):
         self.put(v, place)
         self._follow_base(v, place, of_base, op)
 
-    def refuse_filled(self, v: Any, op: Op, error: Mixed) -> None:
+    def refuse_filled(self, v: object, op: Op, error: Mixed) -> None:
         """A call of ``op`` has filled its argument ``v`` with a mixture of samples."""
         _writes(v)[0] += 1
         self.refuse(v, self._why(op, error), written=True)
 
-    def _record_write(self, call: FollowedCall) -> Any:
+    def _record_write(self, call: FollowedCall) -> object:
         outs = SESSION.record(call.op.func, call.args, call.kwargs)
         target = call.args[0]
         if isinstance(target, Value):
             _writes(target)[0] += call.op.base_name not in GEOMETRY
         return outs
 
-    def _follow_base(self, v: Any, state: Any, of_base: Any, op: Op) -> Any:
+    def _follow_base(self, v: Any, state: object, of_base: object, op: Op) -> object:
         """Give the base of ``v``, which was written to, a state that fits. ``of_base``: its former
         state. Returns ``v``."""
         if v._view is None:
@@ -584,7 +588,7 @@ def _is_linear(op: Op, pooled: int) -> bool:
     return name in _LINEAR and not (pooled > 1 and name.startswith(("mul", "div")))
 
 
-def _state_of_copy(target: Any, former: Any, source: Any) -> Any:
+def _state_of_copy(target: object, former: object, source: object) -> object:
     """Return the state of ``target``, formerly ``former``, after a copy of what has no samples."""
     if isinstance(former, Place):
         return former  # each row is still that of a sample
@@ -595,7 +599,7 @@ def _state_of_copy(target: Any, former: Any, source: Any) -> Any:
     return former  # a history that the copy does not enter goes on
 
 
-def _whole(v: Any) -> Any:
+def _whole(v: Any) -> object:
     """Return the base of a view, and any other tensor as it is."""
     if v._view is None:
         return v

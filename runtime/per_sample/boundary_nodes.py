@@ -26,7 +26,7 @@ class ParameterInput(Input):
         super().__init__(SESSION, inner)
         self.name_ = name
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         raise RuntimeError(
             f"per_sample: the loss depends on {self.name_} by a term without samples, so its "
             "gradient belongs to no sample. If the term comes from the batch, mark the batch: "
@@ -43,7 +43,7 @@ class Refusal(Node):
         super().__init__(SESSION, (edge,), metas)
         self.why = why
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         raise RuntimeError(self.why)
 
 
@@ -57,6 +57,6 @@ class Pool(Node):
         super().__init__(SESSION, (edge,), metas)
         self.note = note
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         self.note()
         return tuple(grads)

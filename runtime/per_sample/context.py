@@ -181,7 +181,7 @@ class per_sample(PerSampleGrads):
 
         return pytree.tree_map(of_leaf, args, is_leaf=lambda a: isinstance(a, PackedSequence))
 
-    def _with_marked_fields(self, a: Any) -> Any:
+    def _with_marked_fields(self, a: Any) -> object:
         given = {f.name: getattr(a, f.name) for f in fields(a) if f.init}
         marked = {name: self.marked(value) for name, value in given.items()}
         if all(marked[name] is value for name, value in given.items()):
@@ -199,7 +199,7 @@ class per_sample(PerSampleGrads):
         self._session.mark_rows(data, torch.cat([numbers[:n] for n in a.batch_sizes.tolist()]))
         return PackedSequence(data, a.batch_sizes, a.sorted_indices, a.unsorted_indices)
 
-    def _marked_if_batch(self, x: Tensor) -> Any:
+    def _marked_if_batch(self, x: Tensor) -> object:
         session, dim = self._session, self.batch_dim
         if id(x) in session.parameters or id(x) in self._shared:
             return x
@@ -295,7 +295,7 @@ class _Functions(TorchFunctionMode):
         if all(map(self.made_inside, tensors)):
             self._made[id(out)] = weakref.ref(out)
 
-    def _refuse_data(self, data: Any) -> None:
+    def _refuse_data(self, data: object) -> None:
         """Raise if a plain tensor is about to show memory that the session follows."""
         if isinstance(data, Value) and self.session.state(data) is not None:
             raise RuntimeError(
@@ -378,7 +378,7 @@ _lock = lock_of(sys.modules[__name__], "_lock")
 _entered = 0
 
 
-def _called(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _called(self: torch.nn.Module, *args: object, **kwargs: object) -> Any:
     modules = _CALLS.of_thread
     if modules is None:
         return _native_call(self, *args, **kwargs)
@@ -443,7 +443,7 @@ def _place_in_states(
     return listed(1, owners, session.size, packed)
 
 
-def _placed_state(session: BatchSession, h: Any, place: Place) -> Any:
+def _placed_state(session: BatchSession, h: object, place: Place) -> object:
     """Return a first state with the samples in ``place``."""
     if session.is_parameter(h):
         ones = SESSION.wrap(torch.ones_like(SESSION.lowered(h)))

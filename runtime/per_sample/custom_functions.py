@@ -37,7 +37,9 @@ _TORCH_CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
 
 
 @rule(BatchSession)
-def _followed(session: BatchSession, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _followed(
+    session: BatchSession, cls: FunctionClass, args: tuple[object, ...]
+) -> tuple[object, object]:
     name = f"{cls.__module__}.{cls.__name__}"
     if name == _TORCH_CHECKPOINT or cls is CheckpointFunction:
         return _checkpointed(cls, args), None
@@ -66,7 +68,7 @@ def _followed(session: BatchSession, cls: FunctionClass, args: tuple[Any, ...]) 
 
 
 def _refuse_parameters(
-    session: BatchSession, cls: FunctionClass, states: list[Any], outs: list[Any]
+    session: BatchSession, cls: FunctionClass, states: list[object], outs: list[object]
 ) -> None:
     """Put a refusal before the histories of the outputs if an input follows from parameters."""
     if not any(s is PARAMETERS for s in states):
@@ -79,17 +81,17 @@ def _refuse_parameters(
     )
 
 
-def _differentiable(output: Any) -> list[Any]:
+def _differentiable(output: object) -> list[object]:
     """Return the outputs with a history."""
     outs = output if isinstance(output, tuple) else (output,)
     return [o for o in outs if isinstance(o, Value) and edge_of(o) is not None]
 
 
-def _states(session: BatchSession, tensors: Iterable[Any]) -> list[Any]:
+def _states(session: BatchSession, tensors: Iterable[object]) -> list[object]:
     return [session.state_of(t) for t in tensors]
 
 
-def _refuse_mixtures(session: BatchSession, outs: list[Any]) -> None:
+def _refuse_mixtures(session: BatchSession, outs: list[object]) -> None:
     """Put a refusal before the history that the Function gave to each mixture."""
     for o in outs:
         state = session.state_of(o)
@@ -97,7 +99,7 @@ def _refuse_mixtures(session: BatchSession, outs: list[Any]) -> None:
             session.refuse([o], state.why)
 
 
-def _parameter(session: BatchSession, a: Any) -> Any:
+def _parameter(session: BatchSession, a: object) -> object:
     """Return the value that stands for a parameter, for its leaf. ``apply`` is no function of
     torch, so it got the parameter itself."""
     if isinstance(a, Value) and a._level is SESSION and a.is_leaf and a.requires_grad:
@@ -123,7 +125,7 @@ class _Places:
             if isinstance(t, Value) and state is not None and state is not PARAMETERS:
                 self.session.put(t, state)
 
-    def check(self, found: tuple[Any, ...]) -> None:
+    def check(self, found: tuple[object, ...]) -> None:
         """Raise if a gradient does not have the samples where the input has them."""
         for i, (g, place) in enumerate(zip(found, self.inputs, strict=False)):
             state = self.session.state_of(g)
@@ -143,7 +145,7 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
         return found
     original = backward_of(cls)
 
-    def backward(ctx: Any, *gs: Any) -> Any:
+    def backward(ctx: Any, *gs: object) -> Any:
         places, active = ctx.followed, current_stand_in()
         if active is None:  # the pass began after the block
             stand_in(places.session)
@@ -162,7 +164,7 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
         cls.__name__, (cls,), {name: staticmethod(backward), "__module__": cls.__module__}
     )
 
-    def saved_tensors(ctx: Any) -> tuple[Any, ...]:
+    def saved_tensors(ctx: object) -> tuple[Any, ...]:
         tensors = FunctionNode.saved_tensors.__get__(ctx)
         places = getattr(ctx, "followed", None)
         if places is not None:
@@ -174,7 +176,7 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
     return made
 
 
-def _checkpointed(cls: FunctionClass, args: tuple[Any, ...]) -> Any:
+def _checkpointed(cls: FunctionClass, args: tuple[Any, ...]) -> object:
     """Return a reentrant checkpoint, as one that is not reentrant. Its backward pass would be one
     of its own, of the whole batch. As there, nothing is differentiated if no argument requires
     grad."""

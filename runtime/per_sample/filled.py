@@ -53,7 +53,7 @@ class Filled:
             ) from error
 
 
-def filled_by(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Filled:
+def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Filled:
     """Return the arguments that a call is about to fill."""
     if not op.fills_argument and (op.record is None or op.record.hidden_writes is None):
         return Filled(op, {})
@@ -65,7 +65,7 @@ def filled_by(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Filled:
     return Filled(op, found)
 
 
-def _names(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Sequence[str]:
+def _names(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Sequence[str]:
     if op.fills_argument:
         return [a.name for a in op.func._schema.arguments if _is_written(a)]
     if op.record is None or op.record.hidden_writes is None:

@@ -58,13 +58,13 @@ class FollowedCall(NamedTuple):
         """Return the numbers in ``flat`` of the arguments that follow from parameters alone."""
         return [i for i, s in enumerate(self.states) if s is PARAMETERS]
 
-    def by_name(self, flat: Sequence[Any]) -> dict[str, Any]:
+    def by_name(self, flat: Sequence[object]) -> dict[str, Any]:
         """Return what ``flat`` has for the arguments, by their names. Those that are left to their
         defaults are not there."""
         args, kwargs = unflattened(flat, self.layout)
         return dict(zip(self.op.arg_names, args, strict=False)) | kwargs
 
-    def placed(self, outs: Sequence[Any], size: int) -> Placed:
+    def placed(self, outs: Sequence[object], size: int) -> Placed:
         """Return the call as the rules of places see it."""
         op = self.op
         plain = [a._inner if isinstance(a, Value) and a._level is SESSION else a for a in self.flat]
@@ -118,7 +118,7 @@ class UsedParameters:
             if (edge := edges[i]) is not None
         )
 
-    def _by_sample(self, cotangents: list[Any]) -> list[Any]:
+    def _by_sample(self, cotangents: list[Any]) -> list[object]:
         """Return the cotangents of all results with the batch in front, None where there is
         none."""
         found: list[Any] = [None] * len(self.places)
@@ -144,7 +144,7 @@ class UsedParameters:
         return OwnRows(term, self.rows[i], self.values[i].shape)
 
 
-def apply_rule(op: Op, placed: Placed, outs: Sequence[Any]) -> list[Any]:
+def apply_rule(op: Op, placed: Placed, outs: Sequence[object]) -> list[Any]:
     """Return where the samples lie in each result, by the rule of the op. ``Mixed`` without one."""
     rule = rule_of(op)
     if rule is None:
@@ -155,7 +155,7 @@ def apply_rule(op: Op, placed: Placed, outs: Sequence[Any]) -> list[Any]:
     return [found] * len(outs)
 
 
-def without_history(a: Any) -> Any:
+def without_history(a: object) -> Any:
     """Return an argument as a tensor that the session does not follow."""
     if isinstance(a, Value) and a._level is SESSION:
         return a._inner
@@ -164,7 +164,7 @@ def without_history(a: Any) -> Any:
     return a
 
 
-def leaves_of(outs: Any) -> list[Any]:
+def leaves_of(outs: object) -> list[Any]:
     """Return the results of an ATen call in a list."""
     if isinstance(outs, (list, tuple)):
         return list(outs)

@@ -107,7 +107,7 @@ class PerSampleGrads:
 
     # products
 
-    def dot(self, vector: Any) -> Tensor:
+    def dot(self, vector: object) -> Tensor:
         """Return the product of the gradient of each sample with ``vector``, a tree of the
         parameters' shapes. Shape (B,)."""
         leaves, spec = trees.flatten(vector)
@@ -179,7 +179,7 @@ class PerSampleGrads:
 
     # gradients
 
-    def materialize(self, out: Any = None) -> Any:
+    def materialize(self, out: object = None) -> Any:
         """Return the gradients, as a tree of tensors of shape (B, *parameter). ``out``: such a
         tree, which is written to and returned."""
         self._refuse_written()
@@ -248,11 +248,11 @@ class PerSampleGrads:
     def _refuse_written(self) -> None:
         refuse_written(self._held, "a tensor that the gradients are computed of")
 
-    def _tree(self, of: Callable[[Parameter], Tensor]) -> Any:
+    def _tree(self, of: Callable[[Parameter], Tensor]) -> object:
         self._refuse_written()
         return trees.unflatten([of(p) for p in self._parameters], self._spec)
 
-    def _sums(self, weights: Sequence[Tensor], keep: bool) -> Any:
+    def _sums(self, weights: Sequence[Tensor], keep: bool) -> object:
         """Return the weighted sum of each parameter. Those that free most memory come first."""
         self._refuse_written()
         left: list[Any] = list(self._parameters)

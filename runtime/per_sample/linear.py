@@ -21,7 +21,7 @@ from .uses import Use, refuse_written, versions
 LINEAR = torch.ops.aten.linear.default
 
 
-def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
+def run(level: Any, x: Any, weight: object, bias: object) -> Any:
     """``linear`` of a batch and of parameters that all samples share. NotImplemented: ATen is to
     take it apart, or to refuse it.
 
@@ -44,7 +44,7 @@ def run(level: Any, x: Any, weight: Any, bias: Any) -> Any:
         return level.wrap(tape.wrap(out, (node, 0)))
 
 
-def _uses_parameters(level: Any, x: Any, weight: Any, bias: Any) -> bool:
+def _uses_parameters(level: Any, x: object, weight: object, bias: object) -> bool:
     """Return whether ``x`` is a batch, and all samples have the same parameters."""
     if is_autocast_enabled() or not torch.is_grad_enabled():
         return False
@@ -75,7 +75,7 @@ class _Linear(Node):
     samples: Any
     versions: list[tuple[Tensor, int]]
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         assert self.given is not None  # a run has one pass, for all parameters
         refuse_written(self.versions, "an argument of linear")
         x, weight, _ = self.given

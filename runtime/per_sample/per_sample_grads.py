@@ -106,7 +106,7 @@ class _Mapped(MappedFunction):
         return self.samples
 
 
-def _over(*sample: Any) -> Any:
+def _over(*sample: Any) -> object:
     """Stands for the loss of a run that is over."""
     raise RuntimeError("per_sample_grads: the run is over")
 

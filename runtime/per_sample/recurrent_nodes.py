@@ -91,7 +91,7 @@ def call_of(func: Any, args: Sequence[Any]) -> Call | None:
     return call
 
 
-def run(level: Any, func: Any, args: Sequence[Any]) -> Any:
+def run(level: Any, func: object, args: Sequence[object]) -> Any:
     """Return the results of a call of a recurrent layer. NotImplemented if it is another call, or
     one that ATen is to take apart or to refuse. ``level``: a :class:`.sample_level.Samples`."""
     call = call_of(func, args)
@@ -145,13 +145,13 @@ def in_layers(
 def _layer(
     level: Any,
     kind: str,
-    x: Any,
-    initial: Sequence[Any],
+    x: object,
+    initial: Sequence[object],
     weights: Weights,
     reverse: bool,
     *,
     steps: list[int],
-) -> Any:
+) -> object:
     """Return the output of one direction of one layer, (N, T, p) for each sample, and its last
     states, (N, …)."""
     tape = level.tape
@@ -172,7 +172,7 @@ def _layer(
     return [level.wrap(tape.wrap(t, (node, i))) for i, t in enumerate(outs)]
 
 
-def tensors_among(optional: Iterable[Any]) -> list[Any]:
+def tensors_among(optional: Iterable[object]) -> list[Any]:
     """Return those that are there: a layer may have no biases and no projection."""
     return [t for t in optional if t is not None]
 
@@ -189,7 +189,7 @@ class _Layer(Node):
     parameters: Any
     versions: list[tuple[Tensor, int]]
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         unrolled, self.unrolled = self.unrolled, None
         assert unrolled is not None  # a run has one pass, for all parameters
         refuse_written(self.versions, "an argument of a recurrent layer")
@@ -313,7 +313,7 @@ def _fit_layers(call: Call) -> bool:
     return True
 
 
-def _are_alike(x: Any, others: Iterable[Any]) -> bool:
+def _are_alike(x: Any, others: Iterable[object]) -> bool:
     return all(t.dtype is x.dtype and t.device == x.device for t in tensors_among(others))
 
 

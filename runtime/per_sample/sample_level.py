@@ -42,7 +42,7 @@ class Samples(BatchLevel):
         self.tape = tape
         self.uses = Uses()
 
-    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: Any, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         if not self._uses_any(args) and not (kwargs and self._uses_any(kwargs.values())):
             return super().call(func, args, kwargs)
         op = op_of(func)
@@ -54,7 +54,9 @@ class Samples(BatchLevel):
             return self._call_on_spread(func, args, kwargs)
         return self._call_on_constants(op, func, args, kwargs)
 
-    def _call_on_spread(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _call_on_spread(
+        self, func: Any, args: Sequence[object], kwargs: dict[str, object]
+    ) -> object:
         """Run a call that draws on batches in place of the parameters. To run it again for their
         gradients would draw again."""
         flat, layout = flattened(args, kwargs)
@@ -64,8 +66,8 @@ class Samples(BatchLevel):
         return super().call(func, spread_args, spread_kwargs)
 
     def _call_on_constants(
-        self, op: Op, func: Any, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+        self, op: Op, func: Any, args: Sequence[object], kwargs: dict[str, object]
+    ) -> object:
         """Run a call on constants in place of the parameters, with a tap of its results."""
         flat, layout = flattened(args, kwargs)
         sources = self._sources(flat)
@@ -77,12 +79,12 @@ class Samples(BatchLevel):
             return outs
         return self._tap(self._for_each(op, flat, layout, sources), outs)
 
-    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+    def layer(self, func: object, args: Sequence[object]) -> Any:
         if func is linear.LINEAR:
             return linear.run(self, *args)
         return recurrent_nodes.run(self, func, args)
 
-    def is_shared(self, a: Any) -> bool:
+    def is_shared(self, a: object) -> bool:
         """Return whether all samples have one ``a``."""
         return not (isinstance(a, Value) and a._level is self)
 
@@ -129,13 +131,13 @@ class Samples(BatchLevel):
                 return True
         return False
 
-    def source(self, a: Any) -> Edge | None:
+    def source(self, a: object) -> Edge | None:
         """Return where ``a`` comes from on the tape, if it is computed of parameters alone."""
         if isinstance(a, Value) and a._level is self.tape:
             return edge_of(a)
         return None
 
-    def _write_copy(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _write_copy(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
         """``x.mul_(w)``: what the op without the write returns is copied to ``x``. The gradients of
         ``w`` need ``x`` as it was."""
         if op.functional is None or not isinstance(args[0], torch.Tensor):
@@ -145,11 +147,11 @@ class Samples(BatchLevel):
             )
         return args[0].copy_(op.functional.func(args[0].clone(), *args[1:], **kwargs))
 
-    def _sources(self, flat: list[Any]) -> dict[int, Edge]:
+    def _sources(self, flat: list[object]) -> dict[int, Edge]:
         return {i: edge for i, a in enumerate(flat) if (edge := self.source(a)) is not None}
 
     def _for_each(
-        self, op: Op, constants: list[Any], layout: Layout, sources: dict[int, Edge]
+        self, op: Op, constants: list[object], layout: Layout, sources: dict[int, Edge]
     ) -> ParameterCall:
         """Return a call on ``constants`` as one for each sample. ``sources``: by the numbers of the
         parameters that they stand for, where these come from."""
@@ -157,12 +159,12 @@ class Samples(BatchLevel):
         given = [self._without_history(a) for a in constants]
         return ParameterCall(op, given, batched, layout, sources, self.size)
 
-    def _without_history(self, a: Any) -> Any:
+    def _without_history(self, a: object) -> object:
         if isinstance(a, Value) and a._level is self:
             a = a._inner
         return self.tape.lowered(a)
 
-    def _tap(self, call: ParameterCall, outs: Any) -> Any:
+    def _tap(self, call: ParameterCall, outs: Any) -> object:
         """Return the results of a call, each with a history that leads to one tap."""
         flat: list[Any] = [outs] if isinstance(outs, torch.Tensor) else list(outs)
         n_results = len(flat)
@@ -184,13 +186,13 @@ class Samples(BatchLevel):
             flat[i] = self.wrap(self.tape.wrap(t, (tap, k)))
         return _rebuild(outs, flat)
 
-    def _is_differentiable_batch(self, result: Any) -> bool:
+    def _is_differentiable_batch(self, result: object) -> bool:
         return (
             isinstance(result, Value) and result._level is self and result.dtype in DIFFERENTIABLE
         )
 
 
-def _rebuild(outs: Any, flat: list[Any]) -> Any:
+def _rebuild(outs: Any, flat: list[Any]) -> object:
     """Return the results ``flat`` in the form of ``outs``."""
     if isinstance(outs, torch.Tensor):
         return flat[0]

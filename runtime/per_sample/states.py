@@ -25,7 +25,7 @@ class Inherited(Mixed):
     """An argument is a mixture already."""
 
 
-def base_after_write(v: Any, written: Any, of_base: Any, size: int) -> Any:
+def base_after_write(v: object, written: object, of_base: object, size: int) -> Any:
     """Return the state of the base of the view ``v``, to which was written what has the state
     ``written``. ``of_base``: the former state of the base. ``Mixed`` if the two do not fit."""
     if written is None or isinstance(of_base, Mixture):
@@ -45,7 +45,7 @@ def base_after_write(v: Any, written: Any, of_base: Any, size: int) -> Any:
     return found
 
 
-def _agree(v: Any, written: Any, of_base: Any, size: int) -> bool:
+def _agree(v: object, written: object, of_base: object, size: int) -> bool:
     """Return whether the base of the view ``v`` keeps its state ``of_base``."""
     if isinstance(written, Place) and isinstance(of_base, Place):
         return size < 2 or fits(v, written, of_base, size)

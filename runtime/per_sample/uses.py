@@ -63,7 +63,7 @@ class Uses:
         self._waiting: list[tuple[Use, list[tuple[Tensor, int]]]] = []
         self._factor: Any = 1  # of those that wait
 
-    def add(self, uses: Iterable[Use], factor: Any = 1) -> None:
+    def add(self, uses: Iterable[Use], factor: object = 1) -> None:
         """Note the uses of one call. Their gradients are to be multiplied by ``factor``: a number,
         or one for each sample, (B,)."""
         self.settle()
@@ -139,7 +139,7 @@ class Layout(NamedTuple):
     names: tuple[str, ...]
 
 
-def flattened(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Layout]:
+def flattened(args: Sequence[object], kwargs: dict[str, Any]) -> tuple[list[Any], Layout]:
     """Return the arguments of an ATen call in one list."""
     flat: list[Any] = []
     shape: list[int | None] = []
@@ -154,7 +154,7 @@ def flattened(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], L
 
 
 def unflattened(
-    flat: Sequence[Any], layout: Layout | pytree.TreeSpec
+    flat: Sequence[object], layout: Layout | pytree.TreeSpec
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the inverse of :func:`flattened`, or of a flattening by torch's pytrees."""
     if not isinstance(layout, Layout):
@@ -302,7 +302,7 @@ class ParameterCall:
                 dims.append(0 if self.batched[number] else None)
         parameter = self.given[i]
 
-        def of_sample(*given: Any) -> Tensor:
+        def of_sample(*given: object) -> Tensor:
             found: Tensor | None = formula(*given)
             if found is None:
                 return g.new_zeros(g.shape[1:])
@@ -317,7 +317,7 @@ class ParameterCall:
         numbers = dict(zip(op.arg_names, args, strict=False)) | kwargs
         return _Arguments(numbers, dict(zip(op.arg_names, op.defaults, strict=True)))
 
-    def _operand(self, name: str, call: _Arguments, g: Tensor) -> Any:
+    def _operand(self, name: str, call: _Arguments, g: Tensor) -> object:
         """Return what a formula of factors takes as ``name``, with a batch in front."""
         if name == "g":
             return g
@@ -330,7 +330,7 @@ class ParameterCall:
             return self._with_batch(number)
         return [self._with_batch(n) for n in number]
 
-    def _with_batch(self, number: int) -> Any:
+    def _with_batch(self, number: int) -> object:
         """Return an argument, with a batch in front if it is a tensor."""
         a = self.given[number]
         if not isinstance(a, torch.Tensor) or self.batched[number]:

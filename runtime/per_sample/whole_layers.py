@@ -26,7 +26,7 @@ from . import recurrent_nodes as recurrent_layer
 from .uses import NO_SECOND, Use, refuse_written, versions
 
 
-def _place(session: Any, t: Any) -> Place | None:
+def _place(session: Any, t: object) -> Place | None:
     state = session.state_of(t)
     return state if isinstance(state, Place) else None
 
@@ -40,7 +40,7 @@ def _is_weight(session: Any, t: Any) -> bool:
     return session.is_parameter(t) or (session.state(t) is None and edge_of(t) is None)
 
 
-def _source(t: Any) -> Edge | None:
+def _source(t: object) -> Edge | None:
     return edge_of(t) if isinstance(t, Value) else None
 
 
@@ -48,7 +48,7 @@ def _plain() -> bool:
     return torch.is_grad_enabled() and not is_autocast_enabled()
 
 
-def run(session: Any, func: Any, args: Sequence[Any]) -> Any:
+def run(session: object, func: object, args: Sequence[object]) -> Any:
     """Return the results of a call of such a layer with samples and parameters. NotImplemented for
     any other call."""
     if func is linear_layer.LINEAR:
@@ -56,7 +56,7 @@ def run(session: Any, func: Any, args: Sequence[Any]) -> Any:
     return _recurrent(session, func, args)
 
 
-def _can_follow_linear(session: Any, place: Place, x: Any, weight: Any, bias: Any) -> bool:
+def _can_follow_linear(session: Any, place: Place, x: Any, weight: object, bias: object) -> bool:
     """Return whether a linear layer has shared weights, and samples in ``place`` of its input."""
     if not _plain():
         return False
@@ -68,7 +68,7 @@ def _can_follow_linear(session: Any, place: Place, x: Any, weight: Any, bias: An
     return bool(place.dim < x.dim() - 1 or session.alone(place))
 
 
-def _linear(session: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(session: Any, x: object, weight: object, bias: object = None) -> object:
     place = _place(session, x)
     if place is None or not _can_follow_linear(session, place, x, weight, bias):
         return NotImplemented
@@ -136,7 +136,7 @@ def _place_of_sequences(session: Any, call: recurrent_layer.Call) -> Place | Non
     return None
 
 
-def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:
+def _recurrent(session: Any, func: object, args: Sequence[object]) -> object:
     call = recurrent_layer.call_of(func, args)
     if call is None or not _plain():
         return NotImplemented
@@ -166,8 +166,8 @@ def _recurrent(session: Any, func: Any, args: Sequence[Any]) -> Any:
 def _direction(
     session: Any,
     kind: str,
-    x: Any,
-    initial: Sequence[Any],
+    x: object,
+    initial: Sequence[object],
     weights: Weights,
     reverse: bool,
     *,
@@ -191,7 +191,7 @@ def _direction(
     return found
 
 
-def _detached(weight: Any) -> Tensor | None:
+def _detached(weight: object) -> Tensor | None:
     """Return a weight without its history. A layer may have no biases and no projection."""
     if weight is None:
         return None

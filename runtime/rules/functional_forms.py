@@ -13,7 +13,7 @@ _overloads: dict[Any, Any] = {}  # answers of `functional_of`, by overload
 _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory"))
 
 
-def functional_of(func: Any) -> Any:
+def functional_of(func: object) -> Any:
     """Return the overload with the arguments of ``func`` that returns what ``func`` writes, and
     writes nothing. None if ATen has none."""
     if func not in _overloads:
@@ -21,7 +21,7 @@ def functional_of(func: Any) -> Any:
     return _overloads[func]
 
 
-def _find_functional(func: Any) -> Any:
+def _find_functional(func: Any) -> object:
     namespace, name = func._schema.name.split("::")
     base = _name_without_writing(name)
     makes = op_of(func).kind is OUT  # a factory with out= has no dtype and device of its own
@@ -52,7 +52,7 @@ def _is_out(argument: Any) -> bool:
     return argument.kwarg_only and alias is not None and alias.is_write
 
 
-def _writes_nothing(func: Any) -> bool:
+def _writes_nothing(func: object) -> bool:
     op = op_of(func)
     return op.kind is FUNCTIONAL and not op.fills_argument
 

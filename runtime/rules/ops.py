@@ -48,7 +48,7 @@ DIFFERENTIABLE = frozenset(
 )
 
 
-def _blocksize(t: torch.Tensor) -> Any:
+def _blocksize(t: torch.Tensor) -> object:
     if t.layout not in (torch.sparse_bsr, torch.sparse_bsc):
         return None
     return t.values().shape[1:3]
@@ -61,7 +61,7 @@ def _geometry(t: torch.Tensor) -> Any:
 
 
 @functools.cache
-def _fact(reader: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _fact(reader: Callable[[Any], object]) -> Callable[[Any], object]:
     """``reader`` applied to a tensor, or to each tensor of a list. None stays None."""
 
     def fact(t: Any) -> Any:
@@ -85,7 +85,7 @@ _SUFFIXES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def as_it_is(v: Any) -> Any:
+def as_it_is(v: object) -> Any:
     return v
 
 
@@ -135,13 +135,13 @@ class Plan:
         self.reach = 1 + max((at for at, _ in slots), default=-1)
 
     def _add_step(
-        self, key: str | tuple[str, ...], formula: Formula, slots: dict[tuple[int, Any], int]
+        self, key: str | tuple[str, ...], formula: Formula, slots: dict[tuple[int, object], int]
     ) -> None:
         where = [self._find_slot(name, slots) for name in parameters(formula)]
         at = tuple(self.op.positions.get(name, -1) for name in targets_of(key))
         self.steps.append((at, formula, _picker(where), -1 in where, isinstance(key, str)))
 
-    def _find_slot(self, name: str, slots: dict[tuple[int, Any], int]) -> int:
+    def _find_slot(self, name: str, slots: dict[tuple[int, object], int]) -> int:
         """Return where a picker finds what a formula takes as ``name``, with a new slot if need
         be."""
         if name in _OF_NODE:
@@ -162,7 +162,7 @@ class Plan:
         return at
 
 
-def _picker(where: list[int]) -> Callable[[list[Any]], Any]:
+def _picker(where: list[int]) -> Callable[[list[Any]], object]:
     """``values -> [values[i] for i in where]``. It runs for every formula of every node, so it is a
     C function where possible."""
     if len(where) > 1:
@@ -176,7 +176,7 @@ def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _default_of(argument: Any) -> Any:
+def _default_of(argument: Any) -> object:
     """Return the default of an argument of a schema, or None."""
     if argument.has_default_value():
         return argument.default_value
@@ -448,7 +448,7 @@ def _takes_tensors(func: OpOverload) -> bool:
     )
 
 
-def _binding(func: OpOverload) -> Callable[..., Any] | None:
+def _binding(func: OpOverload) -> Callable[..., object] | None:
     """Torch's own Python binding of this overload, or None. Its argument parser takes half the time
     of the operator's.
 
@@ -554,13 +554,13 @@ def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
     )
 
 
-def _decomposed(op: Op) -> Callable[..., Any] | None:
+def _decomposed(op: Op) -> Callable[..., object] | None:
     if op.decomposed is None:
         op.decomposed = _find_decomposition(op) or False
     return op.decomposed or None
 
 
-def _find_decomposition(op: Op) -> Any:
+def _find_decomposition(op: Op) -> object:
     found: Any = None
     if op.record is not None and op.kind != INPLACE:
         found = op.record.decomposition
@@ -586,7 +586,7 @@ def written_out(op: Op, rule: str) -> Callable[..., Any]:
     return found
 
 
-def generator_of(args: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.Generator:
+def generator_of(args: Iterable[object], kwargs: Mapping[str, Any]) -> torch.Generator:
     """Return the generator from which a call draws. ``poisson`` and ``rrelu`` take it by
     position."""
     return next(

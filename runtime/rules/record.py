@@ -333,7 +333,7 @@ def _check_table(
                 _check_formula(what, formula, func)
 
 
-def _check_formula(what: str, formula: Callable[..., Any], func: OpOverload) -> None:
+def _check_formula(what: str, formula: Callable[..., object], func: OpOverload) -> None:
     known = {*_names(func), *_results(func)}
     for name in parameters(formula):
         if name in _WORDS[what] or (what == "jvp" and name.removesuffix("_t") in known):

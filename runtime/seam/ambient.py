@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 import torch
 
@@ -41,7 +40,7 @@ class Ambient(threading.local):
         return state
 
 
-def continued(work: Callable[[], Any]) -> Callable[[], None]:
+def continued(work: Callable[[], object]) -> Callable[[], None]:
     """Return a function that runs ``work`` on another thread in the present state of this thread,
     torch's own modes included. This thread is to wait for it."""
     ours = [(state, dict(vars(state))) for state in _states]

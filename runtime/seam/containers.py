@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 
-def items_of(args: Iterable[Any]) -> Iterator[Any]:
+def items_of(args: Iterable[object]) -> Iterator[Any]:
     """Yield each of ``args``, and in place of a list or tuple each of its items."""
     for a in args:
         if isinstance(a, (list, tuple)):
@@ -17,7 +17,7 @@ def items_of(args: Iterable[Any]) -> Iterator[Any]:
             yield a
 
 
-def tensors_of(args: Iterable[Any]) -> list[torch.Tensor]:
+def tensors_of(args: Iterable[object]) -> list[torch.Tensor]:
     """List the tensors among ``args`` and in the lists among them."""
     return [t for t in items_of(args) if isinstance(t, torch.Tensor)]
 
@@ -35,7 +35,7 @@ def with_arguments(
     schema: Any,
     targets: dict[frozenset[str], Any],
     result: Any,
-    value: Callable[[Any], Any],
+    value: Callable[[Any], object],
 ) -> Any:
     """Return the results of a call: for one that shows an argument that argument, one of
     ``targets``, for any other one ``value(result)``."""
@@ -51,7 +51,7 @@ def with_arguments(
     return outs[0]
 
 
-def rewrapped(result: Any, wrap: Callable[[torch.Tensor, Any], Any]) -> Any:
+def rewrapped(result: object, wrap: Callable[[torch.Tensor, Any], object]) -> Any:
     """Return the result of an op, with ``wrap(tensor, number)`` in place of each tensor. The number
     is None for a single result, and a pair for a tensor in a list among several results.
 

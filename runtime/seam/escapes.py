@@ -48,7 +48,7 @@ _ESCAPED = (
 )
 
 
-def outlived(level: Level, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def outlived(level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
     """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of
     them has a history.
 
@@ -88,7 +88,7 @@ def living(tree: Any) -> Any:
     return pytree.tree_unflatten(living_leaves, spec)
 
 
-def _living_tensor(t: Any) -> Any:
+def _living_tensor(t: Any) -> object:
     """``t``, without the values and the wrappers of transforms that have returned."""
     while True:
         if type(t) not in VALUES:

@@ -33,7 +33,7 @@ def reopen_keys(func: OpOverload) -> None:
     set_excluded(VIEWS, func is NARROW or func is CHUNK)
 
 
-def uncounted(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def uncounted(run: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """``run(*args, **kwargs)`` without counting versions. For a write that the dispatcher counts
     when the caller returns to it."""
     set_excluded(VIEWS, True)

@@ -40,7 +40,7 @@ class EnteringMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # else every call passes through a wrapper that costs more than the dispatch
 
-    def value(self, t: Any) -> Any:
+    def value(self, t: object) -> Any:
         """``t``, or its value if it is a tensor from outside."""
         raise NotImplementedError
 
@@ -51,7 +51,7 @@ class EnteringMode(TorchDispatchMode):
     def note_elements(self, t: torch.Tensor) -> None:
         """As :meth:`.levels.Level.note_elements`."""
 
-    def exchange(self, t: torch.Tensor, v: Any) -> None:
+    def exchange(self, t: torch.Tensor, v: object) -> None:
         """Let ``v`` stand for ``t`` from now on, which has been met."""
         raise RuntimeError(
             "requires_grad_() of a tensor from outside in a branch or loop that is captured. "
@@ -113,7 +113,7 @@ class LevelMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return unwatched(self._handled, func, types, args, kwargs)
 
-    def _handled(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _handled(self, func: Any, types: object, args: Any, kwargs: Any) -> object:
         level = self.level
         found = innermost(args, kwargs)
         if found is not None and found.number > level.number:
@@ -127,7 +127,7 @@ class LevelMode(TorchDispatchMode):
             return func(*args, **kwargs or {})
         return hand_over(level, func, args, kwargs or {})
 
-    def handled_inside(self, level: Level, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def handled_inside(self, level: Level, func: Any, types: object, args: Any, kwargs: Any) -> Any:
         """A call that ``level``, an inner one, handles. The calls that its rule makes come to
         this mode again."""
         if level.leaves(types, args, kwargs):

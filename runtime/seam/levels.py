@@ -300,7 +300,7 @@ class Value(torch.Tensor):
 
     __torch_function__ = no_function_handler  # type: ignore[assignment]
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         VALUES.add(cls)
         for f in ON_NEW_VALUES:
@@ -367,7 +367,7 @@ class Value(torch.Tensor):
         lambda self, flag: self._set_requires_grad(flag),
     )
 
-    def new_tensor(self, data: Any, **options: Any) -> Any:  # type: ignore[override]
+    def new_tensor(self, data: object, **options: Any) -> Any:  # type: ignore[override]
         """As ``torch.Tensor.new_tensor``. Torch's own dispatches nothing, so no level would
         see the new tensor."""
         data = readable(data) if isinstance(data, (list, tuple)) else data
@@ -407,7 +407,7 @@ class Value(torch.Tensor):
         """As ``torch.Tensor.numpy``, see :meth:`tolist`."""
         return self._below("numpy()", lambda t: t.numpy(force=force))
 
-    def _below(self, how: str, read: Callable[[torch.Tensor], Any]) -> Any:
+    def _below(self, how: str, read: Callable[[torch.Tensor], object]) -> Any:
         """Return what ``read`` gives of the inner tensor, which has the elements of this value."""
         if self._level.hidden:  # each element of the batch has others
             refuse_access(how, self)
@@ -415,7 +415,7 @@ class Value(torch.Tensor):
         with nullcontext() if isinstance(inner, Value) else without_modes():
             return read(inner)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> Any:
         if is_outlived(self):
             return copy.deepcopy(self._inner, memo)
         raise RuntimeError(
@@ -423,7 +423,7 @@ class Value(torch.Tensor):
             "it. Use clone() instead."
         )
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         whole: Any = self._inner if is_outlived(self) else super()
         return whole.__reduce_ex__(protocol)
 
@@ -486,7 +486,9 @@ class Scope(Ambient):
 SCOPE = Scope()
 
 
-def hand_over(level: Level, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def hand_over(
+    level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]
+) -> Any:
     """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
     All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
     around = SCOPE.levels
@@ -527,7 +529,7 @@ def scope_outside(level: Level) -> Iterator[None]:
         SCOPE.levels = around
 
 
-def lifted(result: Any, number: int, given: Sequence[Any] = ()) -> Any:
+def lifted(result: Any, number: int, given: Sequence[object] = ()) -> Any:
     """Return a fresh result of the level with that number, or a list of them, as a value of each
     inner level in whose scope it was made.
 
@@ -565,7 +567,7 @@ VALUES.add(Value)
 guard_methods(Value)
 
 
-def bottom(t: Any) -> Any:
+def bottom(t: object) -> Any:
     """Return the tensor under all values that ``t`` consists of: the plain tensor, which has the
     memory."""
     while isinstance(t, Value):
@@ -573,14 +575,14 @@ def bottom(t: Any) -> Any:
     return t
 
 
-def values_of(t: Any) -> Iterator[Value]:
+def values_of(t: object) -> Iterator[Value]:
     """The values that ``t`` consists of, that of the innermost level first."""
     while isinstance(t, Value):
         yield t
         t = t._inner
 
 
-def _parts_of(t: Any) -> Iterator[Value]:
+def _parts_of(t: object) -> Iterator[Value]:
     """The values that ``t`` holds in attributes, if it is a tensor of a user's class."""
     if type(t) in VALUES or type(t) is torch.Tensor:
         return
@@ -591,7 +593,7 @@ def _parts_of(t: Any) -> Iterator[Value]:
             yield from _parts_of(part)
 
 
-def levels_of(t: Any) -> Iterator[Level]:
+def levels_of(t: object) -> Iterator[Level]:
     """The levels of the values that ``t`` consists of, the innermost first."""
     return (v._level for v in values_of(t))
 
@@ -628,7 +630,7 @@ def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
     return best
 
 
-def run_layer(func: Any, args: Sequence[Any]) -> Any:
+def run_layer(func: object, args: Sequence[object]) -> Any:
     """Return the results of a call of ``linear`` or of a recurrent layer, if the innermost level
     among ``args`` runs it, else NotImplemented.
 
@@ -645,7 +647,7 @@ def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:
     return formula(*args) if level is None else level.elementwise(formula, args)
 
 
-def run_batchwise(formula: Callable[..., Any], *args: torch.Tensor) -> Any:
+def run_batchwise(formula: Callable[..., object], *args: torch.Tensor) -> Any:
     """``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of every
     argument that ``batched`` marks.
 

@@ -29,7 +29,7 @@ def readable(data: Any) -> Any:
     return number
 
 
-def has_values(data: Any) -> bool:
+def has_values(data: object) -> bool:
     """Return whether ``data``, which is :func:`readable`, is a list with values in it."""
     return isinstance(data, (list, tuple)) and any(
         type(d) in VALUES for d in pytree.tree_leaves(data)
@@ -48,7 +48,7 @@ def stacked(data: Any, dtype: torch.dtype | None, device: Any) -> Any:
     return factories.tensor(data, dtype=dtype, device=device)
 
 
-def _dtype(leaf: Any) -> torch.dtype:
+def _dtype(leaf: object) -> torch.dtype:
     if isinstance(leaf, torch.Tensor):
         return leaf.dtype
     return factories.tensor(leaf).dtype

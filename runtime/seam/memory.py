@@ -76,11 +76,11 @@ _LOOPS = ("apply_", "map2_", "map_")
 _BEFORE_SWAP = "_use_count"
 
 
-def _of_memory(name: str) -> Callable[..., Any]:
+def _of_memory(name: str) -> Callable[..., object]:
     """Return the method ``name`` of torch's tensors, for values: a shell is refused."""
     of_torch = getattr(torch.Tensor, name)
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> Any:
         if self._geometry is not None:
             refuse_access(f"{name}()", self)
         return of_torch(self, *args, **kwargs)
@@ -90,12 +90,12 @@ def _of_memory(name: str) -> Callable[..., Any]:
     return method
 
 
-def _loop(name: str) -> Callable[..., Any]:
+def _loop(name: str) -> Callable[..., object]:
     """Return the method ``name`` of torch's tensors, for values: those of a transform are
     refused."""
     of_torch = getattr(torch.Tensor, name)
 
-    def method(self: Any, *args: Any) -> Any:
+    def method(self: Any, *args: object) -> Any:
         if self._level.number:
             refuse_access(f"{name}()", self)
         if self.requires_grad:
@@ -110,7 +110,7 @@ def _loop(name: str) -> Callable[..., Any]:
     return method
 
 
-def _use_count(v: Any) -> Any:
+def _use_count(v: Any) -> object:
     """As ``torch.Tensor._use_count``. A value of a transform is refused."""
     if v._level.number:
         raise RuntimeError(
@@ -120,7 +120,7 @@ def _use_count(v: Any) -> Any:
     return use_count(v)
 
 
-def guard_methods(cls: Any) -> None:
+def guard_methods(cls: object) -> None:
     """Give the class of values the methods that refuse to reach memory past a level."""
     for name in _OF_MEMORY:
         setattr(cls, name, _of_memory(name))

@@ -49,7 +49,7 @@ class MemoryGate(TorchFunctionMode):
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _ENCODERS.exit()
 
@@ -100,8 +100,13 @@ def _is_outside(t: Any) -> bool:
 
 
 def _made_of_list(
-    func: Any, data: Any, dtype: Any = None, device: Any = None, *, requires_grad: bool = False
-) -> Any:
+    func: object,
+    data: object,
+    dtype: Any = None,
+    device: object = None,
+    *,
+    requires_grad: bool = False,
+) -> object:
     """``torch.tensor`` and its like of a list with values in it, whose memory torch would read."""
     return stacked(data, dtype, device).requires_grad_(requires_grad)
 
@@ -141,14 +146,14 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
-def _share(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+def _share(gate: MemoryGate, func: object, args: Any, kwargs: object) -> object:
     found = _read(gate, func, args, kwargs)
     if any(_around()):
         gate.shared.setdefault(address_of(args[0]), called_from())
     return found
 
 
-def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
     """``copy.deepcopy(t)`` as a call that a capture sees."""
     t, memo = args
     if t.requires_grad or vars(t) or t.layout is not torch.strided:
@@ -160,14 +165,14 @@ def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
     return copied
 
 
-def _refuse(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+def _refuse(gate: MemoryGate, func: Any, args: object, kwargs: object) -> object:
     raise RuntimeError(
         f"{func.__name__}() writes to the memory of a tensor by a function of Python, and a graph "
         f"has calls of ATen alone. Compute with tensor operations, or call it outside.{place()}"
     )
 
 
-def _move(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+def _move(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
     with without_modes():
         return func(*args, **kwargs)
 
@@ -188,7 +193,7 @@ _ACCESSES: dict[Any, _Access] = {
 _ACCESSES[TensorBase.data.__set__] = lambda gate, func, args, kwargs: refuse_data()  # type: ignore[attr-defined]
 
 
-def _access_by_name(func: Any) -> _Access | None:
+def _access_by_name(func: object) -> _Access | None:
     """The access of a method that something has put in the place of torch's, as a drop-in does."""
     name = str(getattr(func, "__name__", ""))
     access = _METHODS.get(name)

@@ -86,7 +86,7 @@ _lock = lock_of(sys.modules[__name__], "_lock")
 _libraries: list[torch.library.Library] = []  # their kernels last as long as they do
 
 
-def leaves_unmarked(func: OpOverload, args: Sequence[Any]) -> bool:
+def leaves_unmarked(func: OpOverload, args: Sequence[object]) -> bool:
     """Return whether the calls that a level makes for ``func``, a view op on ``args``, are not
     marked as views by the dispatcher."""
     if func is NARROW or func is CHUNK:
@@ -95,14 +95,16 @@ def leaves_unmarked(func: OpOverload, args: Sequence[Any]) -> bool:
     return type(inner) in VALUES and inner._nesting >= MOST
 
 
-def reopen_for(func: OpOverload, args: Sequence[Any]) -> None:
+def reopen_for(func: OpOverload, args: Sequence[object]) -> None:
     """As :func:`.keys.reopen_keys`, for the call of ``func`` on ``args``."""
     reopen_keys(func)
     if id(func) in VIEW_OPS and leaves_unmarked(func, args):
         set_excluded(VIEWS, True)
 
 
-def view_of(func: Callable[..., Any], t: Any, rest: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def view_of(
+    func: Callable[..., object], t: Any, rest: Sequence[object], kwargs: dict[str, Any]
+) -> Any:
     """``func(t, *rest, **kwargs)``, a view of ``t``, as one step of many. For code of a level."""
     if type(t) not in VALUES or t._nesting < MOST:
         return func(t, *rest, **kwargs)
@@ -114,7 +116,7 @@ def view_of(func: Callable[..., Any], t: Any, rest: Sequence[Any], kwargs: dict[
         set_excluded(VIEWS, before)
 
 
-def note_views(result: Any, source: Any) -> Any:
+def note_views(result: object, source: Any) -> Any:
     """``result``, what a view op has returned for ``source``, after the views are counted."""
     if type(source) not in VALUES or source.layout is not torch.strided:
         return result
@@ -150,7 +152,7 @@ def _begin_again(v: Any, source: Any) -> None:
     swap_contents(v, counted)
 
 
-def root_of(v: Any) -> Any:
+def root_of(v: object) -> Any:
     """Return the base of a value, as the dispatcher would know it if it had marked all views. None:
     it is no view."""
     base = _base_by_dispatcher(v)
@@ -172,12 +174,12 @@ def _intercept() -> None:
         _libraries.append(library)
 
 
-def _passing(func: OpOverload) -> Callable[..., Any]:
+def _passing(func: OpOverload) -> Callable[..., object]:
     """Return a kernel that passes a call of ``func`` on, below the key that marks views if the
     argument is a value with many marks."""
     pass_on, pass_on_noted = passing_on(func), by_snapshot(func)
 
-    def passed_on(keys: Any, t: Any, *rest: Any, **kwargs: Any) -> Any:
+    def passed_on(keys: Any, t: Any, *rest: object, **kwargs: object) -> Any:
         if type(t) not in VALUES:
             return pass_on_noted(keys & BELOW, t, *rest, **kwargs)
         # torch's own engine needs the mark for a write to the view

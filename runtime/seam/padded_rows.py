@@ -101,14 +101,14 @@ class _WithoutNorm:
 
     norm = None
 
-    def __init__(self, encoder: Any) -> None:
+    def __init__(self, encoder: object) -> None:
         self._encoder = encoder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder, name)
 
 
-def _ends_rows(encoder: Any, padding: Any) -> Any:
+def _ends_rows(encoder: object, padding: Any) -> Any:
     """Return whether the mask is true at the ends of rows alone, which torch asks unless told not
     to."""
     there = padding.logical_not()

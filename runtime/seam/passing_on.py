@@ -39,19 +39,19 @@ def by_snapshot(func: OpOverload) -> Callable[..., Any]:
     arguments = str(func._schema)[len(func._name) :].removeprefix("(")
     _LIBRARY.define(f"{name}(int keys, {arguments}")
 
-    def passed_on(keys: int, *args: Any, **kwargs: Any) -> Any:
+    def passed_on(keys: int, *args: object, **kwargs: object) -> Any:
         return redispatch(DispatchKeySet.from_raw_repr(keys), *args, **kwargs)
 
     _LIBRARY.impl(name, passed_on, "CompositeImplicitAutograd")
     through = getattr(getattr(torch.ops, _NAMESPACE), name).default._handle.redispatch_boxed
 
-    def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(keys: Any, *args: object, **kwargs: object) -> Any:
         return through(_snapshot, keys.raw_repr(), *args, **kwargs)
 
     return run
 
 
-def _directly(func: OpOverload) -> Callable[..., Any]:
+def _directly(func: OpOverload) -> Callable[..., object]:
     redispatch: Callable[..., Any] = func._handle.redispatch_boxed
     return redispatch
 

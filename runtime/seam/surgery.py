@@ -66,7 +66,9 @@ def refit(v: Any, fresh: Any) -> None:
     v._geometry = fresh._geometry
 
 
-def change_geometry(view_op: Any, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def change_geometry(
+    view_op: Any, target: Any, args: Sequence[object], kwargs: dict[str, Any]
+) -> Any:
     """``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the attributes
     of the result of ``view_op``."""
     # then a view of it is a normal tensor, too
@@ -117,7 +119,7 @@ class Left(torch.Tensor):
         own = name in ("_now", "__torch_function__")  # torch asks the object for the latter
         return object.__getattribute__(self, name) if own else getattr(self._now, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self._now, name, value)
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -129,12 +131,12 @@ class Left(torch.Tensor):
         return func(*args, **kwargs)
 
 
-def now(t: Any) -> Any:
+def now(t: object) -> Any:
     """Return the object that a :class:`Left` was. Anything else as it is."""
     return t._now if type(t) is Left else t
 
 
-def replace(t: Any, new: Any) -> None:
+def replace(t: object, new: Any) -> None:
     """Give ``t`` the contents of ``new``, a tensor of the same memory. What ``t`` was
     leads to it."""
     exchange(t, new)

@@ -62,7 +62,7 @@ def transform_of_torch() -> bool:
     return innermost_of_torch() is not None or DualLevelOfTorch.variables["_current_level"] >= 0
 
 
-def has_tangent_of_torch(t: Any) -> bool:
+def has_tangent_of_torch(t: object) -> bool:
     """Return whether torch's own forward mode has a tangent for ``t``."""
     if DualLevelOfTorch.variables["_current_level"] < 0 or not isinstance(t, torch.Tensor):
         return False
@@ -86,7 +86,7 @@ def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-def is_of_returned_transform(t: Any) -> bool:
+def is_of_returned_transform(t: object) -> bool:
     """Return whether ``t`` belonged to a transform of torch's own which has returned."""
     return (
         isinstance(t, torch.Tensor)
@@ -96,7 +96,7 @@ def is_of_returned_transform(t: Any) -> bool:
     )
 
 
-def refuse_value_of_torch(t: Any, *, line: bool = True) -> None:
+def refuse_value_of_torch(t: object, *, line: bool = True) -> None:
     """Raise if ``t``, an argument of a transform, belongs to a transform of torch's own. ``line``:
     the message names the user's line, which no caller adds."""
     if not isinstance(t, torch.Tensor):
@@ -130,7 +130,7 @@ def _refuse(what: str, *, line: bool = True) -> NoReturn:
     )
 
 
-def refuse_tangent_of_torch(t: Any) -> None:
+def refuse_tangent_of_torch(t: object) -> None:
     """Raise if ``t`` has a tangent by torch's own forward mode, which gradients would lack."""
     if has_tangent_of_torch(t):
         raise RuntimeError(

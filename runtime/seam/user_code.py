@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from .ambient import Ambient
 
@@ -63,7 +63,7 @@ def hook_now() -> CaptureHook | None:
     return _CAPTURE.hook if _CAPTURE.on else None
 
 
-def watched(run: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
     """``run(*args, **kwargs)``, which is the user's code. Without a capture it is just that."""
     hook = _CAPTURE.hook
     if hook is None or _CAPTURE.on:
@@ -77,7 +77,7 @@ def watched(run: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         _CAPTURE.on = False
 
 
-def unwatched(run: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
     """``run(*args, **kwargs)``, which is code of this package."""
     hook = _CAPTURE.hook
     if hook is None or not _CAPTURE.on or not hook.pause():

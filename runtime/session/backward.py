@@ -40,7 +40,7 @@ def _warn_once(message: str) -> None:
         warnings.warn(message, stacklevel=3)
 
 
-def _own_edge(t: Any) -> Any:
+def _own_edge(t: object) -> object:
     """``t``, as an edge of this package if torch's ``get_gradient_edge`` has made it."""
     if isinstance(t, tuple) and isinstance(node := getattr(t, "node", None), Node):
         return GradientEdge(node, t.output_nr)  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ def _no_inputs(caller: str) -> Exception:
     return RuntimeError(f"`inputs` argument to `{caller}()` cannot be empty.")
 
 
-def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
+def _inputs(inputs: object, caller: str) -> tuple[Any, ...]:
     if isinstance(inputs, Mapping):
         if type(inputs) is not dict:
             raise TypeError(
@@ -90,7 +90,7 @@ def _inputs(inputs: Any, caller: str) -> tuple[Any, ...]:
     return found
 
 
-def _edge(t: Any) -> Any:
+def _edge(t: object) -> Any:
     """(node, output number) of a tensor or a gradient edge, None if nothing was recorded."""
     if type(t) in VALUES:
         return edge_of(t) if hasattr(t, "_edge") else None
@@ -152,7 +152,7 @@ def _ones(t: Any, edge: Any) -> torch.Tensor | None:
 
 
 def cotangents_of(
-    outputs: Sequence[Any], edges: Sequence[Any], given: Any, batched: bool = False
+    outputs: Sequence[object], edges: Sequence[object], given: object, batched: bool = False
 ) -> list[torch.Tensor | None]:
     """One cotangent per output, by default one for a scalar. Raise unless it has the shape of the
     output, with ``batched`` after the first dimension."""
@@ -176,7 +176,7 @@ def cotangents_of(
     return cotangents
 
 
-def _refuse_unfit_cotangent(g: Any, t: Any, i: int, batched: bool) -> None:
+def _refuse_unfit_cotangent(g: object, t: Any, i: int, batched: bool) -> None:
     """Raise unless ``g`` has the shape of output ``t``, number ``i``, and is complex if that is."""
     if not isinstance(g, torch.Tensor):
         raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
@@ -195,7 +195,7 @@ def _refuse_unfit_cotangent(g: Any, t: Any, i: int, batched: bool) -> None:
         )
 
 
-def _refuse_unfit_shape(seen: Any, shape: Any, i: int, batched: bool) -> None:
+def _refuse_unfit_shape(seen: Any, shape: object, i: int, batched: bool) -> None:
     """Raise unless ``seen``, the extent of a cotangent, is that of output number ``i``."""
     if batched:
         if type(shape) is NestedMeta or type(seen) is NestedMeta:
@@ -215,7 +215,7 @@ def _refuse_unfit_shape(seen: Any, shape: Any, i: int, batched: bool) -> None:
 
 def run_pass(
     edges: Sequence[Any],
-    cotangents: Sequence[Any],
+    cotangents: Sequence[object],
     captures: Any,
     retain_graph: bool | None,
     create_graph: bool,
@@ -252,7 +252,7 @@ def run_pass(
         set_grad_enabled(before)
 
 
-def _edges_of(captures: Sequence[Any]) -> list[Any]:
+def _edges_of(captures: Sequence[object]) -> list[Any]:
     """List the edges of the tensors whose gradients are wanted. Raise if one has none."""
     edges = [_edge(t) for t in captures]
     if None in edges:
@@ -261,12 +261,12 @@ def _edges_of(captures: Sequence[Any]) -> list[Any]:
 
 
 def backward(
-    tensors: Any,
-    grad_tensors: Any = None,
+    tensors: object,
+    grad_tensors: object = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    grad_variables: Any = None,
-    inputs: Any = None,
+    grad_variables: object = None,
+    inputs: object = None,
 ) -> None:
     """Add the gradients of ``tensors`` to the ``.grad`` of the leaves, as
     ``torch.autograd.backward``.
@@ -315,7 +315,7 @@ def backward(
     run_pass(edges, cotangents, captures, retain_graph, create_graph, True)
 
 
-def _refuse_transforms(outputs: Sequence[Any]) -> None:
+def _refuse_transforms(outputs: Sequence[object]) -> None:
     """``backward()`` adds to the ``.grad`` of leaves, and the inputs of a transform have none."""
     for t in outputs:
         if not isinstance(t, GradValue):
@@ -329,9 +329,9 @@ def _refuse_transforms(outputs: Sequence[Any]) -> None:
 
 
 def grad(
-    outputs: Any,
-    inputs: Any,
-    grad_outputs: Any = None,
+    outputs: object,
+    inputs: object,
+    grad_outputs: object = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     only_inputs: bool = True,
@@ -383,9 +383,9 @@ def grad(
 
 
 def gradients_of(
-    outputs: Any,
-    inputs: Any,
-    grad_outputs: Any,
+    outputs: object,
+    inputs: object,
+    grad_outputs: object,
     retain_graph: bool | None,
     create_graph: bool,
     *,
@@ -398,7 +398,7 @@ def gradients_of(
     edges = [_edge(t) for t in outputs]
     cotangents = cotangents_of(outputs, edges, grad_outputs, is_grads_batched)
 
-    def run(*of_outputs: Any) -> tuple[Any, ...]:
+    def run(*of_outputs: object) -> tuple[Any, ...]:
         return _grads(
             edges, wanted, of_outputs, retain_graph, create_graph, allow_unused, materialize_grads
         )
@@ -414,13 +414,13 @@ def gradients_of(
 
 
 def _batched_grads(
-    level: Any, run: Callable[..., tuple[Any, ...]], cotangents: Sequence[Any], number: int
+    level: Any, run: Callable[..., tuple[object, ...]], cotangents: Sequence[object], number: int
 ) -> tuple[Any, ...]:
     """Return the ``number`` gradients of a batch of cotangents. ``run`` returns those of one
     element."""
     reached: list[int] = []
 
-    def run_element(*batched: Any) -> tuple[Any, ...]:
+    def run_element(*batched: object) -> tuple[Any, ...]:
         grads = run(*batched)
         # vmap returns nothing but tensors, so the others are left out
         reached[:] = [i for i, g in enumerate(grads) if g is not None]
@@ -433,7 +433,7 @@ def _batched_grads(
     return tuple(found)
 
 
-def _in_layouts_of(inputs: Sequence[Any], grads: tuple[Any, ...]) -> tuple[Any, ...]:
+def _in_layouts_of(inputs: Sequence[Any], grads: tuple[Any, ...]) -> tuple[object, ...]:
     """Return the gradients, those of sparse inputs in the layout of the input."""
     found = list(grads)
     for i, (t, g) in enumerate(zip(inputs, grads, strict=True)):
@@ -450,7 +450,7 @@ def _grads(
     create_graph: bool,
     allow_unused: bool,
     materialize: bool,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     level, found = run_pass(edges, cotangents, inputs, retain_graph, create_graph, False)
     grads = []
     for i, (t, g) in enumerate(zip(inputs, found, strict=True)):

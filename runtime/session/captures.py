@@ -18,32 +18,32 @@ class CapturedGradients(Protocol):
 
     def backward(
         self,
-        tensors: Any,
-        grad_tensors: Any,
+        tensors: object,
+        grad_tensors: object,
         retain_graph: bool | None,
         create_graph: bool,
-        inputs: Any,
+        inputs: object,
     ) -> None: ...
 
     def grad(
         self,
-        outputs: Any,
-        inputs: Any,
-        grad_outputs: Any,
+        outputs: object,
+        inputs: object,
+        grad_outputs: object,
         retain_graph: bool | None,
         create_graph: bool,
-        **options: Any,
+        **options: object,
     ) -> Any: ...
 
-    def gradient(self, t: Any) -> Any: ...
+    def gradient(self, t: object) -> Any: ...
 
-    def assign(self, t: Any, g: Any) -> None: ...
+    def assign(self, t: object, g: object) -> None: ...
 
-    def retain(self, t: Any) -> None: ...
+    def retain(self, t: object) -> None: ...
 
-    def require(self, t: Any, flag: bool) -> Any: ...
+    def require(self, t: object, flag: bool) -> Any: ...
 
-    def inside(self, tree: Any) -> Any:
+    def inside(self, tree: object) -> Any:
         """``tree`` with the values of the program in place of tensors from outside."""
 
 

@@ -125,7 +125,7 @@ def flattened(x: Part) -> Part:
     return step(_VIEW, [x[0], [prod(shape[:-1]), shape[-1]]], (x[1],), x[1] is not None)
 
 
-def _linear(x: Any, weight: Any, bias: Any) -> Any:
+def _linear(x: Any, weight: Any, bias: Any) -> object:
     """:func:`product`, between two views if ``x`` is no matrix. None if ATen would use other
     ops."""
     known = known_part(x), known_part(weight), known_part(bias)
@@ -151,7 +151,7 @@ def _linear(x: Any, weight: Any, bias: Any) -> Any:
     return result
 
 
-def _linear_without_bias(x: Any, weight: Any) -> Any:
+def _linear_without_bias(x: Any, weight: Any) -> object:
     """``mm(x, weight.t())``: the parts of ``linear`` of a matrix without a bias. None for
     other arguments."""
     known = known_part(x), known_part(weight)
@@ -163,7 +163,7 @@ def _linear_without_bias(x: Any, weight: Any) -> Any:
     return SESSION.wrap(*binary(_MM, x, step(_T, [weight[0]], (weight[1],), weight[1] is not None)))
 
 
-def binary(op: Op, x: Part, y: Part, kernel: Any = None) -> Part:
+def binary(op: Op, x: Part, y: Part, kernel: object = None) -> Part:
     """Run an op of two tensors. It is recorded if one of them requires grad."""
     of_x, of_y = x[1], y[1]
     inner = [x[0], y[0]]
@@ -176,7 +176,7 @@ def binary(op: Op, x: Part, y: Part, kernel: Any = None) -> Part:
     return step(op, inner, (), 0, kernel)
 
 
-def _folded(x: Any, y: Any) -> Any:
+def _folded(x: Any, y: object) -> Any:
     """Return a stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one
     product. None for other arguments."""
     known = known_part(y)
@@ -214,7 +214,7 @@ def _matmul(x: Any, y: Any) -> Any:
     return result.mT.contiguous()
 
 
-def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
+def _layer_norm(x: object, sizes: object, weight: object, bias: object, eps: float) -> Any:
     """Return the first result of ``native_layer_norm``. The others are not used. None if an
     argument is no :data:`Part`."""
     inner: list[Any] = [x, sizes, weight, bias, eps]
@@ -238,7 +238,7 @@ def _layer_norm(x: Any, sizes: Any, weight: Any, bias: Any, eps: float) -> Any:
     return SESSION.wrap(outs[0], (node, 0))
 
 
-def _dispatched_linear(keys: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+def _dispatched_linear(keys: Any, x: object, weight: object, bias: object = None) -> object:
     if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
         result = _linear_without_bias(x, weight) if bias is None else _linear(x, weight, bias)
         if result is not None:
@@ -251,7 +251,7 @@ def _dispatched_linear(keys: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     return _pass_on_linear(keys & BELOW, x, weight, bias)
 
 
-def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
+def _dispatched_matmul(keys: Any, x: object, y: object) -> object:
     if (type(x) is Tensor or type(y) is Tensor) and plain_case():
         result = _matmul(x, y)
         if result is not None:
@@ -266,7 +266,7 @@ def _dispatched_matmul(keys: Any, x: Any, y: Any) -> Any:
     return _pass_on_matmul(keys & BELOW, x, y)
 
 
-def _folded_matmul(x: Any, y: Any) -> Any:
+def _folded_matmul(x: Any, y: Any) -> object:
     """Return the product by calls on the folded stack, where ATen would fold. Else None."""
     if x.dim() >= y.dim():
         return _folded_calls(x, y) if _folds(x, y) else None
@@ -289,7 +289,7 @@ def _are_batched_alike(x: Any, y: Any) -> bool:
     return bool(of_x[-1] == of_y[-2]) and of_x[:-2] == of_y[:-2]
 
 
-def _batched_matmul(x: Any, y: Any) -> Any:
+def _batched_matmul(x: Any, y: Any) -> object:
     """Return the product of two batches as one of the stacks that they are. ATen would take it
     apart first, and the batch rule each part."""
     level = x._level
@@ -302,7 +302,7 @@ def _casts_next(keys: Any) -> bool:
     return "Autocast" in str((keys & BELOW).highestPriorityTypeId())
 
 
-def _folds(stack: Any, factor: Any) -> bool:
+def _folds(stack: Any, factor: object) -> bool:
     """Return whether ATen would fold because ``factor`` requires grad: it asks for torch's flag, in
     any grad mode."""
     return (
@@ -323,13 +323,13 @@ def _folded_calls(x: Any, y: Any) -> Any:
 
 def _dispatched_layer_norm(
     keys: Any,
-    x: Any,
-    sizes: Any,
-    weight: Any = None,
-    bias: Any = None,
+    x: object,
+    sizes: object,
+    weight: object = None,
+    bias: object = None,
     eps: float = 1e-5,
     cudnn_enable: bool = True,
-) -> Any:
+) -> object:
     if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
         result = _layer_norm(x, sizes, weight, bias, eps)
         if result is not None:

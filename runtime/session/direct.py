@@ -60,7 +60,7 @@ def unseen() -> bool:
     )
 
 
-def _dense(t: Any) -> bool:
+def _dense(t: object) -> bool:
     """Return whether ``t`` is a strided plain tensor. A value that holds it shares its memory and
     version counter."""
     return type(t) is torch.Tensor and t.layout is torch.strided and not t.is_nested
@@ -135,7 +135,7 @@ def _part(t: torch.Tensor, *index: Any) -> torch.Tensor:
     return t[index]
 
 
-def _getitem(self: Any, index: Any) -> Any:
+def _getitem(self: Any, index: Any) -> object:
     if type(self) is Tensor and unseen() and not recorded_by_torch(self):
         inner = self._inner
         lone = type(index) is not tuple
@@ -179,7 +179,7 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
     _native_setitem(self, index, value)
 
 
-def _is_plain(target: Any, value: Any) -> bool:
+def _is_plain(target: object, value: Any) -> bool:
     """Tell whether ``value`` may be written to ``target`` without torch's own method: a number, or
     a dense tensor, neither seen by torch's engine."""
     kind = type(value)
@@ -226,7 +226,7 @@ def _op_of_write(part: Any, value: Any) -> Op | None:
     return None
 
 
-def _histories(target: Any, value: Any) -> tuple[Any, ...] | None:
+def _histories(target: object, value: object) -> tuple[object, ...] | None:
     """Return the edges of ``target``, of its base and of ``value``. None if there are none. While
     the caller holds them, the ``AccumulateGrad`` nodes of leaves stay alive, so they need not be
     made again."""
@@ -237,7 +237,7 @@ def _histories(target: Any, value: Any) -> tuple[Any, ...] | None:
     return own, of_base, of_value
 
 
-def _clone(self: Any, **kwargs: Any) -> Any:
+def _clone(self: object, **kwargs: object) -> object:
     if not kwargs and type(self) is Tensor and unseen() and not SCOPE.levels:
         known = known_part(self)
         if known is not None:
@@ -246,11 +246,11 @@ def _clone(self: Any, **kwargs: Any) -> Any:
     return _native_clone(self, **kwargs)
 
 
-def _reading(native: Any) -> Callable[[Any], Any]:
+def _reading(native: Any) -> Callable[[Any], object]:
     """Return a method that reads the number in a tensor."""
 
     @functools.wraps(native)
-    def answer(self: Any) -> Any:
+    def answer(self: object) -> Any:
         if type(self) is Tensor and unseen():
             return native(self._inner)
         return native(self)
@@ -258,12 +258,12 @@ def _reading(native: Any) -> Callable[[Any], Any]:
     return answer
 
 
-def _writing(native: Any) -> Callable[..., Any]:
+def _writing(native: Any) -> Callable[..., object]:
     """Return an in-place method. It writes to the inner tensor if nothing is recorded and no view
     needs the history."""
 
     @functools.wraps(native)
-    def write(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def write(self: object, *args: object, **kwargs: object) -> Any:
         if type(self) is Tensor and unseen() and _dense(self._inner):
             recording = _grad_enabled()
             if not recording or _no_history(self):
@@ -278,8 +278,8 @@ def _writing(native: Any) -> Callable[..., Any]:
 
 
 def _plain_operands(
-    args: tuple[Any, ...], kwargs: dict[str, Any], recording: bool
-) -> list[Any] | None:
+    args: tuple[object, ...], kwargs: dict[str, object], recording: bool
+) -> list[object] | None:
     """Return ``args`` with the inner tensors of the session's. None if the write must be seen:
     an operand has a history, or is of another class."""
     plain = []
@@ -296,11 +296,11 @@ def _plain_operands(
     return plain
 
 
-def _comparing(native: Any) -> Callable[..., Any]:
+def _comparing(native: Any) -> Callable[..., object]:
     """Return a method whose result has no gradient."""
 
     @functools.wraps(native)
-    def compare(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def compare(self: object, *args: object, **kwargs: object) -> Any:
         if type(self) is Tensor and not kwargs and unseen() and type(self._inner) is torch.Tensor:
             plain = [a._inner if type(a) is Tensor else a for a in args]
             if not any(isinstance(a, torch.Tensor) and type(a) is not torch.Tensor for a in plain):

@@ -106,11 +106,11 @@ class DualSession(StandIn):
         self.session = session
         self.tangents = Tangents()
 
-    def record(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def record(self, func: Any, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         """Run the call on the session's tape, without tangents."""
         return self.session.record(func, args, kwargs)
 
-    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         op = op_of(func)
         is_on = computes_tangents(0)
         tangents: list[Any] = []
@@ -134,7 +134,7 @@ class DualSession(StandIn):
             return self._write(op, args, kwargs, tangents)
         return self._call_with_tangents(op, args, kwargs, tangents)
 
-    def _call_without_tangents(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _call_without_tangents(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         """Run a call whose arguments have no tangents. Like an unpacked primal, a view of it has
         none, now and later."""
         out = self.record(op.func, args, kwargs)
@@ -146,7 +146,7 @@ class DualSession(StandIn):
         return out
 
     def _call_with_tangents(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
+        self, op: Op, args: Sequence[object], kwargs: dict[str, object], tangents: list[object]
     ) -> Any:
         """Run a call that writes nothing, and compute the tangents of its results."""
         func, record = op.func, op.record
@@ -167,17 +167,17 @@ class DualSession(StandIn):
         self._put_all(op, out, unshared(ts, tangents))
         return out
 
-    def _owns(self, a: Any) -> bool:
+    def _owns(self, a: object) -> bool:
         """Return whether ``a`` is a value of level zero."""
         return isinstance(a, Value) and a._level is self.session
 
-    def _tangent_of(self, a: Any) -> Any:
+    def _tangent_of(self, a: object) -> object:
         """Return the tangent of an argument, None if it is no value of level zero."""
         if not self._owns(a):
             return None
         return self.tangents.of(a)
 
-    def _any_dual(self, args: Iterable[Any]) -> bool:
+    def _any_dual(self, args: Iterable[object]) -> bool:
         return any(self._tangent_of(a) is not None for a in args)
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
@@ -195,7 +195,7 @@ class DualSession(StandIn):
                 tangents[i] = of_parts
         return tangents, any(t is not None for t in tangents)
 
-    def without_tangent(self, a: Any) -> Any:
+    def without_tangent(self, a: object) -> Any:
         """``a`` with its history and without its tangent. In a list or tuple: each element."""
         if isinstance(a, torch.Tensor):
             if not isinstance(a, Value):
@@ -226,7 +226,7 @@ class DualSession(StandIn):
             self.tangents.put(o._inner, t)
 
     def _write(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
+        self, op: Op, args: Sequence[object], kwargs: dict[str, object], tangents: list[object]
     ) -> Any:
         """Run an in-place op of arguments with tangents."""
         target = args[0]
@@ -242,7 +242,7 @@ class DualSession(StandIn):
 
     def _write_tangent(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
-    ) -> Any:
+    ) -> object:
         """Run an in-place op of one tensor that writes numbers. The tangent of the target is
         written in place, too, so that tangents share memory where primals do."""
         target = args[0]
@@ -268,7 +268,9 @@ class DualSession(StandIn):
         self.assign(target, t, tangents)
         return target
 
-    def _detach(self, op: Op, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _detach(
+        self, op: Op, target: Any, args: Sequence[object], kwargs: dict[str, object]
+    ) -> object:
         """Run ``detach_``, which drops the tangent. Raise for another op of ``METADATA``."""
         if op.base_name != "detach_":
             raise InplaceError(
@@ -279,7 +281,7 @@ class DualSession(StandIn):
         self.tangents.put(target._inner, None)
         return target
 
-    def assign(self, target: Any, t: Any, inputs: list[Any]) -> None:
+    def assign(self, target: Any, t: object, inputs: list[Any]) -> None:
         """Give ``target``, which was written to, the tangent ``t``. None: zero. ``t`` may be
         one of ``inputs``."""
         tangents = self.tangents
@@ -323,14 +325,14 @@ def _decomposition_for_tangents(op: Op) -> Any:
     return decomposed
 
 
-def _storage_of(t: Any) -> Any:
+def _storage_of(t: object) -> Any:
     """Return what identifies the storage of a plain strided tensor, None for any other."""
     if type(t) is torch.Tensor and t.layout is torch.strided:
         return storage_of(t)._cdata
     return None
 
 
-def _apart(a: Any, written: Any) -> Any:
+def _apart(a: object, written: Any) -> object:
     """``a``, or a copy of it if it shares memory with ``written``. In a list or
     tuple: each element."""
     if type(a) is list or type(a) is tuple:
@@ -342,7 +344,7 @@ def _apart(a: Any, written: Any) -> Any:
     return a
 
 
-def unshared(t: Any, inputs: list[Any]) -> Any:
+def unshared(t: object, inputs: list[Any]) -> Any:
     """``t``, or a copy if it shares memory with one of ``inputs``. Tangents are written in place,
     so no two values may share one."""
     if isinstance(t, (tuple, list)):
@@ -356,7 +358,7 @@ def unshared(t: Any, inputs: list[Any]) -> Any:
     return t
 
 
-def _tangent_of_new(o: Any, t: Any) -> Any:
+def _tangent_of_new(o: Any, t: Any) -> object:
     """Return the tangent of ``o``, a result with memory of its own, laid out as that. ``t``: by the
     formula of the op. None is zero, for which torch has a tangent of zeros."""
     if t is None:
@@ -364,7 +366,7 @@ def _tangent_of_new(o: Any, t: Any) -> Any:
     return laid_out_like(fit(t, o), o._inner)
 
 
-def _tensors_in(inputs: list[Any]) -> Iterator[Any]:
+def _tensors_in(inputs: list[object]) -> Iterator[Any]:
     """Yield the tensors among ``inputs`` and in the lists among them."""
     for group in inputs:
         members = group if isinstance(group, list) else (group,)

@@ -67,7 +67,7 @@ def follow_hooks(leaf: Tensor) -> None:
         leaf._backward_hooks = t._backward_hooks
 
 
-def plain_of(t: Any) -> Any:
+def plain_of(t: object) -> Any:
     """Return the plain tensor whose leaf ``t`` is, if it is one; else ``t``."""
     if not isinstance(t, Tensor) or t._stands_for is None:
         return t

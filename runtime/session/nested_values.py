@@ -58,7 +58,7 @@ class Nested(Tensor):
         return SESSION.record(nested_op_of(func), args, kwargs)
 
 
-def _transformed(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+def _transformed(args: Sequence[object], kwargs: dict[str, object]) -> bool:
     """Return whether a value of a transform is among the arguments."""
     level = innermost(args, kwargs)
     return level is not None and level is not SESSION

@@ -25,7 +25,7 @@ _CACHED = ("_sym_sizes_capsule", "_sym_strides_capsule", "_value")
 _requires_grad: Any = TensorBase.requires_grad
 
 
-def state_of(t: Any, own: frozenset[str]) -> Any:
+def state_of(t: object, own: frozenset[str]) -> Any:
     """As ``object.__getstate__``, without the attributes ``own``, which belong to the session."""
     state = object.__getstate__(t)
     attributes, slots = state if isinstance(state, tuple) else (state, None)

@@ -66,7 +66,7 @@ Weights = list[Part]  # weight of the input, weight of the state, and the bias o
 Step = Callable[[Part, Any, Weights, bool], Any]
 
 
-def _unary(op: Op, x: Part, *rest: Any, kernel: Any = None) -> Part:
+def _unary(op: Op, x: Part, *rest: object, kernel: object = None) -> Part:
     inner, edge = x
     if edge is None:
         return step(op, [inner, *rest], (), 0, kernel)
@@ -81,7 +81,7 @@ def _tanh_(x: Part) -> Part:
     return _unary(_TANH, x, kernel=_base.tanh_)
 
 
-def _several(op: Op, x: Part, *rest: Any) -> list[Part]:
+def _several(op: Op, x: Part, *rest: object) -> list[Part]:
     """Run and record an op with a list of results."""
     outs = op.kernel(x[0], *rest)
     if x[1] is None:
@@ -202,8 +202,8 @@ def _of_input(x: Part, weights: Weights) -> Part:
 
 
 def _run_direction(
-    cell: Cell, x: Part, state: Any, weights: Weights, backwards: bool
-) -> tuple[Part, Any]:
+    cell: Cell, x: Part, state: object, weights: Weights, backwards: bool
+) -> tuple[Part, object]:
     """Return the outputs of one direction of a layer, in the order of time, and its last state."""
     gates = _several(_UNBIND, _of_input(x, weights), 0)
     outputs: list[Part] = []
@@ -218,7 +218,7 @@ def _run_direction(
 
 
 def _run_layers(
-    cell: Cell, x: Part, states: list[Any], weights: list[Weights], directions: int
+    cell: Cell, x: Part, states: list[object], weights: list[Weights], directions: int
 ) -> tuple[Part, list[Any]]:
     """Return the outputs of the last layer, with time as the first dimension, and the last state of
     every layer and direction."""
@@ -331,7 +331,7 @@ def _are_of_equal_gates(weight: torch.Tensor, of_state: torch.Tensor) -> bool:
     return weight.dim() == of_state.dim() == 2 and weight.shape[0] == of_state.shape[0]
 
 
-def _known_parts(tensors: Iterable[Any]) -> list[Part] | None:
+def _known_parts(tensors: Iterable[object]) -> list[Part] | None:
     """Return the known part of each tensor, None if one has none."""
     parts: list[Part] = []
     for t in tensors:
@@ -342,7 +342,7 @@ def _known_parts(tensors: Iterable[Any]) -> list[Part] | None:
     return parts
 
 
-def _known_call(cell: Cell, x: Any, hx: Any, params: Any, options: Options) -> _LayerCall | None:
+def _known_call(cell: Cell, x: Any, hx: object, params: Any, options: Options) -> _LayerCall | None:
     """Return the call of a layer, None if one of its tensors is no known part or an option is not
     covered here."""
     states = cell.list_states(hx)
@@ -359,8 +359,8 @@ def _known_call(cell: Cell, x: Any, hx: Any, params: Any, options: Options) -> _
 
 
 def _run_layer(
-    cell: Cell, native: Any, x: Any, hx: Any, params: Any, options: tuple[Any, ...]
-) -> tuple[Any, ...] | None:
+    cell: Cell, native: object, x: object, hx: object, params: object, options: tuple[Any, ...]
+) -> tuple[object, ...] | None:
     """Return the results of a recurrent layer, None if it must go on to ATen. ``options``: ATen's
     arguments after ``params``."""
     call = _known_call(cell, x, hx, params, Options(*options))
@@ -399,7 +399,9 @@ def _fit_cell(cell: Cell, x: Any, states: Any, weight: Any, of_state: Any) -> bo
     return fits and of_state.shape[0] == weight.shape[0]
 
 
-def _run_cell(cell: Cell, native: Any, x: Any, hx: Any, weights: tuple[Any, ...]) -> Any:
+def _run_cell(
+    cell: Cell, native: Any, x: object, hx: object, weights: tuple[object, ...]
+) -> object:
     """Return the results of a recurrent cell, None if it must go on to ATen."""
     states = cell.list_states(hx)
     parts = _known_parts((x, *states, *weights))
@@ -420,13 +422,13 @@ def _mine(tensors: Any) -> bool:
     return any(type(t) is Tensor for t in tensors)
 
 
-def _owned(cell: Cell, *args: Any) -> tuple[Any, ...]:
+def _owned(cell: Cell, *args: object) -> tuple[object, ...]:
     """Return the arguments of a layer or cell. In the scope of transforms, plain tensors among them
     become values of these, and of the session beside its tensors. ATen adds products of the input
     in place to products of the state, and a value must not be written into a plain tensor."""
     value = entering()
 
-    def own(a: Any) -> Any:
+    def own(a: object) -> Any:
         if isinstance(a, (list, tuple)):
             return [own(x) for x in a]
         if value is not None:
@@ -442,7 +444,7 @@ def _owned(cell: Cell, *args: Any) -> tuple[Any, ...]:
     return args[0], _beside(cell, args), *args[2:]
 
 
-def _beside(cell: Cell, args: tuple[Any, ...]) -> Any:
+def _beside(cell: Cell, args: tuple[object, ...]) -> object:
     """Return the states of a layer or cell: values of the session if another argument is one. Then
     products of a state are values, too."""
     hx = args[1]
@@ -457,12 +459,12 @@ def _beside(cell: Cell, args: tuple[Any, ...]) -> Any:
     return cell.join_states(states)
 
 
-def _is_batched(t: Any) -> bool:
+def _is_batched(t: object) -> bool:
     """Return whether ``t`` is a value of a vmap at any level."""
     return any(level.hidden for level in levels_of(t))
 
 
-def _batched_alike(cell: Cell, x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
+def _batched_alike(cell: Cell, x: Any, hx: object, params: Any) -> tuple[object, object]:
     """Return the input and the states, all of them batches if any argument is one. ATen writes
     products of the input into products of the states."""
     states = cell.list_states(hx)
@@ -475,10 +477,10 @@ def _batched_alike(cell: Cell, x: Any, hx: Any, params: Any) -> tuple[Any, Any]:
     return x, cell.join_states(states)
 
 
-def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
+def _intercepted_layer(cell: Cell, native: object, overload: Any) -> Callable[..., object]:
     pass_on = passing_on(overload)
 
-    def layer(keys: Any, x: Any, hx: Any, params: Any, *options: Any) -> Any:
+    def layer(keys: Any, x: object, hx: object, params: object, *options: object) -> Any:
         if (_mine(params) or type(x) is Tensor) and plain_case():
             result = _run_layer(cell, native, x, hx, params, options)
             if result is not None:
@@ -492,11 +494,17 @@ def _intercepted_layer(cell: Cell, native: Any, overload: Any) -> Callable[..., 
     return layer
 
 
-def _intercepted_cell(cell: Cell, native: Any, overload: Any) -> Callable[..., Any]:
+def _intercepted_cell(cell: Cell, native: object, overload: Any) -> Callable[..., object]:
     pass_on = passing_on(overload)
 
     def single(
-        keys: Any, x: Any, hx: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None
+        keys: Any,
+        x: object,
+        hx: object,
+        w_x: object,
+        w_h: object,
+        b_x: object = None,
+        b_h: object = None,
     ) -> Any:
         if b_x is not None and b_h is not None and _mine((x, w_x, w_h, b_x, b_h)) and plain_case():
             result = _run_cell(cell, native, x, hx, (w_x, w_h, b_x, b_h))
@@ -518,10 +526,12 @@ def _with_memory(sizes: torch.Tensor) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _intercepted_packed(cell: Cell, overload: Any) -> Callable[..., Any]:
+def _intercepted_packed(cell: Cell, overload: Any) -> Callable[..., object]:
     pass_on = passing_on(overload)
 
-    def packed(keys: Any, data: Any, sizes: Any, hx: Any, params: Any, *options: Any) -> Any:
+    def packed(
+        keys: Any, data: object, sizes: Any, hx: object, params: object, *options: object
+    ) -> Any:
         data, hx, params = _owned(cell, data, hx, params)
         result = run_layer(overload, (data, sizes, hx, params, *options))
         if result is not NotImplemented:
@@ -533,8 +543,8 @@ def _intercepted_packed(cell: Cell, overload: Any) -> Callable[..., Any]:
 
 
 def _pad_packed(
-    keys: Any, data: Any, sizes: Any, batch_first: bool, value: float, length: int
-) -> Any:
+    keys: Any, data: object, sizes: Any, batch_first: bool, value: float, length: int
+) -> object:
     """``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has no
     batch and no history."""
     # as pack_padded_sequence gives them for a tensor of the session
@@ -559,7 +569,7 @@ def _with_states_as_given(overload: Any) -> None:
     torch 2.12 they have one dimension too many."""
     theirs = overload.py_kernels[DispatchKey.CompositeImplicitAutograd]
 
-    def run(x: Any, hx: Any, *rest: Any, **named: Any) -> Any:
+    def run(x: object, hx: Any, *rest: object, **named: object) -> Any:
         out, *states = theirs(x, hx, *rest, **named)
         for i, (last, first) in enumerate(zip(states, hx, strict=True)):
             if last.dim() != first.dim():

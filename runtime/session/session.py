@@ -52,12 +52,12 @@ class Session(GradLevel):
         v._edge = edge
         return v
 
-    def call(self, func: OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload | Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         if STAND_INS and STAND_IN.session is not None:
             return STAND_IN.session.call(func, args, kwargs)
         return GradLevel.call(self, func, args, kwargs)
 
-    def record(self, func: OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def record(self, func: OpOverload | Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         """:meth:`call` without what stands in for the session, which the caller is."""
         return GradLevel.call(self, func, args, kwargs)
 
@@ -72,7 +72,7 @@ class Session(GradLevel):
         finally:
             set_excluded(VIEWS, False)
 
-    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+    def layer(self, func: object, args: Sequence[object]) -> Any:
         stand_in = current_stand_in()
         if stand_in is None:
             return NotImplemented
@@ -82,7 +82,7 @@ class Session(GradLevel):
         """Return what stands in for the session in this thread, else the session itself."""
         return current_stand_in() or self
 
-    def tangent_of(self, v: Any) -> Any:
+    def tangent_of(self, v: object) -> Any:
         """Return the tangent that a dual level of ``forward_ad`` gives ``v``, or None."""
         dual = current_dual()
         if dual is None:
@@ -95,7 +95,9 @@ class Session(GradLevel):
             return inner.clone()
         return dual.copy_before_write(inner)  # type: ignore[no-any-return]
 
-    def run_inside(self, f: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def run_inside(
+        self, f: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]
+    ) -> Any:
         return f(*args, **kwargs)  # the session is no transform, so it has no scope
 
     def is_constant(self, v: Value) -> bool:

@@ -13,9 +13,9 @@ class StandIn:
     # whether backward passes run on values of the session, so that it handles their calls
     sees_gradients = False
 
-    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+    def layer(self, func: object, args: Sequence[object]) -> Any:
         """As :meth:`runtime.seam.levels.Level.layer`."""
         return NotImplemented
 
-    def follow_data(self, out: Any, of: Any) -> None:
+    def follow_data(self, out: object, of: object) -> None:
         """``out`` has the memory of ``of``, whose ``detach()`` or ``data`` it is."""

@@ -53,10 +53,10 @@ class Subclassed(Tensor):
 
     _kind: type[torch.Tensor]
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return pickling.reduced(self, self._kind, protocol)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         if has_torch_function_unary(self):
             public = PUBLIC.get("__repr__", Tensor.__repr__)
             return _handle(public, (self,), self, tensor_contents=tensor_contents)  # type: ignore[no-any-return]
@@ -82,12 +82,12 @@ PUBLIC: dict[str, Any] = {}
 NATIVE: dict[Any, Any] = {}
 
 
-def asking(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def asking(name: str, method: Callable[..., object]) -> Callable[..., Any]:
     """``method`` of the session's tensors, which is called ``name``. It asks modes and the
     ``__torch_function__`` of the user's class first."""
 
     @functools.wraps(method)
-    def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def asked(self: object, *args: object, **kwargs: object) -> Any:
         if has_torch_function_unary(self):
             return _handle(PUBLIC.get(name, method), (self,), self, *args, **kwargs)
         with unseen_by_classes():
@@ -100,7 +100,7 @@ def _asking_property(name: str, own: Any) -> property:
     """Return the property ``own`` of the session's tensors, which is called ``name``. It asks the
     ``__torch_function__`` of the user's class first, as torch's."""
 
-    def get(self: Any) -> Any:
+    def get(self: object) -> Any:
         if name in PUBLIC and has_torch_function_unary(self):
             return _handle(PUBLIC[name], (self,), self)
         with unseen_by_classes():
@@ -194,7 +194,7 @@ def _has_memory(t: torch.Tensor) -> bool:
     return t.layout is torch.strided and t.data_ptr() != 0
 
 
-def _value_of(t: Any) -> Any:
+def _value_of(t: object) -> object:
     """Return the value that holds ``t``, an instance of a user's class."""
     if not _handles(type(t)):
         return t
@@ -205,7 +205,7 @@ def _value_of(t: Any) -> Any:
     return value
 
 
-def _held_by(value: Any) -> Any:
+def _held_by(value: Any) -> object:
     """Return the instance that ``value`` holds. The value is the one that users get for it."""
     inner = value._inner
     if HOOKS.made is not None and value._edge is None and not value._req:
@@ -237,7 +237,7 @@ class _BelowTheTape(TorchDispatchMode):
         with self:
             return func(*SESSION.lowered_args(args), **SESSION.lowered_kwargs(kwargs or {}))
 
-    def _asked(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _asked(self, func: Any, types: Any, args: object, kwargs: object) -> object:
         """Return what the user's classes answer, which are asked in torch's order. They see the
         values of the session, as their users do."""
         if as_installed(make_wrapper_subclass) is make_wrapper_subclass:
@@ -262,7 +262,7 @@ def _handled_below(func: OpOverload) -> Op:
     op = Op(func)
     kernel = op.kernel
 
-    def unrecorded(*args: Any, **kwargs: Any) -> Any:
+    def unrecorded(*args: object, **kwargs: object) -> Any:
         with _BelowTheTape():  # type: ignore[no-untyped-call]
             return kernel(*args, **kwargs)
 
@@ -328,7 +328,7 @@ class _Wrapper(Subclassed):
             raise AttributeError(name)
         return getattr(self._inner, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in _STATE or name.startswith("__") or hasattr(_OF_TENSORS.get(name), "__set__"):
             object.__setattr__(self, name, value)
             return
@@ -388,7 +388,7 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     return made  # type: ignore[no-any-return]
 
 
-def _entry_of(cls: type, name: str) -> Any:
+def _entry_of(cls: type, name: str) -> object:
     """Return the attribute ``name`` as the body of a class has it: not bound, not called."""
     for base in cls.__mro__:
         if name in vars(base):
@@ -407,7 +407,7 @@ def _bases_of(kind: type[torch.Tensor], base: type[Tensor]) -> Iterable[type]:
 SESSION.class_of = session_class
 
 
-def note_policy(kind: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+def note_policy(kind: object, args: Any, kwargs: Any) -> dict[str, Any]:
     """Return the arguments of a call of ``_make_wrapper_subclass`` by name. A class whose instances
     answer for their sizes, their device or their layout is noted."""
     options = {**dict(zip(_OPTIONS, args, strict=False)), **kwargs}
@@ -444,7 +444,7 @@ def holds_instance(t: object) -> bool:
 
 
 @contextmanager
-def unnoted(*tensors: Any) -> Iterator[None]:
+def unnoted(*tensors: object) -> Iterator[None]:
     """A block in which no instance of a user's class knows its value. Torch exchanges no tensors
     with weak references."""
     values = [t for t in tensors if isinstance(t, _Wrapper)]

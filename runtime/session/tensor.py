@@ -433,7 +433,7 @@ class Tensor(GradValue):
         return f"Parameter({text})"
 
 
-def _refuse_unfit_gradient(t: Tensor, value: Any) -> None:
+def _refuse_unfit_gradient(t: Tensor, value: object) -> None:
     """Raise unless ``value`` has the dtype, device and shape of a gradient of ``t``."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(
@@ -495,13 +495,13 @@ def _suffixes_of_history(t: Tensor) -> list[str]:
     return [f"grad_fn=<{type(fn).__name__}>"]
 
 
-def _new(name: str) -> Callable[..., Any]:
+def _new(name: str) -> Callable[..., object]:
     """``Tensor.new_zeros`` and its like. As torch's, but ``requires_grad`` applies to our
     engine."""
     native: Any = Value.new_tensor if name == "new_tensor" else getattr(torch.Tensor, name)
 
     @functools.wraps(native)
-    def method(self: Tensor, *args: Any, requires_grad: bool = False, **kwargs: Any) -> Any:
+    def method(self: Tensor, *args: object, requires_grad: bool = False, **kwargs: object) -> Any:
         made: Any = native(self, *args, **kwargs)
         if innermost_of_torch() is not None and not requires_grad:
             return made  # wrapped by torch, like any other result there
@@ -583,7 +583,11 @@ def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
 
 
 def tensor(
-    data: Any, *, dtype: torch.dtype | None = None, device: Any = None, requires_grad: bool = False
+    data: object,
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """As ``torch.tensor``."""
     return wrap(without_wrappers(torch.tensor(data, dtype=dtype, device=device)), requires_grad)

@@ -49,7 +49,7 @@ def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
         buffer[index] = old + g
 
 
-def _sum_of_values(old: Any, g: Any) -> Any:
+def _sum_of_values(old: Any, g: Any) -> object:
     """``old + g`` at a level, which may ask the running task what the sum is for."""
     task = RUNNING.task
     task.sums = True
@@ -162,7 +162,7 @@ def _refuse_moved(variable: Leaf) -> None:
         )
 
 
-def _next_grad(old: Any, g: Any, variable: Leaf) -> Any:
+def _next_grad(old: Any, g: Any, variable: Leaf) -> object:
     """Return what ``.grad`` becomes in a pass that is recorded: ``old + g``, or ``g`` laid out as
     ``variable`` if there was none."""
     if old is None:

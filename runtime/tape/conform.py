@@ -82,7 +82,7 @@ def _conform_nested(
     return g.contiguous()
 
 
-def _misfit(g: torch.Tensor, expected: Any, node: TapeNode | None, index: int) -> RuntimeError:
+def _misfit(g: torch.Tensor, expected: object, node: TapeNode | None, index: int) -> RuntimeError:
     """Return the error for a gradient that does not fit ``expected``: a shape, or the
     ``NestedMeta`` of a nested tensor."""
     name = "GraphRoot" if node is None else node.name()

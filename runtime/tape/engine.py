@@ -214,7 +214,7 @@ class GraphTask:
                 g = None  # no reference here, so that the leaf may take the memory
                 adding.into_leaf(level, leaf, outs, i, False)
 
-    def run(self, roots: Sequence[tuple[Edge, Any]]) -> None:
+    def run(self, roots: Sequence[tuple[Edge, object]]) -> None:
         """Run from the roots to the leaves."""
         self.check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
         self.profiled = is_profiler_enabled()
@@ -280,7 +280,7 @@ class GraphTask:
             self._send(node, edges, outs)
             del outs
 
-    def _evaluate(self, node: Node, grads: list[Any], mask: list[bool] | None) -> list[Any]:
+    def _evaluate(self, node: Node, grads: list[object], mask: list[bool] | None) -> list[object]:
         """Run ``node`` and the hooks after it. Return one cotangent for each of its edges."""
         outs: Any
         if self.surrounded or grads[0] is None:
@@ -395,7 +395,7 @@ class GraphTask:
             return True
         return self.captured is not None and node in self.captured
 
-    def _arrived(self, node: Node, grads: list[Any]) -> None:
+    def _arrived(self, node: Node, grads: list[object]) -> None:
         """All cotangents of ``node`` have arrived. If it is to run or captured, run the hooks of
         its tensors and store the results."""
         wanted = () if self.captured is None else self.captured.get(node, ())
@@ -407,7 +407,7 @@ class GraphTask:
         for index, position in wanted:
             self.results[position] = grads[index]
 
-    def _accumulate(self, node: AccumulateGrad, grads: list[Any]) -> None:
+    def _accumulate(self, node: AccumulateGrad, grads: list[object]) -> None:
         """Add the gradient to a leaf and run the hooks after its node."""
         watched = bool(node.post_hooks)
         seen = list(grads) if watched else ()
@@ -432,7 +432,7 @@ class GraphTask:
             return edges, None
         return tuple(wanted), [edge is not None for edge in wanted]
 
-    def _apply(self, grads: list[Any], mask: list[bool] | None) -> Sequence[Any]:
+    def _apply(self, grads: list[object], mask: list[bool] | None) -> Sequence[Any]:
         """Run the present node under a profiler or a mode over torch's functions, or if its first
         output has no cotangent."""
         node: Any = self.node
@@ -456,7 +456,7 @@ def _nodes_after(node: Node) -> Iterator[Node]:
             yield edge[0]
 
 
-def _differs(g: Any, dtype: Any, shape: Any) -> bool:
+def _differs(g: Any, dtype: object, shape: object) -> bool:
     """Return whether a cotangent has another dtype or shape. Modes over torch's functions do not
     see the questions."""
     with unseen_by_handlers():
@@ -504,7 +504,7 @@ def execute(
     return _execute(task, roots)
 
 
-def _execute(task: GraphTask, roots: Sequence[tuple[Edge, Any]]) -> list[Any]:
+def _execute(task: GraphTask, roots: Sequence[tuple[Edge, object]]) -> list[object]:
     outer, levels = RUNNING.task, SCOPE.levels
     RUNNING.task = task
     SCOPE.levels = levels_outside(task.level)  # `scope_outside`, without its frames
@@ -522,7 +522,7 @@ def _execute(task: GraphTask, roots: Sequence[tuple[Edge, Any]]) -> list[Any]:
     return task.results
 
 
-def _on_a_fresh_stack(call: Callable[[], list[Any]]) -> list[Any]:
+def _on_a_fresh_stack(call: Callable[[], list[object]]) -> list[object]:
     """``call()`` on another thread, in the state of this one. This thread waits."""
     results: list[Any] = []
     errors: list[BaseException] = []
@@ -544,7 +544,7 @@ def _on_a_fresh_stack(call: Callable[[], list[Any]]) -> list[Any]:
     return results
 
 
-def queue_callback(callback: Callable[[], Any]) -> None:
+def queue_callback(callback: Callable[[], object]) -> None:
     """Run ``callback()`` after the running backward pass."""
     if RUNNING.task is None:
         raise RuntimeError("Final callbacks can only be installed during backward pass.")

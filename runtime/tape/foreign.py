@@ -36,7 +36,7 @@ def _has_mark(t: object) -> bool:
         return bool(recorded_by_torch(t))
 
 
-def refuse_lost_gradients(outputs: Iterable[Any]) -> None:
+def refuse_lost_gradients(outputs: Iterable[object]) -> None:
     """Raise if an output has torch's mark. Called before a pass in which all leaves get
     their gradients."""
     for i, t in enumerate(outputs):
@@ -44,7 +44,7 @@ def refuse_lost_gradients(outputs: Iterable[Any]) -> None:
             raise RuntimeError(_MESSAGE.format(what=f"element {i} of tensors was computed from"))
 
 
-def refuse_plain_inputs(inputs: Iterable[Any]) -> None:
+def refuse_plain_inputs(inputs: Iterable[object]) -> None:
     """Raise if an input of a pass is a plain tensor that requires grad: none of its
     history is ours."""
     for i, t in enumerate(inputs):
@@ -52,7 +52,7 @@ def refuse_plain_inputs(inputs: Iterable[Any]) -> None:
             raise RuntimeError(_MESSAGE.format(what=f"input {i} is"))
 
 
-def pass_mark_on(args: Iterable[Any], output: Any) -> None:
+def pass_mark_on(args: Iterable[object], output: object) -> None:
     """Set torch's mark on ``output`` if one of ``args`` has it. For a custom Function or a
     transform, whose computation torch does not see."""
     if not torch.is_grad_enabled():

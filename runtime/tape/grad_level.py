@@ -38,7 +38,7 @@ class GradLevel(Tape):
 
     __slots__ = ()
 
-    def call(self, func: OpOverload | Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload | Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         """As :meth:`Level.call`. The most common call, of an op with a formula and one result, uses
         few Python frames: :func:`op_of` is inlined."""
         op = _OPS.get(id(func)) or op_of(func)
@@ -73,9 +73,9 @@ class GradLevel(Tape):
     def _record_tensor(
         self,
         op: Op,
-        args: Sequence[Any],
-        inner: list[Any],
-        kwargs: dict[str, Any],
+        args: Sequence[object],
+        inner: list[object],
+        kwargs: dict[str, object],
         out: torch.Tensor,
         edges: tuple[Edge | None, ...],
         wanted: int,
@@ -99,13 +99,13 @@ class GradLevel(Tape):
             view_history.mark_view(v, op, args, kwargs)
         return v
 
-    def _any_with_history(self, args: Iterable[Any]) -> bool:
+    def _any_with_history(self, args: Iterable[object]) -> bool:
         """Return whether grad mode is on and a value of the level requires grad."""
         return _grad_enabled() and any(
             isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in args
         )
 
-    def _call_special(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _call_special(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Any:
         """Run a call that makes no node of its own: the op writes, is composite, or has no
         derivative by nature. ``NotImplemented`` for any other call."""
         if op.kind is INPLACE:
@@ -123,9 +123,9 @@ class GradLevel(Tape):
     def _record_packed(
         self,
         op: Op,
-        args: Any,
-        inner: list[Any],
-        kwargs: dict[str, Any],
+        args: object,
+        inner: list[object],
+        kwargs: dict[str, object],
         edges: tuple[Edge | None, ...],
         wanted: int,
         spans: dict[int, int] | None,
@@ -138,7 +138,13 @@ class GradLevel(Tape):
         return self._recorded(op, args, inner, kwargs, self.outward(op, inner, kwargs), node)
 
     def _recorded(
-        self, op: Op, args: Any, inner: list[Any], kwargs: dict[str, Any], outs: Any, node: Node
+        self,
+        op: Op,
+        args: Any,
+        inner: list[object],
+        kwargs: dict[str, object],
+        outs: Any,
+        node: Node,
     ) -> Any:
         """Return the results of the call as values with the history ``node``, which saves what its
         formulas need. Results that have no gradient by nature get no history."""
@@ -168,7 +174,9 @@ class GradLevel(Tape):
 
         return rewrapped(outs, wrapped)
 
-    def _wrap_plain(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], outs: Any) -> Any:
+    def _wrap_plain(
+        self, op: Op, args: Sequence[object], kwargs: dict[str, object], outs: object
+    ) -> Any:
         """Return the results as values without history. Integers of a transform stay unwrapped,
         because they can never get a history."""
         view = op.kind is VIEW
@@ -199,7 +207,7 @@ class GradLevel(Tape):
             view_history.mark_view(v, op, args, kwargs, i)
         return v
 
-    def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _out(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
         if self._any_with_history(items_of((*args, *kwargs.values()))):
             raise RuntimeError(
                 f"{op.base_name}(): functions with out=... arguments don't support automatic "
@@ -219,7 +227,7 @@ class GradLevel(Tape):
         return tuple(given)
 
 
-def _metas_of(results: Sequence[Any], op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
+def _metas_of(results: Sequence[object], op: Op, args: Sequence[object]) -> tuple[object, ...]:
     """Return what a node notes of each result of a call, None for one that is no tensor."""
     try:
         return tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in results)
@@ -237,7 +245,7 @@ def _decomposition_for_history(op: Op) -> Any:
     return decomposition_of(op, "vjp")
 
 
-def _tensors_of_out(op: Op, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def _tensors_of_out(op: Op, kwargs: dict[str, object]) -> list[torch.Tensor]:
     """List the tensors that a call is to write to: those of ``out``, ``U``, ``values``, …"""
     written = [
         kwargs.get(a.name)

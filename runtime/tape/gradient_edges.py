@@ -54,7 +54,7 @@ class _Handles(RemovableHandle):
 
 def register_multi_grad_hook(
     tensors: Sequence[torch.Tensor],
-    fn: Callable[..., Any],
+    fn: Callable[..., object],
     *,
     mode: Literal["all", "any"] = "all",
 ) -> RemovableHandle:
@@ -93,7 +93,7 @@ def _located(t: torch.Tensor) -> Callable[[], Node | None]:
 
 
 def _when_all(
-    nodes: Sequence[Callable[[], Node | None]], fn: Callable[..., Any]
+    nodes: Sequence[Callable[[], Node | None]], fn: Callable[..., object]
 ) -> Callable[[int], Callable[[Any], None]]:
     lock = threading.Lock()
     states: weakref.WeakKeyDictionary[engine.GraphTask, tuple[list[Any], set[int]]] = (
@@ -101,7 +101,7 @@ def _when_all(
     )
 
     def inner(i: int) -> Callable[[Any], None]:
-        def hook(grad: Any) -> None:
+        def hook(grad: object) -> None:
             task = _task()
             with lock:
                 if task not in states:
@@ -122,12 +122,12 @@ def _when_all(
     return inner
 
 
-def _when_any(fn: Callable[..., Any]) -> Callable[[int], Callable[[Any], None]]:
+def _when_any(fn: Callable[..., object]) -> Callable[[int], Callable[[Any], None]]:
     lock = threading.Lock()
     called: weakref.WeakSet[engine.GraphTask] = weakref.WeakSet()
 
     def inner(i: int) -> Callable[[Any], None]:
-        def hook(grad: Any) -> None:
+        def hook(grad: object) -> None:
             task = _task()
             with lock:
                 first = task not in called

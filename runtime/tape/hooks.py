@@ -45,7 +45,7 @@ def for_users(level: Level, g: Any) -> Any:
     return level.wrap(g)
 
 
-def for_engine(level: Level, g: Any, create_graph: bool) -> Any:
+def for_engine(level: Level, g: object, create_graph: bool) -> Any:
     """``g`` as the engine computes with it: a value of ``level`` if the pass is recorded, else
     the inner tensor."""
     if create_graph:
@@ -91,7 +91,11 @@ def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: b
 
 
 def run_posthooks(
-    level: Level, node: TapeNode, outs: Sequence[Any], grads: Sequence[Any], create_graph: bool
+    level: Level,
+    node: TapeNode,
+    outs: Sequence[object],
+    grads: Sequence[object],
+    create_graph: bool,
 ) -> Sequence[Any]:
     """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and
     dtypes, and of its outputs. It may replace those of the inputs. Returns these."""
@@ -119,7 +123,7 @@ def _conformed(node: TapeNode, outs: Sequence[Any]) -> list[Any]:
     return conformed
 
 
-def run_post_accumulate(leaf: Any, hooks: Mapping[int, Hook] | None) -> None:
+def run_post_accumulate(leaf: object, hooks: Mapping[int, Hook] | None) -> None:
     """Run ``hooks``, after the ``.grad`` of ``leaf`` has changed."""
     for hook in list((hooks or {}).values()):
         if watched(hook, leaf) is not None:
@@ -127,8 +131,8 @@ def run_post_accumulate(leaf: Any, hooks: Mapping[int, Hook] | None) -> None:
 
 
 def _checked_tuple(
-    level: Level, old: Sequence[Any], new: Any, hook: Hook, create_graph: bool
-) -> list[Any]:
+    level: Level, old: Sequence[object], new: object, hook: Hook, create_graph: bool
+) -> list[object]:
     if not isinstance(new, tuple):
         raise TypeError(f"expected tuple, but hook returned '{type(new).__name__}'")
     if len(new) != len(old):
@@ -139,7 +143,7 @@ def _checked_tuple(
     return [_checked(level, a, b, hook, create_graph) for a, b in zip(old, new, strict=True)]
 
 
-def _checked(level: Level, old: Any, new: Any, hook: Hook, create_graph: bool) -> Any:
+def _checked(level: Level, old: Any, new: Any, hook: Hook, create_graph: bool) -> object:
     """``new``, which a hook returned in place of the gradient ``old``. Raise unless it is None or a
     tensor of the same type and size."""
     if new is None:
@@ -166,7 +170,7 @@ def _type(t: torch.Tensor) -> str:
     return torch.empty(0, dtype=t.dtype, device=t.device).type()
 
 
-def retain(variable: Any, node: TapeNode, index: int) -> None:
+def retain(variable: object, node: TapeNode, index: int) -> None:
     """Make a backward pass write the gradient of ``variable``, output ``index`` of ``node``,
     to its ``.grad``."""
     if node.retained is None:

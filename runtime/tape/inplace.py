@@ -34,7 +34,7 @@ _INFERENCE = (
 )
 
 
-def run(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def run(level: Tape, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
     """Run an in-place op: write to the inner tensor, then give the target its new history."""
     target: Any = args[0]
     if type(target) in (list, tuple):
@@ -150,7 +150,7 @@ def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
         hooks.follow(rewritten, before)
 
 
-def _save(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> None:
+def _save(node: OpNode, args: list[object], kwargs: Any, result: torch.Tensor) -> None:
     """Save for ``node``. If the dispatcher counts the write after this, a saved ``result`` expects
     the next version."""
     if type(result) is not torch.Tensor:
@@ -169,7 +169,7 @@ def _save(node: OpNode, args: list[Any], kwargs: Any, result: torch.Tensor) -> N
             s.version += 1
 
 
-def _write_to_foreign(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _write_to_foreign(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
     """Write into a tensor that is no value of ``level``. It becomes a value if an argument has a
     history. Else it stays as it is."""
     inner, edges, *_ = level.collect(op, args)
@@ -179,7 +179,7 @@ def _write_to_foreign(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str
     return args[0]
 
 
-def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> None:
     """Run ``_foreach_add_`` and its like: as one call if nothing has a history,
     else as single ops."""
     inner, edges, *_ = level.collect(op, args)
@@ -192,7 +192,7 @@ def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -
 
 
 def _write_to_several(
-    level: Tape, op: Op, targets: Sequence[Any], inner: list[Any], kwargs: dict[str, Any]
+    level: Tape, op: Op, targets: Sequence[object], inner: list[object], kwargs: dict[str, object]
 ) -> None:
     """Run one call that writes to several tensors without a history, and count the writes."""
     mine = _values_of(level, targets)
@@ -211,12 +211,12 @@ def _write_to_several(
         unrecorded(t)
 
 
-def _values_of(level: Tape, tensors: Sequence[Any]) -> list[Value]:
+def _values_of(level: Tape, tensors: Sequence[object]) -> list[Value]:
     """List those of ``tensors`` that are values of ``level``."""
     return [t for t in tensors if isinstance(t, Value) and t._level is level]
 
 
-def _change_geometry(op: Op, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def _change_geometry(op: Op, target: Any, args: Sequence[object], kwargs: dict[str, object]) -> Any:
     """Run ``t_`` and its like, which write nothing. The target's history continues with the view
     op. Views of the target do not change."""
     before = edge_of(target)
@@ -250,7 +250,9 @@ def follow_inner(v: Any) -> None:
     refit(v, v._level.wrap(v._inner))
 
 
-def _detach_(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+def _detach_(
+    level: Tape, op: Op, target: Any, inner: object, edges: object, kwargs: object
+) -> object:
     """Run ``detach_``. Views of ``target`` do not lose their history."""
     if target._view is not None:
         raise RuntimeError(
@@ -264,7 +266,9 @@ def _detach_(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: A
     return target
 
 
-def _resize(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+def _resize(
+    level: Tape, op: Op, target: Any, inner: object, edges: object, kwargs: object
+) -> object:
     """Run ``resize_`` or ``resize_as_``. Raise if the target requires grad, without grad mode as
     well, but not in inference mode."""
     if target.requires_grad and not torch.is_inference_mode_enabled():
@@ -272,7 +276,9 @@ def _resize(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: An
     return _replace(level, op, target, inner, kwargs)
 
 
-def _set(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) -> Any:
+def _set(
+    level: Tape, op: Op, target: object, inner: object, edges: object, kwargs: object
+) -> object:
     """Run ``set_``. The target gets other memory, which has no history, so with grad mode no
     argument may require grad."""
     if edges and _grad_enabled():
@@ -283,7 +289,7 @@ def _set(level: Tape, op: Op, target: Any, inner: Any, edges: Any, kwargs: Any) 
     return _replace(level, op, target, inner, kwargs)
 
 
-def _replace(level: Tape, op: Op, target: Any, inner: Any, kwargs: Any) -> Any:
+def _replace(level: Tape, op: Op, target: Any, inner: object, kwargs: Any) -> object:
     uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))
     follow_inner(target)
     target._accumulator = None  # later gradients have another shape

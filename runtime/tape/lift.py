@@ -33,7 +33,7 @@ _view_as_complex = torch.ops.aten.view_as_complex.default
 _SHELLS = "_lifted_by"
 
 
-def lift_in_place(level: Level, t: Any, what: Any) -> Any:
+def lift_in_place(level: Level, t: Any, what: object) -> Any:
     """Turn ``t``, and its base if it is a view, into values of ``level``, and return ``t``.
     ``InplaceError`` if that is impossible. ``what``: the op that writes to ``t``."""
     base: Any = t._base if type(t) is torch.Tensor and t._is_view() else None
@@ -55,7 +55,7 @@ def lift_in_place(level: Level, t: Any, what: Any) -> Any:
     return t
 
 
-def _can_be_lifted(t: Any, base: Any, known: list[Any]) -> bool:
+def _can_be_lifted(t: Any, base: object, known: list[object]) -> bool:
     """Return whether only ``known``, that is ``t`` and its ``base``, show this memory, and their
     views can be taken again."""
     if not all(_is_simple(x, base) for x in known):
@@ -63,7 +63,7 @@ def _can_be_lifted(t: Any, base: Any, known: list[Any]) -> bool:
     return users(t) == sum(1 + int(getattr(x, _SHELLS, 0)) for x in known)
 
 
-def _is_simple(t: Any, base: Any) -> bool:
+def _is_simple(t: object, base: object) -> bool:
     """Return whether ``t`` is a plain tensor without history, in a layout in which a tangent of its
     shape has the same views. A tangent starts at offset 0, and so must the base of a view."""
     if (
@@ -86,7 +86,7 @@ def users(t: torch.Tensor) -> int:
     return int(storage_use_count(storage._cdata)) - 1
 
 
-def _path(base: torch.Tensor | None, t: torch.Tensor) -> tuple[Any, ...]:
+def _path(base: torch.Tensor | None, t: torch.Tensor) -> tuple[object, ...]:
     """Return the view ops that lead from ``base`` to its view ``t``, as the chain of a
     :class:`View`. None lead to a tensor without a base. A view of another dtype shows a complex
     base as real or a real one as complex."""
@@ -101,7 +101,7 @@ def _path(base: torch.Tensor | None, t: torch.Tensor) -> tuple[Any, ...]:
     return (pairs, _step(_view_as_complex))
 
 
-def _step(func: Any, *rest: Any) -> tuple[Any, ...]:
+def _step(func: object, *rest: object) -> tuple[object, ...]:
     return func, rest, {}, None
 
 
@@ -130,7 +130,7 @@ def _become_value(level: Level, t: Any) -> None:
     level.on_close(partial(give_back, level, t))
 
 
-def give_back(level: Level, t: Any) -> None:
+def give_back(level: Level, t: object) -> None:
     """Make ``t`` a value of the next outer level again, or a plain tensor, with all that was
     written to it. The transform has returned."""
     if isinstance(t, Value) and t._level is level:

@@ -43,7 +43,7 @@ def check_origin(op: Op, args: Any) -> None:
             refuse_recorded(op.func, t)
 
 
-def refuse_recorded(func: Any, t: torch.Tensor) -> None:
+def refuse_recorded(func: object, t: torch.Tensor) -> None:
     """Raise if torch's engine would record a call of nested values with the plain tensor ``t``."""
     if t.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(

@@ -80,7 +80,7 @@ class Node:
         if anomaly.STATE.enabled:
             anomaly.remember(self)
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         """One cotangent per edge from the cotangents of the outputs. None stands for zero.
         ``wanted``: per edge, whether its cotangent is needed; None: all are."""
         raise NotImplementedError
@@ -228,7 +228,7 @@ class Sink(Input):
 
     __slots__ = ()
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         return ()
 
 
@@ -247,7 +247,7 @@ class OpNode(Node):
         op: Op,
         level: Level,
         edges: tuple[Edge | None, ...],
-        metas: Any,
+        metas: object,
         wanted: int,
         spans: dict[int, int] | None,
     ) -> Any:
@@ -278,7 +278,7 @@ class OpNode(Node):
         node.saved = self.saved
         return node
 
-    def save(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+    def save(self, args: list[Any], kwargs: dict[str, Any], outs: object) -> None:
         """Save what the plan's formulas need. ``outs``: the inner outputs, a tensor, tuple or list.
 
         Under pack hooks it may be called twice: before the kernel with ``outs=None``, to pack the
@@ -288,7 +288,7 @@ class OpNode(Node):
         else:
             self.save_unpacked(args, kwargs, outs)
 
-    def save_unpacked(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+    def save_unpacked(self, args: list[Any], kwargs: dict[str, Any], outs: object) -> None:
         """:meth:`save` without pack hooks. The caller has checked that there are none."""
         plan = self.plan
         op = plan.op
@@ -317,7 +317,7 @@ class OpNode(Node):
             saved.append(v)
         self.saved = saved
 
-    def _pack(self, args: list[Any], kwargs: dict[str, Any], outs: Any) -> None:
+    def _pack(self, args: list[object], kwargs: dict[str, object], outs: object) -> None:
         """:meth:`save` under pack hooks."""
         plan, early = self.plan, self.saved
         results = () if outs is None else outs
@@ -332,7 +332,7 @@ class OpNode(Node):
                 saved.append(self._pack_operand(operands[at], at, reader))
         self.saved = saved
 
-    def _pack_operand(self, v: Any, at: int, reader: Any) -> Any:
+    def _pack_operand(self, v: object, at: int, reader: Any) -> object:
         """Return what is saved of operand ``at``, which is ``v``."""
         if reader is not None and v is not None:
             return reader(v)
@@ -367,7 +367,7 @@ class OpNode(Node):
             return present(self.level, t, edge)
         return t
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> list[Any]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> list[Any]:
         plan, g = self.plan, grads[0]
         values = self._values_for_formula(create_graph)
         values += (plan.needs, grads, g)  # formulas read these at the indices -3, -2 and -1
@@ -394,7 +394,7 @@ class OpNode(Node):
                     self._place(out, t, r)
         return out
 
-    def _values_for_formula(self, create_graph: bool) -> list[Any]:
+    def _values_for_formula(self, create_graph: bool) -> list[object]:
         """Return what each slot holds. With ``create_graph`` tensors are values of the level with
         their history."""
         if self.saved is None:
@@ -494,7 +494,7 @@ class Undifferentiable(Node):
         self.op = op
         self.missing = [i for i in op.tensor_args if wanted >> i & 1 and i not in op.vjp_args]
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         names = self.op.arg_names
         known = [names[i] for i in self.op.vjp_args]
         missing: Sequence[str] = ()
@@ -524,7 +524,7 @@ def _shown(name: str) -> str:
     return name.replace("_shape", "_sym_sizes").replace("_dtype", "_scalar_type")
 
 
-def _members(op: Op) -> dict[str, Any]:
+def _members(op: Op) -> dict[str, object]:
     """Return the members of an op's node class: properties such as ``_saved_self`` and
     ``_raw_saved_self``. A ``__getattr__`` in their place would make every other attribute of a node
     twice as slow."""

@@ -46,7 +46,7 @@ STAND_IN = _StandIn()
 STAND_INS: set[weakref.ref[Any]] = set()
 
 
-def stand_in(session: Any) -> None:
+def stand_in(session: object) -> None:
     """From now on ``session`` handles this thread's calls of the session. It ends
     with :func:`step_down`."""
     STAND_IN.session = session
@@ -79,7 +79,7 @@ def computes_tangents(number: int) -> bool:
     return number >= FORWARD.off_below and is_forward_enabled()
 
 
-def with_forward_mode(level: Level, func: Callable[..., Any], args: Any) -> Any:
+def with_forward_mode(level: Level, func: Callable[..., object], args: Any) -> Any:
     """``func(*args)`` as the function of ``level``. Forward mode is on for this level, and for
     outer levels if it is on now."""
     enabled, off_below = is_forward_enabled(), FORWARD.off_below

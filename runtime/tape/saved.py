@@ -135,7 +135,7 @@ def modified(t: torch.Tensor, version: int, edge: History | None = None) -> Runt
     )
 
 
-def refuse_inference(tensor: Any) -> None:
+def refuse_inference(tensor: object) -> None:
     """Raise if ``tensor`` is an inference tensor: it has no version."""
     if isinstance(tensor, torch.Tensor) and tensor.is_inference():
         raise RuntimeError(
@@ -149,7 +149,7 @@ class Packed:
 
     __slots__ = ("payload", "unpack")
 
-    def __init__(self, payload: Any, unpack: Unpack) -> None:
+    def __init__(self, payload: object, unpack: Unpack) -> None:
         self.payload = payload
         self.unpack = unpack
 
@@ -234,11 +234,11 @@ class SavedTensor:
     _index: int
     _edge: Any
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: object) -> None:
         raise RuntimeError("Trying to create a SavedTensor object from Python is forbidden.")
 
     @classmethod
-    def of(cls, node: Any, slots: list[Any], index: int, edge: History | None) -> SavedTensor:
+    def of(cls, node: object, slots: list[Any], index: int, edge: History | None) -> SavedTensor:
         handle = cls.__new__(cls)
         handle._node, handle._slots, handle._index, handle._edge = node, slots, index, edge
         return handle

@@ -84,7 +84,7 @@ class Tape(Level):
         """``v.retain_grad()``, where ``v`` is a value of this level."""
         Value.retain_grad(v)  # which raises
 
-    def after_accumulating(self, v: Any, hook: Callable[[Any], Any]) -> RemovableHandle:
+    def after_accumulating(self, v: object, hook: Callable[[Any], object]) -> RemovableHandle:
         """``v.register_post_accumulate_grad_hook(hook)``, where ``v`` is a value of this level."""
         raise RuntimeError(
             f"register_post_accumulate_grad_hook() of a tensor inside {self.what}, "
@@ -113,7 +113,7 @@ class Tape(Level):
     def is_constant(self, v: Value) -> bool:
         return edge_of(v) is None
 
-    def written_by_function(self, v: Any) -> None:
+    def written_by_function(self, v: object) -> None:
         """Note that a user's Function has written to ``v``, whose new history is its node."""
 
     def refuse_data(self) -> NoReturn:
@@ -158,7 +158,7 @@ class Tape(Level):
                     edges += of_list
         return inner, edges, wanted, spans
 
-    def _collect_list(self, items: Any) -> tuple[Any, tuple[Edge | None, ...] | None]:
+    def _collect_list(self, items: Any) -> tuple[object, tuple[Edge | None, ...] | None]:
         """Return a list argument lowered, and the edges of its tensors. None if none of them
         requires grad."""
         if not items:

@@ -141,7 +141,7 @@ class GradValue(Value):
             self._refuse_leaf()
         return self._set_flag(requires_grad)
 
-    def _set_flag(self, requires_grad: bool) -> Any:
+    def _set_flag(self, requires_grad: bool) -> object:
         if requires_grad:
             self.start_leaf()
         elif edge_of(self) is not None:
@@ -162,7 +162,7 @@ class GradValue(Value):
         level: Any = self._level
         level.retain_grad_of(self)
 
-    def register_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
+    def register_hook(self, hook: Callable[[Any], object]) -> RemovableHandle:
         """Call ``hook(grad)`` when the gradient of this tensor is known. It may return a
         replacement. As ``torch.Tensor.register_hook``."""
         edge = edge_of(self)
@@ -178,7 +178,7 @@ class GradValue(Value):
         return (edge[0].tensor_hooks or {}).get(edge[1])
 
     @_backward_hooks.setter
-    def _backward_hooks(self, new: Any) -> None:
+    def _backward_hooks(self, new: object) -> None:
         if not new and not self._backward_hooks:  # as a tensor is unpickled
             return
         raise RuntimeError(
@@ -195,5 +195,5 @@ class GradValue(Value):
     def _own_hooks(self, node: Node, index: int) -> Hooks:
         return node.hooks_of(index)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"GradValue(level={self._level.number}, {self._inner!r})"

@@ -84,7 +84,7 @@ class View:
             self._lost()
         return ((_as_strided, earlier, {}, None), *self.chain)
 
-    def short_path(self, v: Any) -> tuple[Any, ...]:
+    def short_path(self, v: object) -> tuple[Any, ...]:
         """:meth:`path`, or one step in place of many."""
         path = self.path(v)
         if len(path) > MANY_STEPS and _comparable(v, self.base):
@@ -158,7 +158,7 @@ class View:
         if v._retains and v._edge is not None:
             hooks.follow(v, before)
 
-    def _chain_for_history(self, v: Any) -> tuple[Any, ...]:
+    def _chain_for_history(self, v: Any) -> tuple[object, ...]:
         """Return the steps that are recorded from the base to ``v``."""
         if v._level.restrides_views and not is_view_replay_enabled() and _comparable(v, self.base):
             return (_strided_step(v),)
@@ -177,7 +177,7 @@ def has_strides(t: Any) -> bool:
     return t.layout is torch.strided and not t.is_nested
 
 
-def _offset_of(t: Any, funcs: Sequence[Any]) -> Any:
+def _offset_of(t: Any, funcs: Sequence[object]) -> object:
     """Return the offset of ``t``, if it matters for a view by ``funcs``. ``as_strided`` counts
     places from the start of the storage."""
     if _as_strided not in funcs:
@@ -212,7 +212,7 @@ def _memory_like(t: Any, geometry: tuple[Any, Any, Any], dtype: torch.dtype | No
     return t.new_empty(shape, dtype=dtype)
 
 
-def _strided_step(v: Any) -> tuple[Any, ...]:
+def _strided_step(v: Any) -> tuple[object, ...]:
     """Return the memory that ``v`` shows, as a step of a chain."""
     return (_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None)
 
@@ -246,13 +246,13 @@ def _read_memory_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def mark_view(
-    v: Any, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None = None
+    v: object, op: Op, args: Sequence[object], kwargs: dict[str, Any], which: int | None = None
 ) -> None:
     creation = "multi" if op.multi_view else ""
     follow(v, args[0], (op.func, tuple(args[1:]), kwargs, which), creation)
 
 
-def follow(v: Any, source: Any, step: tuple[Any, ...], creation: str = "") -> None:
+def follow(v: Any, source: Any, step: tuple[object, ...], creation: str = "") -> None:
     """Note that ``v`` is a view of ``source``. ``step``: the view op, as in the chain of
     a :class:`View`."""
     if type(source) not in VALUES or source._level is not v._level:
@@ -300,7 +300,7 @@ def base_edge(v: Any) -> Any:
     return edge_of(v._view.base)
 
 
-def check_write(target: Any, edge: Any, recording: bool) -> None:
+def check_write(target: Any, edge: object, recording: bool) -> None:
     """Raise if the history cannot follow a write to ``target``. ``edge``: the target's.
     ``recording``: whether the write is recorded."""
     view = target._view
@@ -373,7 +373,7 @@ def refuse_rebase(v: Any, what: str) -> None:
     raise RuntimeError(f"{text} {_REASONS[creation]}")
 
 
-def aliases(a: Any, b: Any) -> bool:
+def aliases(a: object, b: object) -> bool:
     """Return whether two tensors share memory, at any levels."""
     # `bottom`, without its frame, because every recorded write comes here
     while isinstance(a, Value):
@@ -426,7 +426,7 @@ class CopySlices(Node):
         self.inner_node = node
         self.self_edge = self_edge
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         g = grads[0]
         if g is None:
             return (None,) * len(self.edges)
@@ -452,7 +452,7 @@ class CopySlices(Node):
             of_inner[self.self_edge] = wanted[0]
         return of_inner
 
-    def _with_own(self, g: Any, base: Any, part: Any, own: Any, create_graph: bool) -> Any:
+    def _with_own(self, g: object, base: object, part: Any, own: Any, create_graph: bool) -> object:
         """Return the cotangent of the base: ``base``, a copy of ``g``, with its ``part`` that was
         written replaced by the target's cotangent ``own``. None: zero."""
         if own is None:
@@ -468,7 +468,7 @@ class CopySlices(Node):
         part.copy_(own)
         return base
 
-    def _shown_once(self, g: Any, own: Any) -> Any:
+    def _shown_once(self, g: Any, own: Any) -> object:
         """``g`` with the written part replaced by ``own``, where the view shows a
         place several times.
 

@@ -102,7 +102,7 @@ class AbstractValues:
                 node.meta["tensor_meta"] = _metadata_of(abstract)
             self._noted.clear()
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> Any:
         """``value`` with an abstract tensor in place of each tensor. None for a tensor that has
         no abstract form."""
         if isinstance(value, FakeTensor):
@@ -121,7 +121,7 @@ class AbstractValues:
         """Return a copy of an abstract tensor whose sizes are about to change in place."""
         return self._tensor(value)
 
-    def _tensor(self, t: torch.Tensor) -> Any:
+    def _tensor(self, t: torch.Tensor) -> object:
         if not _is_strided(t):
             return self._other_layout(t)
         return self._made(faithful_geometry(t))
@@ -149,7 +149,7 @@ class AbstractValues:
             self._first[device] = dict(fake.__dict__)
         return fake
 
-    def _other_layout(self, t: torch.Tensor) -> Any:
+    def _other_layout(self, t: torch.Tensor) -> object:
         with without_modes():
             try:
                 return faked(self.mode, t.detach(), static_shapes=True)
@@ -199,7 +199,9 @@ _UNGIVEN = {
 }
 
 
-def _without_generator(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _without_generator(
+    func: object, kwargs: Mapping[str, object]
+) -> tuple[object, dict[str, object]]:
     """Return the call without its generator: nothing is drawn from it, and torch's decompositions
     refuse one."""
     others = {name: x for name, x in kwargs.items() if name != "generator"}
@@ -208,7 +210,7 @@ def _without_generator(func: Any, kwargs: Mapping[str, Any]) -> tuple[Any, dict[
     return func, {**others, "generator": None}
 
 
-def run_abstractly(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, Any]) -> Any:
     """``func(*args, **kwargs)`` on fake tensors, in their mode: by ``abstract`` of the record, by
     torch, or by the decomposition in it.
 

@@ -64,7 +64,7 @@ _FACTS: dict[int, CallFacts] = {}  # by id of the overload, which lives as long 
 listeners.append(_FACTS.clear)  # a new record makes these facts stale
 
 
-def facts_of(func: Any) -> CallFacts:
+def facts_of(func: object) -> CallFacts:
     facts = _FACTS.get(id(func))
     if facts is None:
         facts = _FACTS[id(func)] = _facts_of(func)
@@ -137,7 +137,7 @@ def _may_draw(op: Op) -> bool:
 
 
 def _drawn_between(
-    x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None
+    x: torch.Tensor, low: object, high: object, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     """Return the numbers of ``aten.random.from``, by an op that draws the same."""
     if high is None:
@@ -153,7 +153,7 @@ def _drawn_between(
 
 
 def _redrawn_between(
-    x: torch.Tensor, low: Any, high: Any, *, generator: torch.Generator | None = None
+    x: torch.Tensor, low: object, high: object, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     return x.copy_(_drawn_between(x, low, high, generator=generator))
 
@@ -197,13 +197,13 @@ def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:
     )
 
 
-def _masks_among(index: Sequence[Any]) -> list[Any]:
+def _masks_among(index: Sequence[object]) -> list[object]:
     """List the masks in an index: they select as many elements as are true."""
     tensors = [i for i in index if isinstance(i, torch.Tensor)]
     return [t for t in tensors if t.dtype in (torch.bool, torch.uint8)]
 
 
-def _made_of_sizes(t: Any) -> bool:
+def _made_of_sizes(t: object) -> bool:
     """Return whether factories and functional ops made ``t`` of no tensor and no random number."""
     node, seen = getattr(t, "_node", None), set()
     waiting = [node]
@@ -223,7 +223,7 @@ def _made_of_sizes(t: Any) -> bool:
     return True
 
 
-def _is_open(target: Any) -> bool:
+def _is_open(target: object) -> bool:
     """Return whether a call may return another value at another run, or writes."""
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", "") != "getitem"

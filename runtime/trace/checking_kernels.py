@@ -28,7 +28,7 @@ _istft_unchecked: Callable[..., Tensor] = aten.istft.default.py_kernels[
 _LOWEST = 1e-11  # the least sum of squares of the windows by which istft divides
 
 
-def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., object]]:
     """Use the decorated function for ``overload`` in a trace. It gets every argument by its
     name in the schema."""
 
@@ -36,7 +36,7 @@ def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., An
         pass_on = passing_on(overload)
         names = [a.name for a in overload._schema.arguments]
 
-        def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(keys: Any, *args: object, **kwargs: object) -> Any:
             if traced(args, kwargs):
                 try:
                     return f(**dict(zip(names, args, strict=False)), **kwargs)
@@ -101,7 +101,7 @@ def _weighted_cov(
     return centred.mm((centred * w).t().conj()).true_divide(divisor).squeeze()
 
 
-def _checked_weights(name: str, weights: Tensor, n: Any) -> Tensor:
+def _checked_weights(name: str, weights: Tensor, n: object) -> Tensor:
     """``weights``, with the check that none is negative. ``n``: the number of observations."""
     if weights.dim() > 1 or weights.numel() != n:
         raise Refused

@@ -26,16 +26,16 @@ class Refused(Exception):
     """The arguments are none that the op takes. ATen's kernel says why."""
 
 
-def symbolic(x: Any) -> bool:
+def symbolic(x: object) -> bool:
     return isinstance(x, Tensor) and any(isinstance(n, SYMBOLIC) for n in x.shape)
 
 
-def same_size(m: Any, n: Any) -> bool:
+def same_size(m: object, n: object) -> bool:
     """Return whether two sizes are known to be equal, without a guard."""
     return bool(statically_known_true(m == n))
 
 
-def _in_python(*overloads: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _in_python(*overloads: object) -> Callable[[Callable[..., Any]], Callable[..., object]]:
     """Use the decorated function for ``overloads`` where a size is a symbol."""
 
     def register(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,9 +46,9 @@ def _in_python(*overloads: Any) -> Callable[[Callable[..., Any]], Callable[..., 
     return register
 
 
-def _install(overload: Any, f: Callable[..., Any]) -> None:
+def _install(overload: Any, f: Callable[..., object]) -> None:
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> Any:
         tensors = list(items_of((*args, *kwargs.values())))
         if any(map(symbolic, tensors)) and sees_ours(tensors):
             try:
@@ -143,7 +143,7 @@ def _matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _cheapest(
     best: dict[tuple[int, int], tuple[Any, Any]], sizes: Sequence[Any], i: int, j: int
-) -> tuple[Any, int]:
+) -> tuple[object, int]:
     """Return the fewest operations of the product of the factors ``i`` to ``j``, and after which
     factor it is cut."""
     found: tuple[Any, int] | None = None
@@ -158,10 +158,10 @@ def _cheapest(
 @_in_python(aten.max_pool1d.default)
 def _max_pool1d(
     self: Tensor,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
+    kernel_size: object,
+    stride: object = (),
+    padding: object = 0,
+    dilation: object = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
     if self.dim() not in (2, 3):
@@ -186,7 +186,7 @@ def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 
 
 def _gradient(
-    self: Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1
+    self: Tensor, *, spacing: object = None, dim: object = None, edge_order: int = 1
 ) -> list[Tensor]:
     dims = _dims_of_gradient(self, dim, edge_order)
     if isinstance(spacing, (list, tuple)):
@@ -269,7 +269,7 @@ def _part(x: Tensor, dim: int, start: int, end: int | None = None) -> Tensor:
     return x.narrow(dim, start, x.shape[dim] + (end or 0) - start)
 
 
-def _is_symbol_to_resize(size: Any, n: Any) -> bool:
+def _is_symbol_to_resize(size: object, n: object) -> bool:
     """Tell whether ``size`` is a symbol that a transform of size ``n`` would compare with it."""
     return isinstance(size, SYMBOLIC) and not same_size(n, -1) and not same_size(size, n)
 
@@ -288,7 +288,9 @@ def _transformed_as_resized(overload: Any) -> None:
     two sizes is the larger."""
 
     @_in_python(overload)
-    def run(self: Tensor, size: Any = None, dim: Any = None, norm: str | None = None) -> Tensor:
+    def run(
+        self: Tensor, size: object = None, dim: object = None, norm: str | None = None
+    ) -> Tensor:
         if size is None:
             raise Refused
         sizes = list(items_of((size,)))

@@ -29,8 +29,8 @@ from .trace_level import Trace
 
 
 def trace_flat(
-    f: Callable[..., Sequence[Any]],
-    tensors: Sequence[Any],
+    f: Callable[..., Sequence[object]],
+    tensors: Sequence[object],
     *,
     dynamic: bool = False,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,

@@ -27,8 +27,8 @@ _set_kwargs: Any = fx.Node.kwargs.fset  # type: ignore[attr-defined]
 
 def add_call(
     graph: fx.Graph,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
+    func: Callable[..., object],
+    args: tuple[object, ...],
     kwargs: dict[str, Any] | None = None,
     name: str | None = None,
 ) -> fx.Node:

@@ -249,7 +249,7 @@ _COMPARISONS: dict[str, Callable[..., Any]] = {
 _TO_INTEGERS = ("trunc", "floor", "ceil", "round", "is_integer", "int_floordiv")
 
 
-def _method(function: Callable[..., Any], kind: type) -> Callable[..., TracedNumber]:
+def _method(function: Callable[..., object], kind: type) -> Callable[..., TracedNumber]:
     return lambda number, *others: number._called(function, *others, kind=kind)
 
 
@@ -261,7 +261,7 @@ for _name in _TO_INTEGERS:
     setattr(TracedNumber, _name, TracedNumber.guard_int)
 
 
-def number_of(a: Any) -> TracedNumber | None:
+def number_of(a: object) -> TracedNumber | None:
     """Return what ``a`` stands for, if it is a number that a program has read of a tensor."""
     if not isinstance(a, (torch.SymFloat, torch.SymBool)):
         return None

@@ -55,7 +55,7 @@ class OutsideMemory:
         if value.layout is torch.strided:
             self.literals[address(value)] = value
 
-    def before(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def before(self, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> None:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from
         outside, and end literals in it."""
         for t in written_by(op, args, kwargs):
@@ -98,7 +98,7 @@ class OutsideMemory:
         self.literals.clear()
 
 
-def written_by(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+def written_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors that a call of ``op`` writes to."""
     names = [
         a.name
@@ -196,7 +196,7 @@ def refuse_made_of_values(t: torch.Tensor) -> None:
         )
 
 
-def _made_of_values(t: Any) -> bool:
+def _made_of_values(t: object) -> bool:
     if isinstance(t, Value) or not is_traceable_wrapper_subclass(t):
         return False
     parts = [getattr(t, name) for name in t.__tensor_flatten__()[0]]

@@ -58,7 +58,7 @@ def suspended() -> Iterator[Any]:
             set_mode_before_dispatch(around)
 
 
-def _pop_mode() -> Any:
+def _pop_mode() -> object:
     """Take the mode before dispatch off. None if there is none."""
     if not number_of_modes_before_dispatch():
         return None
@@ -117,7 +117,9 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
             return mode
         return None
 
-    def handled_inside(self, level: Level, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def handled_inside(
+        self, level: Level, func: object, types: object, args: object, kwargs: object
+    ) -> Any:
         with self:
             return Value.__torch_dispatch__(func, types, args, kwargs)
 
@@ -127,7 +129,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         self.around.append((turn, _pop_mode()))
         return super().__enter__()  # type: ignore[no-untyped-call]
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
         turn, around = self.around.pop()
         if around is not None:
@@ -154,7 +156,7 @@ class PreDispatchTrace(Trace):
             device: [] for device in _DEVICES
         }
 
-    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def record(self, func: object, args: object, kwargs: object) -> Any:
         # A rule of an inner level may call this level itself, not through the mode. The mode is on
         # then, and would see the call again.
         with suspended():
@@ -208,7 +210,7 @@ def _is_composite(func: Any) -> bool:
     return bool(has_kernel_for_key(func.name(), DispatchKey.CompositeImplicitAutograd))
 
 
-def _decomposed(func: Any, args: Any, kwargs: Any) -> Any:
+def _decomposed(func: Any, args: Any, kwargs: Any) -> object:
     """The call by ATen's kernel of a composite op. It takes no symbols for sizes, for which torch
     has decompositions in Python. Those of recurrent layers leave out the dropout."""
     if not any(map(symbolic, pytree.tree_leaves((args, kwargs)))):

@@ -147,7 +147,7 @@ def user_line() -> Line | None:
     return layer
 
 
-def run(f: Callable[..., Any], *args: Any) -> Any:
+def run(f: Callable[..., object], *args: object) -> Any:
     """``f(*args)``. Frames outside this one are not part of the traced program."""
     return f(*args)
 
@@ -281,7 +281,7 @@ class Provenance:
         self.origins.append(origin)
         node.meta.update(origin)
 
-    def _forward(self, tape_node: Any) -> dict[str, Any]:
+    def _forward(self, tape_node: Any) -> dict[str, object]:
         """Return the origin of the last call that was made before ``tape_node``: the call that it
         differentiates. The end of a path, such as the sum of two gradients, has none of its own: it
         belongs to the call before it."""
@@ -292,7 +292,7 @@ class Provenance:
             return {}
         return self.origins[at - 1]
 
-    def _walk(self, origin: dict[str, Any]) -> None:
+    def _walk(self, origin: dict[str, object]) -> None:
         frames: list[str] = []
         modules: list[tuple[FrameType, torch.nn.Module]] = []
         frame: FrameType | None = sys._getframe(2)
@@ -314,7 +314,7 @@ class Provenance:
             self._note_modules(origin, modules[::-1])
 
     def _note_modules(
-        self, origin: dict[str, Any], running: list[tuple[FrameType, torch.nn.Module]]
+        self, origin: dict[str, object], running: list[tuple[FrameType, torch.nn.Module]]
     ) -> None:
         """Add the running modules and the last function of torch's to an origin."""
         origin["nn_module_stack"] = self._module_stack(running)
@@ -357,7 +357,7 @@ def _number_of_call(frame: FrameType, calls: list[FrameType]) -> int:
     return len(calls) - 1
 
 
-def _class_of(module: Any) -> str:
+def _class_of(module: object) -> str:
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 

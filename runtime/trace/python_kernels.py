@@ -47,7 +47,7 @@ for _key in (DispatchKey.PythonTLSSnapshot, DispatchKey.CompositeImplicitAutogra
 
 
 @_BATCH_NORM.py_impl(DispatchKey.PythonTLSSnapshot)
-def _batch_norm(*args: Any, **kwargs: Any) -> Any:
+def _batch_norm(*args: object, **kwargs: object) -> object:
     """As without the Python dispatcher where a level of ours sees the call: torch's decomposition
     counts writes to running statistics."""
     if sees_ours(args):
@@ -83,7 +83,7 @@ def _layer_by_layer(overload: Any) -> None:
         return (x, *(torch.cat(each) for each in zip(*states, strict=True)))
 
 
-def _states_of_layers(hx: Any, n: int) -> Sequence[Any]:
+def _states_of_layers(hx: Any, n: int) -> Sequence[object]:
     """Return the states of each of ``n`` layers: a pair for an LSTM, else a tensor."""
     if isinstance(hx, (list, tuple)):
         return list(zip(*(h.chunk(n) for h in hx), strict=True))
@@ -91,7 +91,7 @@ def _states_of_layers(hx: Any, n: int) -> Sequence[Any]:
     return states
 
 
-def sees_ours(args: Sequence[Any]) -> bool:
+def sees_ours(args: Sequence[object]) -> bool:
     return any(isinstance(a, Value) for a in args) or isinstance(current_dispatch_mode(), LevelMode)
 
 

@@ -164,7 +164,7 @@ def own_generator(seed: int) -> torch.Generator:
     return made
 
 
-def _in_variables(generator: Any) -> Any:
+def _in_variables(generator: Any) -> object:
     """Return the object that running functions have for ``generator``: a variable, or an element or
     attribute of one. None if there is none. Of this package's functions only those of
     :func:`own_generator` count.
@@ -188,7 +188,7 @@ def _in_variables(generator: Any) -> Any:
     return None
 
 
-def _held_by(x: Any) -> Iterable[Any]:
+def _held_by(x: Any) -> Iterable[object]:
     """Return the elements of a container, or the attributes of any other object."""
     if type(x) is dict:
         return x.values()
@@ -199,7 +199,7 @@ def _held_by(x: Any) -> Iterable[Any]:
     return attributes.values()
 
 
-def _watched(generator: Any) -> weakref.ref[Any]:
+def _watched(generator: object) -> weakref.ref[object]:
     """Return a weak reference to the program's object for a generator. Torch 2.12 has none to its
     own."""
     try:
@@ -227,7 +227,7 @@ class _Around(Ambient):
 _AROUND = _Around()
 
 
-def refuse_states(values: Iterable[Any]) -> None:
+def refuse_states(values: Iterable[object]) -> None:
     """Raise if the program that is traced keeps the state or the seed of a random generator: one of
     ``values`` is that of the trace."""
     states = _AROUND.states
@@ -297,7 +297,7 @@ class RandomStates:
                 raise RuntimeError(f"{_SET} It was before this draw.{here()}")
             self.first[generator._cdata], self.where[generator._cdata] = seed, here()
 
-    def refuse_state(self, t: Any) -> None:
+    def refuse_state(self, t: object) -> None:
         """Raise if ``t``, which the graph has from outside, is the state of a
         generator of the trace."""
         if type(t) is torch.Tensor and t.dtype is torch.uint8 and t.dim() == 1:

@@ -37,7 +37,7 @@ def running_traces() -> list[Trace]:
     return [level for level in running_levels() if isinstance(level, Trace)]
 
 
-def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})) -> bool:
+def traced(args: Iterable[object], kwargs: Mapping[str, Any] = MappingProxyType({})) -> bool:
     """Return whether a trace sees a call: its mode is active, or one of its values is within an
     argument."""
     if running_traces():
@@ -49,7 +49,7 @@ def traced(args: Iterable[Any], kwargs: Mapping[str, Any] = MappingProxyType({})
 
 
 @contextmanager
-def region(mark: Callable[[fx.Node], Any]) -> Generator[list[fx.Node]]:
+def region(mark: Callable[[fx.Node], object]) -> Generator[list[fx.Node]]:
     """Number the calls that running traces write down meanwhile, and set ``meta["recompute"]``
     to ``mark(call)``. The list that it yields has these calls at the end.
 

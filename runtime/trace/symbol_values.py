@@ -49,7 +49,7 @@ _PROGRAMS = _Programs()
 
 
 @contextmanager
-def running(environment: Any, lower: Callable[[Any], Any] | None = None) -> Iterator[None]:
+def running(environment: object, lower: Callable[[Any], object] | None = None) -> Iterator[None]:
     """While entered, the program of the trace with this shape environment runs. ``lower``: gives
     the node of its graph for a symbol."""
     before, lower_before = _PROGRAMS.environments, _PROGRAMS.lower
@@ -77,7 +77,7 @@ def symbols_may_occur() -> bool:
     return environments.count(None) < len(environments)
 
 
-def has_symbols(x: Any) -> bool:
+def has_symbols(x: object) -> bool:
     """Return whether ``x`` is a symbol, or a tuple or list that has one at any depth."""
     if isinstance(x, (tuple, list)):
         return any(map(has_symbols, x))
@@ -115,7 +115,7 @@ def _define(cls: type, name: str) -> None:
     theirs = getattr(cls, name, None)
     ours: Callable[..., Any] = getattr(KINDS[cls], name)
 
-    def method(self: Any, *args: Any) -> Any:
+    def method(self: Any, *args: object) -> Any:
         if _is_ours(self):
             if name in _OF_TEXT and isinstance(self.node, TracedNumber):
                 raise AskedForNumber(self.node, "str(), or print(),")
@@ -167,7 +167,7 @@ def _define_round() -> None:
     """Torch rounds an integer to itself, whatever the digits."""
     theirs: Any = torch.SymInt.__round__
 
-    def rounded(self: Any, ndigits: Any = None) -> Any:
+    def rounded(self: object, ndigits: object = None) -> Any:
         if ndigits is not None and _is_ours(self):
             return round(_value(self), _plain(ndigits))
         return theirs(self, ndigits)
@@ -179,7 +179,7 @@ def _define_pow() -> None:
     """Torch has no power modulo a third number."""
     theirs: Callable[..., Any] = torch.SymInt.__pow__
 
-    def power(self: Any, other: Any, modulus: Any = None) -> Any:
+    def power(self: object, other: object, modulus: object = None) -> Any:
         if modulus is not None and _is_ours(self):
             return pow(_value(self), _plain(other), _plain(modulus))
         if modulus is not None:
@@ -195,7 +195,7 @@ def _define_mod(cls: type, name: str) -> None:
     theirs: Callable[..., Any] = getattr(cls, name)
     real = (float, torch.SymFloat)
 
-    def remainder(self: Any, other: Any) -> Any:
+    def remainder(self: Any, other: object) -> Any:
         if not (isinstance(self, real) or isinstance(other, real)) or not _is_ours(self):
             return theirs(self, other)
         if isinstance(self.node, TracedNumber) or isinstance(
@@ -218,7 +218,7 @@ _OWN = (int, float, bool, *KINDS)
 """What torch's methods of symbols know. A tensor has its own for symbols."""
 
 
-def _operators() -> Iterator[tuple[str, Callable[[Any, Any], Any]]]:
+def _operators() -> Iterator[tuple[str, Callable[[Any, Any], object]]]:
     """The names of the methods of two numbers, with what each computes."""
     for f in (*_ARITHMETIC, *_COMPARISONS):
         yield f"__{f.__name__.strip('_')}__", f
@@ -226,11 +226,11 @@ def _operators() -> Iterator[tuple[str, Callable[[Any, Any], Any]]]:
         yield f"__r{f.__name__.strip('_')}__", _reflected(f)
 
 
-def _reflected(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _reflected(f: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
     return lambda a, b: f(b, a)
 
 
-def _is_foreign(x: Any) -> bool:
+def _is_foreign(x: object) -> bool:
     """Return whether ``x`` is a number of another class: of an enumeration, of NumPy, a Decimal.
     Torch compares by the class alone, so that a size of 8 would not equal ``IntEnum`` 8."""
     kind = type(x)
@@ -247,7 +247,7 @@ def _are_mixed(a: Any, b: Any) -> bool:
     return _PROGRAMS.lower is not None and _is_ours(a) and _is_ours(b)
 
 
-def _as_read(symbol: Any) -> Any:
+def _as_read(symbol: Any) -> object:
     """Return ``symbol`` as a number of the graph, as are those that a program reads of tensors."""
     if isinstance(symbol.node, TracedNumber):
         return symbol
@@ -258,14 +258,14 @@ def _as_read(symbol: Any) -> Any:
     return torch.SymFloat(TracedNumber(_PROGRAMS.lower(symbol), float, value))
 
 
-def _define_of_two(cls: type, name: str, of_two: Callable[[Any, Any], Any]) -> None:
+def _define_of_two(cls: type, name: str, of_two: Callable[[Any, Any], object]) -> None:
     """Let the method compute with the value, if the other number is of a class that torch does not
     know, and with nodes of the graph, if only one of both numbers is an expression."""
     theirs: Callable[..., Any] | None = getattr(cls, name, None)
     if theirs is None:
         return
 
-    def method(self: Any, other: Any, *rest: Any) -> Any:
+    def method(self: object, other: object, *rest: object) -> Any:
         if _is_foreign(other) and _is_ours(self):
             return of_two(_value(self), other)
         if _are_mixed(self, other):
@@ -283,7 +283,7 @@ def _define_attributes(cls: type) -> None:
     kind = KINDS[cls]
     names = frozenset(n for n in dir(kind) if not n.startswith("_") and not hasattr(cls, n))
 
-    def attribute(self: Any, name: str) -> Any:
+    def attribute(self: object, name: str) -> Any:
         if name in names and _is_ours(self):
             return getattr(_value(self), name)
         raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
@@ -296,7 +296,7 @@ def _define_class(cls: type) -> None:
     code, such as ``functools.singledispatch``, asks for who calls it."""
     kind, attribute = KINDS[cls], object.__getattribute__
 
-    def shown(self: Any, name: str) -> Any:
+    def shown(self: object, name: str) -> Any:
         if name != "__class__" or not _PROGRAMS.environments or not _is_ours(self):
             return attribute(self, name)
         frame: FrameType | None = sys._getframe(1)

@@ -59,56 +59,56 @@ class _Sizes(PythonReferenceAnalysis):
     expression of the proxies or fails."""
 
     @staticmethod
-    def int_truediv(a: Any, b: Any) -> Any:
+    def int_truediv(a: Any, b: object) -> Any:
         return a / b
 
     @staticmethod
-    def to_dtype(x: Any, dtype: torch.dtype) -> Any:
+    def to_dtype(x: object, dtype: torch.dtype) -> Any:
         return _called(torch.sym_float, x)
 
     @staticmethod
-    def trunc_to_int(x: Any, dtype: torch.dtype) -> Any:
+    def trunc_to_int(x: object, dtype: torch.dtype) -> Any:
         return _called(math.trunc, x)
 
     @staticmethod
-    def floor_to_int(x: Any, dtype: torch.dtype) -> Any:
+    def floor_to_int(x: object, dtype: torch.dtype) -> Any:
         return _called(math.floor, x)
 
     @staticmethod
-    def ceil_to_int(x: Any, dtype: torch.dtype) -> Any:
+    def ceil_to_int(x: object, dtype: torch.dtype) -> Any:
         return _called(math.ceil, x)
 
     # In a backward pass no function of torch's sees that it is given a proxy: the engine hides its
     # calls from modes.
     @staticmethod
-    def minimum(a: Any, b: Any) -> Any:
+    def minimum(a: object, b: object) -> Any:
         return _called(torch.sym_min, a, b)
 
     @staticmethod
-    def maximum(a: Any, b: Any) -> Any:
+    def maximum(a: object, b: object) -> Any:
         return _called(torch.sym_max, a, b)
 
     @staticmethod
-    def not_(a: Any) -> Any:
+    def not_(a: object) -> Any:
         return _called(torch.sym_not, a)
 
     @staticmethod
-    def piecewise(*pairs: tuple[Any, Any]) -> Any:
+    def piecewise(*pairs: tuple[object, object]) -> Any:
         result = pairs[-1][0]
         for value, condition in reversed(pairs[:-1]):
             result = _called(torch.sym_ite, condition, value, result)
         return result
 
     @staticmethod
-    def round_to_int(a: Any, dtype: torch.dtype) -> Any:
+    def round_to_int(a: object, dtype: torch.dtype) -> Any:
         return _called(round, a)
 
     @staticmethod
-    def round_decimal(a: Any, b: Any) -> Any:
+    def round_decimal(a: object, b: object) -> Any:
         return _called(round, a, b)
 
 
-def _called(f: Callable[..., Any], *given: Any) -> Any:
+def _called(f: Callable[..., object], *given: object) -> Any:
     """``f`` of numbers, or its call in the graph: a method of a proxy would be a method of the
     number, which an ``int`` may lack."""
     proxy = next((x for x in given if isinstance(x, fx.Proxy)), None)
@@ -117,7 +117,7 @@ def _called(f: Callable[..., Any], *given: Any) -> Any:
     return proxy.tracer.create_proxy("call_function", f, given, {})
 
 
-def _cut_below_zero(expr: Any) -> Iterator[Any]:
+def _cut_below_zero(expr: object) -> Iterator[object]:
     """The integer parts of quotients in ``expr`` that may be negative."""
     if not isinstance(expr, sympy.Basic):
         return
@@ -154,7 +154,7 @@ class _ByHint(ShapeEnv):
             self._cache(name, forgetful_cache)  # which forgets when a condition is added
         decided: Any = self._maybe_evaluate_static
 
-        def by_hint(expr: Any, **options: Any) -> Any:
+        def by_hint(expr: object, **options: object) -> Any:
             if _real(expr) and not (options.get("unbacked_only") or options.get("compute_hint")):
                 return None
             return decided(expr, **options)
@@ -163,7 +163,7 @@ class _ByHint(ShapeEnv):
         self._maybe_evaluate_static = by_hint  # type: ignore[assignment]
         simplified: Any = self.simplify
 
-        def exact(expr: Any, *given: Any, **options: Any) -> Any:
+        def exact(expr: Any, *given: object, **options: object) -> Any:
             hidden = {part: sympy.Dummy(integer=True) for part in _cut_below_zero(expr)}
             if hidden:
                 expr = expr.xreplace(hidden)
@@ -178,7 +178,7 @@ class _ByHint(ShapeEnv):
         if uncached is not None:  # else another version of torch has no cache here
             setattr(self, name, types.MethodType(cache(uncached), self))
 
-    def _maybe_fast_eval_comparison(self, expr: Any) -> Any:
+    def _maybe_fast_eval_comparison(self, expr: object) -> object:
         if _real(expr):
             return None
         return super()._maybe_fast_eval_comparison(expr)
@@ -191,7 +191,7 @@ def _real(expression: Any) -> bool:
     )
 
 
-def unchecked(number: Any) -> bool:
+def unchecked(number: object) -> bool:
     """Return whether ``number`` is a symbol of a graph whose calls check no conditions. A program
     that went by its present value would be right for that alone, and no call would say so."""
     return (
@@ -202,7 +202,7 @@ def unchecked(number: Any) -> bool:
     )
 
 
-def undecided(condition: Any) -> bool:
+def undecided(condition: object) -> bool:
     """Return whether ``condition`` is :func:`unchecked`, and may hold or not, by what is known of
     its symbols."""
     if not (isinstance(condition, torch.SymBool) and unchecked(condition)):
@@ -258,7 +258,7 @@ class Abstraction:
         self._holds: Callable[..., bool] | None = None
         self._proxies: Any = None
 
-    def _tracer(self, node: fx.Node) -> Any:
+    def _tracer(self, node: fx.Node) -> object:
         """Return what makes the proxies of sizes: one for all, since proxies of two do not mix."""
         if self._proxies is None or self._proxies.graph is not node.graph:
             self._proxies = fx.proxy.GraphAppendingTracer(node.graph)
@@ -266,7 +266,7 @@ class Abstraction:
 
     @classmethod
     def of(
-        cls, inputs: Sequence[Any], *, dynamic: bool = False, fake: bool = False
+        cls, inputs: Sequence[object], *, dynamic: bool = False, fake: bool = False
     ) -> Abstraction | None:
         """Return what a trace of ``inputs`` needs: the mode of fake tensors among them, one of its
         own if it is to be ``dynamic`` or ``fake``, or None. Fake tensors of two modes are an error.
@@ -369,7 +369,7 @@ class Abstraction:
                 read = functools.partial(_number_of, func=_NUMBERS[name], dim=dim)
                 self.symbols.setdefault(number.node.expr, Place(node, read, number))
 
-    def bind_results(self, node: fx.Node, out: Any) -> None:
+    def bind_results(self, node: fx.Node, out: object) -> None:
         """Know where to read the sizes of ``out``, the result of ``node``, that depend on values,
         and the number that it is."""
         if isinstance(out, SYMBOLIC) and out.node.expr.is_symbol:
@@ -461,7 +461,7 @@ class Abstraction:
             if isinstance(size, int)
         ]
 
-    def holds(self, *inputs: Any) -> bool:
+    def holds(self, *inputs: object) -> bool:
         """Return whether the graph is right for tensors and numbers like ``inputs``: those whose
         sizes or values are symbols."""
         if self._holds is None:
@@ -571,7 +571,7 @@ def _number_of(node: fx.Node, func: Any, dim: int | None) -> fx.Node:
     return node.graph.call_function(func, (node, dim))
 
 
-def _follow(node: fx.Node, path: Sequence[Any]) -> fx.Node:
+def _follow(node: fx.Node, path: Sequence[object]) -> fx.Node:
     """Return the node at ``path`` in the result of ``node``, a path of
     :func:`compute_unbacked_bindings`."""
     graph = node.graph

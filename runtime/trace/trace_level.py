@@ -117,7 +117,7 @@ class Trace(Level):
         self,
         *,
         abstraction: Abstraction | None = None,
-        decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+        decompositions: Mapping[object, Callable[..., object]] | None = None,
         fixed_sizes: bool = False,
         reads: str = "refuse",
         composites: bool = False,
@@ -204,7 +204,7 @@ class Trace(Level):
     def mode_of_inner(self) -> Any:
         return self.abstraction.mode if self.abstraction is not None else _NOTHING
 
-    def attribute(self, value: Any, prefix: str) -> fx.Node:
+    def attribute(self, value: object, prefix: str) -> fx.Node:
         """Return a node that reads ``value`` from the module: what is no literal of Python is an
         attribute of it."""
         name = f"{prefix}{sum(key.startswith(prefix) for key in self.attributes)}"
@@ -237,7 +237,7 @@ class Trace(Level):
             self.held.append(t)
         return known
 
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, func: object, args: Any, kwargs: object) -> Any:
         if _default_dtype() is not self.default_dtype:
             refuse_default_dtype()
         facts = facts_of(func)
@@ -260,7 +260,7 @@ class Trace(Level):
                 return out
         return self._call_whole(func, facts, args, kwargs)
 
-    def _call_whole(self, func: Any, facts: CallFacts, args: Any, kwargs: Any) -> Any:
+    def _call_whole(self, func: Any, facts: CallFacts, args: Any, kwargs: Any) -> object:
         """Run a call for which the trace has no decomposition of its own."""
         if facts.composite and not self.composites:
             with self.mode:
@@ -273,7 +273,7 @@ class Trace(Level):
             return func(*self.lowered_args(args))
         return self.record(func, args, kwargs)
 
-    def record(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def record(self, func: object, args: Any, kwargs: Any) -> Any:
         """Run the call on the inner tensors and write it into the graph."""
         facts = facts_of(func)
         args, given, inner = self._operands(args)
@@ -292,7 +292,7 @@ class Trace(Level):
             out = self._run(func, inner, options)
         return self._written(func, facts, given, named, out, args, kwargs)
 
-    def _note_sizes_before(self, func: Any, target: TracedValue) -> None:
+    def _note_sizes_before(self, func: object, target: TracedValue) -> None:
         """Describe ``target`` in the graph by its sizes before ``func`` changes them. Raise if the
         program closes over it."""
         is_constant = any(target is known for known in self.constants.values())
@@ -323,12 +323,12 @@ class Trace(Level):
         self,
         func: Any,
         facts: CallFacts,
-        given: Sequence[Any],
-        named: dict[str, Any],
-        out: Any,
-        args: Any,
-        kwargs: Any,
-    ) -> Any:
+        given: Sequence[object],
+        named: dict[str, object],
+        out: object,
+        args: object,
+        kwargs: object,
+    ) -> object:
         """Write a call that has run into the graph. ``given`` and ``named``: its arguments there.
         ``out``: what it has returned."""
         if self.random_states is not None:
@@ -341,12 +341,12 @@ class Trace(Level):
             self.abstraction.bind_results(node, out)
         return self._results(func, facts, node, out, args, kwargs)
 
-    def drawing(self, generators: Sequence[Any]) -> AbstractContextManager[None]:
+    def drawing(self, generators: Sequence[object]) -> AbstractContextManager[None]:
         """Around a call that may draw from ``generators``, see
         :meth:`.random_states.RandomStates.drawing`."""
         return _NOTHING if self.random_states is None else self.random_states.drawing(generators)
 
-    def computed(self, func: Any, args: Sequence[Any]) -> Any:
+    def computed(self, func: Any, args: Sequence[object]) -> Any:
         """As :meth:`call`, for a call that only computes, of values of plain tensors and literals.
         None for any other call. It needs no modes to be left, and takes half the time."""
         facts = facts_of(func)
@@ -373,7 +373,7 @@ class Trace(Level):
             out = func(*inner)
         return self._written(func, facts, given, {}, out, args, {})
 
-    def noted(self, func: Any, given: tuple[Any, ...], out: Any) -> Any:
+    def noted(self, func: Any, given: tuple[object, ...], out: object) -> Any:
         """A call of ``func`` on ``given``, nodes and values of the graph, whose results
         ``out`` are known."""
         node = add_call(self.graph, func, given)
@@ -382,7 +382,9 @@ class Trace(Level):
         abstract = self.abstract.describe(node, out)
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
-    def _decomposed(self, func: Any, table: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _decomposed(
+        self, func: object, table: Callable[..., Any], args: Any, kwargs: Any
+    ) -> object:
         """The call by ``table``, its decomposition. The dispatcher marks the result of a view op as
         a view when the call returns to it. The ops of the decomposition must not have marked it
         before, and it must not be an argument itself."""
@@ -398,14 +400,14 @@ class Trace(Level):
 
         return rewrapped(out, another)
 
-    def _refuse_size_of_values(self, func: Any, facts: CallFacts, args: Any) -> None:
+    def _refuse_size_of_values(self, func: object, facts: CallFacts, args: Any) -> None:
         """Raise if the graph would keep a size that depends on values."""
         if facts.sized_by_values and self.fixed_sizes and size_depends_on_values(func, args):
             self._refuse_size(func)
         if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
             self._refuse_size(func)
 
-    def _refuse_size(self, func: Any) -> NoReturn:
+    def _refuse_size(self, func: object) -> NoReturn:
         raise RuntimeError(
             f"the size of what {func} returns depends on values. "
             "The graph would keep the size that it has for these arguments. Use an op whose "
@@ -421,7 +423,7 @@ class Trace(Level):
         with without_modes() if self.abstraction is not None else _NOTHING:
             return func(*[_literal(a) for a in args], **kwargs)
 
-    def _read_traced(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _read_traced(self, func: Any, args: Any, kwargs: Any) -> object:
         """Answer about elements that depend on the arguments of the program."""
         if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
             with self.mode:
@@ -440,7 +442,13 @@ class Trace(Level):
         raise escape("item(), bool(), int() or float()" if name in _READS else f"{name}()")
 
     def _results(
-        self, func: Any, facts: CallFacts, node: fx.Node, out: Any, args: Any, kwargs: Any
+        self,
+        func: object,
+        facts: CallFacts,
+        node: fx.Node,
+        out: object,
+        args: object,
+        kwargs: object,
     ) -> Any:
         if facts.written:
             return self._mutated(func, node, out, facts, args, kwargs)
@@ -455,7 +463,7 @@ class Trace(Level):
         abstract = self.abstract.describe(node, out)
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
-    def _item(self, node: fx.Node, i: Any, abstract: Any) -> fx.Node:
+    def _item(self, node: fx.Node, i: object, abstract: Any) -> fx.Node:
         """Return the node of result ``i`` of the call at ``node``, see :func:`rewrapped`; of its
         only result, ``node`` itself."""
         if i is None:
@@ -490,8 +498,14 @@ class Trace(Level):
         return out
 
     def _mutated(
-        self, func: Any, node: fx.Node, out: Any, facts: CallFacts, args: Any, kwargs: Any
-    ) -> Any:
+        self,
+        func: object,
+        node: fx.Node,
+        out: object,
+        facts: CallFacts,
+        args: object,
+        kwargs: object,
+    ) -> object:
         """The call changed arguments. Their values stay; where the call returns one, its node
         becomes the newest name of it."""
         targets = tensors_of(_argument(func, i, args, kwargs) for i in facts.written)
@@ -508,13 +522,13 @@ class Trace(Level):
             return returned
         by_inner = {id(t._inner): t for t in written}
 
-        def value_of(t: torch.Tensor, i: Any) -> Any:
+        def value_of(t: torch.Tensor, i: object) -> Any:
             known = by_inner.get(id(t))
             return self._value(t, self._item(node, i, abstract)) if known is None else known
 
         return rewrapped(out, value_of)
 
-    def _operands(self, args: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    def _operands(self, args: Iterable[Any]) -> tuple[list[object], list[object], list[object]]:
         """Return the arguments of a call three times: of this level, as in the graph, and on the
         tensors that it runs on."""
         own: list[Any] = []
@@ -539,13 +553,13 @@ class Trace(Level):
                 inner.append(with_values(below) if self.reads == "number" else below)
         return own, given, inner
 
-    def _own(self, a: Any) -> Any:
+    def _own(self, a: object) -> Any:
         """Any tensor that is not of this level becomes a constant of the graph."""
         if not isinstance(a, torch.Tensor) or (isinstance(a, TracedValue) and a._level is self):
             return a
         return self.constant(a)
 
-    def _in_graph(self, a: Any) -> Any:
+    def _in_graph(self, a: object) -> Any:
         if isinstance(a, TracedValue):
             return a._node
         if type(a) is complex and not isfinite(a.imag):
@@ -558,7 +572,7 @@ class Trace(Level):
             return self.abstraction.lower(a)
         return self.other_constant(a)
 
-    def other_constant(self, a: Any) -> Any:
+    def other_constant(self, a: object) -> Any:
         """Return a constant that is neither a tensor nor a literal of Python: a generator, a script
         object, an outer size, ``1 + infj``."""
         known = self.constants.get(id(a))
@@ -580,7 +594,7 @@ class Trace(Level):
             self.provenance.close()
         super().close()
 
-    def lower_output(self, v: Any) -> Any:
+    def lower_output(self, v: object) -> Any:
         """Return what a result of the program is in the graph: a node, or a Python value as it
         is."""
         return self._in_graph(self._own(v))
@@ -589,11 +603,11 @@ class Trace(Level):
 _NOTHING = nullcontext()
 
 
-def _literal(a: Any) -> Any:
+def _literal(a: object) -> Any:
     return a._literal if isinstance(a, TracedValue) else a
 
 
-def _literals(args: Iterable[Any]) -> list[Any]:
+def _literals(args: Iterable[object]) -> list[object]:
     literals: list[Any] = []
     for a in args:
         if isinstance(a, (list, tuple)):
@@ -603,7 +617,7 @@ def _literals(args: Iterable[Any]) -> list[Any]:
     return literals
 
 
-def _follows_from_arguments(a: Any) -> bool:
+def _follows_from_arguments(a: object) -> bool:
     """Return whether ``a`` may be another one for other arguments of the program."""
     return isinstance(a, SYMBOLIC) or (isinstance(a, TracedValue) and a._literal is None)
 

@@ -46,7 +46,7 @@ class TracedValue(Value):
             return array
         raise escape("numpy()")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         return f"TracedValue({self._node.name}: {self.dtype}{list(self.shape)})"
 
 

@@ -147,7 +147,7 @@ class Cache:
             return "a new graph"
         return f"another {' and '.join(differences)}"
 
-    def _keep(self, name: str, entry: dict[str, Any]) -> None:
+    def _keep(self, name: str, entry: dict[str, object]) -> None:
         try:
             self._folder.write(name, entry)
         except OSError as error:
@@ -181,7 +181,7 @@ def _saved(joint: Joint, forward: fx.GraphModule) -> list[int] | None:
     return [numbers[name] for name in names]
 
 
-def _cut(joint: Joint, numbers: Any) -> _Modules:
+def _cut(joint: Joint, numbers: object) -> _Modules:
     """Return the modules for an entry. ``Damaged`` if it is none for this graph."""
     if not isinstance(numbers, list) or len(set(map(repr, numbers))) < len(numbers):
         raise Damaged("it is no list of nodes")
@@ -197,7 +197,7 @@ def _cut(joint: Joint, numbers: Any) -> _Modules:
     return parts.cut(chosen)
 
 
-def _chosen(parts: Parts, numbers: list[Any]) -> list[fx.Node]:
+def _chosen(parts: Parts, numbers: list[object]) -> list[fx.Node]:
     """Return the nodes with the numbers of an entry. ``Damaged`` if one of them cannot be saved."""
     candidates = set(parts.candidates)
     chosen: list[fx.Node] = []

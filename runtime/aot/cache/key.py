@@ -190,7 +190,7 @@ def _value(value: Any) -> object:
     return type(value).__qualname__
 
 
-def _size(size: Any) -> object:
+def _size(size: object) -> object:
     """Return a number; of one that is a symbol the expression, and what it was in the trace."""
     if not isinstance(size, SYMBOLIC):
         return repr(size)
@@ -198,7 +198,7 @@ def _size(size: Any) -> object:
     return str(size.node.expr), known
 
 
-def _literal(a: Any, numbers: Mapping[fx.Node, int]) -> object:
+def _literal(a: object, numbers: Mapping[fx.Node, int]) -> object:
     """Return an argument of a call, or an option."""
     if isinstance(a, fx.Node):
         return "node", numbers[a]
@@ -217,11 +217,11 @@ def _literal(a: Any, numbers: Mapping[fx.Node, int]) -> object:
     raise NoKey(f"an argument of type {type(a).__qualname__}")
 
 
-def _literals(each: Iterable[Any], numbers: Mapping[fx.Node, int]) -> tuple[object, ...]:
+def _literals(each: Iterable[object], numbers: Mapping[fx.Node, int]) -> tuple[object, ...]:
     return tuple(_literal(a, numbers) for a in each)
 
 
-def _record(a: Any) -> object:
+def _record(a: object) -> object:
     """Return a record of the boundary, and all in it."""
     if is_dataclass(a):
         return type(a).__name__, tuple((f.name, _record(getattr(a, f.name))) for f in fields(a))

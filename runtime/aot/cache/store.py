@@ -109,7 +109,7 @@ class Folder:
             return  # not made yet, or not ours to read
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
+def _parsed(content: bytes) -> dict[str, object]:
     digest, _, body = content.partition(b"\n")
     if len(content) > LARGEST_ENTRY or hashlib.sha256(body).hexdigest().encode() != digest:
         raise Damaged("its digest is not that of its content")

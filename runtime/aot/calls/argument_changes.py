@@ -90,7 +90,7 @@ class ArgumentChanges:
         for i, hook in self.hooked:
             leaves[i].register_hook(hook)
 
-    def reshape(self, leaves: Sequence[Any]) -> None:
+    def reshape(self, leaves: Sequence[object]) -> None:
         """Change the geometry of arguments. That advances their versions."""
         for i, record in self.reshaped:
             record.reshape(leaves[i])
@@ -116,7 +116,7 @@ class ArgumentChanges:
                 ]
             )
 
-    def replace_memory(self, leaves: Sequence[Any], made: Sequence[Any]) -> None:
+    def replace_memory(self, leaves: Sequence[object], made: Sequence[object]) -> None:
         """Give arguments the memory that ``set_`` gives them. ``made``: what the graph has made.
         Comes after the results, which may be views of what an argument was."""
         if not self.replaced:

@@ -69,7 +69,7 @@ def of_leaves(
     return with_tensors(flat, given)
 
 
-def _call(f: Callable[..., Any], leaves: Sequence[Any], spec: pytree.TreeSpec) -> Any:
+def _call(f: Callable[..., object], leaves: Sequence[object], spec: pytree.TreeSpec) -> Any:
     """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a
     list, a dictionary or a field of one does not reach the caller: a tensor that ``f`` does not
     return is refused, and a warning tells of anything else."""

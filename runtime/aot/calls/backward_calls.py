@@ -405,7 +405,7 @@ class CompiledBackward(Node):
             results = results[: -len(self.written)]
         return self._reached(results, present)
 
-    def _reached(self, gradients: Sequence[Any], present: int | None) -> Sequence[Any]:
+    def _reached(self, gradients: Sequence[Any], present: int | None) -> Sequence[object]:
         """``gradients``, with None for those that no given cotangent reaches."""
         if present is None:
             return gradients
@@ -414,7 +414,7 @@ class CompiledBackward(Node):
             for g, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)
         ]
 
-    def _checked(self, create_graph: bool) -> list[Any]:
+    def _checked(self, create_graph: bool) -> list[object]:
         """Return what was saved. Raise if it was freed, or if a part that is needed was written to
         since. A backward that needs nothing of it can run again, as a node that saves nothing."""
         saved = self.saved
@@ -451,7 +451,7 @@ class CompiledBackward(Node):
 
     def _differentiably(
         self, saved: list[Any], grads: list[Any], present: int | None
-    ) -> Sequence[Any]:
+    ) -> Sequence[object]:
         backward = self.backward
         if self.written:
             raise RuntimeError(
@@ -504,7 +504,7 @@ def _as_traced(g: torch.Tensor) -> torch.Tensor:
     return g
 
 
-def _unpacked(saved: Any) -> Any:
+def _unpacked(saved: Any) -> object:
     """Return a saved value that hooks may have packed."""
     if type(saved) is Packed:
         return restore(SESSION, saved, None)

@@ -35,7 +35,7 @@ class CallHistory:
         of_results = [*written, *boundary.tangents]
         self.tangents = [(i, t) for i, t in enumerate(of_results) if t is not None]
 
-    def reread(self, plain: Sequence[Any]) -> list[Any]:
+    def reread(self, plain: Sequence[object]) -> list[Any]:
         """Return the arguments that only a second derivative needs. ``plain``: all of them."""
         return [plain[i] for i in self.backward.reread]
 
@@ -59,7 +59,7 @@ class CallHistory:
         outs: list[Any],
         saved: list[Any],
         versions: list[int],
-        leaves: Sequence[Any],
+        leaves: Sequence[object],
     ) -> None:
         """Give the results among ``outs`` the history of this call. ``saved`` and ``versions``: of
         what the backward needs. ``leaves``: of the call."""
@@ -101,7 +101,7 @@ class CallResults:
                 made[i] = made[i].clone()
         return made
 
-    def leaves(self, arguments: Sequence[Any], made: list[Any]) -> list[Any]:
+    def leaves(self, arguments: Sequence[object], made: list[Any]) -> list[Any]:
         """Return the leaves of what the program returns. ``arguments``: of the call, after all
         writes. ``made``: what the graph has made, with its history."""
         boundary = self.boundary

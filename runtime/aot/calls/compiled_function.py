@@ -35,7 +35,7 @@ _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabl
 
 
 def aot_function(
-    fn: Callable[..., Any],
+    fn: Callable[..., object],
     fw_compiler: Compiler,
     bw_compiler: Compiler | None = None,
     partition_fn: Partition = default_partition,
@@ -110,7 +110,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
     fn, modules = recipe.fn, recipe.modules
     programs = programs or Programs(recipe)
 
-    def compiled(*args: Any, **kwargs: Any) -> Any:
+    def compiled(*args: object, **kwargs: object) -> Any:
         given, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), is_autocast_enabled()
         if (

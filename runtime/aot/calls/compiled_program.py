@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from ...seam.locks import lock_of
 from ...trace.error_lines import name_origin
@@ -133,7 +132,7 @@ class CompiledProgram:
             return self.results.assembled([results[i] for i in self.direct])
         return self._finished(call, results, reread)
 
-    def _finished(self, call: Call, results: Sequence[Any], reread: Sequence[Any]) -> object:
+    def _finished(self, call: Call, results: Sequence[object], reread: Sequence[object]) -> object:
         """Return what the call returns, after all that it does beside the graph. ``results``: what
         the graph has returned. ``reread``: arguments that the backward wants as they were."""
         leaves, changes, history = call.leaves, self.changes, self.history

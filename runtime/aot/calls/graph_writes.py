@@ -76,7 +76,7 @@ def note_partial_effects(
     error: BaseException,
     begun: Sequence[str],
     forward: Boxed,
-    leaves: Sequence[Any],
+    leaves: Sequence[object],
     n_arguments: int,
 ) -> None:
     """Add a note to an error of the graph of ``forward``: what the failed call has changed, if

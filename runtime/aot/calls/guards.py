@@ -70,7 +70,7 @@ class _Source:
         self.compared: dict[str, torch.Tensor] = {}
         self.outside: dict[int, torch.Tensor] = {}  # by identity, the same of no argument
 
-    def constant(self, value: Any, stem: str = "k") -> str:
+    def constant(self, value: object, stem: str = "k") -> str:
         name = f"{stem}{len(self.names)}"
         self.names[name] = value
         return name
@@ -95,7 +95,7 @@ class _Source:
         compared = [*self.compared, *self.unpacked(outside)]
         self.require(f"{tensors}.check({', '.join(compared)})")
 
-    def unpacked(self, constants: Sequence[Any]) -> list[str]:
+    def unpacked(self, constants: Sequence[object]) -> list[str]:
         """Return the items of ``constants`` as an item of a list display; none if there are
         none."""
         if not constants:
@@ -133,7 +133,7 @@ class _Source:
 
 
 def guard(
-    given: Sequence[Any],
+    given: Sequence[object],
     kinds: Sequence[Kind],
     closed_over: Sequence[torch.Tensor],
     outside: Sequence[Kind],
@@ -193,14 +193,14 @@ def guard(
     return source.function()
 
 
-def _identities(source: _Source, given: Sequence[Any]) -> list[str]:
+def _identities(source: _Source, given: Sequence[object]) -> list[str]:
     """Return which arguments are one object, or one that the program comes to by itself."""
     repeats = [f"x{i} is x{x.index}" for i, x in enumerate(given) if type(x) is Repeat]
     outside = [(i, x) for i, x in enumerate(given) if type(x) is Outside]
     return [*repeats, *(f"{source.constant(x.stands_for)}(x{i})" for i, x in outside)]
 
 
-def _require_distinct(source: _Source, given: Sequence[Any], names: Sequence[str]) -> None:
+def _require_distinct(source: _Source, given: Sequence[object], names: Sequence[str]) -> None:
     """Require of the tensors among the arguments that they are different objects, if some of them
     are not compared in C, where that is asked."""
     tensors = [name for name, x in zip(names, given, strict=True) if isinstance(x, torch.Tensor)]
@@ -217,14 +217,14 @@ def _require_state(source: _Source, state: StateGuard | None) -> None:
 
 
 def _require_sizes(
-    source: _Source, sizes: Sizes, plain: Sequence[str], outside: Sequence[Any]
+    source: _Source, sizes: Sizes, plain: Sequence[str], outside: Sequence[object]
 ) -> None:
     """Require that the graph is right for the sizes and numbers of the call."""
     asked = [_item(plain, outside, i, source) for i in sizes.asked]
     source.require(f"{source.constant(sizes.holds)}({', '.join(asked)})")
 
 
-def _item(names: Sequence[str], outside: Sequence[Any], i: int, source: _Source) -> str:
+def _item(names: Sequence[str], outside: Sequence[object], i: int, source: _Source) -> str:
     """Return the name of plain argument ``i``, of which those after the call's own are
     ``outside``."""
     if i < len(names):
@@ -233,7 +233,7 @@ def _item(names: Sequence[str], outside: Sequence[Any], i: int, source: _Source)
 
 
 def _argument(
-    source: _Source, x: Any, name: str, kind: Kind, dynamic: bool, tracked: bool
+    source: _Source, x: object, name: str, kind: Kind, dynamic: bool, tracked: bool
 ) -> tuple[str, str]:
     """(what is given to the graph, where the gradient goes or nothing) for argument ``x``."""
     wanted = bool(kind[0])
@@ -261,7 +261,7 @@ def _argument(
     return inner, target
 
 
-def _require_number(source: _Source, x: Any, name: str) -> None:
+def _require_number(source: _Source, x: object, name: str) -> None:
     """Require that ``name`` is a number for which the graph's arithmetic is right: a finite float,
     or an integer of 64 bits. ``x``: the number of the first call."""
     if type(x) is float:
@@ -270,7 +270,7 @@ def _require_number(source: _Source, x: Any, name: str) -> None:
         source.require(f"{source.constant(in_range)}({name})")
 
 
-def _require_value(source: _Source, x: Any, name: str) -> None:
+def _require_value(source: _Source, x: object, name: str) -> None:
     """Require that ``name`` is what ``x`` was in the first call."""
     constant = source.constant(x)
     if type(x) in (bool, int, str, type(None)):
@@ -308,7 +308,7 @@ def _are_apart(groups: tuple[Group, ...], given: Sequence[Any], outside: Sequenc
 
 
 def _require_apart(
-    source: _Source, plain: Sequence[str], given: Sequence[Any], outside: Sequence[Any]
+    source: _Source, plain: Sequence[str], given: Sequence[object], outside: Sequence[Any]
 ) -> None:
     """Require of the arguments that no two of them share memory, nor one with a tensor of
     ``outside``. These are where they have been."""

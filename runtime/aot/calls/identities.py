@@ -124,7 +124,7 @@ def with_tensors(f: Callable[..., R], given: Sequence[object]) -> Callable[..., 
     if not repeats and not outside:
         return f
 
-    def flat(*leaves: Any) -> R:
+    def flat(*leaves: object) -> R:
         found = list(leaves)
         for i, tensor in outside:
             found[i] = tensor

@@ -18,11 +18,11 @@ class AOTModule(torch.nn.Module):
         self.orig_module = orig_module
         self._compiled = aot_function(orig_module, *args, **kwargs)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         return self._compiled(*args, **kwargs)
 
 
-def aot_module(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> AOTModule:
+def aot_module(mod: torch.nn.Module, *args: object, **kwargs: object) -> AOTModule:
     """``mod`` with a compiled forward pass, as ``functorch.compile.aot_module``. The other
     arguments are those of ``aot_function``.
 

@@ -126,7 +126,7 @@ class OutsideTensors:
         self._add(leaf, leaf._inner, True)
         return True
 
-    def _add(self, leaf: Any, inner: torch.Tensor, wanted: bool) -> None:
+    def _add(self, leaf: object, inner: torch.Tensor, wanted: bool) -> None:
         self.leaves.append(leaf)
         self.plain.append(inner)
         if wanted:

@@ -121,7 +121,7 @@ class ProgramGuard:
                 return None
         return with_bases(call, groups)
 
-    def _holds_symbols(self, plain: Sequence[Any]) -> bool:
+    def _holds_symbols(self, plain: Sequence[object]) -> bool:
         """Return whether the graph is right for the sizes and numbers of ``plain``."""
         joint = self.joint
         if joint.abstraction is None:
@@ -131,7 +131,7 @@ class ProgramGuard:
             asked = [part for t in asked for part in flattened(t)]
         return joint.abstraction.holds(*asked)
 
-    def _asked(self, plain: Sequence[Any]) -> list[int]:
+    def _asked(self, plain: Sequence[object]) -> list[int]:
         """Return the arguments whose sizes or values are symbols of the graph."""
         abstraction = self.joint.abstraction
         asked = set(self.unknown)

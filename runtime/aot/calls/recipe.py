@@ -47,7 +47,7 @@ class Leading(Protocol):
         """The program asks for the values of the numbers at ``positions``. May raise what has the
         call begin once more."""
 
-    def captures(self, args: Any, kwargs: Any) -> None:
+    def captures(self, args: object, kwargs: object) -> None:
         """A program is about to be captured, for arguments of which it gets copies. May raise
         the same."""
 
@@ -57,7 +57,7 @@ class _None:
 
     def pinned(self, positions: Collection[int]) -> None: ...
 
-    def captures(self, args: Any, kwargs: Any) -> None: ...
+    def captures(self, args: object, kwargs: object) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., Any]:
     return lifted
 
 
-def plain(x: Any) -> Any:
+def plain(x: object) -> Any:
     """Return what a tensor of the session holds; anything else as it is."""
     return unwrap(x) if isinstance(x, torch.Tensor) else x
 
@@ -92,7 +92,7 @@ def refuse_fake_state(state: Mapping[str, torch.Tensor], arguments: Sequence[obj
 @naming_line()
 def aot_module_simplified(
     mod: torch.nn.Module,
-    args: Sequence[Any],
+    args: Sequence[object],
     fw_compiler: Compiler,
     bw_compiler: Compiler | None = None,
     partition_fn: Partition = default_partition,
@@ -148,7 +148,7 @@ def aot_module_simplified(
     )
     run = OneProgram(recipe, list(state), list(state.values()), args, mod)
 
-    def forward(*given: Any) -> Any:
+    def forward(*given: object) -> Any:
         return run(given)
 
     forward.zero_grad = mod.zero_grad  # type: ignore[attr-defined]
@@ -157,8 +157,8 @@ def aot_module_simplified(
     return forward
 
 
-def _tuple_of(f: Callable[..., Any]) -> Callable[..., Any]:
-    def checked(*args: Any) -> Any:
+def _tuple_of(f: Callable[..., object]) -> Callable[..., object]:
+    def checked(*args: object) -> Any:
         out = f(*args)
         if not isinstance(out, (tuple, list)):
             raise RuntimeError(
@@ -319,7 +319,7 @@ def _pairs(groups: Sequence[Group], n: int) -> set[tuple[int, int]]:
     }
 
 
-def _enter_examples(leaves: Sequence[Any], recording: bool, abstract: bool) -> Call:
+def _enter_examples(leaves: Sequence[object], recording: bool, abstract: bool) -> Call:
     """Return the example arguments as they enter a trace. ``RuntimeError`` for values of a
     transform."""
     if abstract:
@@ -333,7 +333,7 @@ def _enter_examples(leaves: Sequence[Any], recording: bool, abstract: bool) -> C
     return entered
 
 
-def _refuse_fakes(closed_over: Iterable[Any]) -> None:
+def _refuse_fakes(closed_over: Iterable[object]) -> None:
     """Refuse a module that closes over a fake tensor."""
     for t in closed_over:
         if any(isinstance(part, FakeTensor) for part in flattened(plain(t))):
@@ -342,14 +342,14 @@ def _refuse_fakes(closed_over: Iterable[Any]) -> None:
             )
 
 
-def _of_fakes(leaves: Sequence[Any], recording: bool) -> Call:
+def _of_fakes(leaves: Sequence[object], recording: bool) -> Call:
     """Example arguments as they enter a trace. They have no place for a gradient."""
     wanted = [recording and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
     given = [plain(x) for x in leaves]
     return Call(given, given, [None for w in wanted if w], [(w,) for w in wanted])
 
 
-def _expected(x: Any) -> Any:
+def _expected(x: object) -> object:
     """Return what an argument must have in common with its example: of a tensor its dtype, device,
     those sizes that are no symbols, and of what it consists."""
     if isinstance(x, torch.Tensor):
@@ -364,7 +364,7 @@ def _expected_size(n: Any) -> int | None:
     return size
 
 
-def _matches(x: Any, expected: Any) -> bool:
+def _matches(x: object, expected: Any) -> bool:
     if expected is None:
         return True
     if not isinstance(x, torch.Tensor):
@@ -376,7 +376,7 @@ def _matches(x: Any, expected: Any) -> bool:
     return all(n is None or n == m for n, m in zip(expected[2], x.shape, strict=True))
 
 
-def _described(x: Any) -> str:
+def _described(x: object) -> str:
     if not isinstance(x, torch.Tensor):
         return repr(x)
     what = "tensor" if (layout := layout_of(x)) is None else str(layout)

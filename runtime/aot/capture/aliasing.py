@@ -50,7 +50,7 @@ def may_return_argument(func: OpOverload) -> bool:
 
 
 @cache
-def functional_pointwise(func: Any) -> bool:
+def functional_pointwise(func: object) -> bool:
     """Return whether ``func`` computes each element of a new tensor from those at the same
     place."""
     if type(func) is not OpOverload or torch.Tag.pointwise not in func.tags:

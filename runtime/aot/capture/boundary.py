@@ -58,7 +58,7 @@ class ViewStep:
             return result
         return result[self.which]
 
-    def sized(self, results: Sequence[Any]) -> ViewStep:
+    def sized(self, results: Sequence[object]) -> ViewStep:
         """Return the same view op, with the numbers that the graph has given among ``results``."""
         return dataclasses.replace(
             self, rest=pytree.tree_map_only(Size, lambda size: results[size.number], self.rest)
@@ -125,7 +125,7 @@ class Input:
         for _ in range(self.counted - 1):
             increment_version([target])
 
-    def reshape(self, target: Any) -> None:
+    def reshape(self, target: object) -> None:
         """Carry out the changes of geometry on the caller's tensor."""
         recording = torch.is_grad_enabled()
         if self.reshaped_unseen and recording:
@@ -292,7 +292,7 @@ class Output:
         """Whether it is a result of the graph as it stands."""
         return self.made is Made.RESULT and not (self.steps or self.leaf or self.released)
 
-    def of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+    def of(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         """Return the result, given the caller's arguments after all writes and the tensors of the
         graph with their history."""
         t = self._of(arguments, results)
@@ -300,14 +300,14 @@ class Output:
             return t.detach()
         return _as_leaf(t) if self.leaf else t
 
-    def returned(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+    def returned(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         """Return the result as the caller gets it. An argument is the caller's own object."""
         t = self.of(arguments, results)
         if self.made is Made.INPUT and not self.steps and not self.leaf:
             return plain_of(t)
         return t
 
-    def _of(self, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+    def _of(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         if self.made is Made.CONSTANT:
             return self.constant
         source = arguments if self.made is Made.INPUT else results
@@ -362,7 +362,7 @@ class Boundary:
     seedings: tuple[Seeding, ...] = ()
     ordinary: tuple[int, ...] = ()
 
-    def finish(self, arguments: Sequence[Any], results: list[Any]) -> None:
+    def finish(self, arguments: Sequence[object], results: list[Any]) -> None:
         """Let computed results be leaves, and lie in other memory, before views of them are
         taken."""
         for i, place in self.placed:

@@ -103,5 +103,5 @@ def same_modes() -> Iterator[None]:
         )
 
 
-def _modes() -> tuple[Any, ...]:
+def _modes() -> tuple[object, ...]:
     return torch.is_grad_enabled(), surroundings(torch.is_grad_enabled(), is_autocast_enabled())

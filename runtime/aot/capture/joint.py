@@ -105,13 +105,13 @@ def _erase_profiler_marks(graph: fx.Graph) -> None:
             graph.erase_node(n)
 
 
-def _generators_among(inputs: Iterable[Any]) -> list[torch.Generator]:
+def _generators_among(inputs: Iterable[object]) -> list[torch.Generator]:
     return [x for x in inputs if isinstance(x, torch.Generator)]
 
 
 def joint_graph(
-    f: Callable[..., Any],
-    inputs: Sequence[Any],
+    f: Callable[..., object],
+    inputs: Sequence[object],
     differentiate: Sequence[bool],
     *,
     dynamic: bool = False,
@@ -126,7 +126,7 @@ def joint_graph(
     tracked: bool = False,
     kind: type[fx.GraphModule] = GraphModule,
     reads: str = "refuse",
-    generators: Sequence[Any] = (),
+    generators: Sequence[object] = (),
 ) -> Joint:
     """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a
     pytree; see :class:`Joint`.
@@ -152,7 +152,7 @@ def joint_graph(
     outside = [*generators, *generators_of(f), *_generators_among(inputs)]
     programs: list[Program] = []
 
-    def run(trace: Trace, *traced: Any) -> list[Any]:
+    def run(trace: Trace, *traced: object) -> list[Any]:
         program = Program(
             trace, f, differentiate, layouts, groups, bases, lift, whole, loss, tracked, outside
         )

@@ -93,7 +93,7 @@ class JointLevel(ProgramTape):
             self.derivatives[node] = OWN
         return v
 
-    def _output_of(self, application: Application, number: int, inner: Any) -> Any:
+    def _output_of(self, application: Application, number: int, inner: object) -> object:
         """``inner``, an output with a gradient, as a value that has no other history."""
         if number in application.outputs:  # a saved tensor that is read
             return inner
@@ -159,7 +159,7 @@ class JointLevel(ProgramTape):
             self.refuse_view_of_leaf(a)
         return super().call(func, args, kwargs)
 
-    def _call_under_no_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _call_under_no_grad(self, func: Any, args: Any, kwargs: Any) -> object:
         """Call ``func``, and note which nodes of the graph, writes and views no history has."""
         op = op_of(func)
         in_place = op.kind is INPLACE and self._has_history(next(iter(args), None))
@@ -181,21 +181,21 @@ class JointLevel(ProgramTape):
             self.reshaped.append(result)
         return result
 
-    def _has_history(self, v: Any) -> bool:
+    def _has_history(self, v: object) -> bool:
         return self._is_own(v) and bool(edge_of(v))
 
-    def _is_own(self, v: Any) -> bool:
+    def _is_own(self, v: object) -> bool:
         """Return whether ``v`` is a value of this tape."""
         return isinstance(v, Value) and v._level is self
 
-    def _note_unrecorded_views(self, result: Any) -> None:
+    def _note_unrecorded_views(self, result: object) -> None:
         for v in pytree.tree_leaves(result):
             inner = getattr(v, "_inner", None)
             if isinstance(inner, FunctionalValue) and inner._chain:
                 step = inner._chain[-1]
                 self.unrecorded[id(step)] = step
 
-    def _computed(self, func: Any, args: Any) -> Any:
+    def _computed(self, func: object, args: Any) -> object:
         """Return the result of a call that only computes, of values without a history and literals.
         None for any other call.
 
@@ -226,7 +226,7 @@ class JointLevel(ProgramTape):
         result = functional.valued(traced)
         return self.wrap(result) if result.dtype in self.wrapped_dtypes else result
 
-    def _goes_straight(self, func: Any) -> bool:
+    def _goes_straight(self, func: object) -> bool:
         """Return whether a call of ``func`` only computes, and no mode of the caller's sees it."""
         innermost = (
             number_of_dispatch_modes() == 2
@@ -235,7 +235,7 @@ class JointLevel(ProgramTape):
         )
         return innermost and self.outer_mode and not self.refuses_recording and is_pure(func)
 
-    def _memories_with_histories(self, given: Any) -> list[Memory]:
+    def _memories_with_histories(self, given: object) -> list[Memory]:
         """Return the memories of the arguments of a call that have a history, or are views of a
         tensor that has one."""
         memories: list[Memory] = []
@@ -248,7 +248,7 @@ class JointLevel(ProgramTape):
                 memories.append(a._inner._store.memory)
         return memories
 
-    def _read(self, given: Any) -> None:
+    def _read(self, given: object) -> None:
         """Bring arguments of a call to what was written to their memory. This is a part of their
         histories, and the call may be none."""
         for a in pytree.tree_leaves(given):
@@ -279,7 +279,7 @@ class JointLevel(ProgramTape):
             for n in self.made:  # an intermediate value has no history
                 self.derivatives.setdefault(n, NONE)
 
-    def _inputs_of(self, node: FunctionNode, given: Sequence[Any]) -> list[fx.Node | None]:
+    def _inputs_of(self, node: FunctionNode, given: Sequence[object]) -> list[fx.Node | None]:
         """For each edge of a call of a custom Function, return the node of the tensor in ``given``;
         None for a tensor without a gradient."""
         tensors = [x for x in given if isinstance(x, torch.Tensor)]
@@ -313,7 +313,7 @@ class JointLevel(ProgramTape):
             self.unseen.update(dict.fromkeys(application.calls, why))
         return gradients
 
-    def _nodes_among(self, values: Sequence[Any], numbers: Container[int]) -> dict[int, fx.Node]:
+    def _nodes_among(self, values: Sequence[object], numbers: Container[int]) -> dict[int, fx.Node]:
         """Return by number the nodes of the ``values`` with these numbers. A constant of the
         program has none."""
         nodes: dict[int, fx.Node] = {}
@@ -334,7 +334,7 @@ class JointLevel(ProgramTape):
             return NO_GRAD
         return ""
 
-    def _as_cotangent(self, g: Any) -> Any:
+    def _as_cotangent(self, g: object) -> object:
         """``g`` as a value that the program cannot have beside its cotangent. None is None."""
         node = self._node_of(g)
         if node is None:
@@ -361,7 +361,7 @@ def _generations(memories: Sequence[Memory]) -> list[int]:
 
 
 def _gives_constant(
-    gradients: Sequence[Any], nodes: Sequence[fx.Node | None], edges: Sequence[Any]
+    gradients: Sequence[object], nodes: Sequence[fx.Node | None], edges: Sequence[object]
 ) -> bool:
     """Return whether a gradient that goes somewhere is no value of the graph. ``nodes``: those of
     the gradients."""

@@ -81,7 +81,7 @@ class LeafGradients:
     """The gradients that one run of a program sees. ``given``: those that are arguments, by id of
     the leaf or by number of an argument. ``arguments``: what the program sees of its arguments."""
 
-    def __init__(self, given: Mapping[int, Any], arguments: Sequence[Any]) -> None:
+    def __init__(self, given: Mapping[int, Any], arguments: Sequence[object]) -> None:
         self.given = given
         self.arguments = arguments
         self.asked: list[Any] = []  # leaves, or numbers of arguments
@@ -102,7 +102,7 @@ class LeafGradients:
         self._mode.__enter__()
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._mode.__exit__(*exc)
         for t, flag in self._flags.values():
             _flagged(t, flag)
@@ -127,7 +127,7 @@ class LeafGradients:
         """Whether the program has run a backward pass, or left a tensor frozen."""
         return bool(self.used or self.spent or self.frozen)
 
-    def is_spent(self, v: Any) -> bool:
+    def is_spent(self, v: object) -> bool:
         """Return whether the history of ``v`` has been freed by a backward pass."""
         if not isinstance(v, GradValue) or not isinstance(v._level, ProgramTape):
             return False
@@ -138,7 +138,7 @@ class LeafGradients:
 
     # what the program asks for
 
-    def inside(self, tree: Any) -> Any:
+    def inside(self, tree: object) -> Any:
         """``tree`` with the values of the program in place of tensors from outside. What makes a
         fake tensor of one reads its ``.grad``, and means what torch keeps."""
         before, self.entering = self.entering, True
@@ -147,7 +147,7 @@ class LeafGradients:
         finally:
             self.entering = before
 
-    def as_value(self, grad: Any) -> Any:
+    def as_value(self, grad: object) -> Any:
         """Return the value of the program for a gradient; None if there is no gradient."""
         return None if grad is None else self.inside(grad)
 
@@ -176,7 +176,7 @@ class LeafGradients:
             self.asked.append(kept.leaf)
             kept.value = self.as_value(self._gradient_of_leaf(kept.leaf))
 
-    def _gradient_of_leaf(self, leaf: Any) -> Any:
+    def _gradient_of_leaf(self, leaf: Any) -> object:
         """Return the gradient that ``leaf`` has now. An argument, which is a number here, has none
         before a call says so."""
         if isinstance(leaf, int):
@@ -185,7 +185,7 @@ class LeafGradients:
             return leaf._grad
         return self.plain_gradient(leaf)
 
-    def assign(self, t: Any, g: Any) -> None:
+    def assign(self, t: object, g: object) -> None:
         """``t.grad = g``."""
         if g is not None:
             _refuse_misfit(g, t)
@@ -197,7 +197,7 @@ class LeafGradients:
         kept.value = self.as_value(g)
         kept.known = kept.changed = True
 
-    def retain(self, t: Any) -> None:
+    def retain(self, t: object) -> None:
         """``t.retain_grad()``."""
         v = self.inside(t)
         edge = edge_of(v)
@@ -234,11 +234,11 @@ class LeafGradients:
 
     def backward(
         self,
-        tensors: Any,
-        grad_tensors: Any,
+        tensors: object,
+        grad_tensors: object,
         retain_graph: bool | None,
         create_graph: bool,
-        inputs: Any,
+        inputs: object,
     ) -> None:
         """As ``torch.autograd.backward``."""
         self.used = True
@@ -258,7 +258,7 @@ class LeafGradients:
             if g is not None:
                 self._add(node, hooks.for_users(node.level, g), create_graph, others)
 
-    def _leaves_of(self, reached: Mapping[Node, Any], inputs: Any) -> list[Any]:
+    def _leaves_of(self, reached: Mapping[Node, object], inputs: object) -> list[Any]:
         """List the leaves among the nodes that a pass reaches: those of ``inputs``, if these are
         given. A leaf that does not require grad now gets no gradient."""
         frozen = {_end(v) for _, v in self._frozen.values()}
@@ -269,7 +269,7 @@ class LeafGradients:
         wanted = {e[0] for e in edges if e is not None}
         return [n for n in leaves if n in wanted]
 
-    def _memories_shown(self, given: Any) -> set[int]:
+    def _memories_shown(self, given: object) -> set[int]:
         """Return the ids of the memories of all tensors that a new gradient must not share:
         arguments, tensors from outside, gradients, and the cotangents ``given``."""
         mode = _mode()
@@ -284,9 +284,9 @@ class LeafGradients:
 
     def grad(
         self,
-        outputs: Any,
-        inputs: Any,
-        grad_outputs: Any,
+        outputs: object,
+        inputs: object,
+        grad_outputs: object,
         retain_graph: bool | None,
         create_graph: bool,
         **options: Any,
@@ -365,7 +365,7 @@ class LeafGradients:
                 kept.value.add_(g)
         self.completed(kept, node)
 
-    def check_input(self, t: Any) -> None:
+    def check_input(self, t: object) -> None:
         """Before a pass for the gradient of ``t``: raise if a graph would do something else."""
         if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level.number):
             return
@@ -394,7 +394,7 @@ class LeafGradients:
             return _plain_grad(t)  # type: ignore[no-any-return]
 
 
-def _flagged(t: Any, flag: bool) -> Any:
+def _flagged(t: Any, flag: bool) -> object:
     """``t.requires_grad_(flag)``, of which no capture hears."""
     if isinstance(t, Tensor):
         return t.set_requires_grad(flag)
@@ -402,13 +402,13 @@ def _flagged(t: Any, flag: bool) -> Any:
         return t.requires_grad_(flag)
 
 
-def hooked(leaf: Any) -> bool:
+def hooked(leaf: object) -> bool:
     """Return whether hooks are to be called with the gradient of ``leaf``."""
     names = ("_backward_hooks", "_post_accumulate_grad_hooks", "_post_accumulate")
     return isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names)
 
 
-def _refuse_misfit(g: Any, t: Any) -> None:
+def _refuse_misfit(g: object, t: Any) -> None:
     """Raise if ``g`` is no gradient for ``t``: no tensor, or one of another shape or dtype."""
     if not isinstance(g, torch.Tensor):
         what = type(g).__name__
@@ -446,12 +446,12 @@ def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
     return found
 
 
-def _edge(v: Any) -> Any:
+def _edge(v: object) -> Any:
     """Return the history of ``v``; None for a tensor that is no value of a tape."""
     return edge_of(v) if isinstance(v, GradValue) else None
 
 
-def _nodes(values: Any) -> list[Node]:
+def _nodes(values: object) -> list[Node]:
     """Return the nodes that made the values with a history."""
     edges = [edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)]
     return [edge[0] for edge in edges if edge is not None]
@@ -474,7 +474,7 @@ def _leading(nodes: Iterable[Node], ends: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _end(v: Any) -> Node | None:
+def _end(v: object) -> Node | None:
     """Return the node at which the path of a leaf ends; None if ``v`` is none, or does not require
     grad."""
     if not isinstance(v, GradValue) or not isinstance(v._level, ProgramTape):
@@ -485,7 +485,7 @@ def _end(v: Any) -> Node | None:
     return edge[0]
 
 
-def _memory(v: Any) -> int:
+def _memory(v: object) -> int:
     """Return a number for the memory of ``v``, 0 if it is no value of a program."""
     while isinstance(v, Value) and not isinstance(v, (FunctionalValue, TracedValue)):
         v = v._inner
@@ -496,7 +496,7 @@ def _memory(v: Any) -> int:
     return 0
 
 
-def _as_gradient(g: Any, like: Any, others: set[int]) -> Any:
+def _as_gradient(g: object, like: object, others: set[int]) -> Any:
     """``g`` in memory of its own, with the strides that the gradient of a leaf
     ``like`` this has."""
     if like is None:
@@ -539,7 +539,7 @@ class _GradFunctions(TorchFunctionMode):
             return unwatched(handler, self.gradients, *args, **kwargs)
 
 
-def _handler_of(func: Any, entering: bool) -> Callable[..., Any] | None:
+def _handler_of(func: object, entering: bool) -> Callable[..., object] | None:
     """Return what a capture does in place of ``func``; None if it leaves ``func`` alone.
     ``entering``: a tensor from outside becomes a value, and its attributes are torch's own."""
     if not entering:
@@ -560,7 +560,7 @@ def _refuse_other_levels(edges: Sequence[Any]) -> None:
         )
 
 
-def _listed(x: Any) -> Any:
+def _listed(x: object) -> Any:
     """``x``, or its items if it is a generator or another iterable of the user's."""
     if isinstance(x, (torch.Tensor, list, tuple, dict, str)) or not isinstance(x, Iterable):
         return x
@@ -577,22 +577,24 @@ def _is_of_functorch(args: Any) -> bool:
     return any(isinstance(t, torch.Tensor) and is_functorch_wrapped(t) for t in several)
 
 
-def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> object:
     """Return what a factory such as ``torch.zeros(…, requires_grad=True)`` gives. Torch would set
     its own flag, on a value of the program."""
     return _mode().value(func(*args, **{**kwargs, "requires_grad": False})).requires_grad_()
 
 
-def _backward_of(gradients: LeafGradients, tensor: Any, gradient: Any, **options: Any) -> None:
+def _backward_of(
+    gradients: LeafGradients, tensor: object, gradient: object, **options: Any
+) -> None:
     gradients.backward(tensor, gradient, **options)
 
 
-def _gradients(_: LeafGradients, outputs: Any, inputs: Any, **options: Any) -> Any:
+def _gradients(_: LeafGradients, outputs: Any, inputs: Any, **options: Any) -> object:
     """``torch.autograd.grad``, which names all its options."""
     return session.grad(outputs, inputs, **options)
 
 
-def _data(gradients: LeafGradients, t: Any) -> Any:
+def _data(gradients: LeafGradients, t: object) -> Any:
     v = gradients.inside(t)
     if v is not t:
         return v.data

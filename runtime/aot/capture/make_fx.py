@@ -35,11 +35,11 @@ from .recording import Recording
 class _Tracer(GraphAppendingTracer):
     """Proxies of a graph. ``lowered``: a tensor that they meet, as a node."""
 
-    def __init__(self, graph: fx.Graph, lowered: Callable[[Any], Any]) -> None:
+    def __init__(self, graph: fx.Graph, lowered: Callable[[Any], object]) -> None:
         super().__init__(graph)
         self.lowered = lowered
 
-    def create_arg(self, a: Any) -> Any:
+    def create_arg(self, a: object) -> Any:
         if isinstance(a, torch.Tensor):
             return self.lowered(a)
         return super().create_arg(a)
@@ -49,11 +49,11 @@ class ModuleProxies:
     """The proxies of the modules among the inputs of ``level``. ``lowered``: a tensor of the
     program, as a node."""
 
-    def __init__(self, level: Trace, lowered: Callable[[Any], Any]) -> None:
+    def __init__(self, level: Trace, lowered: Callable[[Any], object]) -> None:
         self.level = level
         self.tracer = _Tracer(level.graph, lowered)
 
-    def instead_of_modules(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def instead_of_modules(self, values: Sequence[object]) -> tuple[Any, ...]:
         """``values``, the inputs of the program, with a proxy in place of each module."""
         placeholders = [n for n in self.level.graph.nodes if n.op == "placeholder"]
         given = list(values)
@@ -62,7 +62,7 @@ class ModuleProxies:
                 given[i] = fx.Proxy(n, self.tracer)
         return tuple(given)
 
-    def lowered(self, outs: Sequence[Any]) -> list[Any]:
+    def lowered(self, outs: Sequence[object]) -> list[Any]:
         """Return the results, with the node of each one that is a proxy."""
         lowered = list(outs)
         for i, o in enumerate(outs):
@@ -77,7 +77,7 @@ _MODES = ("real", "fake", "symbolic")
 
 
 def make_fx(
-    f: Callable[..., Any],
+    f: Callable[..., object],
     decomposition_table: Mapping[Any, Callable[..., Any]] | None = None,
     tracing_mode: str = "real",
     _allow_non_fake_inputs: bool = False,
@@ -89,7 +89,7 @@ def make_fx(
     record_stack_traces: bool = False,
     proxy_module_inputs: bool = False,
     _disable_torch_fn_metadata_mode: bool = False,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: object = None,
 ) -> Callable[..., fx.GraphModule]:
     """``make_fx(f)(*args)`` runs ``f`` on ``args`` and returns the ATen calls that it made as a
     ``GraphModule`` of the same signature.
@@ -157,7 +157,7 @@ def make_fx(
 
     @wraps(f)
     @naming_line()
-    def traced(*args: Any) -> fx.GraphModule:
+    def traced(*args: object) -> fx.GraphModule:
         flat, spec = pytree.tree_flatten((args, {}))
         for x in flat:
             refuse_value_of_torch(x, line=False)
@@ -175,7 +175,7 @@ def make_fx(
         if proxy_module_inputs:
             proxies = ModuleProxies(level, lambda t: level.lower_output(recording.lowered(t)))
 
-        def called(*values: Any) -> list[Any]:
+        def called(*values: object) -> list[Any]:
             nonlocal out_spec
             if proxies is not None:
                 values = proxies.instead_of_modules(values)
@@ -185,7 +185,7 @@ def make_fx(
                 return proxies.lowered(outs)
             return outs
 
-        def run(_: Trace, *values: Any) -> list[Any]:
+        def run(_: Trace, *values: object) -> list[Any]:
             if pre_dispatch:
                 return called(*values)
             return [recording.lowered(o) for o in recording.run(called, flat, values)]
@@ -214,7 +214,7 @@ def make_fx(
 
 
 def _provenance_of(
-    f: Callable[..., Any], *, stack_traces: bool, module_stack: bool, torch_functions: bool
+    f: Callable[..., object], *, stack_traces: bool, module_stack: bool, torch_functions: bool
 ) -> Provenance:
     """Return what notes where the nodes of a trace of ``f`` come from: the user's lines, with
     ``module_stack`` also the modules, and with ``torch_functions`` also the functions of torch's
@@ -226,13 +226,13 @@ def _provenance_of(
     return Provenance(stacks=stack_traces or module_stack, root=root, functions=functions)
 
 
-def _integers_of(flat: Sequence[Any]) -> list[int]:
+def _integers_of(flat: Sequence[object]) -> list[int]:
     """Return the places of the arguments that are integers."""
     return [i for i, x in enumerate(flat) if type(x) is int]
 
 
 def _abstraction_of(
-    flat: Sequence[Any], mode: str, allows_real_constants: bool
+    flat: Sequence[object], mode: str, allows_real_constants: bool
 ) -> Abstraction | None:
     """Return what makes the abstract values of a trace of ``flat``, or None if it runs on real
     tensors. ``allows_real_constants``: in the modes that make all values abstract."""
@@ -250,7 +250,7 @@ def _abstraction_of(
     return abstraction
 
 
-def _placeholders_of(names: Sequence[str], args: Sequence[Any]) -> list[str]:
+def _placeholders_of(names: Sequence[str], args: Sequence[object]) -> list[str]:
     """Name the placeholders: ``x_1``, ``x_2``, … for the leaves of argument ``x``."""
     return [
         f"{name}_{i}"
@@ -271,7 +271,7 @@ class _uncached_autocast:
         torch.set_autocast_cache_enabled(self.before)
 
 
-def _root(f: Any) -> torch.nn.Module | None:
+def _root(f: object) -> torch.nn.Module | None:
     """Return the module whose submodules a module stack names: ``f``, or the module that the
     function ``f`` says it calls."""
     if isinstance(f, torch.nn.Module):
@@ -280,7 +280,7 @@ def _root(f: Any) -> torch.nn.Module | None:
     return root if isinstance(root, torch.nn.Module) else None
 
 
-def _name(f: Any) -> str:
+def _name(f: object) -> str:
     """Return the name for the class of the graph."""
     if isinstance(f, torch.nn.Module):
         return type(f).__name__
@@ -310,14 +310,14 @@ def _is_plain(spec: pytree.TreeSpec) -> bool:
     )
 
 
-def _names(f: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+def _names(f: Callable[..., object], args: Sequence[object]) -> list[str]:
     """Names for the arguments: those of ``f`` where it says so, else ``arg0``,
     ``arg1``, as torch's."""
     known = _positional_names(f)[: len(args)]
     return [*known, *(f"arg{i}" for i in range(len(known), len(args)))]
 
 
-def _positional_names(f: Callable[..., Any]) -> list[str]:
+def _positional_names(f: Callable[..., object]) -> list[str]:
     """Return the names of the positional parameters of ``f``. None are known of a module, of code
     that is not Python's, and of a function that takes any number of arguments."""
     if isinstance(f, torch.nn.Module) or not hasattr(unwrap(f), "__code__"):

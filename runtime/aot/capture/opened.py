@@ -43,11 +43,11 @@ class Context(NamedTuple):
     names: tuple[str, ...]
 
 
-def _taken_apart(x: _Opened) -> tuple[list[Any], Context]:
+def _taken_apart(x: _Opened) -> tuple[list[object], Context]:
     return list(x.attributes.values()), Context(x.kind, tuple(x.attributes))
 
 
-def _made(values: Sequence[Any], context: Context) -> Any:
+def _made(values: Sequence[object], context: Context) -> Any:
     made: Any = object.__new__(context.kind)  # without __init__, which may compute
     set_contents(made, dict(zip(context.names, values, strict=True)))
     return made
@@ -60,11 +60,11 @@ class _Sizes:
     """``torch.Size``, as a node of a tree. Torch's own is put together again as a tuple."""
 
 
-def _parts_of_sizes(x: Any) -> tuple[list[Any], None]:
+def _parts_of_sizes(x: Any) -> tuple[list[object], None]:
     return list(x), None
 
 
-def _made_sizes(values: Sequence[Any], context: None) -> Any:
+def _made_sizes(values: Sequence[Any], context: None) -> object:
     found = tuple(values)
     if all(isinstance(x, (int, torch.SymInt)) for x in found):
         return torch.Size(found)
@@ -74,7 +74,7 @@ def _made_sizes(values: Sequence[Any], context: None) -> Any:
 pytree.register_pytree_node(_Sizes, _parts_of_sizes, _made_sizes)  # type: ignore[arg-type]
 
 
-def _open(x: Any) -> Any:
+def _open(x: object) -> object:
     if not is_object(x):
         return x
     return _Opened(type(x), {name: opened(value) for name, value in contents(x).items()})
@@ -89,13 +89,13 @@ _HOLD_MORE = (
 )
 
 
-def is_object(x: Any) -> bool:
+def is_object(x: object) -> bool:
     """Return whether ``x`` is an object of a data class, which is taken apart."""
     # of its class alone, as each leaf of each call is asked
     return hasattr(type(x), "__dataclass_fields__") and not isinstance(x, _HOLD_MORE)
 
 
-def contents(x: Any) -> dict[str, Any]:
+def contents(x: object) -> dict[str, Any]:
     """Return the attributes that an object has itself, found without code of its class."""
     found = dict(attributes_of(x) or ())
     for slot in slots_of(type(x)):
@@ -105,7 +105,7 @@ def contents(x: Any) -> dict[str, Any]:
     return found
 
 
-def set_contents(x: Any, attributes: dict[str, Any]) -> None:
+def set_contents(x: object, attributes: dict[str, Any]) -> None:
     """Let an object have these ``attributes`` and no others, without code of its class."""
     slots = slots_of(type(x))
     for slot in slots:
@@ -120,18 +120,18 @@ def set_contents(x: Any, attributes: dict[str, Any]) -> None:
         own.update({name: y for name, y in attributes.items() if name not in names})
 
 
-def opened(tree: Any) -> Any:
+def opened(tree: object) -> Any:
     """``tree``, in which the objects of data classes are no leaves."""
     return replaced(_open, tree)
 
 
-def replaced(f: Callable[[Any], Any], tree: Any) -> Any:
+def replaced(f: Callable[[Any], object], tree: object) -> Any:
     """``tree`` with ``f`` of its leaves in place of these."""
     leaves, spec = pytree.tree_flatten(tree)
     return unflatten(map(f, leaves), spec)
 
 
-def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
+def flatten(tree: object) -> tuple[list[Any], pytree.TreeSpec]:
     """Return the leaves of ``tree`` and its structure. :func:`unflatten` makes objects of data
     classes again."""
     leaves, spec = pytree.tree_flatten(tree)
@@ -140,7 +140,7 @@ def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
     return leaves, spec
 
 
-def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
+def unflatten(leaves: Iterable[object], spec: pytree.TreeSpec) -> Any:
     """Return the reverse of :func:`flatten`."""
     return pytree.tree_unflatten(leaves, with_sizes(spec))
 
@@ -157,12 +157,12 @@ def with_sizes(spec: pytree.TreeSpec) -> pytree.TreeSpec:
     return pytree.TreeSpec(kind, spec.context, made)
 
 
-def beside_leaves(tree: Any) -> list[Any]:
+def beside_leaves(tree: object) -> list[Any]:
     """Return what one comes to from a tree but from its leaves: the classes of its parts, keys,
     what makes the defaults of a dictionary."""
     found: list[Any] = []
 
-    def look_at(x: Any) -> bool:
+    def look_at(x: object) -> bool:
         found.append(type(x))
         if is_object(x):
             pytree.tree_flatten(contents(x), is_leaf=look_at)
@@ -176,13 +176,13 @@ def beside_leaves(tree: Any) -> list[Any]:
     return found
 
 
-def fix_keys(results: Any) -> None:
+def fix_keys(results: object) -> None:
     """Let no key of the dictionaries in ``results`` be a symbol. A program that takes a size or
     number as a key has asked for its value, so the graph is for it alone."""
     pytree.tree_flatten(results, is_leaf=_fix_keys_of)
 
 
-def _fix_keys_of(x: Any) -> bool:
+def _fix_keys_of(x: object) -> bool:
     """Return whether ``x`` is not to be taken apart: never."""
     if isinstance(x, dict) and any(type(key) in KINDS for key in x):
         items = [(_fixed(key), value) for key, value in x.items()]
@@ -191,7 +191,7 @@ def _fix_keys_of(x: Any) -> bool:
     return False
 
 
-def _fixed(key: Any) -> Any:
+def _fixed(key: object) -> object:
     """Return the value of a symbol, which becomes a guard; any other key as it is."""
     kind = KINDS.get(type(key))
     if kind is None:

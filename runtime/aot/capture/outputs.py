@@ -26,7 +26,7 @@ class Computed:
     ``requires_grad_()`` of. ``placed``: by the number of a result, the memory that it lies in and
     whose history it does not have."""
 
-    def __init__(self, primals: Primals, whole: bool, outs: Sequence[Any]) -> None:
+    def __init__(self, primals: Primals, whole: bool, outs: Sequence[object]) -> None:
         self.primals = primals
         self.whole = whole
         self.values: list[Any] = []
@@ -79,7 +79,7 @@ class Computed:
             return ()
         return tuple(ViewStep(*step) for step in v._chain)
 
-    def output(self, o: Any) -> Output:
+    def output(self, o: object) -> Output:
         found = self.primals.functional_value(o)
         if found is not None and found.released_from is not None:
             return dataclasses.replace(self.output(found.released_from), released=True)
@@ -88,7 +88,7 @@ class Computed:
             return dataclasses.replace(output, leaf=True)
         return output
 
-    def _output(self, o: Any) -> Output:
+    def _output(self, o: object) -> Output:
         if self.whole or isinstance(o, SYMBOLIC):
             return Output(Made.RESULT, self._number(o))
         if not isinstance(o, torch.Tensor):
@@ -102,7 +102,7 @@ class Computed:
             return Output(Made.RESULT, self._number(o))
         return self._output_of_value(o, found)
 
-    def _output_of_value(self, o: Any, found: FunctionalValue) -> Output:
+    def _output_of_value(self, o: object, found: FunctionalValue) -> Output:
         """Make ``o`` of an argument or of a result in the same memory, if there is one. ``found``:
         ``o`` at the functionalize level."""
         primals = self.primals
@@ -122,7 +122,7 @@ class Computed:
         return Output(Made.RESULT, self._number(o))
 
     def _shared(
-        self, o: Any, found: FunctionalValue, results: Sequence[Any], recorded: bool
+        self, o: object, found: FunctionalValue, results: Sequence[object], recorded: bool
     ) -> Output:
         """Make ``o`` of the base of ``results``, which all lie in one memory that the graph makes.
         ``found``: ``o`` at the functionalize level. ``recorded``: it has a history."""
@@ -138,7 +138,7 @@ class Computed:
             return self._placed(o, Made.RESULT, self._number(base), base)
         return Output(Made.RESULT, self._number(o))
 
-    def _placed(self, o: Any, made: Made, number: int, whole: Any) -> Output:
+    def _placed(self, o: object, made: Made, number: int, whole: object) -> Output:
         """Return a result in the memory of ``whole``, which is argument or result ``number``, with
         a history of its own. The ``detach()`` of an argument has one after a write, and a view that
         a user's Function has made."""
@@ -170,7 +170,7 @@ class Computed:
         found = tuple(map(bound, steps))
         return Output(made, number, found, recorded, sized=len(self.values) > known)
 
-    def _steps(self, v: FunctionalValue, base: Any) -> tuple[ViewStep, ...]:
+    def _steps(self, v: FunctionalValue, base: object) -> tuple[ViewStep, ...]:
         """Return the view ops that lead from ``base``, which has this memory, to ``v``."""
         found = self.primals.functional_value(base)
         assert found is not None
@@ -194,7 +194,7 @@ class Computed:
             steps.append(ViewStep(*step, recorded=id(step) not in unrecorded))
         return tuple(steps)
 
-    def _number(self, v: Any) -> int:
+    def _number(self, v: object) -> int:
         """Return the number of result ``v``. A tensor is one result however often it is
         returned."""
         if isinstance(v, torch.Tensor) and not self.whole and id(v) in self._numbers:
@@ -203,7 +203,7 @@ class Computed:
         self.values.append(v)
         return number
 
-    def _is_view(self, o: Any, base: Any, steps: Sequence[ViewStep]) -> bool:
+    def _is_view(self, o: object, base: object, steps: Sequence[ViewStep]) -> bool:
         """Return whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It
         may come from a user's Function as well."""
         if self.primals.edge(o) is None:
@@ -211,7 +211,7 @@ class Computed:
         view = getattr(o, "_view", None)
         return view is not None and view.base is base and view.creation != "function"
 
-    def _base(self, shared: Sequence[Any]) -> Any:
+    def _base(self, shared: Sequence[object]) -> Any:
         """Return the value whose views are all of ``shared``, if there is one."""
         for o in shared:
             view = getattr(o, "_view", None)
@@ -227,7 +227,7 @@ def _is_among(o: object, values: Sequence[object]) -> bool:
     return any(o is v for v in values)
 
 
-def _constant(o: Any) -> Output:
+def _constant(o: object) -> Output:
     """Return the output for ``o``, which is no tensor: each call returns the same object.
     Refuse one that holds tensors of the program."""
     if holds_values(o):
@@ -240,7 +240,7 @@ def _constant(o: Any) -> Output:
     return Output(Made.CONSTANT, constant=o)
 
 
-def repeated(outs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+def repeated(outs: Sequence[object]) -> tuple[tuple[int, int], ...]:
     """Return the numbers of tensors that stand in ``outs`` before, each with that of the first
     time."""
     first: dict[int, int] = {}

@@ -69,7 +69,9 @@ class Application:
 
 
 @rule(WholeTensorsLevel)
-def _apply(level: WholeTensorsLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _apply(
+    level: WholeTensorsLevel, cls: FunctionClass, args: tuple[object, ...]
+) -> tuple[Any, Any]:
     """Run a Function whose derivative nobody records: inside another one."""
     level.applied += 1
     return run_functional(level, cls, args)
@@ -148,7 +150,7 @@ def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | s
     return Part(application, last, tuple(sorted(rest, key=order)), tuple(sorted(found, key=order)))
 
 
-def apply(own: OwnDerivative, *values: Any) -> tuple[Any, ...]:
+def apply(own: OwnDerivative, *values: object) -> tuple[Any, ...]:
     """Return the outputs of a custom Function among ``values``, with its derivative."""
     outputs: tuple[Any, ...] = _Own.apply(own, *values)
     return outputs
@@ -220,7 +222,7 @@ class _Own(Function):
         ctx.save_for_backward(*output, *tensors)
 
     @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, *cotangents: object) -> tuple[Any, ...]:
         own: OwnDerivative = ctx.own
         saved = ctx.saved_tensors
         tensors = saved[own.n_outputs :]

@@ -64,7 +64,7 @@ class Primals:
         # of tensors from outside: the dispatcher counts the writes of the trace
         self.versions: list[tuple[torch.Tensor, int]] = []
 
-    def enter(self, t: Any, flag: bool, layout: Layout | None = None) -> Any:
+    def enter(self, t: object, flag: bool, layout: Layout | None = None) -> Any:
         """Return a further primal as the program sees it. ``flag``: whether its gradient is wanted.
         ``layout``: that of ``t``."""
         self.flags.append(flag)
@@ -163,7 +163,7 @@ class Primals:
             # sizes of parameters as symbols would make traces ten times slower
             return self._further(plain, flag, fixed=True)
 
-    def _made_inside(self, t: Any) -> Any:
+    def _made_inside(self, t: object) -> object:
         """Return a value for ``t``, which the program has made of tensors that it computes. It has
         no history, as a leaf in eager mode."""
         kind = type(t).__name__
@@ -185,7 +185,7 @@ class Primals:
         self.made.append((kind, [(memory, memory.generation) for memory in memories]))
         return self._with_room_for_history(value)
 
-    def _with_room_for_history(self, v: FunctionalValue) -> Any:
+    def _with_room_for_history(self, v: FunctionalValue) -> object:
         """Return ``v`` as a value of the tape, which may get a history by a write, if values of
         this run have histories at all."""
         if self.recording and v.dtype in DIFFERENTIABLE:
@@ -202,7 +202,7 @@ class Primals:
                     "Write to the tensors before, or to a clone."
                 )
 
-    def _further(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> Any:
+    def _further(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> object:
         """Return a further primal, after those that there are. ``fixed``: its sizes are constants
         of the graph."""
         first = count(self.layouts) + 1
@@ -223,7 +223,7 @@ class Primals:
 
     # what is known of a value
 
-    def functional_value(self, v: Any) -> FunctionalValue | None:
+    def functional_value(self, v: object) -> FunctionalValue | None:
         """``v`` at the functionalize level, if it is a value of it."""
         if isinstance(v, Value) and v._level is self.tape:
             v = v._inner
@@ -238,7 +238,7 @@ class Primals:
             return v
         return self.functional.read(found)
 
-    def edge(self, v: Any) -> Any:
+    def edge(self, v: object) -> Any:
         """Return the history of ``v``, None for a leaf that the program has made."""
         if not isinstance(v, Value) or v._level is not self.tape:
             return None
@@ -247,7 +247,7 @@ class Primals:
             return None
         return edge
 
-    def is_leaf(self, v: Any) -> bool:
+    def is_leaf(self, v: object) -> bool:
         """Return whether the program has called ``requires_grad_()`` of ``v``."""
         own: Any = getattr(v, "_edge", None)  # `edge_of` raises for a view whose base was written
         return own is not None and own[0].level is self.tape and type(own[0]) is Leaf
@@ -289,7 +289,7 @@ class Primals:
         store: Store,
         seen: Input,
         group: Group | None,
-        edge: Any,
+        edge: object,
         add: Callable[[Any, Any], int | None],
     ) -> Input:
         """Return ``seen``, the record of primal ``i``, with its new value. ``edge``: the history of
@@ -360,7 +360,7 @@ class Primals:
             node = node.edges[0][0]
         return entered is None or node is not entered[0]
 
-    def _hooks_of(self, i: int) -> tuple[Callable[[Any], Any], ...]:
+    def _hooks_of(self, i: int) -> tuple[Callable[[Any], object], ...]:
         """Return the hooks that the program has registered on primal ``i``. They leave the tape of
         the trace: a call registers them on the caller's tensor, where the gradient is known as a
         whole."""
@@ -439,12 +439,12 @@ class Primals:
         )
 
 
-def _is_computed(part: Any) -> bool:
+def _is_computed(part: object) -> bool:
     """Return whether ``part`` is a value that the program has computed."""
     return isinstance(part, Value) and bool(part._level.number)
 
 
-def _refuse_detached(seen: Input, edge: Any) -> None:
+def _refuse_detached(seen: Input, edge: object) -> None:
     """Refuse an argument whose gradient is wanted, and that the program has detached in place.
     ``edge``: the history that it has now."""
     if seen.differentiated and edge is None and not seen.begins:

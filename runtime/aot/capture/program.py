@@ -134,7 +134,7 @@ class Program:
         whole: bool,
         loss: int | None,
         tracked: bool,
-        generators: Sequence[Any],
+        generators: Sequence[object],
     ) -> None:
         self.generators = generators
         self.trace = trace
@@ -158,7 +158,7 @@ class Program:
         self.functional.replaces = lift
         self.tape = self.primals.tape
 
-    def results(self, traced: Sequence[Any]) -> list[Any]:
+    def results(self, traced: Sequence[object]) -> list[Any]:
         """Return the results of the graph, as traced values."""
         primals, functional = self.primals, self.functional
         for t, flag, layout in zip(
@@ -230,14 +230,14 @@ class Program:
 
     # results
 
-    def _results_of(self, outs: list[Any]) -> tuple[list[Any], list[Any]]:
+    def _results_of(self, outs: list[object]) -> tuple[list[object], list[object]]:
         """Return the results of the forward pass, and for each that has a history (edge,
         cotangent)."""
         primals = self.primals
         results: list[Any] = []
         roots: list[Any] = []
 
-        def add(v: Any, edge: Any) -> int | None:
+        def add(v: object, edge: object) -> int | None:
             traced = primals.read(v)
             results.append(traced)
             if edge is None or self.loss is not None:
@@ -268,7 +268,7 @@ class Program:
             roots.append((primals.edge(v), self._ones_like(v)))
         return results, roots
 
-    def _ordinary_among(self, values: Iterable[Any]) -> list[int]:
+    def _ordinary_among(self, values: Iterable[object]) -> list[int]:
         """Return the numbers of those ``values`` that are no inference tensors."""
         ordinary: list[int] = []
         for i, v in enumerate(map(self.primals.functional_value, values)):
@@ -293,13 +293,13 @@ class Program:
         [whole] = rebuilt([layout], placeholders)
         return self.functional.wrap(whole)
 
-    def _ones_like(self, v: Any) -> Any:
+    def _ones_like(self, v: object) -> object:
         value = self.primals.functional_value(v)
         assert value is not None, "a result with a history is a value"
         with self.functional.mode, torch.no_grad():
             return factories.ones_like(value)
 
-    def _gradients(self, roots: list[Any]) -> Sequence[Any]:
+    def _gradients(self, roots: list[Any]) -> Sequence[object]:
         primals = self.primals
         captures = [e for e, flag in zip(primals.edges, primals.flags, strict=True) if flag]
         if not roots:
@@ -313,7 +313,7 @@ class Program:
                 self.tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False
             )
 
-    def _read_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+    def _read_gradients(self, gradients: Sequence[object]) -> list[object]:
         """Return the traced values of gradients. None is None."""
         traced: list[Any] = []
         for gradient in gradients:
@@ -365,7 +365,7 @@ class Program:
             )
         return changed
 
-    def _why_once(self, outs: Sequence[Any]) -> str:
+    def _why_once(self, outs: Sequence[object]) -> str:
         """Return why the program can be differentiated only once, or nothing."""
         why = ""
         if any(group.histories for group in self.primals.groups):
@@ -393,7 +393,7 @@ class Program:
             if isinstance(t, TracedValue):
                 t._node.meta[UNSEEN] = WRITTEN
 
-    def _behind(self, values: Iterable[Any]) -> set[Any]:
+    def _behind(self, values: Iterable[object]) -> set[Any]:
         """Return the nodes of the histories of ``values``. A leaf has none."""
         seen: set[Any] = set()
         stack = [edge[0] for edge in map(self.primals.edge, values) if edge is not None]
@@ -404,11 +404,11 @@ class Program:
                 stack.extend(edge[0] for edge in node.edges if edge is not None)
         return seen
 
-    def _is_in_memory_of_primal(self, v: Any) -> bool:
+    def _is_in_memory_of_primal(self, v: object) -> bool:
         value = self.primals.functional_value(v)
         return value is not None and id(value._store.memory) in self.primals.memories
 
-    def _refuse_leaves(self, outs: Sequence[Any], nodes: set[Any]) -> None:
+    def _refuse_leaves(self, outs: Sequence[Any], nodes: set[object]) -> None:
         """Refuse a leaf that the program makes by ``requires_grad_()``, and that the caller can
         reach beside what depends on it. One that stays inside the program only ends histories."""
         primals = self.primals

@@ -20,7 +20,7 @@ class Argument(Node):
 
     __slots__ = ()
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         return ()
 
 
@@ -34,7 +34,7 @@ class ProgramTape(GradLevel):
     def input(self, outer: torch.Tensor) -> Any:
         return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))
 
-    def retain_grad_of(self, v: Any) -> None:
+    def retain_grad_of(self, v: object) -> None:
         if CAPTURE.gradients is None:
             super().retain_grad_of(v)
         else:

@@ -111,7 +111,7 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
         env[n].meta = dict(n.meta)
 
 
-def _attributes(joint: fx.GraphModule, graph: fx.Graph) -> dict[str, Any]:
+def _attributes(joint: fx.GraphModule, graph: fx.Graph) -> dict[str, object]:
     """Return what ``graph`` reads of the module of the joint graph."""
     names = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
     return {name: getattr(joint, name) for name in names if hasattr(joint, name)}
@@ -262,12 +262,12 @@ def _read(n: fx.Node) -> Sequence[fx.Node]:
     return [source]
 
 
-def _is_batch_norm_in_training(n: Any) -> bool:
+def _is_batch_norm_in_training(n: object) -> bool:
     # the op takes (input, weight, bias, running_mean, running_var, training, …)
     return isinstance(n, fx.Node) and n.target is _BATCH_NORM and bool(n.args[5])
 
 
-def _nodes_among(arguments: Iterable[Any]) -> list[fx.Node]:
+def _nodes_among(arguments: Iterable[object]) -> list[fx.Node]:
     return [a for a in arguments if isinstance(a, fx.Node)]
 
 

@@ -48,7 +48,7 @@ class TraceTape(ProgramTape):
         # by the node of a leaf, the leaf, and the hooks for its complete gradient
         self.accumulated: dict[Node, tuple[Any, Hooks]] = {}
 
-    def after_accumulating(self, v: Any, hook: Callable[[Any], Any]) -> RemovableHandle:
+    def after_accumulating(self, v: Any, hook: Callable[[Any], object]) -> RemovableHandle:
         edge = edge_of(v)
         if edge is None or not v.is_leaf:
             raise RuntimeError(
@@ -72,7 +72,7 @@ class TracedGradients(LeafGradients):
     """The gradients of leaves in one trace. The hooks of a leaf are called: what they do to a
     gradient is in the graph. ``inputs``: the caller's arguments."""
 
-    def __init__(self, inputs: Sequence[Any], arguments: Sequence[Any]) -> None:
+    def __init__(self, inputs: Sequence[object], arguments: Sequence[object]) -> None:
         super().__init__({}, arguments)
         self.inputs = inputs
 
@@ -90,7 +90,7 @@ class TracedGradients(LeafGradients):
         before = leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
         kept.value = self.as_value(before)
 
-    def check_input(self, t: Any) -> None:
+    def check_input(self, t: object) -> None:
         """Hooks of a leaf are called in the trace."""
 
     def check_leaf(self, kept: KeptGradient, node: Node) -> None:
@@ -122,7 +122,9 @@ class Recording:
         self.tape = TraceTape()
         self.mode = ClosedOver(self._from_outside)
 
-    def run(self, f: Callable[..., Any], inputs: Sequence[Any], values: Sequence[Any]) -> Any:
+    def run(
+        self, f: Callable[..., object], inputs: Sequence[object], values: Sequence[object]
+    ) -> Any:
         """``f(*arguments)``. ``inputs``: the caller's arguments. ``values``: what stands for them
         at the trace."""
         arguments = [
@@ -132,7 +134,7 @@ class Recording:
         with self.mode, TracedGradients(inputs, arguments):
             return living(self.tape.run_inside(f, arguments, {}))
 
-    def _from_outside(self, t: torch.Tensor) -> Any:
+    def _from_outside(self, t: torch.Tensor) -> object:
         # the modes of the trace and of this recording would see that its memory is read
         with without_modes(), unseen_by_handlers():
             constant = self.level.constant(t)
@@ -151,7 +153,7 @@ class Recording:
             entered._edge[0].hooks_of(0).update(t._backward_hooks)
         return entered
 
-    def lowered(self, x: Any) -> Any:
+    def lowered(self, x: object) -> Any:
         """``x``, a result of the program or of a part of it, at the trace."""
         return self.tape.lowered(self.mode.value(x))
 

@@ -35,7 +35,7 @@ from .subclass_parts import composed
 _set_class = object.__dict__["__class__"].__set__
 
 
-def _whole(v: Any) -> Any:
+def _whole(v: Any) -> object:
     """Return the tensor that consists of traced values, for which ``v`` stands."""
     while type(v) in VALUES:
         v = v._inner
@@ -87,7 +87,7 @@ class WholeTensorsLevel(FunctionalLevel):
         return v
 
 
-def shown(v: Any, inner: Any) -> Any:
+def shown(v: object, inner: object) -> Any:
     """``v``, a value of a tape that holds ``inner``. It shows the class that ``inner`` shows."""
     if type(inner) is ShownFunctionalValue:
         _set_class(v, ShownGradValue)
@@ -101,7 +101,7 @@ class _Recorded:
 
 
 @contextmanager
-def requiring_grad(values: Sequence[Any]) -> Iterator[None]:
+def requiring_grad(values: Sequence[object]) -> Iterator[None]:
     """While entered, ``values`` say that they require grad, as the arguments of a custom Function
     do in its ``forward``."""
     kinds: list[tuple[Any, Any]] = [(v, type(v)) for v in values]
@@ -128,7 +128,7 @@ class _Flagged:
         return hooks.register(self._registered, hook)
 
 
-def registered(v: Any) -> tuple[hooks.Hook, ...]:
+def registered(v: object) -> tuple[hooks.Hook, ...]:
     """Return the hooks that the program has registered on ``v``, an argument without part in a
     history of the program."""
     return tuple(v._registered.values()) if isinstance(v, _Flagged) else ()
@@ -139,11 +139,11 @@ def _with(mixin: Any, kind: Any) -> Any:
     return type(f"{mixin.__name__[1:]}{kind.__name__}", (mixin, kind), {})
 
 
-def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Callable[..., Any]:
+def with_flags(f: Callable[..., object], flags: Sequence[tuple[int, bool]]) -> Callable[..., Any]:
     """``f`` of values. ``flags``: which of them say that they require grad, and
     whether each is a leaf."""
 
-    def flat(*leaves: Any) -> Any:
+    def flat(*leaves: object) -> Any:
         for i, is_leaf in flags:
             v: Any = leaves[i]
             kind: Any = type(v)
@@ -156,7 +156,7 @@ def with_flags(f: Callable[..., Any], flags: Sequence[tuple[int, bool]]) -> Call
     return flat
 
 
-def refuse_recording(args: Iterable[Any]) -> None:
+def refuse_recording(args: Iterable[object]) -> None:
     """Refuse a call with grad mode on an argument that torch's own autograd has recorded."""
     if any(isinstance(a, _Flagged) for a in pytree.tree_leaves(args)):
         raise RuntimeError(

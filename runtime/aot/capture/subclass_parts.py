@@ -76,7 +76,7 @@ def refuse_functions(tensors: Iterable[object]) -> None:
             )
 
 
-def flattened(t: Any) -> Iterator[Any]:
+def flattened(t: object) -> Iterator[Any]:
     """The plain tensors of which ``t`` consists, in order. A plain tensor, or what is none, is
     its own only part."""
     if composed(t):
@@ -131,14 +131,14 @@ class Context:
         return repr(self.value)
 
 
-def _as_it_is_now(x: Any) -> Any:
+def _as_it_is_now(x: object) -> object:
     """Return a copy of ``x`` if the user's code may change it, as it may change a list."""
     if isinstance(x, torch.Tensor) or type(x).__hash__ is not None:
         return x
     return copy.deepcopy(x)
 
 
-def _same_leaf(a: Any, b: Any) -> bool:
+def _same_leaf(a: object, b: object) -> bool:
     if a is b:
         return True
     if type(a) is not type(b) or isinstance(a, torch.Tensor):
@@ -178,7 +178,7 @@ class Layout:
         parts = tuple(part and part.key for part in self.parts)
         return self.kind, self.names, self.context, parts
 
-    def rebuilt(self, tensors: Iterator[Any]) -> Any:
+    def rebuilt(self, tensors: Iterator[object]) -> Any:
         """Return the tensor that consists of the next of ``tensors``."""
         parts = rebuilt(self.parts, tensors)
         size = torch.Size([n if isinstance(n, int) else parts[n[0]].shape[n[1]] for n in self.size])
@@ -225,14 +225,14 @@ def layout_of(t: Any, sized: bool = False) -> Layout | None:
     )
 
 
-def _is_of_program(x: Any) -> bool:
+def _is_of_program(x: object) -> bool:
     """Return whether ``x`` is a symbol, or a tensor that the traced program has computed."""
     if isinstance(x, SYMBOLIC):
         return True
     return isinstance(x, torch.Tensor) and any(level.number for level in levels_of(x))
 
 
-def _size(n: Any, d: int, parts: Sequence[Any], sized: bool, kind: type) -> Any:
+def _size(n: object, d: int, parts: Sequence[Any], sized: bool, kind: type) -> object:
     """Return where size ``n`` of dimension ``d`` is found among the sizes of ``parts``: the
     numbers of a part and of its dimension. ``n`` itself, if it is a number and none of theirs."""
     if not sized and isinstance(n, int):
@@ -260,7 +260,7 @@ def _places(d: int, parts: Sequence[Any]) -> list[tuple[int, int]]:
     return likely + others
 
 
-def _stride(t: Any, parts: Sequence[Any], sized: bool) -> tuple[int, ...] | int | None:
+def _stride(t: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...] | int | None:
     """Return the strides of ``t`` as they are for any sizes: the number of a part that has the
     same ones, None if they are those of a new tensor, or the numbers themselves."""
     own = t.stride()
@@ -301,7 +301,7 @@ def _same_number(a: Any, b: Any) -> bool:
     return bool(a.node.expr == b.node.expr)
 
 
-def _contiguous(size: Sequence[Any]) -> tuple[Any, ...]:
+def _contiguous(size: Sequence[object]) -> tuple[Any, ...]:
     strides: list[Any] = []
     step: Any = 1
     for n in reversed(size):
@@ -324,9 +324,9 @@ class Layouts:
     def of(
         cls,
         primals: Sequence[Layout | None],
-        results: Sequence[Any],
+        results: Sequence[object],
         tangents: Sequence[Layout | None],
-        gradients: Sequence[Any],
+        gradients: Sequence[object],
         sized: bool,
     ) -> Layouts | None:
         """``results`` and ``gradients``: the tensors themselves. None if all are plain."""
@@ -359,7 +359,7 @@ def numbers(layouts: Sequence[Layout | None], wanted: Sequence[int]) -> list[int
     return found
 
 
-def rebuilt(layouts: Sequence[Layout | None], tensors: Iterable[Any]) -> list[Any]:
+def rebuilt(layouts: Sequence[Layout | None], tensors: Iterable[object]) -> list[Any]:
     """Return the values of these layouts that ``tensors`` are the parts of."""
     left = iter(tensors)
     return [next(left) if layout is None else layout.rebuilt(left) for layout in layouts]

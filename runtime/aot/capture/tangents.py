@@ -4,7 +4,6 @@ backward starts."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import fx
 
@@ -28,7 +27,7 @@ def marked(graph: fx.Graph) -> list[fx.Node]:
 
 
 def primals_and_tangents(
-    module: fx.GraphModule, joint_inputs: Any = None
+    module: fx.GraphModule, joint_inputs: object = None
 ) -> tuple[list[fx.Node], list[fx.Node]]:
     """Return the placeholders of a joint graph in two lists.
 
@@ -47,7 +46,7 @@ def primals_and_tangents(
     return [n for n in inputs if n not in found], tangents
 
 
-def _number_of_primals(module: fx.GraphModule, joint_inputs: Any, number: int) -> int | None:
+def _number_of_primals(module: fx.GraphModule, joint_inputs: object, number: int) -> int | None:
     """Return how many of ``number`` placeholders are primals, if the inputs or the signature of the
     module say so."""
     found = _leaves_of_inputs(joint_inputs)
@@ -58,7 +57,7 @@ def _number_of_primals(module: fx.GraphModule, joint_inputs: Any, number: int) -
     return found[0]
 
 
-def _leaves_of_inputs(joint_inputs: Any) -> tuple[int, int] | None:
+def _leaves_of_inputs(joint_inputs: object) -> tuple[int, int] | None:
     """Count the leaves of ``(primals, tangents)``; None if ``joint_inputs`` are something else."""
     if not isinstance(joint_inputs, Sequence) or len(joint_inputs) != 2:
         return None

@@ -244,7 +244,7 @@ def _argument(n: fx.Node, i: int) -> Any:
     return n.args[i] if i < len(n.args) else n.kwargs.get(a.name, a.default_value)
 
 
-def _constant(a: Any) -> Hashable:
+def _constant(a: object) -> Hashable:
     if isinstance(a, fx.Node):
         return _is_number(a)
     return id(a) if isinstance(a, torch.Tensor) else (type(a), repr(a))
@@ -365,7 +365,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
     return _add_items(graph, merged, calls)
 
 
-def _argument_of_all(calls: Sequence[fx.Node], i: int, way: str) -> Any:
+def _argument_of_all(calls: Sequence[fx.Node], i: int, way: str) -> object:
     """Return what one call in place of ``calls`` takes for their argument ``i``."""
     if way in (ONE, NUMBER):
         return _argument(calls[0], i)
@@ -373,8 +373,8 @@ def _argument_of_all(calls: Sequence[fx.Node], i: int, way: str) -> Any:
 
 
 def _split_by_keyword(
-    target: OpOverload, arguments: Sequence[Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    target: OpOverload, arguments: Sequence[object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """Split the arguments of ``target`` into positional ones and those with a keyword."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -422,7 +422,7 @@ def _has_forms(func: OpOverload) -> bool:
 
 
 @cache
-def form(func: Any, ways: tuple[str, ...]) -> Form | None:
+def form(func: object, ways: tuple[str, ...]) -> Form | None:
     """Return the form of the pointwise op ``func`` that takes its arguments in these ways. None if
     there is none. Of a sum there may be one without ``alpha``, which then is one."""
     if type(func) is not OpOverload or not _has_forms(func) or ways[:1] != (LIST,):

@@ -20,7 +20,7 @@ Boxed = Callable[[list[Any]], Any]
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 
-def make_boxed_func(f: Callable[..., Any]) -> Boxed:
+def make_boxed_func(f: Callable[..., object]) -> Boxed:
     """``f(*args)`` as a boxed function."""
 
     def boxed(args: list[Any]) -> Any:
@@ -41,7 +41,7 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
     return compile_boxed
 
 
-def as_boxed(f: Callable[..., Any]) -> Boxed:
+def as_boxed(f: Callable[..., object]) -> Boxed:
     """Return what a compiler returned, as a boxed function."""
     if not callable(f):
         raise TypeError(

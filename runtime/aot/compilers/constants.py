@@ -158,7 +158,7 @@ def _number(a: Any) -> float | None:
     return float(a) if type(a) in (int, float) else None
 
 
-def _neutral(func: Any, number: float) -> bool:
+def _neutral(func: object, number: float) -> bool:
     if func is aten.mul.Tensor or func is aten.div.Tensor:
         return number == 1.0
     negative = str(number) == "-0.0"

@@ -99,8 +99,8 @@ def inductor(
 
 
 def _compiled(
-    module: fx.GraphModule, inputs: list[Any], given: Sequence[int], limit: float | None
-) -> tuple[Callable[[list[Any]], Any], dict[int, int]]:
+    module: fx.GraphModule, inputs: list[object], given: Sequence[int], limit: float | None
+) -> tuple[Callable[[list[Any]], object], dict[int, int]]:
     """Return the code, and to which arguments it writes, see
     :func:`.inductor_graphs.write_at_the_end`. ``limit``: seconds for a trial in another process, or
     None."""
@@ -147,7 +147,7 @@ def _mark_results_as_visible(graph: fx.Graph) -> None:
     output.meta["user_visible_output_idxs"] = numbers
 
 
-def _with_known_sizes(x: Any) -> Any:
+def _with_known_sizes(x: object) -> Any:
     """Return a symbol or an abstract tensor, whose sizes are plain numbers where the guards leave
     one value: as another process has them."""
     if not isinstance(x, torch.Tensor) or not any(
@@ -161,14 +161,14 @@ def _with_known_sizes(x: Any) -> Any:
         return x.as_strided(sizes, strides, offset)
 
 
-def _known(n: Any) -> Any:
+def _known(n: object) -> Any:
     found = n.node.maybe_as_int() if isinstance(n, torch.SymInt) else None
     return n if found is None else found
 
 
 def _with_numbers(
     run: Callable[[list[Any]], Any], numbers: Sequence[int]
-) -> Callable[[list[Any]], Any]:
+) -> Callable[[list[Any]], object]:
     """``run``, whose results ``numbers`` are numbers for the program."""
 
     def returned(args: list[Any]) -> Any:
@@ -180,13 +180,13 @@ def _with_numbers(
     return returned
 
 
-def decomposed(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModule:
     """``module`` in the ops that Inductor lowers, for abstract values ``inputs`` of its
     arguments."""
     table: Any = importlib.import_module(INDUCTOR_DECOMPOSITIONS).select_decomp_table()
     program = NumberTensors(transformable(module))
 
-    def run(_: Any, *given: Any) -> Sequence[Any]:
+    def run(_: object, *given: object) -> Sequence[Any]:
         results: Sequence[Any] = program.run(*given)
         return results
 
@@ -198,7 +198,7 @@ def decomposed(module: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     return module_of(graph, attributes, "Inductor")
 
 
-def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[Any]) -> None:
+def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[object]) -> None:
     """Refuse a graph with an op whose abstract kernel gives another layout than the kernel
     gave in the trace."""
     results: Any = module.graph.output_node().args[0]

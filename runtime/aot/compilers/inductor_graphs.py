@@ -44,11 +44,11 @@ def _schema(func: Any, *more: str) -> str:
     return f"({given}) -> ({', '.join(['Tensor'] * len(func._schema.returns))})"
 
 
-def _contiguous(args: tuple[Any, ...]) -> list[Any]:
+def _contiguous(args: tuple[object, ...]) -> list[Any]:
     return [a.contiguous() if isinstance(a, torch.Tensor) else a for a in args]
 
 
-def _layer(*args: Any) -> Any:
+def _layer(*args: object) -> object:
     *given, size = args
     out, *states, workspace = _LAYER(*_contiguous(tuple(given)))
     # There is none without grad mode. In grad mode there is one even where no backward pass reads
@@ -58,20 +58,20 @@ def _layer(*args: Any) -> Any:
     return out, *states, workspace
 
 
-def _abstract_layer(*args: Any) -> Any:
+def _abstract_layer(*args: object) -> object:
     *results, workspace = _LAYER(*_contiguous(args[:-1]))
     return *results, workspace.new_empty(args[-1])
 
 
 def _define(
-    name: str, schema: str, kernel: Callable[..., Any], abstract: Callable[..., Any]
+    name: str, schema: str, kernel: Callable[..., object], abstract: Callable[..., object]
 ) -> None:
     _LIBRARY.define(name + schema)
     _LIBRARY.impl(name, kernel, "CPU")
     _LIBRARY.impl(name, abstract, "Meta")
 
 
-def _layer_backward(*args: Any) -> Any:
+def _layer_backward(*args: object) -> Any:
     return _BACKWARD(*_contiguous(args))
 
 
@@ -79,7 +79,9 @@ _define("lstm_layer", _schema(_LAYER, "int workspace"), _layer, _abstract_layer)
 _define("lstm_layer_backward", _schema(_BACKWARD), _layer_backward, _layer_backward)
 
 
-def for_inductor(n: fx.Node, target: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+def for_inductor(
+    n: fx.Node, target: object, args: tuple[object, ...]
+) -> tuple[Any, tuple[Any, ...]]:
     """The call ``target(*args)`` of the node ``n``, by an op of this module if it is a layer.
     ``RuntimeError`` for a layer whose sizes are symbols: a trace on abstract values does not
     see the workspace."""
@@ -117,11 +119,11 @@ _FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
-def _addcmul(x: Any, a: Any, b: Any, *, value: Any) -> Any:
+def _addcmul(x: Any, a: object, b: object, *, value: Any) -> object:
     return x + value.to(x.dtype) * a * b
 
 
-def _addcdiv(x: Any, a: Any, b: Any, *, value: Any) -> Any:
+def _addcdiv(x: Any, a: object, b: object, *, value: Any) -> object:
     return x + value.to(x.dtype) * a / b
 
 
@@ -141,7 +143,7 @@ _OF_TENSORS: dict[Any, Callable[..., Any]] = {
 """What an op computes, where one of its numbers is a tensor."""
 
 
-def _is_number(n: Any) -> bool:
+def _is_number(n: object) -> bool:
     return isinstance(n, fx.Node) and number_of(n.meta.get("val")) is not None
 
 

@@ -20,7 +20,6 @@ import time
 from collections.abc import Sequence
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
 
 from torch import fx
 
@@ -192,7 +191,7 @@ def start() -> None:
     _TRIALS.start()
 
 
-def tried(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> None:
+def tried(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> None:
     """Let Inductor compile ``graph`` for abstract values ``inputs`` and run its code in the other
     process, for ``limit`` seconds at most.
 

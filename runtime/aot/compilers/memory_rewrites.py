@@ -48,7 +48,7 @@ def fill(graph: fx.Graph) -> None:
                 _take_apart(graph, n, pieces, min(pieces))
 
 
-def _pays(n: fx.Node, pieces: Sequence[Any]) -> bool:
+def _pays(n: fx.Node, pieces: Sequence[object]) -> bool:
     value = n.meta["val"]
     several = len({*pieces}) == len(pieces) > 1
     return several and value.nbytes >= _BYTES * len(pieces) and bool(value.is_contiguous())
@@ -152,7 +152,7 @@ def use_huge_pages(graph: fx.Graph) -> None:
             n.target, n.kwargs = func, {**n.kwargs, out: memory}
 
 
-def _with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
+def _with_out(func: object) -> tuple[Callable[..., object], str] | None:
     return with_out(func) if isinstance(func, OpOverload) else None
 
 
@@ -189,7 +189,7 @@ def poolings(graph: fx.Graph) -> None:
                 n.target = max_pool2d
 
 
-def _images(x: Any) -> bool:
+def _images(x: object) -> bool:
     return (
         isinstance(x, torch.Tensor)
         and x.layout is torch.strided
@@ -212,7 +212,7 @@ def _area(sides: Sequence[int]) -> int:
 
 
 def max_pool2d(
-    x: torch.Tensor, window: Sequence[int], stride: Sequence[int] = (), *rest: Any
+    x: torch.Tensor, window: Sequence[int], stride: Sequence[int] = (), *rest: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``aten.max_pool2d_with_indices`` of the same arguments."""
     if not pays(x, window, stride):

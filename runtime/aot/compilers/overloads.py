@@ -67,7 +67,7 @@ def calls_of(graph: fx.Graph) -> list[fx.Node]:
     return [n for n in graph.nodes if n.op == "call_function"]
 
 
-def static(n: Any) -> bool:
+def static(n: object) -> bool:
     """Return whether ``n`` is a strided tensor whose sizes, strides and offset are known, none of
     them a symbol."""
     if not isinstance(n, fx.Node):

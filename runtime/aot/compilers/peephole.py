@@ -189,7 +189,7 @@ def _is_plain_arithmetic(n: fx.Node) -> bool:
     return n.target in _ARITHMETIC and len(n.args) == 2 and not n.kwargs
 
 
-def _is_exact_number(a: Any) -> bool:
+def _is_exact_number(a: object) -> bool:
     """Return whether ``a`` is a number of Python that float32 has, or that kernels round."""
     return type(a) is float or (type(a) is int and abs(a) <= _EXACT)
 

@@ -106,7 +106,7 @@ class Returned:
             self._add([by])
 
 
-def _offset(n: fx.Node) -> Any:
+def _offset(n: fx.Node) -> object:
     """Where ``n`` begins in its memory, None if it is no tensor of known sizes."""
     return n.meta["val"].storage_offset() if static(n) else None
 
@@ -189,7 +189,7 @@ def _pure(n: fx.Node) -> bool:
     )
 
 
-def _key(a: Any) -> Hashable:
+def _key(a: object) -> Hashable:
     """Return what tells an argument from others. A node has a name of its own."""
     if isinstance(a, (list, tuple)):
         return tuple(map(_key, a))

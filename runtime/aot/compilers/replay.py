@@ -183,14 +183,14 @@ class _Source:
     def name(n: fx.Node) -> str:
         return f"v_{n.name}"
 
-    def constant(self, value: Any, stem: str = "c") -> str:
+    def constant(self, value: object, stem: str = "c") -> str:
         name = self.known.get(id(value))
         if name is None:
             name = self.known[id(value)] = f"{stem}{len(self.known)}"
             self.names[name] = value
         return name
 
-    def text(self, a: Any) -> str:
+    def text(self, a: object) -> str:
         if isinstance(a, fx.Node):
             return self.name(a)
         if isinstance(a, list):
@@ -231,8 +231,8 @@ _SHORTEST: dict[Hashable, tuple[Callable[..., Any], bool]] = {}
 
 
 def _binding(
-    func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], value: Any
-) -> tuple[Callable[..., Any], bool]:
+    func: OpOverload, args: Sequence[object], kwargs: dict[str, object], value: object
+) -> tuple[Callable[..., object], bool]:
     """Return what makes the call with the least on the way, and whether it takes a number for a
     list of one."""
     name = func._schema.name.split("::")[1]
@@ -246,13 +246,13 @@ def _binding(
     return func._op, False
 
 
-def _shortened(args: Sequence[Any]) -> tuple[Any, ...]:
+def _shortened(args: Sequence[object]) -> tuple[object, ...]:
     return tuple(
         a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in args
     )
 
 
-def _pattern(a: Any) -> Any:
+def _pattern(a: object) -> object:
     """Return what a binding knows arguments by: their types. A tensor without dimensions may be
     taken for a number."""
     if isinstance(a, torch.Tensor):

@@ -87,7 +87,7 @@ def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
     raise AssertionError("a graph has an output")
 
 
-def _run_node(module: fx.GraphModule, n: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+def _run_node(module: fx.GraphModule, n: fx.Node, values: Mapping[fx.Node, Any]) -> object:
     """Return the value of an attribute or a call. ``values``: those of its arguments."""
     if n.op == "get_attr":
         return operator.attrgetter(str(n.target))(module)

@@ -93,7 +93,7 @@ def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
         )
     meta = calls[0].meta
 
-    def made(behind: fx.Node, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
+    def made(behind: fx.Node, target: Any, args: tuple[object, ...], value: object) -> fx.Node:
         with graph.inserting_after(behind):
             new = add_call(graph, target, args)
         new.meta = {**meta, "val": value}

@@ -39,7 +39,7 @@ _FACTS = ("val", "tensor_meta", "user_visible_output_idxs", "unbacked_bindings")
 _OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")
 
 
-def request(graph: fx.GraphModule, inputs: Sequence[Any], limit: float) -> tuple[bytes, bytes]:
+def request(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> tuple[bytes, bytes]:
     """Return the messages that ask for a trial. They have facts about tensors, and of constants the
     elements."""
     from torch.fx._graph_pickler import Options
@@ -64,7 +64,7 @@ def cause(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def with_key(values: Sequence[Any]) -> Iterator[None]:
+def with_key(values: Sequence[object]) -> Iterator[None]:
     """The context in which Inductor keeps a graph for ``values`` on disk, under a key that is the
     same in every process.
 
@@ -110,7 +110,9 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _tried(head: dict[str, Any], content: bytes, compiled: Callable[[], None]) -> tuple[str, str]:
+def _tried(
+    head: dict[str, object], content: bytes, compiled: Callable[[], None]
+) -> tuple[str, str]:
     try:
         graph, inputs, config = _read(head, content)
     except Exception as error:
@@ -176,7 +178,7 @@ def _graphs(module: fx.GraphModule) -> Iterator[fx.Graph]:
     return (m.graph for m in module.modules() if isinstance(m, fx.GraphModule))
 
 
-def _zeros(x: Any) -> Any:
+def _zeros(x: object) -> Any:
     """Zeros in the layout of an abstract value, and a symbol's present value."""
     if not isinstance(x, torch.Tensor):
         return _number(x)
@@ -235,7 +237,7 @@ def _pickler() -> Any:
     plain = vars(ShapeEnv()).keys() - set(_OF_ANOTHER)
 
     class Pickler(known.GraphPickler):
-        def reducer_override(self, obj: Any) -> Any:
+        def reducer_override(self, obj: object) -> Any:
             if isinstance(obj, FakeTensor):
                 # the same memory without a base, of which torch sends the mode, too
                 with torch._C._AutoDispatchBelowAutograd():

@@ -65,7 +65,7 @@ def _call_of(n: fx.Node) -> fx.Node:
     return call  # type: ignore[no-any-return]
 
 
-def _shows_first_argument(func: Any) -> bool:
+def _shows_first_argument(func: object) -> bool:
     """Return whether ``func`` is an op of ATen whose one result lies in the memory of its first
     argument."""
     if type(func) is not OpOverload or func.namespace != "aten":

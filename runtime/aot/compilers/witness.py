@@ -34,7 +34,7 @@ def example(a: Any) -> Any:
 class Witness(TorchDispatchMode):
     """Notes the calls that reach ATen and answers each with ``result`` instead of running it."""
 
-    def __init__(self, result: Any) -> None:
+    def __init__(self, result: object) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.result = result
         self.calls: list[Any] = []
@@ -56,7 +56,7 @@ class Witness(TorchDispatchMode):
             return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)
 
     def watch(
-        self, call: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+        self, call: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]
     ) -> list[Any]:
         """Return the calls that ``call(*args, **kwargs)`` makes; none if it does not take these
         arguments."""
@@ -69,9 +69,9 @@ class Witness(TorchDispatchMode):
 
     def sees_only(
         self,
-        call: Callable[..., Any],
+        call: Callable[..., object],
         func: OpOverload,
-        args: Sequence[Any],
+        args: Sequence[object],
         kwargs: dict[str, Any],
     ) -> bool:
         """Return whether ``call(*args, **kwargs)`` is one call of ``func`` with just these
@@ -80,7 +80,7 @@ class Witness(TorchDispatchMode):
         return len(calls) == 1 and calls[0][0] is func and _same(list(calls[0][1:]), [args, kwargs])
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     """Return whether two arguments are the same: tensors one object, others equal and of one
     type."""
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
@@ -92,7 +92,7 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(a == b)
 
 
-def _is_same_list(a: Sequence[Any], b: Any) -> bool:
+def _is_same_list(a: Sequence[object], b: object) -> bool:
     if type(b) is int:
         b = (b,)  # a schema may take a number for a list of one
     return isinstance(b, (list, tuple)) and len(a) == len(b) and all(map(_same, a, b))

@@ -64,7 +64,7 @@ class Branch:
     spec: pytree.TreeSpec | None = None
     constants: tuple[Any, ...] = ()
 
-    def returned(self, tensors: Sequence[Any]) -> Any:
+    def returned(self, tensors: Sequence[object]) -> Any:
         """Return what the function returns, of the tensors among it."""
         assert self.spec is not None
         rest = iter(tensors)
@@ -83,7 +83,7 @@ class ControlFlow(Function):
     inside a branch."""
 
     @classmethod
-    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+    def apply(cls, *args: object, **kwargs: object) -> Any:
         note_modes()  # here, as ``forward`` runs under no_grad
         return super().apply(*_with_draws_of_each_element(args), **kwargs)
 
@@ -131,7 +131,7 @@ def refuse_draws(what: str, *branches: Branch) -> None:
         )
 
 
-def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
+def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[object]:
     """Return the arguments of a call whose branches may draw. Where each element of a batch draws
     for itself, one of them becomes a batch: else the level of the batch would not see the call."""
     levels: list[Any] = [
@@ -148,7 +148,7 @@ def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[Any]:
     return found
 
 
-def _branches(args: Sequence[Any]) -> list[Branch]:
+def _branches(args: Sequence[object]) -> list[Branch]:
     return [a for a in args if isinstance(a, Branch)]
 
 
@@ -174,8 +174,8 @@ class _BranchLevel(FunctionalLevel):
 
 @rule(_BranchLevel)
 def _refuse_function(
-    level: _BranchLevel, cls: FunctionClass, args: tuple[Any, ...]
-) -> tuple[Any, Any]:
+    level: _BranchLevel, cls: FunctionClass, args: tuple[object, ...]
+) -> tuple[object, object]:
     if issubclass(cls, ControlFlow):
         return run_forward(cls, args)
     raise RuntimeError(
@@ -204,7 +204,7 @@ class Entering(EnteringMode):
         self.enter = enter
         self.recording = torch.is_grad_enabled()
 
-    def value(self, t: Any) -> Any:
+    def value(self, t: object) -> Any:
         if not isinstance(t, torch.Tensor) or (
             isinstance(t, Value) and t._level.number >= self.first
         ):
@@ -235,7 +235,7 @@ class Entering(EnteringMode):
 
 
 def captured(
-    pieces: Sequence[Piece], operands: Sequence[Any]
+    pieces: Sequence[Piece], operands: Sequence[object]
 ) -> tuple[list[Branch], list[torch.Tensor]]:
     """``pieces`` as functions of ``operands`` and of the tensors that any of them closes over,
     which are returned, too.
@@ -358,7 +358,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
     return Branch(module_of(trace.graph, trace.attributes, "Branch"), spec, constants)
 
 
-def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -> list[Any]:
+def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -> list[object]:
     """Return the results. One that shares memory with an argument or an earlier result is copied or
     refused. ``call``: its line."""
     seen = {id(v._store.memory) for v in given}
@@ -386,7 +386,7 @@ def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -
     return found
 
 
-def _fake_mode(tensors: Sequence[Any]) -> FakeTensorMode | None:
+def _fake_mode(tensors: Sequence[object]) -> FakeTensorMode | None:
     """Return the mode of fake tensors under the values, if there are any."""
     for t in map(bottom, tensors):
         if isinstance(t, FakeTensor):

@@ -38,9 +38,9 @@ _OPERATOR = torch.ops.higher_order.cond
 
 def cond(
     pred: bool | torch.Tensor,
-    true_fn: Callable[..., Any],
-    false_fn: Callable[..., Any],
-    operands: Sequence[Any] | dict[str, Any] = (),
+    true_fn: Callable[..., object],
+    false_fn: Callable[..., object],
+    operands: Sequence[object] | dict[str, Any] = (),
 ) -> Any:
     """``true_fn(*operands)`` where ``pred`` is true, else ``false_fn(*operands)``,
     as ``torch.cond``.
@@ -67,10 +67,10 @@ def cond(
 
 
 def _chosen(
-    pred: Any,
-    true_fn: Callable[..., Any],
-    false_fn: Callable[..., Any],
-    operands: Sequence[Any],
+    pred: object,
+    true_fn: Callable[..., object],
+    false_fn: Callable[..., object],
+    operands: Sequence[object],
     copies: bool = False,
 ) -> Any:
     """``cond``. ``copies``: a result of a branch that shares memory with an operand is copied."""
@@ -80,7 +80,7 @@ def _chosen(
     leaves, spec = pytree.tree_flatten(tuple(operands))
     at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
 
-    def of_tensors(f: Callable[..., Any]) -> Callable[..., Any]:
+    def of_tensors(f: Callable[..., object]) -> Callable[..., Any]:
         return lambda *tensors: f(*pytree.tree_unflatten(replaced(leaves, at, tensors), spec))
 
     pieces = [Piece("a branch of cond", of_tensors(f), copies=copies) for f in (true_fn, false_fn)]
@@ -186,7 +186,7 @@ class _Cond(ControlFlow):
         )
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
         pred, ctx.on_true, ctx.on_false, *operands = inputs
         ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.set_materialize_grads(False)  # zero times an infinite derivative is NaN
@@ -224,7 +224,7 @@ class _Cond(ControlFlow):
         return (None, None, None, *(of_operands.get(i) for i in range(len(operands))))
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
+    def jvp(ctx: Any, *tangents: object) -> Any:
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
         moving = [i for i, t in enumerate(tangents[3:]) if t is not None]
@@ -287,7 +287,7 @@ class _Cond(ControlFlow):
 
 
 def _of(
-    branch: Branch, values: Sequence[Any], moving: Sequence[int], floating: Sequence[int]
+    branch: Branch, values: Sequence[object], moving: Sequence[int], floating: Sequence[int]
 ) -> Callable[..., Any]:
     """Return the results ``floating`` of ``branch`` as a function of its arguments ``moving``, the
     others being ``values``."""
@@ -299,7 +299,7 @@ def _of(
     return f
 
 
-def replaced(values: Sequence[Any], at: Sequence[int], new: Sequence[Any]) -> list[Any]:
+def replaced(values: Sequence[object], at: Sequence[int], new: Sequence[object]) -> list[Any]:
     found = list(values)
     for i, v in zip(at, new, strict=True):
         found[i] = v
@@ -307,7 +307,7 @@ def replaced(values: Sequence[Any], at: Sequence[int], new: Sequence[Any]) -> li
 
 
 def _recorded(
-    trace: Trace, pred: Any, on_true: Branch, on_false: Branch, operands: Sequence[Any]
+    trace: Trace, pred: object, on_true: Branch, on_false: Branch, operands: Sequence[object]
 ) -> Tensors:
     """One call in the graph of ``trace``. Its results have the shapes of either branch's; in a
     trace on real tensors, their values."""

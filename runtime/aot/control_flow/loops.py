@@ -43,7 +43,7 @@ _OPERATOR = torch.ops.higher_order.while_loop
 
 
 def while_loop(
-    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], carried_inputs: Sequence[Any]
+    cond_fn: Callable[..., object], body_fn: Callable[..., object], carried_inputs: Sequence[object]
 ) -> tuple[Any, ...]:
     """``carry = body_fn(*carry)`` as long as ``cond_fn(*carry)``, from ``carry = carried_inputs``
     on. As torch's ``while_loop``.
@@ -68,11 +68,11 @@ def while_loop(
 
 
 def _repeated(
-    cond_fn: Callable[..., Any],
-    body_fn: Callable[..., Any],
-    carry: tuple[Any, ...],
+    cond_fn: Callable[..., object],
+    body_fn: Callable[..., object],
+    carry: tuple[object, ...],
     copies: bool = False,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """``while_loop``. ``copies``: a result that shares memory with the carry is copied."""
     leaves, spec = pytree.tree_flatten(carry)
     of_tensors = all(isinstance(x, torch.Tensor) for x in leaves)
@@ -97,7 +97,7 @@ def _repeated(
     return pytree.tree_map_only(torch.Tensor, torch.clone, carry)  # type: ignore[no-any-return]
 
 
-def _is_unreadable_condition(go_on: Any) -> bool:
+def _is_unreadable_condition(go_on: object) -> bool:
     """Return whether a condition is a tensor whose value only a graph has. Raise if it is a tensor
     and no boolean scalar."""
     if not isinstance(go_on, torch.Tensor):
@@ -117,7 +117,7 @@ def _number_in_carry(source: str, constant: str) -> RuntimeError:
     )
 
 
-def _no_boolean(found: Any, where: str) -> RuntimeError:
+def _no_boolean(found: object, where: str) -> RuntimeError:
     got = f"{found.dtype}{list(found.shape)}" if isinstance(found, torch.Tensor) else repr(found)
     return RuntimeError(
         "while_loop: cond_fn must return a boolean scalar tensor or a boolean "
@@ -126,8 +126,8 @@ def _no_boolean(found: Any, where: str) -> RuntimeError:
 
 
 def _next(
-    body_fn: Callable[..., Any], carry: tuple[Any, ...], spec: pytree.TreeSpec
-) -> tuple[Any, ...]:
+    body_fn: Callable[..., object], carry: tuple[object, ...], spec: pytree.TreeSpec
+) -> tuple[object, ...]:
     """Return the carry after one step. Raise if it has another structure or other shapes or
     dtypes."""
     found = body_fn(*carry)
@@ -138,10 +138,10 @@ def _next(
 
 
 def check_carry(
-    old: Sequence[Any],
-    spec: Any,
-    new: Sequence[Any],
-    new_spec: Any,
+    old: Sequence[object],
+    spec: object,
+    new: Sequence[object],
+    new_spec: object,
     nodes: Sequence[fx.Node] = (),
     what: str = "while_loop",
 ) -> None:
@@ -171,15 +171,15 @@ def check_carry(
 
 
 def _captured(
-    cond_fn: Callable[..., Any],
-    body_fn: Callable[..., Any],
+    cond_fn: Callable[..., object],
+    body_fn: Callable[..., object],
     leaves: Sequence[torch.Tensor],
     spec: pytree.TreeSpec,
     copies: bool,
 ) -> tuple[Any, ...]:
     n, call = len(leaves), here()
 
-    def go_on(*flat: Any) -> Any:
+    def go_on(*flat: object) -> Any:
         found = cond_fn(*pytree.tree_unflatten(flat, spec))
         if not (
             isinstance(found, torch.Tensor) and found.numel() == 1 and found.dtype is torch.bool
@@ -233,8 +233,8 @@ def _number_alone(condition: Branch) -> Branch:
 def chosen_loop(
     condition: Any,
     body: Any,
-    carried: Sequence[Any],
-    rest: Sequence[Any],
+    carried: Sequence[object],
+    rest: Sequence[object],
     mutated_arg_indices: str = "",
 ) -> Any:
     """``torch.ops.higher_order.while_loop`` for values of any level."""
@@ -252,7 +252,7 @@ def chosen_loop(
 
 
 def _steps(
-    condition: Branch, body: Branch, carried: Sequence[Any], rest: Sequence[Any]
+    condition: Branch, body: Branch, carried: Sequence[object], rest: Sequence[object]
 ) -> tuple[Any, ...]:
     return _repeated(
         lambda *c: run(condition, (*c, *rest)),
@@ -279,7 +279,7 @@ class _While(ControlFlow):
         )
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
         ctx.condition, ctx.body, ctx.n, *operands = inputs
         ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.save_for_backward(*operands)
@@ -339,7 +339,7 @@ class _While(ControlFlow):
         return (None, None, None, *gradients)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
+    def jvp(ctx: Any, *tangents: object) -> Any:
         refuse_draws("while_loop", ctx.condition, ctx.body)
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
@@ -473,7 +473,7 @@ def _needed(branch: Branch, result: fx.Node) -> set[int]:
 
 
 def _recorded(
-    trace: Trace, condition: Branch, body: Branch, n: int, operands: Sequence[Any]
+    trace: Trace, condition: Branch, body: Branch, n: int, operands: Sequence[object]
 ) -> Tensors:
     """One call in the graph of ``trace``."""
     given = [trace.lower_output(t) for t in operands]

@@ -34,11 +34,11 @@ _OPERATOR = torch.ops.higher_order.out_dtype
 
 
 @stands_for(_OPERATOR)
-def _of_values(op: Any, dtype: torch.dtype, *args: Any) -> Any:
+def _of_values(op: object, dtype: torch.dtype, *args: object) -> object:
     return _OutDtype.apply(op, dtype, *args)
 
 
-def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[Any]) -> Any:
+def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[object]) -> object:
     """Return the same by other ops."""
     numbers = [a for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor)]
     wide = elementwise_dtypes(
@@ -49,12 +49,12 @@ def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[Any]) -> Any:
     return op(*(a.to(wide) if isinstance(a, torch.Tensor) else a for a in args)).to(dtype)
 
 
-def _tensors_at(args: Sequence[Any]) -> list[int]:
+def _tensors_at(args: Sequence[object]) -> list[int]:
     return [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
 
 
 def _of(
-    op: Any, dtype: torch.dtype, args: Sequence[Any], moving: Sequence[int]
+    op: object, dtype: torch.dtype, args: Sequence[object], moving: Sequence[int]
 ) -> Callable[..., Any]:
     """Return the result as a function of the arguments ``moving``."""
     return lambda *some: _in_parts(op, dtype, replaced(args, moving, some))
@@ -67,7 +67,7 @@ class _OutDtype(ControlFlow):
     def forward(op: Any, dtype: torch.dtype, *args: Any) -> Any:
         at = _tensors_at(args)
 
-        def again(tensors: Sequence[Any]) -> Any:
+        def again(tensors: Sequence[object]) -> Any:
             return (_OutDtype.forward(op, dtype, *replaced(args, at, tensors)),)
 
         def compute() -> Any:
@@ -82,7 +82,7 @@ class _OutDtype(ControlFlow):
         )[0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[object, ...], output: torch.Tensor) -> None:
         ctx.op, ctx.dtype, *args = inputs
         at = _tensors_at(args)
         ctx.args = replaced(args, at, [None] * len(at))
@@ -100,7 +100,7 @@ class _OutDtype(ControlFlow):
         return (None, None, *replaced([None] * len(args), moving, found))
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
+    def jvp(ctx: Any, *tangents: object) -> Any:
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
         moving = [i for i, t in enumerate(tangents[2:]) if t is not None]
         given, moved = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
@@ -108,7 +108,7 @@ class _OutDtype(ControlFlow):
 
     @staticmethod
     def vmap(
-        info: VmapInfo, in_dims: tuple[Any, ...], op: Any, dtype: torch.dtype, *args: Any
+        info: VmapInfo, in_dims: tuple[object, ...], op: object, dtype: torch.dtype, *args: object
     ) -> Any:
         at = _tensors_at(args)
         each = vmap(
@@ -118,7 +118,7 @@ class _OutDtype(ControlFlow):
 
 
 def _recorded(
-    trace: Trace, op: Any, dtype: torch.dtype, args: Sequence[Any], at: Sequence[int]
+    trace: Trace, op: object, dtype: torch.dtype, args: Sequence[object], at: Sequence[int]
 ) -> Any:
     """One call in the graph of ``trace``."""
     given = replaced(args, at, [trace.lower_output(args[i]) for i in at])

@@ -57,9 +57,9 @@ def map(f: Callable[..., Any], xs: Any, *args: Any, unroll: bool | None = None) 
 
 
 def scan(
-    combine_fn: Callable[[Any, Any], tuple[Any, Any]],
-    init: Any,
-    xs: Any,
+    combine_fn: Callable[[Any, Any], tuple[object, object]],
+    init: object,
+    xs: object,
     *,
     dim: int = 0,
     reverse: bool = False,
@@ -80,8 +80,8 @@ def scan(
 
 
 def associative_scan(
-    combine_fn: Callable[[Any, Any], Any],
-    xs: Any,
+    combine_fn: Callable[[Any, Any], object],
+    xs: object,
     dim: int,
     reverse: bool = False,
     combine_mode: str = "pointwise",
@@ -165,9 +165,9 @@ def _interleaved(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
 
 
 def _scanned(
-    step: Callable[[Any, Any], Any],
-    init: Any,
-    xs: Any,
+    step: Callable[[Any, Any], object],
+    init: object,
+    xs: object,
     dim: int,
     reverse: bool,
     unroll: bool | None,
@@ -193,7 +193,7 @@ def _scanned(
 
 
 def _is_one_call(
-    init: Any, moved: Sequence[torch.Tensor], length: Any, unroll: bool | None
+    init: object, moved: Sequence[torch.Tensor], length: object, unroll: bool | None
 ) -> bool:
     """Return whether all steps are one call of torch's operator in a graph."""
     whole = unroll is False or (unroll is None and not isinstance(length, int))
@@ -209,7 +209,7 @@ def _move_steps(dim: int, y: torch.Tensor) -> torch.Tensor:
     return y.movedim(0, dim)
 
 
-def _refuse_unknown_length(length: Any, unroll: bool | None) -> None:
+def _refuse_unknown_length(length: object, unroll: bool | None) -> None:
     """Refuse to take a symbol of steps one by one."""
     if unchecked(length):
         raise RuntimeError(
@@ -226,7 +226,7 @@ def _stepwise(
     moved: Sequence[torch.Tensor],
     spec: pytree.TreeSpec,
     reverse: bool,
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     """Take one step after another along the first dimension of ``moved``, from the end if
     ``reverse``. The results of all steps are stacked in the order of the elements."""
     carry, each = init, []
@@ -241,7 +241,7 @@ def _stepwise(
     )
 
 
-def _length(xs: Sequence[torch.Tensor]) -> Any:
+def _length(xs: Sequence[torch.Tensor]) -> object:
     lengths = [x.shape[0] for x in xs]
     if any(n != lengths[0] for n in lengths) or lengths[0] == 0:
         raise RuntimeError(
@@ -310,9 +310,9 @@ def _of_values(
     body: Any,
     init: Sequence[Any],
     xs: Sequence[Any],
-    rest: Sequence[Any] = (),
+    rest: Sequence[object] = (),
     mutated_arg_indices: str = "",
-) -> Any:
+) -> object:
     """``torch.ops.higher_order.scan`` for values of any level. ``mutated_arg_indices``: what torch
     2.14 says of the writes of ``body``, which are made here as it makes them."""
     n = len(init)
@@ -327,13 +327,13 @@ def _of_values(
 
 @stands_for(torch.ops.higher_order.map_impl)
 def _mapped(
-    body: Any, xs: Sequence[Any], rest: Sequence[Any] = (), mutated_arg_indices: str = ""
+    body: Any, xs: Sequence[object], rest: Sequence[object] = (), mutated_arg_indices: str = ""
 ) -> Any:
     """``torch.ops.higher_order.map_impl`` for values of any level. A graph returns a tuple, and a
     function any pytree."""
     spec: Any = None
 
-    def flat(*given: Any) -> list[Any]:
+    def flat(*given: object) -> list[Any]:
         nonlocal spec
         leaves, spec = pytree.tree_flatten(body(*given))
         return leaves
@@ -407,7 +407,7 @@ class _Scan(ControlFlow):
         )
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
         ctx.body, ctx.n, ctx.m, *operands = inputs
         ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.set_materialize_grads(False)  # zero times an infinite derivative is NaN
@@ -524,7 +524,7 @@ class _Scan(ControlFlow):
         return (*final, *ys), (*(0 for _ in final), *(1 for _ in ys))
 
 
-def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[Any]) -> Tensors:
+def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[object]) -> Tensors:
     """One call in the graph of ``trace``: of torch's ``scan``, or of its ``map``
     without a carry."""
     given = [trace.lower_output(t) for t in operands]

@@ -26,30 +26,33 @@ _HIGHER = torch.ops.higher_order
 @stands_for(_HIGHER.invoke_quant)
 @stands_for(_HIGHER.invoke_quant_packed)
 @stands_for(_HIGHER.foreach_map)
-def _called(function: Callable[..., Any], *operands: Any, **_: Any) -> Any:
+def _called(function: Callable[..., object], *operands: object, **_: object) -> Any:
     return function(*operands)
 
 
 @stands_for(_HIGHER.invoke_subgraph)
-def _called_by_name(function: Callable[..., Any], identifier: str, *operands: Any) -> Any:
+def _called_by_name(function: Callable[..., object], identifier: str, *operands: object) -> object:
     return function(*operands)
 
 
 @stands_for(_HIGHER.strict_mode)
 @stands_for(_HIGHER.run_const_graph)
-def _called_on(function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+def _called_on(function: Callable[..., object], operands: Sequence[object]) -> object:
     return function(*operands)
 
 
 @stands_for(_HIGHER.hints_wrapper)
 def _hinted(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], hints: Any = None
-) -> Any:
+    function: Callable[..., object],
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    hints: object = None,
+) -> object:
     return function(*args, **kwargs)
 
 
 @stands_for(_HIGHER._export_tracepoint)
-def _passed(*args: Any, **_: Any) -> Any:
+def _passed(*args: object, **_: object) -> object:
     return args
 
 
@@ -67,7 +70,7 @@ for _operator in (
 
 
 @stands_for(_HIGHER.print)
-def _printed(text: str, *args: Any, **kwargs: Any) -> None:
+def _printed(text: str, *args: object, **kwargs: object) -> None:
     leaves = pytree.tree_leaves((args, kwargs))
     if traced(leaves):
         raise NotImplementedError(

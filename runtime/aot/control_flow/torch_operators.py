@@ -49,7 +49,7 @@ _ENTERED: dict[Any, Callable[..., Any]] = {}
 """What each operator calls for our values, those included that refuse."""
 
 
-def _key_of_batches() -> Any:
+def _key_of_batches() -> object:
     """Return the set of the key by which torch refuses draws under vmap. It has no name in
     Python."""
     before = included_keys()
@@ -64,11 +64,11 @@ _VMAP_MODE = _key_of_batches()
 _MODES = (LevelMode, PreDispatchMode, DrawPerElement, ClosedOver, Entering)
 
 
-def stands_for(operator: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def stands_for(operator: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare what torch's ``operator`` does on values of ours, and inside of our levels: in a
     graph that is called with them."""
 
-    def declare(f: Callable[..., Any]) -> Callable[..., Any]:
+    def declare(f: Callable[..., object]) -> Callable[..., Any]:
         OURS[operator] = f
         _enter(operator, f)
         return f
@@ -80,7 +80,7 @@ def refuse(operator: Any, advice: str) -> None:
     """Declare that ``operator`` is refused on values of ours and inside of our levels. ``advice``:
     what to do instead."""
 
-    def refused(*args: Any, **kwargs: Any) -> NoReturn:
+    def refused(*args: object, **kwargs: object) -> NoReturn:
         name = f"torch.ops.higher_order.{operator.name()}"
         raise NotImplementedError(
             f"{name} is no part of what this package differentiates, "
@@ -90,10 +90,10 @@ def refuse(operator: Any, advice: str) -> None:
     _enter(operator, refused)
 
 
-def _enter(operator: Any, f: Callable[..., Any]) -> None:
+def _enter(operator: Any, f: Callable[..., object]) -> None:
     """Let ``operator`` call ``f`` for our values and modes."""
 
-    def inside(mode: Any, *args: Any, **kwargs: Any) -> Any:
+    def inside(mode: Any, *args: object, **kwargs: object) -> Any:
         with mode:
             return f(*args, **kwargs)
 
@@ -105,7 +105,7 @@ def _enter(operator: Any, f: Callable[..., Any]) -> None:
     if theirs is not None:
         theirs = getattr(theirs, "theirs", theirs)
 
-        def differentiated(*args: Any, **kwargs: Any) -> Any:
+        def differentiated(*args: object, **kwargs: object) -> Any:
             """Torch's rule is for tensors of torch's engine. Values have a tape of their own."""
             mode = current_dispatch_mode()
             of_ours = isinstance(mode, _MODES) or any(
@@ -131,7 +131,7 @@ ON_NEW_VALUES.append(_enter_class)
 _compile_and_call: Any = higher_order_utils._hop_compile_and_call
 
 
-def _call_operator(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> Any:
+def _call_operator(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> object:
     """Return what ``torch.cond`` and its like do with ``fn``, which calls their operator. Torch
     compiles it, and its compiler does not know values of ours or a running capture. Then the
     operator is called, which knows them."""
@@ -155,11 +155,11 @@ def transformable(module: fx.GraphModule) -> fx.GraphModule:
     return GraphModule(module, graph)
 
 
-def run(branch: Branch, args: Sequence[Any]) -> Any:
+def run(branch: Branch, args: Sequence[object]) -> Any:
     return transformable(branch.module)(*args)
 
 
-def unreadable(t: Any) -> bool:
+def unreadable(t: object) -> bool:
     """Return whether the element of ``t`` is traced or differs within a batch."""
     return any(isinstance(level, Trace) or level.hidden for level in levels_of(t))
 
@@ -181,7 +181,7 @@ def through_levels(
     return record(level) if isinstance(level, Trace) else compute()
 
 
-def abstract_results(trace: Trace, branch: Branch, operands: Sequence[Any]) -> Tensors:
+def abstract_results(trace: Trace, branch: Branch, operands: Sequence[object]) -> Tensors:
     """Abstract values of what ``branch`` returns for ``operands``, of the mode of ``trace``."""
     assert trace.abstraction is not None
     if branch.spec is not None:

@@ -97,7 +97,7 @@ class _GraphCall:
             unused.discard(self.elements[0])
         return unused
 
-    def regroup(self, values: Sequence[Any], left_out: set[int]) -> list[Any]:
+    def regroup(self, values: Sequence[object], left_out: set[int]) -> list[Any]:
         """Put ``values`` for all operands into groups as those of the call, except those whose
         number is in ``left_out``."""
         groups, start = [], 0
@@ -148,7 +148,7 @@ class _Writer:
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n in wanted)
         return GraphModule({**self._attributes(), **self.modules}, self.graph, "Partial")
 
-    def _attributes(self) -> dict[str, Any]:
+    def _attributes(self) -> dict[str, object]:
         """Return the attributes of the module that the graph still takes."""
         names = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
         names -= self.modules.keys()
@@ -162,7 +162,7 @@ class _Writer:
             if root is not None:
                 self.varying.add(n)
 
-    def _result(self, r: Any, whole: bool) -> Any:
+    def _result(self, r: object, whole: bool) -> Any:
         if not isinstance(r, fx.Node):
             return r
         if r in self.kept:
@@ -276,7 +276,7 @@ class _Writer:
         pruned.meta = dict(n.meta)
         return pruned
 
-    def _is_absent(self, operand: Any) -> bool:
+    def _is_absent(self, operand: object) -> bool:
         return isinstance(operand, fx.Node) and operand not in self.kept
 
     def _write_graphs(

@@ -162,7 +162,7 @@ class _Drawing:
         side: _Side,
         order: Sequence[fx.Node],
         kind: Callable[[fx.Node], str],
-        results: Sequence[Any],
+        results: Sequence[object],
     ) -> None:
         """Add the calls in ``order`` and their edges. ``results``: what the graph returns."""
         returned = {call_of(n).name for n in results if isinstance(n, fx.Node)}
@@ -358,7 +358,7 @@ def _op(n: fx.Node) -> str:
     return str(getattr(func, "__name__", func))
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, torch.Tensor):
         short = str(value.dtype).removeprefix("torch.").replace("float", "f").replace("int", "i")
         return f"{'×'.join(map(str, value.shape)) or 'scalar'} {short}"

@@ -30,7 +30,7 @@ class Parts:
     """
 
     def __init__(
-        self, module: fx.GraphModule, num_fwd_outputs: int, joint_inputs: Any = None
+        self, module: fx.GraphModule, num_fwd_outputs: int, joint_inputs: object = None
     ) -> None:
         self.module = module
         self.nodes = list(module.graph.nodes)
@@ -171,12 +171,12 @@ def _is_effect(n: fx.Node) -> bool:
     return n.op == "call_function" and has_effect(n)
 
 
-def _nodes_of(values: Iterable[Any]) -> list[fx.Node]:
+def _nodes_of(values: Iterable[object]) -> list[fx.Node]:
     """List the nodes among results of a graph, which may be constants, too."""
     return [v for v in values if isinstance(v, fx.Node)]
 
 
-def _results_of(graph: fx.Graph, num_fwd_outputs: int) -> tuple[list[Any], list[Any]]:
+def _results_of(graph: fx.Graph, num_fwd_outputs: int) -> tuple[list[object], list[object]]:
     """Return the forward results and the gradients that a joint graph returns in one list."""
     results: Any
     (results,) = graph.output_node().args
@@ -205,7 +205,7 @@ def _complete(n: fx.Node) -> None:
             n.meta["val"] = n.target(*args, **kwargs)  # type: ignore[operator]
 
 
-def _described(n: fx.Node) -> dict[str, Any]:
+def _described(n: fx.Node) -> dict[str, object]:
     """Return the facts of a node, ``tensor_meta`` among them, which graph passes and compilers of
     torch ask for."""
     meta = dict(n.meta)

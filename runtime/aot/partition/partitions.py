@@ -7,7 +7,6 @@ values, tangents) to gradients. Before the cut, calls that undo each other leave
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import torch
 from torch import fx
@@ -27,7 +26,7 @@ _COMPILERS = ("inductor", "nvfuser")  # as torch spells them
 
 def default_partition(
     joint_module: fx.GraphModule,
-    joint_inputs: Any = None,
+    joint_inputs: object = None,
     *,
     num_fwd_outputs: int,
     static_lifetime_input_indices: Sequence[int] | None = None,
@@ -50,7 +49,7 @@ def default_partition(
 
 def min_cut_rematerialization_partition(
     joint_module: fx.GraphModule,
-    joint_inputs: Any = None,
+    joint_inputs: object = None,
     compiler: str = "inductor",
     recomputable_ops: Collection[Op] | None = None,
     *,

@@ -144,7 +144,7 @@ def hint(size: Any) -> int:
     return int(size.node.hint)
 
 
-def n_bytes(value: Any) -> int:
+def n_bytes(value: object) -> int:
     """Return the bytes of a tensor's elements; of a list of tensors, all of theirs. A number takes
     eight."""
     if isinstance(value, torch.Tensor):

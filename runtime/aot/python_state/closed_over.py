@@ -38,7 +38,7 @@ class ClosedOver(EnteringMode):
     """While entered, exchanges each tensor from outside for the value that ``enter`` makes of it,
     once per tensor."""
 
-    def __init__(self, enter: Callable[[torch.Tensor], Any]) -> None:
+    def __init__(self, enter: Callable[[torch.Tensor], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.enter = enter
         self.found = []
@@ -87,7 +87,7 @@ class ClosedOver(EnteringMode):
         if all(t is not known for known, _ in self.elements):
             self.elements.append((t, elements_of(t)))
 
-    def exchange(self, t: torch.Tensor, v: Any) -> None:
+    def exchange(self, t: torch.Tensor, v: object) -> None:
         self._values[id(t)] = v
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -105,7 +105,7 @@ class ClosedOver(EnteringMode):
         finally:
             CALL.made_by = around
 
-    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _dispatched(self, func: Any, types: object, args: Any, kwargs: Any) -> Any:
         args, kwargs = (
             self._entered(args),
             dict(zip(kwargs, self._entered([*kwargs.values()]), strict=True)) if kwargs else {},
@@ -122,11 +122,11 @@ class ClosedOver(EnteringMode):
         return call_below(func, types, args, kwargs)
 
 
-def _is_written(v: Any) -> bool:
+def _is_written(v: object) -> bool:
     return any(part._level.has_written(part) for part in values_of(v))
 
 
-def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
+def modules_of(f: object) -> tuple[torch.nn.Module, ...]:
     """Return the modules that ``f`` calls as far as they are at hand: ``f`` itself, what it is a
     method of or closes over, with their children."""
     found: dict[int, torch.nn.Module] = {}
@@ -136,7 +136,7 @@ def modules_of(f: Any) -> tuple[torch.nn.Module, ...]:
     return tuple(found.values())
 
 
-def generators_of(f: Any) -> list[Any]:
+def generators_of(f: object) -> list[Any]:
     """Return the random generators that ``f`` closes over, as far as they are at hand."""
     found: dict[int, Any] = {}
     for x in at_hand(f, 3):
@@ -153,7 +153,7 @@ def generators_of(f: Any) -> list[Any]:
     return list(found.values())
 
 
-def attributes_of(x: Any) -> Mapping[str, Any] | None:
+def attributes_of(x: object) -> Mapping[str, Any] | None:
     """``vars(x)``, or None. No ``__getattr__`` of the user's is run, which may raise anything."""
     try:
         own: Mapping[str, Any] = object.__getattribute__(x, "__dict__")
@@ -162,13 +162,13 @@ def attributes_of(x: Any) -> Mapping[str, Any] | None:
     return own
 
 
-def holds_values(f: Any) -> bool:
+def holds_values(f: object) -> bool:
     """Return whether ``f``, a function or an object, holds values of a trace or of another level,
     or sizes that are symbols, as far as they are at hand."""
     return any(x is not f for x in _values_in(f))
 
 
-def computed_at(f: Any) -> str:
+def computed_at(f: object) -> str:
     """Return the user's line that has computed the first value that ``f`` holds or is, as the end
     of an error message. Empty if it is not known."""
     for x in _values_in(f):
@@ -178,7 +178,7 @@ def computed_at(f: Any) -> str:
     return ""
 
 
-def _nodes_of(x: Any) -> list[fx.Node]:
+def _nodes_of(x: object) -> list[fx.Node]:
     """Return the nodes of the graph that give ``x``, a value or a number that is read of one."""
     if isinstance(x, SYMBOLIC):
         known = number_of(x)
@@ -188,7 +188,7 @@ def _nodes_of(x: Any) -> list[fx.Node]:
     return [x._node] if isinstance(x, TracedValue) else []
 
 
-def _values_in(f: Any) -> Iterator[Any]:
+def _values_in(f: object) -> Iterator[object]:
     own = None if isinstance(f, (torch.nn.Module, type)) else attributes_of(f)
     for y in (*(own or {}).values(), f):
         for x in at_hand(y, 5):
@@ -196,7 +196,7 @@ def _values_in(f: Any) -> Iterator[Any]:
                 yield x
 
 
-def at_hand(f: Any, depth: int) -> Iterator[Any]:
+def at_hand(f: object, depth: int) -> Iterator[Any]:
     """``f``, and what one comes to from it by closures, partial arguments, methods, lists and
     dictionaries, in ``depth`` steps."""
     yield f

@@ -54,7 +54,7 @@ class CodeNames:
         while pending:
             self._add(pending.pop(), pending)
 
-    def _add(self, constant: Any, pending: list[Any]) -> None:
+    def _add(self, constant: object, pending: list[object]) -> None:
         if isinstance(constant, CodeType):
             self.every.update(constant.co_names)
             self._sort(constant)
@@ -87,7 +87,7 @@ def names_of(code: CodeType) -> CodeNames:
     return found[1]
 
 
-def first_code(root: Any) -> tuple[CodeType | None, dict[str, Any]]:
+def first_code(root: object) -> tuple[CodeType | None, dict[str, Any]]:
     """Return the code that a call of ``root`` runs first, if that is the user's."""
     f = root
     if isinstance(f, torch.nn.Module):

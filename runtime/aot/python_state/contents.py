@@ -458,7 +458,7 @@ class Draws(Cursor):
         return ()
 
 
-def _bytes_of(state: Any) -> Any:
+def _bytes_of(state: Any) -> object:
     """Return the state of a generator of NumPy's with bytes in place of arrays."""
     if isinstance(state, dict):
         return {key: _bytes_of(value) for key, value in state.items()}

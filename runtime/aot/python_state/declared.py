@@ -48,7 +48,9 @@ class Holdings(ObjectGraph):
     """What declared objects hold, as far as the program of ``graph`` has names for it. The names of
     modules and the globals of functions are not held."""
 
-    def __init__(self, declared: Iterable[Any], ignore: Iterable[Any], graph: ObjectGraph) -> None:
+    def __init__(
+        self, declared: Iterable[object], ignore: Iterable[Any], graph: ObjectGraph
+    ) -> None:
         super().__init__(declared, ignore)
         self.code.of_schedulers = set(graph.code.of_schedulers)
         with unseen_by_handlers():
@@ -58,11 +60,11 @@ class Holdings(ObjectGraph):
             self._drain()
         self._owners = {id(node.owner) for node in self.nodes}
 
-    def has(self, x: Any) -> bool:
+    def has(self, x: object) -> bool:
         """Return whether ``x`` is declared or held by what is."""
         return id(x) in self._owners or super().has(x)
 
-    def _learn_code(self, code: CodeType, names: dict[str, Any]) -> None:
+    def _learn_code(self, code: CodeType, names: dict[str, object]) -> None:
         """Learn nothing: what the globals of code hold is not the object's."""
 
     def _ask_loaded(self, name: str) -> None:
@@ -71,10 +73,10 @@ class Holdings(ObjectGraph):
 
 def refuse_undeclared(
     graph: ObjectGraph,
-    declared: Iterable[Any],
-    ignore: Iterable[Any],
+    declared: Iterable[object],
+    ignore: Iterable[object],
     made: Sequence[Change],
-    carried: frozenset[tuple[int, Any]],
+    carried: frozenset[tuple[int, object]],
 ) -> None:
     """Raise ``RuntimeError`` if the program of ``graph``, which has run, comes to mutable objects
     beside those that ``declared`` hold, or has changed a variable beside these. ``made``: changes
@@ -93,14 +95,14 @@ def refuse_undeclared(
 
 
 def _numbers_outside(
-    graph: ObjectGraph, held: Holdings, carried: frozenset[tuple[int, Any]]
+    graph: ObjectGraph, held: Holdings, carried: frozenset[tuple[int, object]]
 ) -> list[str]:
     """Return the names of the places in ``carried`` whose owners ``held`` does not have."""
     owners = {id(node.owner): node for node in graph.nodes if not held.has(node.owner)}
     return [Change(owners[i], label, None, None).what for i, label in carried if i in owners]
 
 
-def _parts_of_classes(graph: ObjectGraph) -> Iterator[Any]:
+def _parts_of_classes(graph: ObjectGraph) -> Iterator[object]:
     """What Python keeps in classes: the members of an enum, the fields of a data class."""
     for node in graph.nodes:
         if isinstance(node, ClassNames):

@@ -227,7 +227,7 @@ class _Watcher:
             self.seen.met_opaque = True
             raise
 
-    def left(self, frame: FrameType, result: Any) -> None:
+    def left(self, frame: FrameType, result: object) -> None:
         """A function ends. ``result``: None if by an exception."""
         if frame is self.finding:
             self.finding = None
@@ -246,7 +246,7 @@ class _Watcher:
         if line is not None:
             self.seen.moved.setdefault(id(node.owner), line)
 
-    def called(self, frame: FrameType, function: Any) -> None:
+    def called(self, frame: FrameType, function: object) -> None:
         """A function of C is about to be called by the code of ``frame``."""
         if self.finding is not None:
             return
@@ -262,7 +262,7 @@ class _Watcher:
         if name is not None and (of_user or not is_kept(name)):
             self._ask(name, frame)
 
-    def _note_movement(self, frame: FrameType, function: Any, owner: Any) -> None:
+    def _note_movement(self, frame: FrameType, function: Any, owner: object) -> None:
         """Note that a call may move an iterator or a generator, or empties a cache."""
         if type(owner) is _CACHE and function.__name__ == "cache_clear":
             self.seen.cleared.append(owner)
@@ -315,7 +315,7 @@ def _is_of_library(frame: FrameType) -> bool:
     return root == "numpy" or (root in sys.stdlib_module_names and root not in ONLY_TELL)
 
 
-def _asks(function: Any, owner: Any) -> str | None:
+def _asks(function: object, owner: object) -> str | None:
     """Return the name of a function of C that asks for what no object of Python's has. None for any
     other."""
     if owner is sys.stdout or owner is sys.stderr:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -23,7 +23,7 @@ R = TypeVar("R")
 class FrozenState:
     """The state that a program finds which is exported. ``roots``: what is known before it runs."""
 
-    def __init__(self, roots: Iterable[Any]) -> None:
+    def __init__(self, roots: Iterable[object]) -> None:
         self._state = ProgramState(roots)
 
     @property

@@ -97,7 +97,7 @@ class Versions:
                 known[i] = now
         return True
 
-    def _present(self) -> Iterable[dict[Any, Any]]:
+    def _present(self) -> Iterable[dict[object, object]]:
         """Return the dictionaries that a call finds."""
         return self._dictionaries
 
@@ -128,7 +128,7 @@ class OwnVersions(Versions):
             f"{version}({constant(x)}.__dict__) == {known}[{i}]" for i, x in enumerate(self._owners)
         )
 
-    def _present(self) -> Iterable[dict[Any, Any]]:
+    def _present(self) -> Iterable[dict[object, object]]:
         return map(_own, self._owners)
 
 

@@ -41,7 +41,7 @@ def iterating_class(kind: type) -> type | None:
     return None
 
 
-def position_of(x: Any) -> tuple[Any, ...]:
+def position_of(x: object) -> tuple[Any, ...]:
     """Return how far an iterator is. A generator is as far as it has run.
 
     Example: two calls for ``iter([1, 2])`` give the same, and another tuple after ``next``.
@@ -54,7 +54,7 @@ def position_of(x: Any) -> tuple[Any, ...]:
     return (tuple(map(_mark_of, arguments)), tuple(map(_mark_of_state, state)))
 
 
-def sources_of(x: Any) -> list[Any]:
+def sources_of(x: object) -> list[Any]:
     """Return what an iterator takes items from. Nothing of a generator, whose frame has that, and
     of one with too many items to compare."""
     if isinstance(x, types.GeneratorType):
@@ -75,7 +75,7 @@ def _count_items(x: Any) -> int:
     return len(x) if type(x) in (list, tuple, dict, set, frozenset, deque) else 0
 
 
-def _reduced(x: Any) -> list[Any]:
+def _reduced(x: object) -> list[Any]:
     """Return the arguments that would make an equal iterator, and its state, if it has one. None
     for an iterator over a dictionary or set that has grown, which gives no further item."""
     kind: Any = iterating_class(type(x))
@@ -100,7 +100,7 @@ def _mark_of(argument: Any) -> Any:
     return len(argument) if type(argument) in (list, tuple) else id(argument)
 
 
-def _mark_of_state(state: Any) -> Any:
+def _mark_of_state(state: object) -> Any:
     """Return what the state of an iterator says of its position: ``chain`` has the iterators in
     it, and ``cycle`` the items of its first round."""
     if type(state) is list:

@@ -130,7 +130,7 @@ class OneByOne(Node):
         """Return the value at ``label``, or ``MISSING``."""
         raise NotImplementedError
 
-    def assign(self, label: Label, value: Any) -> None:
+    def assign(self, label: Label, value: object) -> None:
         """Let ``value`` be at ``label``. ``MISSING``: nothing."""
         raise NotImplementedError
 
@@ -279,7 +279,7 @@ class ClassNames(Named):
         owner: type,
         name: str,
         counts: Callable[[Any, str], bool],
-        dictionary: dict[str, Any],
+        dictionary: dict[str, object],
     ) -> None:
         self.counts = counts
         self.defined = frozenset(vars(owner))
@@ -309,7 +309,7 @@ class ClassNames(Named):
     def before(self, name: str) -> Any:
         return super().before(name) if name in self.defined else MISSING
 
-    def assign(self, label: Label, value: Any) -> None:
+    def assign(self, label: Label, value: object) -> None:
         if value is not MISSING:
             type.__setattr__(self.owner, label, value)
         elif label in vars(self.owner):
@@ -369,7 +369,7 @@ class Attributes(Named):
         return self._now.get(label, MISSING)
 
     @property
-    def _now(self) -> dict[str, Any]:
+    def _now(self) -> dict[str, object]:
         """The dictionary that the object has by now, for places that outlive a capture."""
         now = attributes_of(self.owner)
         return self.own if now is None else now
@@ -380,11 +380,11 @@ class Attributes(Named):
     def first_order(self) -> Iterable[Label]:
         return self.copy
 
-    def _slot(self, name: str) -> Any:
+    def _slot(self, name: str) -> object:
         found = next(s for s in slots_of(type(self.owner)) if s.__name__ == name)
         return slot_value(found, self.owner)
 
-    def assign(self, label: Label, value: Any) -> None:
+    def assign(self, label: Label, value: object) -> None:
         if label in ("__class__", "__dict__"):  # which no dictionary has
             object.__setattr__(self.owner, label, value)
         elif label in self.slots:

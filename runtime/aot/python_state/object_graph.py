@@ -108,7 +108,7 @@ class ObjectGraph(Snapshot):
 
     def __init__(
         self,
-        roots: Iterable[Any],
+        roots: Iterable[object],
         ignore: Iterable[Any] = (),
         ahead: Iterable[Code] = (),
         budget: int | None = None,
@@ -191,7 +191,7 @@ class ObjectGraph(Snapshot):
                     self._ask(node, [n for n in new if n in node.names])
             self._drain()
 
-    def _learn_code(self, code: CodeType, names: dict[str, Any]) -> None:
+    def _learn_code(self, code: CodeType, names: dict[str, object]) -> None:
         if self.code.has(code):
             return
         found = self.code.add(code, names)
@@ -211,7 +211,7 @@ class ObjectGraph(Snapshot):
                     return
             self._spread()
 
-    def _reach(self, x: Any, name: str) -> None:
+    def _reach(self, x: object, name: str) -> None:
         kind = type(x)
         if kind in PLAIN_VALUES or x is MISSING or id(x) in self._reached:
             return
@@ -238,7 +238,7 @@ class ObjectGraph(Snapshot):
         elif is_of_user(kind):
             self._pending.append((kind, kind.__qualname__))
 
-    def _made(self, make: Callable[[Any, str], Node], x: Any, name: str) -> Node | None:
+    def _made(self, make: Callable[[Any, str], Node], x: object, name: str) -> Node | None:
         try:
             return make(x, name)
         except TypeError:  # an iterator of C that does not say how far it is
@@ -273,7 +273,7 @@ class ObjectGraph(Snapshot):
             self._variable(cell, f"{variable!r} around {f.__qualname__}")
         self._object(f, f.__qualname__)
 
-    def _variable(self, cell: Any, name: str) -> None:
+    def _variable(self, cell: object, name: str) -> None:
         if id(cell) not in self._reached:
             self._reached[id(cell)] = cell
             self._add(Cell(cell, name))
@@ -325,7 +325,7 @@ class ObjectGraph(Snapshot):
             self.nodes.append(node)
             node.pick(("forward",))
 
-    def _object(self, x: Any, name: str) -> None:
+    def _object(self, x: object, name: str) -> None:
         own, kind = attributes_of(x), type(x)
         if str(module_of(kind)).partition(".")[0] in RUNNERS:
             return
@@ -341,7 +341,7 @@ class ObjectGraph(Snapshot):
         if issubclass(kind, torch.nn.Module):
             self._pending += [(hooks, name) for name, hooks in HOOKS_OF_ALL]
 
-    def _object_of_c(self, x: Any, name: str) -> None:
+    def _object_of_c(self, x: object, name: str) -> None:
         """An object of C says nothing of itself but what it tells Python's collector that it
         holds."""
         if not is_constant(x):
@@ -350,11 +350,11 @@ class ObjectGraph(Snapshot):
             self._pending.append((type(x), type(x).__qualname__))
         self._reach_held(x, name)
 
-    def _reach_held(self, x: Any, name: str) -> None:
+    def _reach_held(self, x: object, name: str) -> None:
         held = [y for y in gc.get_referents(x) if y is not type(x)]
         self._pending += [(y, name) for y in held if not issubclass(type(y), _NOT_HELD)]
 
-    def _object_with_part_in_c(self, x: Any, name: str) -> None:
+    def _object_with_part_in_c(self, x: object, name: str) -> None:
         self._object(x, name)
         self._object_of_c(x, name)
 
@@ -364,7 +364,7 @@ class ObjectGraph(Snapshot):
         if issubclass(type(x), types.BuiltinMethodType):
             self._pending.append((x.__self__, name))
 
-    def _names_of(self, node: Named, x: Any) -> None:
+    def _names_of(self, node: Named, x: object) -> None:
         """Add a node of names, and let those count that do. It waits for the others."""
         self._named[id(x)] = node
         self._add(node)
@@ -412,12 +412,12 @@ class ObjectGraph(Snapshot):
         if self.code.has_name("cache_info"):
             self._count_hits((x, name))
 
-    def _count_hits(self, *caches: tuple[Any, str]) -> None:
+    def _count_hits(self, *caches: tuple[object, str]) -> None:
         """Let it count how often each cache was asked."""
         for x, name in caches:
             self._add(Parts(x, f"{name}.cache_info()", lambda cache: cache.cache_info()))
 
-    def _reference(self, x: weakref.ref[Any], name: str) -> None:
+    def _reference(self, x: weakref.ref[object], name: str) -> None:
         """A weak reference. What it refers to may go when the capture has ended."""
         self._add(Parts(x, name, lambda r: (id(r()),)))
         if attributes_of(x) is not None:
@@ -438,7 +438,7 @@ class ObjectGraph(Snapshot):
         if attributes_of(x) is not None:
             self._object(x, name)
 
-    def _passed_over(self, x: Any, name: str) -> None:
+    def _passed_over(self, x: object, name: str) -> None:
         """Nothing is asked of a constant, nor of a graph that this package has made."""
 
     # --- names ------------------------------------------------------------------------------------
@@ -529,7 +529,7 @@ Visit = Callable[[ObjectGraph, Any, str], None]
 """Adds an object, with its name, to a graph."""
 
 
-def _visit_of(x: Any) -> Visit:
+def _visit_of(x: object) -> Visit:
     """Return how objects of the class of ``x`` are added."""
     kind = type(x)
     for kinds, visit in _VISITS:
@@ -554,7 +554,7 @@ BUDGET = 1_000
 """Nodes of an early graph."""
 
 
-def early_graph(roots: Iterable[Any], ignore: Iterable[Any] = ()) -> ObjectGraph:
+def early_graph(roots: Iterable[object], ignore: Iterable[object] = ()) -> ObjectGraph:
     """Return what can be known before the program runs: of all code that it may come to, the
     nearest first."""
     return ObjectGraph(roots, ignore, budget=BUDGET)

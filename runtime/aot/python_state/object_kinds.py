@@ -72,11 +72,11 @@ class Row(NamedTuple):
     below: Callable[[Any], Iterable[Any]] = lambda x: ()
 
 
-def _parts(parts: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, str], Node]:
+def _parts(parts: Callable[[Any], tuple[object, ...]]) -> Callable[[Any, str], Node]:
     return lambda x, name: Parts(x, name, parts)
 
 
-def _position(x: Any, name: str) -> Node:
+def _position(x: object, name: str) -> Node:
     return Position(x, name, position_of)
 
 
@@ -86,18 +86,18 @@ def registered(c: type) -> tuple[int, ...]:
     return tuple(sorted(id(reference()) for reference in registry))
 
 
-def _self_of(x: types.BuiltinMethodType) -> tuple[Any, ...]:
+def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:
     return () if isinstance(x.__self__, types.ModuleType) else (x.__self__,)
 
 
-def _cached(x: Any, name: str) -> Node:
+def _cached(x: object, name: str) -> Node:
     return CachedResults(x, name, _results_of)
 
 
 _MANY_RESULTS = 256
 
 
-def _results_of(cache: Any) -> tuple[Any, ...]:
+def _results_of(cache: Any) -> tuple[object, ...]:
     """Return what a cache of a function holds. Of a large one only how many results there are, and
     how often one was computed."""
     info = cache.cache_info()
@@ -115,11 +115,11 @@ def _wrapped(x: Any) -> tuple[Any, ...]:
     return (x.__wrapped__,)
 
 
-def _mapping_of(view: Any) -> tuple[Any, ...]:
+def _mapping_of(view: object) -> tuple[object, ...]:
     return tuple(x for x in gc.get_referents(view) if isinstance(x, dict))
 
 
-def _items_of_proxy(proxy: types.MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+def _items_of_proxy(proxy: types.MappingProxyType[object, object]) -> tuple[object, ...]:
     """Return keys and values of a dictionary behind a proxy. Nothing of another mapping, which has
     code of its own."""
     (mapping,) = gc.get_referents(proxy)
@@ -128,17 +128,17 @@ def _items_of_proxy(proxy: types.MappingProxyType[Any, Any]) -> tuple[Any, ...]:
     return (*dict.keys(mapping), *dict.values(mapping))
 
 
-def _mapping_of_proxy(proxy: types.MappingProxyType[Any, Any]) -> tuple[Any, ...]:
+def _mapping_of_proxy(proxy: types.MappingProxyType[object, object]) -> tuple[object, ...]:
     """Return a mapping of the user's class. That of a class has only its names."""
     return tuple(x for x in gc.get_referents(proxy) if type(x) is not dict)
 
 
-def _zone_of(x: Any) -> tuple[Any, ...]:
+def _zone_of(x: object) -> tuple[object, ...]:
     kind: Any = datetime.datetime if issubclass(type(x), datetime.datetime) else datetime.time
     return (kind.tzinfo.__get__(x),)
 
 
-def _parts_of_fx_node(n: fx.Node) -> tuple[Any, ...]:
+def _parts_of_fx_node(n: fx.Node) -> tuple[object, ...]:
     return (n.op, n.name, n.target, n.args, n.kwargs, n.meta, n.next)
 
 
@@ -146,7 +146,7 @@ def _is_alive(x: Any) -> tuple[bool]:
     return (weakref.finalize.peek(x) is not None,)
 
 
-def _callback_of(x: Any) -> tuple[Any, ...]:
+def _callback_of(x: Any) -> tuple[object, ...]:
     """Return the function of a finalizer and its arguments, without the object that it waits
     for."""
     found: Any = weakref.finalize.peek(x)
@@ -285,7 +285,7 @@ def _with_ufuncs() -> Iterable[types.ModuleType]:
     return filter(None, map(sys.modules.get, ("numpy", "scipy.special")))
 
 
-def row_of(x: Any) -> Row | None:
+def row_of(x: object) -> Row | None:
     """Return the row for an object; None if it has none."""
     found = next((row for row in ROWS if issubclass(type(x), row.kinds)), None)
     if found is None and iterating_class(type(x)) is not None:

@@ -192,7 +192,7 @@ class ProgramCode:
         root = str(module_of(kind)).partition(".")[0]
         return root in sys.stdlib_module_names and self._sees_all(kind)
 
-    def reads_state_of(self, x: Any) -> bool:
+    def reads_state_of(self, x: object) -> bool:
         """Return whether code has a name that reads or sets where ``x`` is: an iterator, or a
         random generator of NumPy's. False for one of Python's, whose methods the hook sees."""
         asked = self.names | self.words

@@ -74,7 +74,7 @@ def is_tree(x: Any) -> bool:
     return True
 
 
-def _containers_in(value: Any) -> Iterator[Any]:
+def _containers_in(value: Any) -> Iterator[object]:
     """The containers that ``value`` is and holds, but tuples, which are as good as equal ones."""
     pending = [value]
     while pending:
@@ -99,7 +99,7 @@ class Order(NamedTuple):
     labels: list[Any]
 
 
-def _new_order(node: OneByOne, known: Iterable[Any]) -> Order:
+def _new_order(node: OneByOne, known: Iterable[object]) -> Order:
     """Return the labels of ``node`` that are not ``known``."""
     before = set(map(id, known))  # no look-up: a key of the user's has a hash of its own
     return Order(node, [x for x in node.order() if id(x) not in before and type(x) not in SYMBOLIC])
@@ -123,7 +123,7 @@ class Held:
             place.put(value)
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.left = [place.current() for place in self._places]
         self.orders = {id(node.owner): _new_order(node, known) for node, known in self._absent}
         for place, value in zip(self._places, self._before, strict=True):
@@ -210,10 +210,10 @@ class ProgramState:
 
     def __init__(
         self,
-        roots: Iterable[Any],
+        roots: Iterable[object],
         ignore: Iterable[Any] = (),
         ahead: Iterable[Code] = (),
-        declared: Sequence[Any] | None = None,
+        declared: Sequence[object] | None = None,
     ) -> None:
         roots, self._ignore, self._declared = list(roots), list(ignore), declared
         self.early = early_graph(roots, ignore)
@@ -348,7 +348,7 @@ class ProgramState:
         return all(self.graph.knows(y) or found(y) or self._is_new(y, found) for y in inside)
 
     @as_door
-    def refuse_made(self, what: str, x: Any) -> None:
+    def refuse_made(self, what: str, x: object) -> None:
         """Refuse an object that the program has made and that a call would not make anew. It is, or
         is inside of, what the program assigns to ``what``."""
         values = self._values_in(x)
@@ -362,7 +362,7 @@ class ProgramState:
         )
 
     @as_door
-    def refuse_returned(self, x: Any) -> None:
+    def refuse_returned(self, x: object) -> None:
         """Refuse a result that may change, if the program has made it: all calls would return one
         object."""
         if isinstance(x, Enum) or holds_values(x) or not self._may_change(x):
@@ -375,7 +375,7 @@ class ProgramState:
         )
 
     @as_door
-    def refuse_returned_cycle(self, result: Any) -> None:
+    def refuse_returned_cycle(self, result: object) -> None:
         """Refuse a result that holds itself, which has no leaves to take it apart into."""
         if not is_tree(result):
             raise RuntimeError(
@@ -383,7 +383,7 @@ class ProgramState:
                 f"{happened_at(self.graph.code.first_line)}"
             )
 
-    def refuse_given(self, x: Any) -> NoReturn:
+    def refuse_given(self, x: object) -> NoReturn:
         """Refuse a container that is an argument and state, and that the program changes."""
         raise RuntimeError(
             f"the program changes a {type(x).__name__} that it is given as an argument and also "
@@ -392,7 +392,7 @@ class ProgramState:
         )
 
     @as_door
-    def refuse_kept(self, given: Sequence[Any]) -> None:
+    def refuse_kept(self, given: Sequence[object]) -> None:
         """Refuse that what the program has changed holds one of ``given``, which are copies: of
         containers that it is given as arguments."""
         ids = set(map(id, given))
@@ -420,7 +420,7 @@ class ProgramState:
         return bool(attributes_of(x)) or bool(slots_of(kind) and is_of_user(kind))
 
     def refuse_shared(
-        self, places: Sequence[str], values: Sequence[Any], found: Callable[[Any], bool]
+        self, places: Sequence[str], values: Sequence[object], found: Callable[[Any], bool]
     ) -> None:
         """Refuse a container that is inside of what the program assigns to two places, as a call
         would make two of it. ``found``: whether the program has found it, and not made it."""
@@ -434,15 +434,15 @@ class ProgramState:
                         f"{happened_at(self.graph.code.first_line)}"
                     )
 
-    def _holds_value(self, x: Any) -> bool:
+    def _holds_value(self, x: object) -> bool:
         """Return whether ``x`` is a value of a trace, or a number that is a symbol there, or holds
         one in what the program has made."""
         return bool(self._values_in(x))
 
-    def _values_in(self, x: Any) -> list[Any]:
+    def _values_in(self, x: object) -> list[object]:
         return self._found_in(x, _is_value)
 
-    def _found_in(self, x: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+    def _found_in(self, x: object, wanted: Callable[[Any], bool]) -> list[object]:
         """Return what is ``wanted`` of ``x`` and of what that holds."""
         seen: dict[int, Any] = {}
         found, pending = [], [x]
@@ -458,7 +458,7 @@ class ProgramState:
                 pending += self._inside(y)
         return found
 
-    def _inside(self, x: Any) -> Iterable[Any]:
+    def _inside(self, x: Any) -> Iterable[object]:
         """Return what an object holds that the program has made. What was there before has nodes of
         its own."""
         kind = type(x)
@@ -525,7 +525,7 @@ class ProgramState:
             return True
         return code.computed or change.label in code.loaded or change.label in code.words
 
-    def effects(self, carried: frozenset[tuple[int, Any]], left: Sequence[str] = ()) -> Effects:
+    def effects(self, carried: frozenset[tuple[int, object]], left: Sequence[str] = ()) -> Effects:
         """Return what each call does again. ``carried``: keys of places that it assigns in another
         way. ``left``: names of further ones. ``RuntimeError`` for what no call can do again."""
         self._warn_of_clocks()
@@ -608,7 +608,7 @@ class ProgramState:
         ]
 
     def settle(
-        self, carried: frozenset[tuple[int, Any]], effects: Effects, undo: bool
+        self, carried: frozenset[tuple[int, object]], effects: Effects, undo: bool
     ) -> StateGuard:
         """Return what a call asks. ``carried``: keys of places whose values are arguments of the
         graph. ``undo``: whether the first call may fail, as its numbers may be on the other side of

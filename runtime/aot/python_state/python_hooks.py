@@ -34,10 +34,10 @@ class Watcher(Protocol):
     def entered(self, frame: FrameType) -> None:
         """A function begins, or a generator goes on."""
 
-    def called(self, frame: FrameType, function: Any) -> None:
+    def called(self, frame: FrameType, function: object) -> None:
         """A function of C is about to be called by the code of ``frame``."""
 
-    def left(self, frame: FrameType, result: Any) -> None:
+    def left(self, frame: FrameType, result: object) -> None:
         """A function ends. ``result``: None if by an exception."""
 
 
@@ -174,26 +174,26 @@ class _Monitor:
             hook.watcher.entered(sys._getframe(1))
         return None
 
-    def _resumed(self, code: CodeType, place: int, *thrown: Any) -> None:
+    def _resumed(self, code: CodeType, place: int, *thrown: object) -> None:
         hook = hook_now()
         if isinstance(hook, MonitoringHook):
             if id(code) not in self.asked and not is_of_package(code.co_filename):
                 self._ask(code, self._monitoring.events.CALL)
             hook.watcher.entered(sys._getframe(1))
 
-    def _returned(self, code: CodeType, place: int, result: Any) -> None:
+    def _returned(self, code: CodeType, place: int, result: object) -> None:
         self._left(code, sys._getframe(1), result)
 
     def _unwound(self, code: CodeType, place: int, error: BaseException) -> None:
         self._left(code, sys._getframe(1), None)
 
     @staticmethod
-    def _left(code: CodeType, frame: FrameType, result: Any) -> None:
+    def _left(code: CodeType, frame: FrameType, result: object) -> None:
         hook = hook_now()
         if isinstance(hook, MonitoringHook) and (code is IMPORT or code is FIND_MODULE):
             hook.watcher.left(frame, result)
 
-    def _called(self, code: CodeType, place: int, function: Any, first: Any) -> None:
+    def _called(self, code: CodeType, place: int, function: object, first: object) -> None:
         hook = hook_now()
         if not isinstance(hook, MonitoringHook):
             return

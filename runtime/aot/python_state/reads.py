@@ -160,7 +160,7 @@ def look_up(owner: Any, name: Any) -> Any:
 
 
 def asked_for(
-    reads: Sequence[Read], known: Iterable[torch.Tensor], carried: frozenset[tuple[int, Any]]
+    reads: Sequence[Read], known: Iterable[torch.Tensor], carried: frozenset[tuple[int, object]]
 ) -> list[Read]:
     """Those of ``reads`` that a call asks for: none of ``carried``, and nothing that a tensor says
     of itself which is ``known``."""

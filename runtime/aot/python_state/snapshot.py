@@ -58,7 +58,7 @@ class Snapshot:
             return all(map(self.knows, now)) and all(map(self.knows, now.values()))
         return not isinstance(now, (list, frozenset)) or all(map(self.knows, now))
 
-    def has(self, x: Any) -> bool:
+    def has(self, x: object) -> bool:
         """Return whether the graph has come to this object."""
         return id(x) in self._reached
 

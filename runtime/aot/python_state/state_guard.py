@@ -70,7 +70,7 @@ class StateGuard:
         """Whether a call finds what the program has found. A function, made when it is needed."""
         names: dict[str, Any] = {}
 
-        def constant(x: Any) -> str:
+        def constant(x: object) -> str:
             name = f"c{len(names)}"
             names[name] = x
             return name

@@ -59,7 +59,7 @@ def _same_method(a: MethodType, b: MethodType) -> bool:
     return a.__self__ is b.__self__ and a.__func__ is b.__func__
 
 
-def _same_set(a: frozenset[Any], b: frozenset[Any]) -> bool:
+def _same_set(a: frozenset[object], b: frozenset[object]) -> bool:
     return len(a) == len(b) and marks_of(a) == marks_of(b)
 
 
@@ -90,19 +90,19 @@ def same(a: Any, b: Any) -> bool:
     return all(map(same, tuple.__iter__(a), tuple.__iter__(b)))
 
 
-def shown(label: Any) -> str:
+def shown(label: object) -> str:
     """Return a name or key in a message. To show an object of the user's would run the user's
     code."""
     return f"{label!r:.40}" if type(label) in SIMPLE else f"a {type(label).__name__}"
 
 
-def marks_of(items: Iterable[Any]) -> frozenset[Any]:
+def marks_of(items: Iterable[object]) -> frozenset[Any]:
     """Return what tells the items of a set apart, without their own ``__eq__``: ``1``, ``1.0`` and
     ``True`` are different."""
     return frozenset((type(x), repr(x) if type(x) in SIMPLE else id(x)) for x in items)
 
 
-def attributes_of(x: Any) -> dict[str, Any] | None:
+def attributes_of(x: object) -> dict[str, Any] | None:
     """Return the dictionary of an object, or None. No ``__getattr__`` of the user's is called."""
     try:
         # a ``threading.local`` has one for each thread
@@ -143,14 +143,14 @@ def look_into(cell: CellType) -> Any:
         return MISSING
 
 
-def slot_value(slot: MemberDescriptorType, x: Any) -> Any:
+def slot_value(slot: MemberDescriptorType, x: object) -> Any:
     try:
         return slot.__get__(x)
     except AttributeError:
         return MISSING
 
 
-def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
+def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:
     """Return the tensors among ``values`` and in their tuples and frozen sets, at any depth."""
     found, pending = [], list(values)
     while pending:

@@ -27,7 +27,7 @@ def exact(rule: BatchRule) -> BatchRule:
     return rule
 
 
-def expand(t: Any, batched: Any, size: int) -> Any:
+def expand(t: Any, batched: object, size: int) -> Any:
     """Return the physical tensor of an argument. An unbatched one is expanded to the batch without
     a copy."""
     if batched or t is None:
@@ -50,7 +50,7 @@ def insert_dims(t: torch.Tensor, size: int, number: int) -> torch.Tensor:
     return t.reshape(size, *(1,) * number, *t.shape[1:])
 
 
-def positional(args: Any, at: int, default: Any) -> Any:
+def positional(args: Any, at: int, default: object) -> Any:
     """Return argument ``at`` of a call, or ``default`` if the call ends before it."""
     if at < len(args):
         return args[at]
@@ -103,7 +103,7 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     return func(*actual, **kwargs)
 
 
-def _as_vectors(args: Any, batched: Any) -> list[Any]:
+def _as_vectors(args: Any, batched: Any) -> list[object]:
     """Return the arguments, with each unbatched 0-d tensor as a vector.
 
     Two 0-d tensors promote each other. A batch of 0-d tensors is physically a vector, which a 0-d
@@ -165,7 +165,7 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
     element for the call.
     """
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
         x = args[0]
         rank = x.dim() - 1
         actual = list(args)
@@ -187,7 +187,7 @@ def shift_each(dim: Any, rank: int) -> int | list[int]:
     return shift(dim, rank)
 
 
-def _physical_dims(dim: Any, rank: int) -> int | list[int]:
+def _physical_dims(dim: object, rank: int) -> int | list[int]:
     """Return the physical dimensions. None and an empty list mean all logical ones: without a list
     the kernel would reduce the batch too."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
@@ -202,7 +202,7 @@ def _without_made_dim(out: torch.Tensor, size: int) -> torch.Tensor:
     return out
 
 
-def each(out: Any, f: Callable[[torch.Tensor], Any]) -> Any:
+def each(out: Any, f: Callable[[torch.Tensor], object]) -> Any:
     """``f(result)``, or ``f`` of each of several results. A result of ``None``, which the op was
     told to leave out, stays ``None``."""
     if not isinstance(out, (tuple, list)):
@@ -223,7 +223,7 @@ def sizes(position: int) -> BatchRule:
     """Batch rule of ops with a size argument (``view``, ``expand`` of equal rank, ``new_zeros``).
     It puts the batch size in front."""
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
         actual = list(args)
         actual[position] = [size, *actual[position]]
         return func(*actual, **kwargs)
@@ -235,7 +235,7 @@ def shaped_by_one(rule: BatchRule) -> BatchRule:
     """``rule`` for kernels that cannot compute the shape of a result from an empty batch. It runs
     them on one element of zeros instead."""
 
-    def batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def batch(func: object, size: int, batched: Any, args: Any, kwargs: object) -> Any:
         if size:
             return rule(func, size, batched, args, kwargs)
         one = list(args)

@@ -11,7 +11,7 @@ from ..record import Formula, Record, asking, declare, made_of, parameters, regi
 from . import batch_rules
 
 
-def conj(x: Any) -> Any:
+def conj(x: object) -> Any:
     """Return the conjugate of a tensor or number. A real one is returned as it is."""
     if isinstance(x, torch.Tensor):
         if x.is_complex():
@@ -28,7 +28,7 @@ def real(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-def scaled(t: Any, partial: Any) -> Any:
+def scaled(t: Any, partial: object) -> Any:
     """``t``, a tangent or cotangent, times a partial derivative. ``(where, p)``: times p where
     ``where`` is true, elsewhere zero.
 
@@ -44,7 +44,7 @@ def scaled(t: Any, partial: Any) -> Any:
     return torch.where(where, t * p, 0)
 
 
-def conj_of(partial: Any) -> Any:
+def conj_of(partial: object) -> Any:
     """Return the conjugate of a partial derivative, which may be a pair, as in :func:`scaled`."""
     if isinstance(partial, tuple):
         where, p = partial
@@ -63,7 +63,7 @@ _ELEMENTWISE: dict[str, Any] = {
 
 
 def pointwise(
-    names: str, *, nondiff: Any = (), commutes: bool = False, **partials: Formula
+    names: str, *, nondiff: object = (), commutes: bool = False, **partials: Formula
 ) -> Record:
     """Register elementwise ops that are holomorphic (or real):
     ``NAME=partial derivative of the result by NAME``, a tensor or a number. It may be a pair
@@ -77,10 +77,10 @@ def pointwise(
     for name, partial in partials.items():
         asks = parameters(partial)
 
-        def backward(g: Any, *values: Any, partial: Formula = partial) -> Any:
+        def backward(g: object, *values: object, partial: Formula = partial) -> Any:
             return scaled(g, conj_of(partial(*values)))
 
-        def forward(t: Any, *values: Any, partial: Formula = partial) -> Any:
+        def forward(t: object, *values: object, partial: Formula = partial) -> Any:
             return scaled(t, partial(*values))
 
         vjp[name] = made_of("g * conj({})", partial, declare(backward, "g", *asks))
@@ -110,14 +110,14 @@ def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
 
 
 def elementwise(
-    names: str, vjp: Mapping[Any, Formula], jvp: Any = None, *, commutes: bool = False
+    names: str, vjp: Mapping[Any, Formula], jvp: object = None, *, commutes: bool = False
 ) -> Record:
     """Register elementwise ops with a vjp and a jvp written out, for ops that are not holomorphic
     and for joint formulas."""
     return register(names, vjp=vjp, jvp=jvp, elementwise=True, commutes=commutes, **_ELEMENTWISE)
 
 
-def nondifferentiable(names: str, batch: Any = batch_rules.elementwise, **facts: Any) -> None:
+def nondifferentiable(names: str, batch: object = batch_rules.elementwise, **facts: Any) -> None:
     """Register ops whose results have no gradient: comparisons, roundings to
     integers, bit operations."""
     facts.setdefault("in_place", batch is batch_rules.elementwise)
@@ -144,7 +144,7 @@ def flat(names: str, *args: str, batch: Any = batch_rules.elementwise, **facts: 
         )
 
 
-def linear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: Any) -> Record:
+def linear(names: str, vjp: Mapping[Any, Formula], batch: object = None, **more: Any) -> Record:
     """Register ops that are linear in all differentiable arguments together. ``vjp`` is the
     transpose; the jvp is the op itself."""
     return register(
@@ -152,7 +152,9 @@ def linear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: An
     )
 
 
-def multilinear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **more: Any) -> Record:
+def multilinear(
+    names: str, vjp: Mapping[Any, Formula], batch: object = None, **more: Any
+) -> Record:
     """Register ops that are linear in each differentiable argument. The jvp sums the calls with one
     argument replaced by its tangent."""
     return register(
@@ -168,7 +170,7 @@ def multilinear(names: str, vjp: Mapping[Any, Formula], batch: Any = None, **mor
 def view(
     names: str,
     transpose: Formula,
-    batch: Any = None,
+    batch: object = None,
     *,
     arg: str = "self",
     inverse: Formula | None = None,
@@ -181,7 +183,7 @@ def view(
 
 
 def random(
-    names: str, batch: Any = batch_rules.trailing, *, shape_only: bool = False, **rules: Any
+    names: str, batch: object = batch_rules.trailing, *, shape_only: bool = False, **rules: Any
 ) -> Record:
     """Register random ops. Under ``randomness="different"`` vmap runs the batch rule, which draws
     once per element.

@@ -17,7 +17,7 @@ def filled(func: Any, args: Any) -> list[Any]:
     return [*args, *(a.default_value for a in rest if not a.kwarg_only)]
 
 
-def same(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def same(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
     """Batch rule of ops on one tensor that use only trailing dimensions. The batch is one more
     leading dimension."""
     return func(*args, **kwargs)
@@ -82,7 +82,7 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
     return rule
 
 
-def broadcast_shape(*shapes: Any) -> torch.Size:
+def broadcast_shape(*shapes: object) -> torch.Size:
     """``torch.broadcast_shapes`` with a type annotation."""
     return torch.broadcast_shapes(*shapes)  # type: ignore[no-any-return]
 

@@ -143,7 +143,7 @@ def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> lis
     return chosen
 
 
-def _places(indices: list[Any], flags: list[bool]) -> tuple[list[int], int, bool]:
+def _places(indices: list[object], flags: list[bool]) -> tuple[list[int], int, bool]:
     """Return the indexed dimensions, the position of the selected dimensions in the result, and
     whether the indexed dimensions lie apart.
 
@@ -166,7 +166,7 @@ def _is_number(index: Any, batched: bool) -> bool:
     return (batched and index.dim() == 1) or is_batched_number(index)
 
 
-def index(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def index(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
     """Batch rule of ``index``. If the other indices have a batch, the batch dimension is indexed
     too, by the positions in the batch."""
     x = args[0]
@@ -204,7 +204,7 @@ def _run_of(first: int, number: int) -> list[int]:
     return list(range(first, first + number))
 
 
-def _masked_put(x: Any, mask: Any, values: Any, flags: Any, size: int, accumulate: bool) -> Any:
+def _masked_put(x: Any, mask: Any, values: Any, flags: object, size: int, accumulate: bool) -> Any:
     """``x[mask] = values`` by ``where``, for a mask over the first dimensions and values that are
     the same at every true element."""
     rest = x.dim() - mask.dim()

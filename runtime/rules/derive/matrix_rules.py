@@ -43,7 +43,9 @@ def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
     return matrices
 
 
-def trailing_or_empty(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def trailing_or_empty(
+    func: object, size: int, batched: object, args: object, kwargs: object
+) -> Any:
     """As ``trailing``, for ops that return an empty vector in place of a matrix that
     was not asked for."""
     outs = trailing(func, size, batched, args, kwargs)

@@ -20,14 +20,14 @@ import torch
 T = TypeVar("T")
 
 
-def map_optional(f: Callable[[Any], T], x: Any) -> T | None:
+def map_optional(f: Callable[[Any], T], x: object) -> T | None:
     """Return ``f(x)``, or None if ``x`` is None."""
     if x is None:
         return None
     return f(x)
 
 
-def add_present(*terms: Any) -> Any:
+def add_present(*terms: object) -> Any:
     """Return the sum of the terms that are not None. None if all are."""
     total: Any = None
     for term in terms:
@@ -38,7 +38,7 @@ def add_present(*terms: Any) -> Any:
     return total
 
 
-def multiply_present(a: Any, b: Any) -> Any:
+def multiply_present(a: Any, b: object) -> Any:
     """Return the product of two tensors, of which None is zero."""
     if a is None or b is None:
         return None

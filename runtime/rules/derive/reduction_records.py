@@ -89,13 +89,13 @@ def reduction(
         dims, keepdim, *values = rest
         return dims, keepdim, values
 
-    def backward(g: torch.Tensor, shape: Any, *rest: Any) -> Any:
+    def backward(g: torch.Tensor, shape: Any, *rest: object) -> Any:
         dims, keepdim, values = split(rest)
         return product(
             restored(g, len(shape), dims, keepdim), conj_of(field(shape, dims, keepdim, values))
         ).expand(shape)
 
-    def forward(t: torch.Tensor, shape: Any, *rest: Any) -> Any:
+    def forward(t: torch.Tensor, shape: object, *rest: object) -> Any:
         dims, keepdim, values = split(rest)
         return summed(product(t, field(shape, dims, keepdim, values)), dims, keepdim)
 
@@ -161,7 +161,7 @@ def whole(per_row: Callable[..., Any]) -> BatchRule:
     """Batch rule of ops that reduce everything. ``per_row`` reduces dimension 1 of
     (batch, elements)."""
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(func: object, size: int, batched: object, args: Any, kwargs: Any) -> Any:
         return per_row(rows(args[0]), *args[1:], **kwargs)
 
     return rule
@@ -171,7 +171,7 @@ def along_default(position: int, default: int = -1) -> BatchRule:
     """``batch_rules.along`` for an int dimension argument that the caller may leave out."""
     along = batch_rules.along(position)
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(func: object, size: int, batched: object, args: Any, kwargs: object) -> Any:
         if len(args) <= position:
             args = [*args, default]
         return along(func, size, batched, args, kwargs)

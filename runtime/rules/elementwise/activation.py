@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def kernel(
-    name: str, decomposition: Callable[..., Any], batch: Callable[..., Any] = broadcast
+    name: str, decomposition: Callable[..., object], batch: Callable[..., object] = broadcast
 ) -> None:
     """Register an elementwise backward kernel of ATen. ``decomposition`` gives its derivatives,
     ``batch`` is its batch rule."""
@@ -26,7 +26,7 @@ def kernel(
 
 
 def slope_kernel(
-    name: str, at: str, curvature: Callable[..., Any], batch: Callable[..., Any] = broadcast
+    name: str, at: str, curvature: Callable[..., object], batch: Callable[..., object] = broadcast
 ) -> None:
     """Register a backward kernel ``g·conj(slope(x))``. ``at`` is the name of the argument x.
 
@@ -37,10 +37,10 @@ def slope_kernel(
     options = tuple(a.name for a in func.default._schema.arguments if a.kwarg_only)
     asks = (at, *options)
 
-    def run(g: torch.Tensor, x: torch.Tensor, *values: Any) -> Any:
+    def run(g: torch.Tensor, x: torch.Tensor, *values: object) -> Any:
         return func(g, x, **dict(zip(options, values, strict=True)))
 
-    def by_x(g: torch.Tensor, grad_output: torch.Tensor, x: torch.Tensor, *values: Any) -> Any:
+    def by_x(g: torch.Tensor, grad_output: torch.Tensor, x: torch.Tensor, *values: object) -> Any:
         return conj(g) * grad_output * conj(curvature(x, *values))
 
     register(
@@ -135,7 +135,7 @@ def _gelu_curvature(self: torch.Tensor, approximate: str) -> torch.Tensor:
     return (1 - t * t) * (inner + self * (3 * a * b * self - t * inner * inner))
 
 
-def _gelu(g: torch.Tensor, self: torch.Tensor, approximate: str) -> Any:
+def _gelu(g: torch.Tensor, self: torch.Tensor, approximate: str) -> object:
     return kernels.gelu_backward(g, self, approximate=approximate)
 
 
@@ -153,7 +153,7 @@ def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:
     backward = getattr(aten, f"{name}_backward")
     options = [a.name for a in getattr(aten, name).default._schema.arguments[1:]]
 
-    def apply(g: torch.Tensor, self: torch.Tensor, *values: Any) -> Any:
+    def apply(g: torch.Tensor, self: torch.Tensor, *values: object) -> Any:
         return backward(g, self, *values)
 
     rule = asking("g", "self", *options)(apply)
@@ -185,7 +185,9 @@ diagonal(
 )
 
 
-def _elu(g: torch.Tensor, self: torch.Tensor, alpha: Any, scale: Any, input_scale: Any) -> Any:
+def _elu(
+    g: torch.Tensor, self: torch.Tensor, alpha: object, scale: object, input_scale: object
+) -> object:
     return kernels.elu_backward(g, alpha, scale, input_scale, False, self)
 
 

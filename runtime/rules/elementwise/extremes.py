@@ -90,7 +90,7 @@ def _between_numbers(above: Compare, below: Compare) -> None:
     """Register the ops with numbers as bounds, which pass on the gradient of what is ``above`` the
     one and ``below`` the other."""
 
-    def passes(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+    def passes(g: torch.Tensor, self: torch.Tensor, min: object, max: object) -> torch.Tensor:
         inside = torch.ones_like(self, dtype=torch.bool)
         if min is not None:
             inside = inside & above(self, min)
@@ -114,13 +114,13 @@ def _first_between() -> None:
             passes = passes & (self <= max)
         return torch.where(passes, g, 0)
 
-    def low(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+    def low(g: torch.Tensor, self: torch.Tensor, min: Any, max: object) -> torch.Tensor:
         at = self < min
         if max is not None:
             at = at & (min < max)
         return torch.where(at, g, 0)
 
-    def high(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+    def high(g: torch.Tensor, self: torch.Tensor, min: object, max: Any) -> torch.Tensor:
         at = self > max
         if min is not None:
             at = at | (max < min)
@@ -141,7 +141,7 @@ def _halves_between() -> None:
         ties = ((self == min) | (self == max)) & (min < max)
         return torch.where(ties, g / 2, g).masked_fill((self < min) | (self > max), 0)
 
-    def low(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+    def low(g: torch.Tensor, self: torch.Tensor, min: Any, max: object) -> torch.Tensor:
         if max is None:
             return _halves(min, self, min < self, g)
         ties = (self == min) & (min < max)

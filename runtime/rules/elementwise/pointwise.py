@@ -27,7 +27,7 @@ from .series import SINC_SLOPE, polynomial
 LN2 = math.log(2.0)
 
 
-def times(x: Any, factor: Any) -> Any:
+def times(x: Any, factor: object) -> Any:
     """``x * factor`` for a number. A factor of one costs no kernel call."""
     return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
 
@@ -78,7 +78,7 @@ elementwise(
 )
 
 
-def _by_mode(t: Any, other: Any, rounding_mode: Any) -> Any:
+def _by_mode(t: Any, other: object, rounding_mode: object) -> object:
     return t / other if rounding_mode is None else torch.zeros_like(t)
 
 
@@ -154,14 +154,14 @@ pointwise("deg2rad", self=lambda: math.pi / 180)
 pointwise("rad2deg", self=lambda: 180 / math.pi)
 
 
-def _in_session(t: Any) -> bool:
+def _in_session(t: object) -> bool:
     """Return whether ``t`` is a tensor of the eager session. There the third derivative of a square
     is zeros, and a product ``2 * t`` has none."""
     return isinstance(t, Value) and not t._level.number
 
 
 # powers. The guards avoid 0·inf if a base or an exponent is zero.
-def _power_by_base(self: Any, exponent: Any) -> Any:
+def _power_by_base(self: Any, exponent: Any) -> object:
     if not isinstance(exponent, torch.Tensor):
         if exponent == 2 and not _in_session(self):  # squares are frequent; this is one kernel less
             return 2 * self
@@ -172,7 +172,7 @@ def _power_by_base(self: Any, exponent: Any) -> Any:
     return ~vanishes, exponent * torch.where(vanishes, 1.0, power)
 
 
-def _power_by_exponent(self: Any, exponent: Any, result: Any) -> Any:
+def _power_by_exponent(self: Any, exponent: Any, result: Any) -> object:
     if not isinstance(self, torch.Tensor):
         if self != 0:
             if isinstance(self, complex) or exponent.is_complex():
@@ -435,7 +435,7 @@ elementwise(
 diagonal("masked_fill.Scalar", self=lambda g, mask: g.masked_fill(mask, 0))
 
 
-def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """The kernel takes only a 0-d value. A batched value is therefore put in by ``where``."""
     self, mask, value = args
     if not batched[2] and batched[0]:

@@ -131,7 +131,7 @@ def _log_ndtr_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 pointwise("special_log_ndtr", self=_log_ndtr_slope)
 
 
-def _logit_slope(self: torch.Tensor, eps: float | None) -> Any:
+def _logit_slope(self: torch.Tensor, eps: float | None) -> object:
     if eps is None:
         return torch.where((self < 0) | (self > 1), math.nan, 1 / self + 1 / (1 - self))
     clamped = (self < eps) | (self > 1 - eps)
@@ -146,7 +146,7 @@ pointwise("logit", self=_logit_slope)
 def _by_factor(log: Any, pole: float) -> Any:
     """``t·log(other)``. Zero where the function itself is defined as zero."""
 
-    def scaled(t: Any, self: Any, other: Any) -> Any:
+    def scaled(t: object, self: Any, other: Any) -> Any:
         if isinstance(other, torch.Tensor):
             zero = (self == 0) & (other <= pole)
         elif other <= pole:

@@ -29,7 +29,7 @@ def _factor(query: Tensor, scale: float | None) -> float:
     return scale
 
 
-def _wide(*tensors: Any) -> list[Any]:
+def _wide(*tensors: object) -> list[Any]:
     """Return the tensors in single precision if they have half precision. The kernels, too, round
     only their results to half precision."""
     return [map_optional(wide, t) for t in tensors]
@@ -80,7 +80,7 @@ def _written_out(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
-    attn_mask: Any = None,
+    attn_mask: object = None,
     scale: Any = None,
 ) -> tuple[Tensor, Tensor]:
     dtype = query.dtype
@@ -91,8 +91,8 @@ def _written_out(
 
 
 def _backward_written_out(
-    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Any, logsumexp: Any,
-    dropout_p: float, is_causal: bool, *, attn_mask: Any = None, scale: Any = None,
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: object, logsumexp: object,
+    dropout_p: float, is_causal: bool, *, attn_mask: object = None, scale: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the backward in plain ops. It recomputes ``out`` and ``logsumexp`` from the other
     arguments, so that derivatives go through them."""
@@ -112,8 +112,8 @@ def _backward_written_out(
 
 def _vjp(
     g: Tensor, query: Tensor, key: Tensor, value: Tensor, result0: Tensor, result1: Tensor,
-    dropout_p: float, is_causal: bool, attn_mask: Any, scale: Any,
-) -> Any:  # fmt: skip
+    dropout_p: float, is_causal: bool, attn_mask: object, scale: object,
+) -> object:  # fmt: skip
     backward = kernels._scaled_dot_product_flash_attention_for_cpu_backward
     return backward(
         g,
@@ -139,7 +139,7 @@ def _jvp(
     is_causal: bool,
     attn_mask: Any,
     scale: Any,
-) -> tuple[Any, None]:
+) -> tuple[object, None]:
     dtype = query.dtype
     query_t, key_t, value_t, query, key, value, attn_mask = _wide(
         query_t, key_t, value_t, query, key, value, attn_mask

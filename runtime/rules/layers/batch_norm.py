@@ -35,7 +35,7 @@ def _others(rank: int) -> list[int]:
 
 
 def _unit(
-    input: Tensor, running_mean: Any, running_var: Any, training: bool, eps: float
+    input: Tensor, running_mean: object, running_var: object, training: bool, eps: float
 ) -> tuple[Tensor, Tensor]:
     """x̂ and the reciprocal standard deviation, from the statistics of the batch (in training) or
     the running ones."""
@@ -52,14 +52,14 @@ def _vjp(
     g: Tensor,
     input: Tensor,
     weight: Any,
-    running_mean: Any,
-    running_var: Any,
+    running_mean: object,
+    running_var: object,
     training: bool,
     eps: float,
     result1: Tensor,
     result2: Tensor,
     needs: Any,
-) -> Any:
+) -> object:
     mask = [name in needs for name in ("input", "weight", "bias")]
     if training:  # not read then, so a graph need not save them
         running_mean = running_var = None
@@ -69,18 +69,18 @@ def _vjp(
 
 
 def _jvp(
-    input_t: Any,
-    weight_t: Any,
-    bias_t: Any,
+    input_t: object,
+    weight_t: object,
+    bias_t: object,
     input: Tensor,
-    weight: Any,
-    running_mean: Any,
-    running_var: Any,
+    weight: object,
+    running_mean: object,
+    running_var: object,
     training: bool,
     eps: float,
-    running_mean_t: Any,
-    running_var_t: Any,
-) -> tuple[Any, None, None]:
+    running_mean_t: object,
+    running_var_t: object,
+) -> tuple[object, None, None]:
     tangents = {"running_mean": running_mean_t, "running_var": running_var_t}
     moving = [name for name, t in tangents.items() if t is not None]
     if moving and not training:  # in training the result does not depend on the running statistics
@@ -106,14 +106,14 @@ def _backward(
     grad_out: Tensor,
     input: Tensor,
     weight: Any,
-    running_mean: Any,
-    running_var: Any,
-    save_mean: Any,
-    save_invstd: Any,
+    running_mean: object,
+    running_var: object,
+    save_mean: object,
+    save_invstd: object,
     train: bool,
     eps: float,
     output_mask: Any,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     rank = input.dim()
     unit, rstd = _unit(input, running_mean, running_var, train, eps)
     gx = gw = gb = None
@@ -197,7 +197,7 @@ def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
     return out
 
 
-def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[Any, ...]:
+def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[object, ...]:
     """``results`` of torch's abstract kernel, the first with the strides of the kernel on the CPU:
     those of a memory format. The abstract kernel keeps the strides of ``input``, and views of the
     result depend on them."""
@@ -210,13 +210,13 @@ def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[Any, .
     return first.contiguous(memory_format=last), *rest
 
 
-def _abstract(op: Any) -> Callable[..., tuple[Any, ...]]:
+def _abstract(op: Any) -> Callable[..., tuple[object, ...]]:
     def abstract(
         input: Tensor,
-        weight: Any,
-        bias: Any,
-        running_mean: Any,
-        running_var: Any,
+        weight: object,
+        bias: object,
+        running_mean: object,
+        running_var: object,
         training: bool,
         momentum: float,
         eps: float,
@@ -254,13 +254,13 @@ register(
 
 def _with_update(
     input: Tensor,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
+    weight: object,
+    bias: object,
+    running_mean: object,
+    running_var: object,
     momentum: float,
     eps: float,
-) -> Any:
+) -> object:
     out = aten.native_batch_norm(
         input, weight, bias, running_mean, running_var, True, momentum, eps
     )
@@ -269,13 +269,13 @@ def _with_update(
 
 def _no_update(
     input: Tensor,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
+    weight: object,
+    bias: object,
+    running_mean: object,
+    running_var: object,
     momentum: float,
     eps: float,
-) -> Any:
+) -> object:
     out = aten.native_batch_norm(
         input, weight, bias, running_mean, running_var, False, momentum, eps
     )
@@ -284,21 +284,21 @@ def _no_update(
 
 def _no_training(
     input: Tensor,
-    weight: Any,
-    bias: Any,
-    running_mean: Any,
-    running_var: Any,
+    weight: object,
+    bias: object,
+    running_mean: object,
+    running_var: object,
     momentum: float,
     eps: float,
-) -> Any:
+) -> object:
     return aten.native_batch_norm(
         input, weight, bias, running_mean, running_var, False, momentum, eps
     )
 
 
 def _no_stats(
-    input: Tensor, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> Any:
+    input: Tensor, weight: object, bias: object, training: bool, momentum: float, eps: float
+) -> object:
     return aten.native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
 
 

@@ -64,7 +64,7 @@ def _without_bias(
     transposed: Any,
     output_padding: Any,
     groups: Any,
-) -> Any:
+) -> object:
     return torch.convolution(
         input_t, weight, None, stride, padding, dilation, transposed, output_padding, groups
     )
@@ -79,7 +79,7 @@ def _by_weight(
     transposed: Any,
     output_padding: Any,
     groups: Any,
-) -> Any:
+) -> object:
     return torch.convolution(
         input, weight_t, None, stride, padding, dilation, transposed, output_padding, groups
     )
@@ -103,7 +103,7 @@ def _from_samples(t: torch.Tensor, size: int) -> Any:
     return t.reshape(size, t.shape[0] // size, *t.shape[1:])
 
 
-def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> Any:
     """A batch of inputs becomes more samples. A batch of weights becomes more output channels, or
     more groups if inputs are batched too."""
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups = filled(
@@ -129,7 +129,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     return out + _with_channels(late, out.dim() - 1)
 
 
-def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: bool) -> Any:
+def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: bool) -> object:
     """Count a product and a sum for each meeting of an element with a weight. Each element of the
     result (of the input, if transposed) meets the weights of one channel."""
     elements = math.prod(input_shape) if transposed else math.prod(result_shape)
@@ -146,7 +146,7 @@ def _windows(
     transposed: bool,
     output_padding: Any,
     groups: int,
-) -> Any:
+) -> object:
     """A transposed convolution is the transpose of a convolution, so its cotangent takes the place
     of an input there.
 
@@ -190,7 +190,7 @@ register(
 def _backward_vjp(
     gs: Any, grad_output: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any,
     transposed: Any, output_padding: Any, groups: Any, needs: Any,
-) -> Any:  # fmt: skip
+) -> object:  # fmt: skip
     by_input, by_weight, by_bias = gs
     rest = (stride, padding, dilation, transposed, output_padding, groups)
     first = second = third = None
@@ -218,7 +218,7 @@ def _backward_jvp(
 ) -> Any:  # fmt: skip
     rest = (stride, padding, dilation, transposed, output_padding, groups)
 
-    def run(g: Any, x: Any, w: Any, which: int) -> Any:
+    def run(g: object, x: object, w: object, which: int) -> Any:
         mask = [which == 0, which == 1, False]
         return kernels.convolution_backward(g, x, w, None, *rest, mask)[which]
 
@@ -239,7 +239,7 @@ def _backward_jvp(
     return by_input, by_weight, by_bias
 
 
-def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     g, input, weight, sizes, *rest, groups, mask = args
     full = expand(g, batched[0], size)
     inputs = expand(input, batched[1], size)

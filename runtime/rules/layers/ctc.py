@@ -27,7 +27,7 @@ def _contracted(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     return (t * local).sum((0, 1))
 
 
-def _log_probs(t: torch.Tensor, batched: Any, size: int) -> torch.Tensor:
+def _log_probs(t: torch.Tensor, batched: object, size: int) -> torch.Tensor:
     """(T, N, C) or (T, C) -> (T, B·N, C)."""
     t = batch.expand(t, batched, size).movedim(0, 1)
     if t.dim() == 4:
@@ -35,7 +35,7 @@ def _log_probs(t: torch.Tensor, batched: Any, size: int) -> torch.Tensor:
     return t
 
 
-def _sequences(t: torch.Tensor, batched: Any, size: int, alone: bool) -> torch.Tensor:
+def _sequences(t: torch.Tensor, batched: object, size: int, alone: bool) -> torch.Tensor:
     """(N, …) -> (B·N, …), or (B, …) if an element is one sequence alone, without N."""
     t = batch.expand(t, batched, size)
     if alone:
@@ -43,13 +43,13 @@ def _sequences(t: torch.Tensor, batched: Any, size: int, alone: bool) -> torch.T
     return t.flatten(0, 1)
 
 
-def _lengths(t: Any, batched: Any, size: int) -> Any:
+def _lengths(t: object, batched: object, size: int) -> object:
     if isinstance(t, (list, tuple)):
         return list(t) * size
     return batch.expand(t, batched, size).reshape(-1)
 
 
-def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     x, targets, inputs, lengths, *rest = args
     alone = x.dim() - batched[0] == 2
     loss, alpha = func(
@@ -64,7 +64,7 @@ def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -
     return loss.unflatten(0, (size, -1)), alpha.unflatten(0, (size, -1))
 
 
-def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     g, x, targets, inputs, lengths, loss, alpha, *rest = args
     alone = x.dim() - batched[1] == 2
 
@@ -95,13 +95,13 @@ def _abstract(log_probs: torch.Tensor, target_lengths: Any) -> tuple[torch.Tenso
 for _suffix in ("", ".Tensor"):
     _op = overload(f"_ctc_loss_backward{_suffix}")
 
-    def _vjp(g: Any, log_probs: Any, *rest: Any, op: Any = _op) -> Any:
+    def _vjp(g: object, log_probs: object, *rest: object, op: Any = _op) -> object:
         return op(g, log_probs, *rest)
 
-    def _jvp(t: Any, log_probs: Any, *rest: Any, op: Any = _op) -> Any:
+    def _jvp(t: Any, log_probs: object, *rest: Any, op: Any = _op) -> object:
         return _contracted(t, op(torch.ones_like(rest[3]), log_probs, *rest)), None
 
-    def _transposed(g: Any, grad: Any, *rest: Any, op: Any = _op) -> Any:
+    def _transposed(g: Any, grad: Any, *rest: object, op: Any = _op) -> object:
         return _contracted(g, op(torch.ones_like(grad), *rest))
 
     register(

@@ -59,12 +59,12 @@ def _embedding_vjp(
     padding_idx: int,
     scale_grad_by_freq: bool,
     sparse: bool,
-) -> Any:
+) -> object:
     backward = aten.embedding_sparse_backward if sparse else aten.embedding_dense_backward
     return backward(g, indices, weight_shape[0], padding_idx, scale_grad_by_freq)
 
 
-def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
     full: list[Any] = [*args, *_DEFAULTS[len(args) - 2 :]]
     weight, indices, padding_idx, scale, sparse = full
     # frequencies are counted per element of the batch
@@ -86,7 +86,7 @@ def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any)
 
 def _picked(
     g: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
-) -> Any:
+) -> object:
     """Return the transpose of ``embedding_dense_backward``."""
     out = aten.embedding(g, indices)
     if scale_grad_by_freq:
@@ -100,7 +100,7 @@ def _picked(
     return torch.where((indices == padding_idx).unsqueeze(-1), 0, out)
 
 
-def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     g, indices, rows, padding_idx, scale = args
     width = g.shape[-1]
     if not batched[1]:
@@ -161,7 +161,7 @@ def _weight_vjp(
     padding_idx: int,
     result2: Tensor,
     result3: Tensor,
-) -> Any:
+) -> object:
     if mode == MAX:
         by_row = g.new_zeros(weight_shape)
         by_winner = torch.where((result2 > 0).unsqueeze(1), g, 0)  # an empty bag has none
@@ -187,18 +187,18 @@ def _per_sample_vjp(
 
 def _bag_jvp(
     weight_t: Any,
-    per_sample_weights_t: Any,
+    per_sample_weights_t: object,
     weight: Tensor,
     indices: Tensor,
     offsets: Tensor,
     mode: int,
-    per_sample_weights: Any,
+    per_sample_weights: object,
     include_last_offset: bool,
     padding_idx: int,
     result2: Tensor,
     result3: Tensor,
-) -> tuple[Any, None, None, None]:
-    def bag(table: Tensor, weights: Any) -> Tensor:
+) -> tuple[object, None, None, None]:
+    def bag(table: Tensor, weights: object) -> Tensor:
         sums: Tensor = aten._embedding_bag(
             table, indices, offsets, False, mode, False, weights, include_last_offset, padding_idx
         )[0]
@@ -218,7 +218,7 @@ def _bag_jvp(
 _BAG_DEFAULTS: tuple[Any, ...] = (False, SUM, False, None, False, -1)
 
 
-def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
     """Run all elements as one list of bags. If the tables are batched, they are
     stacked into one."""
     full: list[Any] = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]

@@ -86,9 +86,9 @@ def elementwise_loss(
         def backward(
             g: torch.Tensor,
             reduction: int,
-            a: Any,
-            b: Any,
-            *values: Any,
+            a: object,
+            b: object,
+            *values: object,
             partial: Formula = partial,
         ) -> Any:
             n = math.prod(_broadcast_shapes(a, b))
@@ -99,9 +99,9 @@ def elementwise_loss(
         def forward(
             t: torch.Tensor,
             reduction: int,
-            a: Any,
-            b: Any,
-            *values: Any,
+            a: object,
+            b: object,
+            *values: object,
             partial: Formula = partial,
         ) -> Any:
             return reduced((t * partial(*values)).expand(_broadcast_shapes(a, b)), reduction)
@@ -239,7 +239,7 @@ def _folded(
     return x.flatten(0, 1), t.flatten(0, 1), shape
 
 
-def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     self, target, weight, reduction, ignore_index = args
     x, t, shape = _folded(size, batched, self, target)
     shared = None if batched[2] else weight  # the kernel takes one weight per class
@@ -259,7 +259,7 @@ def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> An
     return each, total
 
 
-def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     g, self, target, weight, reduction, ignore_index, total = args
     x, t, shape = _folded(size, batched[1:], self, target)
     g = batch.expand(g, batched[0], size)
@@ -286,13 +286,18 @@ for _name in ("nll_loss", "nll_loss2d"):
         ignore_index: Any,
         result1: Any,
         op: Any = _backward,
-    ) -> Any:
+    ) -> object:
         # the result has its strides
         return op(g, self.contiguous(), target, weight, reduction, ignore_index, result1)
 
     def _nll_jvp(
-        self_t: Any, target: Any, weight: Any, reduction: Any, ignore_index: Any, op: Any = _forward
-    ) -> Any:
+        self_t: object,
+        target: object,
+        weight: object,
+        reduction: object,
+        ignore_index: object,
+        op: Any = _forward,
+    ) -> object:
         return op(self_t, target, weight, reduction, ignore_index)[0], None
 
     register(

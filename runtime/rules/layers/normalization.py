@@ -74,7 +74,7 @@ def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int)
     return add_present(by_mean, by_rstd)
 
 
-def scaled(out_t: Any, unit: Tensor, weight: Any, weight_t: Any, bias_t: Any) -> Any:
+def scaled(out_t: Any, unit: Tensor, weight: object, weight_t: object, bias_t: object) -> Any:
     """Return the tangent of ``x̂·weight + bias``, from the tangent of x̂."""
     if out_t is not None and weight is not None:
         out_t = out_t * weight
@@ -98,7 +98,7 @@ class _Normalized(ABC):
         """:func:`projected`, computed by ATen's kernel."""
 
     @abstractmethod
-    def parameter(self, t: Any) -> Any:
+    def parameter(self, t: object) -> Any:
         """Return a weight or bias, shaped to broadcast."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class _Normalized(ABC):
         """Return the inverse of the broadcast of :meth:`parameter`."""
 
     def backward_vjp(
-        self, g: Tensor, by_x: Any, by_weight: Any, by_bias: Any, needs: Any
+        self, g: Tensor, by_x: Any, by_weight: object, by_bias: object, needs: Any
     ) -> tuple[Any, Any, Any]:
         """Return the gradients of the cotangent ``g``, the input and the weight, by those of the
         backward op's results."""
@@ -130,7 +130,7 @@ class _Normalized(ABC):
         return of_g, of_x, of_weight
 
     def backward_jvp(
-        self, g: Tensor, g_t: Any, x_t: Any, weight_t: Any, mask: Any
+        self, g: Tensor, g_t: Any, x_t: Any, weight_t: object, mask: Any
     ) -> tuple[Any, Any, Any]:
         """Return the tangents of the backward op's results that ``mask`` asks for."""
         by_x = map_optional(self.projected, x_t)
@@ -179,7 +179,7 @@ def _layer_vjp(
     result1: Tensor,
     result2: Tensor,
     needs: Any,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     g, g_mean, g_rstd = gs
     mask = [name in needs for name in ("input", "weight", "bias")]
     out: list[Any] = [None] * 3
@@ -198,14 +198,14 @@ def _layer_vjp(
 
 def _layer_jvp(
     input_t: Any,
-    weight_t: Any,
-    bias_t: Any,
+    weight_t: object,
+    bias_t: object,
     input: Tensor,
-    normalized_shape: Any,
-    weight: Any,
+    normalized_shape: object,
+    weight: object,
     result1: Tensor,
     result2: Tensor,
-) -> tuple[Any, Any, Any]:
+) -> tuple[object, object, object]:
     dims = _layer_dims(input.shape, normalized_shape)[1]
     unit = (input - result1) * result2
     unit_t = mean_t = rstd_t = None
@@ -218,7 +218,7 @@ def _layer_jvp(
 
 class _Layers(_Normalized):
     def __init__(
-        self, input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Any
+        self, input: Tensor, normalized_shape: object, mean: Tensor, rstd: Tensor, weight: object
     ) -> None:
         self.input, self.shape, self.mean = input, normalized_shape, mean
         self.rstd, self.weight = rstd, weight
@@ -231,7 +231,7 @@ class _Layers(_Normalized):
             t, self.input, self.shape, *statistics, None, None, [True, False, False]
         )[0]
 
-    def parameter(self, t: Any) -> Any:
+    def parameter(self, t: object) -> Any:
         return t
 
     def parameter_sum(self, t: Tensor) -> Tensor:
@@ -242,12 +242,12 @@ def _layer_backward_vjp(
     gs: Any,
     grad_out: Tensor,
     input: Tensor,
-    normalized_shape: Any,
+    normalized_shape: object,
     mean: Tensor,
     rstd: Tensor,
-    weight: Any,
+    weight: object,
     needs: Any,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     by_x, by_weight, by_bias = gs
     s = _Layers(input, normalized_shape, mean, rstd, weight)
     of_g, of_x, of_weight = s.backward_vjp(grad_out, by_x, by_weight, by_bias, needs)
@@ -269,7 +269,7 @@ def _layer_backward_jvp(
     return s.backward_jvp(grad_out, grad_out_t, input_t, weight_t, mask)
 
 
-def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """Rows are independent, so the kernel computes the gradient of the input. Those of weight and
     bias are sums within each element."""
     g, x, shape, mean, rstd, weight, bias, mask = args
@@ -289,7 +289,7 @@ def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     return gx, gw, gb
 
 
-def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """The kernel takes any leading dimensions. A batched weight or bias is applied afterwards."""
     x, shape, weight, bias, eps = args
     x = batch.expand(x, batched[0], size)
@@ -339,7 +339,7 @@ def _grouped(t: Tensor, N: int, C: int, HxW: int, group: int) -> Tensor:
     return t.reshape(N, group, C // group, HxW)
 
 
-def _per_channel(t: Any, group: int) -> Any:
+def _per_channel(t: Any, group: int) -> object:
     """Return a weight or bias (C), reshaped to broadcast with grouped values."""
     if t is None:
         return None
@@ -364,7 +364,7 @@ def _group_vjp(
     result1: Tensor,
     result2: Tensor,
     needs: Any,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     g, g_mean, g_rstd = gs
     mask = [name in needs for name in ("input", "weight", "bias")]
     out: list[Any] = [None] * 3
@@ -409,7 +409,9 @@ class _Groups(_Normalized):
 
     dims: ClassVar[list[int]] = [2, 3]  # type: ignore[misc]
 
-    def __init__(self, input: Tensor, mean: Tensor, rstd: Tensor, weight: Any, *sizes: int) -> None:
+    def __init__(
+        self, input: Tensor, mean: Tensor, rstd: Tensor, weight: object, *sizes: int
+    ) -> None:
         self.input, self.mean, self.plain_rstd, self.sizes = input.contiguous(), mean, rstd, sizes
         self.weight = _per_channel(weight, sizes[3])
         self.rstd = _per_group(rstd)
@@ -429,11 +431,11 @@ class _Groups(_Normalized):
             kernels.native_group_norm_backward(*given, None, *self.sizes, [True, False, False])[0]
         )
 
-    def flat(self, t: Any) -> Any:
+    def flat(self, t: object) -> Any:
         """Return the inverse of :meth:`view`."""
         return map_optional(lambda t: t.reshape(self.input.shape), t)
 
-    def parameter(self, t: Any) -> Any:
+    def parameter(self, t: object) -> Any:
         return _per_channel(t, self.sizes[3])
 
     def parameter_sum(self, t: Tensor) -> Tensor:
@@ -452,7 +454,7 @@ def _group_backward_vjp(
     HxW: int,
     group: int,
     needs: Any,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     by_x, by_weight, by_bias = gs
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
     a = map_optional(s.view, by_x)
@@ -474,7 +476,7 @@ def _group_backward_jvp(
     return s.flat(of_x), of_weight, of_bias
 
 
-def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """For the gradient of the input the batch is folded into N. Those of weight and bias are sums
     within each element."""
     g, x, mean, rstd, weight, N, C, HxW, group, mask = args
@@ -496,7 +498,7 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     return gx, gw, gb
 
 
-def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """Fold the batch into N. A batched weight or bias is applied afterwards.
 
     The kernel takes any shape of N·C·HxW numbers.
@@ -549,7 +551,7 @@ register(
 
 
 def _rms(
-    input: Tensor, normalized_shape: Any, weight: Tensor | None, eps: float | None
+    input: Tensor, normalized_shape: object, weight: Tensor | None, eps: float | None
 ) -> tuple[Tensor, Tensor]:
     wide = input.to(torch.promote_types(input.dtype, torch.float32))
     dims = _layer_dims(input.shape, normalized_shape)[1]
@@ -562,11 +564,11 @@ def _rms(
 def _rms_backward(
     grad_out: Tensor,
     input: Tensor,
-    normalized_shape: Any,
+    normalized_shape: object,
     rstd: Tensor,
     weight: Any,
     output_mask: Any,
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     lead, dims = _layer_dims(input.shape, normalized_shape)
     unit = input * rstd
     g = apply_weight(grad_out, weight)

@@ -62,7 +62,12 @@ def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tenso
 
 
 def _maximum(
-    name: str, spatial: int, batch: Any, *, abstract: Any = None, abstract_backward: Any = None
+    name: str,
+    spatial: int,
+    batch: object,
+    *,
+    abstract: object = None,
+    abstract_backward: object = None,
 ) -> None:
     """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``,
     which is linear in ``g``."""
@@ -92,10 +97,10 @@ def _maximum(
     )
 
 
-def _fractional_batch(spatial: int) -> Any:
+def _fractional_batch(spatial: int) -> object:
     """Batch rule of fractional pooling. Samples are (N, C, spatial) even if the input has no N."""
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
         x, kernel, output, samples = args
         x = expand(x, batched[0], size)
         samples = expand(samples, batched[3], size).flatten(0, 1)

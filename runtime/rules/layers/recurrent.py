@@ -76,7 +76,7 @@ def _layer(
     cx_: Any,
     reverse: bool,
     *settings: Any,
-) -> Any:
+) -> object:
     _, _, _, _, has_biases, *_ = settings
     _, hidden, cell = _run(
         input, weight0, weight1, *_biases(weight2, weight3, has_biases), hx_, cx_, reverse

@@ -72,7 +72,7 @@ def _misleads_nearest(n: int, m: int, scale: float | None) -> bool:
 
 
 def _by_matrices(
-    forward: Any, g: torch.Tensor, old: Sequence[int], new: Sequence[int], rest: Sequence[Any]
+    forward: object, g: torch.Tensor, old: Sequence[int], new: Sequence[int], rest: Sequence[object]
 ) -> torch.Tensor:
     """Return the transpose by a matrix for each dimension: what ``forward`` makes of images of one
     element."""
@@ -92,7 +92,7 @@ def _matrix_of_nearest(
     g: torch.Tensor,
     old: Sequence[int],
     new: Sequence[int],
-    scales: Sequence[Any],
+    scales: Sequence[object],
     d: int,
 ) -> torch.Tensor:
     """Return what dimension ``d`` multiplies with, of a kernel that asks for the whole size."""
@@ -110,8 +110,8 @@ def _matrix_of(
     g: torch.Tensor,
     n: int,
     m: int,
-    options: Sequence[Any],
-    scales: Sequence[Any],
+    options: Sequence[object],
+    scales: Sequence[object],
     d: int,
 ) -> torch.Tensor:
     """Return what dimension ``d`` multiplies with, for ``n`` elements to ``m``. The other
@@ -221,12 +221,12 @@ def _grid_sampler(name: str, rank: int) -> None:
     backward = overload(f"{name}_backward")
 
     def vjp(
-        g: Any,
+        g: object,
         input: Any,
         grid: Any,
-        interpolation_mode: Any,
-        padding_mode: Any,
-        align_corners: Any,
+        interpolation_mode: object,
+        padding_mode: object,
+        align_corners: object,
         needs: Any,
     ) -> Any:
         mask = ["input" in needs, "grid" in needs]
@@ -279,7 +279,9 @@ linear(
 )
 
 
-def _channel_shuffle_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _channel_shuffle_batch(
+    func: Any, size: int, batched: object, args: Any, kwargs: object
+) -> object:
     return func(args[0].flatten(0, 1), *args[1:]).unflatten(0, args[0].shape[:2])
 
 

@@ -153,7 +153,7 @@ def _linalg_lu_jvp(
     result1: torch.Tensor,
     result2: torch.Tensor,
     pivot: bool,
-) -> Any:
+) -> object:
     if pivot:  # without, which CUDA has, the permutation is an empty vector
         A_t = result0.mT @ A_t
     return None, *_lu_jvp(A_t, result1, result2)
@@ -187,7 +187,7 @@ def _lu_factor_vjp(
 
 def _lu_factor_jvp(
     A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, pivot: bool
-) -> Any:
+) -> object:
     shape = A_t.shape
     if pivot:
         A_t = _permutation(result0, result1).mT @ A_t
@@ -205,14 +205,14 @@ register(
 )
 
 
-def _unpack_jvp(LU_data_t: torch.Tensor, unpack_data: bool) -> Any:
+def _unpack_jvp(LU_data_t: torch.Tensor, unpack_data: bool) -> object:
     if not unpack_data:
         return None, None, None
     k = min(LU_data_t.shape[-2:])
     return None, LU_data_t[..., :, :k].tril(-1), LU_data_t[..., :k, :].triu()
 
 
-def _unpack_vjp(gs: Any, LU_data_shape: Any, unpack_data: bool) -> Any:
+def _unpack_vjp(gs: Any, LU_data_shape: object, unpack_data: bool) -> object:
     if not unpack_data:
         return None
     return _packed(gs[1], gs[2], LU_data_shape)
@@ -261,7 +261,7 @@ def _from_upper(t: torch.Tensor) -> torch.Tensor:
     return above + above.mH + matrix_of(real(on))
 
 
-def _qr_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> Any:
+def _qr_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> object:
     q, r = result0, result1
     _qr_differentiable(mode, q, r)
     gq, gr = gs
@@ -283,7 +283,7 @@ def _qr_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, mode: str) ->
     return torch.cat([g, q @ gr[..., k:]], -1)
 
 
-def _qr_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> Any:
+def _qr_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> object:
     q, r = result0, result1
     _qr_differentiable(mode, q, r)
     k = q.shape[-1]

@@ -13,13 +13,13 @@ from ..derive.fixed_layouts import dims
 aten = torch.ops.aten
 
 
-def _c2c_back(g: torch.Tensor, dim: Any, normalization: int, forward: bool) -> Any:
+def _c2c_back(g: torch.Tensor, dim: object, normalization: int, forward: bool) -> object:
     return aten._fft_c2c(g, dim, normalization, not forward)
 
 
 def _r2c_back(
     g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, onesided: bool
-) -> Any:
+) -> object:
     """Return the transpose of a real-to-complex transform. The half that a one-sided result leaves
     out has a cotangent of zero.
 
@@ -34,8 +34,8 @@ def _r2c_back(
 
 
 def _c2r_back(
-    g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, last_dim_size: int
-) -> Any:
+    g: torch.Tensor, self_shape: object, dim: Any, normalization: int, last_dim_size: int
+) -> object:
     """Return the transpose of a complex-to-real transform. Inner frequencies count twice, because
     each also stands for its mirror image.
 

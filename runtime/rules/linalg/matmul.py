@@ -24,7 +24,7 @@ def scaled(t: torch.Tensor, factor: Any) -> torch.Tensor:
     return t * factor  # type: ignore[no-any-return]
 
 
-def scaled_back(g: torch.Tensor, factor: Any) -> torch.Tensor:
+def scaled_back(g: torch.Tensor, factor: object) -> torch.Tensor:
     """Return the gradient of ``t·factor`` by ``t``."""
     if factor == 1:
         return g
@@ -42,7 +42,7 @@ def adjoint(t: torch.Tensor) -> torch.Tensor:
 
 
 def product(
-    x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True
+    x: torch.Tensor, y: torch.Tensor, x_batched: object = True, y_batched: object = True
 ) -> torch.Tensor:
     """Return the product of two matrices, or of batches of matrices. A batch is dimension 0.
 
@@ -61,7 +61,7 @@ def product(
 
 
 def _matvec(
-    x: torch.Tensor, y: torch.Tensor, x_batched: Any = True, y_batched: Any = True
+    x: torch.Tensor, y: torch.Tensor, x_batched: object = True, y_batched: object = True
 ) -> torch.Tensor:
     if not y_batched:
         return torch.mv(x.flatten(0, 1), y).view(x.shape[:2])
@@ -72,15 +72,15 @@ def _matvec(
     return torch.bmm(x, y.unsqueeze(2)).squeeze(2)
 
 
-def _matmul_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _matmul_batch(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
     return product(args[0], args[1], *batched)
 
 
-def _mv_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _mv_batch(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
     return _matvec(args[0], args[1], *batched)
 
 
-def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     left, right = args
     if func._schema.name == "aten::vdot":
         left = left.conj()
@@ -115,7 +115,7 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
 _CONTRACTION: dict[str, Any] = {"fresh": True, "cost": "high"}
 
 
-def _flops(result_shape: Any, self_shape: Any) -> Any:
+def _flops(result_shape: Any, self_shape: Any) -> object:
     return 2 * math.prod(result_shape) * self_shape[-1]
 
 
@@ -145,7 +145,7 @@ def _by_left_stack(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return run_batchwise(lambda g, right, batched: _stacks(g, adjoint(right), batched), g, right)  # type: ignore[no-any-return]
 
 
-def _by_right_stack(g: torch.Tensor, left: torch.Tensor, _: Any = None) -> torch.Tensor:
+def _by_right_stack(g: torch.Tensor, left: torch.Tensor, _: object = None) -> torch.Tensor:
     return run_batchwise(lambda g, left, batched: _stacks(adjoint(left), g, batched), g, left)  # type: ignore[no-any-return]
 
 
@@ -182,7 +182,7 @@ multilinear(
 )
 
 
-def _convert_factor(factor: Any, dtype: torch.dtype) -> Any:
+def _convert_factor(factor: Any, dtype: torch.dtype) -> object:
     """Return a factor of a tensor as its kernels take it. A float would promote integers."""
     if dtype.is_floating_point or dtype.is_complex:
         return factor
@@ -217,7 +217,7 @@ def _plus(
     right factor. ``facts``: further parts of the record.
     """
 
-    def combined(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def combined(func: object, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         x, first, second = _in_one_dtype(args)
         beta = _convert_factor(kwargs.get("beta", 1), first.dtype)
         alpha = _convert_factor(kwargs.get("alpha", 1), first.dtype)
@@ -233,7 +233,7 @@ def _plus(
             x = batch.insert_dims(x, size, both.dim() - x.dim())
         return both + scaled(x, beta)
 
-    def asks(f: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    def asks(f: Callable[..., object], *names: str) -> Callable[..., Any]:
         f.asks = names  # type: ignore[attr-defined]
         return f
 
@@ -271,11 +271,11 @@ def _plus(
     )
 
 
-def _outer(x: torch.Tensor, y: torch.Tensor, *batched: Any) -> torch.Tensor:
+def _outer(x: torch.Tensor, y: torch.Tensor, *batched: object) -> torch.Tensor:
     return x.unsqueeze(-1) * y.unsqueeze(-2)
 
 
-def _summed_product(x: torch.Tensor, y: torch.Tensor, *batched: Any) -> torch.Tensor:
+def _summed_product(x: torch.Tensor, y: torch.Tensor, *batched: object) -> torch.Tensor:
     return torch.matmul(x, y).sum(-3, dtype=x.dtype)
 
 
@@ -328,8 +328,8 @@ _plus(
 
 def _trilinear(
     i1: Any,
-    i2: Any,
-    i3: Any,
+    i2: object,
+    i3: object,
     expand1: Any,
     expand2: Any,
     expand3: Any,
@@ -361,7 +361,7 @@ def _trilinear_abstract(
     return i1.new_empty([n for d, n in enumerate(torch.broadcast_shapes(*wide)) if d not in sumdim])  # type: ignore[no-any-return]
 
 
-def _third(a: Any, b: Any, c: Any, *dims: Any) -> Any:
+def _third(a: object, b: object, c: object, *dims: object) -> object:
     return aten._trilinear(conj(a), conj(b), conj(c), *dims)
 
 

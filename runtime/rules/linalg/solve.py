@@ -77,7 +77,7 @@ def _vjp(
     adjoint: bool,
     result: Tensor,
     needs: Any,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     by_b = solve_factored(A, LU, pivots, g, left, not adjoint)
     by_a = None
     if "A" in needs:
@@ -98,11 +98,11 @@ def _jvp(
     pivots: Tensor,
     left: bool,
     adjoint: bool,
-    A_t: Any,
-    LU_t: Any,
-    B_t: Any,
+    A_t: object,
+    LU_t: object,
+    B_t: object,
     result: Tensor,
-) -> Any:
+) -> object:
     """Return the tangent of X. A tangent of ``LU`` is ignored, because ``LU`` depends on ``A`` and
     moves with it."""
     change = map_optional(lambda t: -_on_side(adjoint_if(adjoint, t), result, left), A_t)
@@ -151,7 +151,7 @@ Pair = tuple[Any, Any]
 # ---- raising the errors that the _ex ops report
 
 
-def _check_errors(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> None:
+def _check_errors(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> None:
     func(*args, **(kwargs | {"is_matrix": False}))
 
 
@@ -187,14 +187,14 @@ def _solve_vjp(
 
 def _solve_jvp(
     A: torch.Tensor,
-    A_t: Any,
-    B_t: Any,
+    A_t: object,
+    B_t: object,
     B_shape: Any,
     result: torch.Tensor,
     result1: torch.Tensor,
     result2: torch.Tensor,
     left: bool,
-) -> Any:
+) -> object:
     vector = is_vector_rhs(A.shape, B_shape)
     x = columns(result, vector)
     rhs = add_present(
@@ -205,7 +205,7 @@ def _solve_jvp(
     return uncolumned(x_t, vector), None, None, None
 
 
-def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """If one matrix has a batch of right-hand sides, they become more columns of one right-hand
     side. The matrix is factored once."""
     a, b = args[:2]
@@ -262,7 +262,7 @@ def _triangular_vjp(
 def _triangular_jvp(
     self: torch.Tensor,
     self_t: Any,
-    B_t: Any,
+    B_t: object,
     result: torch.Tensor,
     upper: bool,
     left: bool,
@@ -309,7 +309,7 @@ register(
 # ---- systems whose matrix is given by its factors: products of triangular solves
 
 
-def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     physical = [expand(a, b, size) for a, b in zip(args, batched, strict=True)]
     factors, pivots, rhs = lined_up((2, 1, 2), size, (True,) * 3, physical)
     return func(contiguous_stacks(factors), pivots, rhs, **kwargs)
@@ -344,7 +344,7 @@ def _lu_solve_vjp(
     adjoint: bool,
     result: torch.Tensor,
     needs: Any,
-) -> tuple[Any, Any, Any]:
+) -> tuple[object, object, object]:
     by_b = aten.linalg_lu_solve(LU, pivots, g, left=left, adjoint=not adjoint)
     if "LU" not in needs:
         return None, None, by_b
@@ -401,7 +401,7 @@ def _pinv_jvp(self_t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) ->
 @with_flags_of_keywords
 def _pinv_batch(
     func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None
-) -> Any:
+) -> object:
     """Tolerances broadcast with the leading dimensions of the matrices. They may have more of
     these dimensions."""
     a = expand(args[0], batched[0], size)
@@ -452,11 +452,11 @@ def _lstsq_vjp(
 def _lstsq_jvp(
     self: torch.Tensor,
     b: torch.Tensor,
-    self_t: Any,
-    b_t: Any,
+    self_t: object,
+    b_t: object,
     result0: torch.Tensor,
     result1: torch.Tensor,
-) -> Any:
+) -> object:
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
     p = torch.linalg.pinv(self)
@@ -473,7 +473,7 @@ def _lstsq_jvp(
     return uncolumned(x_t, vector), residuals_t, None, None
 
 
-def _lstsq_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _lstsq_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
     a, b, vector = one_rhs_per_matrix(size, batched, args)
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])

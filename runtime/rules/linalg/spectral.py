@@ -41,7 +41,7 @@ def _real_diagonal(t: torch.Tensor) -> torch.Tensor:
     return d
 
 
-def _eigh_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool) -> Any:
+def _eigh_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool) -> object:
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
     inside = add_present(
@@ -53,7 +53,7 @@ def _eigh_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, compute_v: 
 
 def _eigh_jvp(
     A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
     inside = v.mH @ hermitian_part(A_t) @ v
@@ -66,7 +66,7 @@ def _unit_length(t: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return t - v * torch.real((v.conj() * t).sum(-2, keepdim=True))
 
 
-def _eig_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor) -> Any:
+def _eig_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor) -> object:
     w, v = result0, result1
     inside = add_present(
         map_optional(matrix_of, gs[0]),
@@ -75,7 +75,9 @@ def _eig_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor) -> Any:
     return map_optional(lambda m: torch.linalg.solve_ex(v.mH, m @ v.mH)[0], inside)
 
 
-def _eig_jvp(self_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor) -> tuple[Any, Any]:
+def _eig_jvp(
+    self_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor
+) -> tuple[object, object]:
     w, v = result0, result1
     inside = torch.linalg.solve_ex(v, self_t.to(v.dtype) @ v)[0]
     return diagonal(inside), _unit_length(v @ (differences(w) * inside), v)
@@ -131,7 +133,7 @@ def _gaps(s: torch.Tensor) -> torch.Tensor:
 
 def _svd_vjp(
     gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool
-) -> Any:
+) -> object:
     """Return the gradient of A. With ``full_matrices`` the columns beyond the thin ones are
     arbitrary and are ignored."""
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
@@ -172,7 +174,7 @@ def _svd_jvp(
     result1: torch.Tensor,
     result2: torch.Tensor,
     compute_uv: bool,
-) -> Any:
+) -> object:
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
     s = result1
     u, v = _thin(result0, s, result2)
@@ -250,7 +252,7 @@ register(
 )
 
 
-def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> Any:
+def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> object:
     """The sign of a complex determinant is its phase. The phase changes by the imaginary
     part of the trace."""
     phase = None
@@ -260,7 +262,7 @@ def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> Any:
     return map_optional(lambda g: g[..., None, None] * torch.linalg.inv_ex(A.mH)[0], g)
 
 
-def _slogdet_jvp(A_t: torch.Tensor, A: torch.Tensor, result0: torch.Tensor) -> Any:
+def _slogdet_jvp(A_t: torch.Tensor, A: torch.Tensor, result0: torch.Tensor) -> object:
     trace = _trace_of_product(torch.linalg.inv_ex(A.mH)[0], A_t)
     if not A.is_complex():
         return torch.zeros_like(result0), trace, None, None
@@ -289,7 +291,7 @@ def _exp_along(a: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return whole[..., :n, n:]
 
 
-def _exp_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _exp_batch(func: Any, size: int, batched: object, args: Any, kwargs: object) -> object:
     return func(args[0].contiguous())  # the kernel views all leading dimensions as one
 
 

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 # Counts of integers
 
 
-def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     """One ``bincount`` for the whole batch. The integers of each element are first shifted to
     their own range."""
     x = expand(args[0], batched[0], size)
@@ -130,7 +130,7 @@ def _edges(
     bins: Sequence[int],
     *,
     range: Any = None,
-    weight: Any = None,
+    weight: object = None,
     density: bool = False,
 ) -> list[torch.Tensor]:
     ends = _ends(self.reshape(-1, self.shape[-1]), range, 0.5)
@@ -141,7 +141,7 @@ def _from_counts(
     self: torch.Tensor,
     bins: Sequence[int],
     *,
-    range: Any = None,
+    range: object = None,
     weight: Any = None,
     density: bool = False,
 ) -> torch.Tensor:
@@ -159,10 +159,10 @@ def _by_count(
     self: torch.Tensor,
     bins: int = 100,
     *,
-    range: Any = None,
-    weight: Any = None,
+    range: object = None,
+    weight: object = None,
     density: bool = False,
-) -> Any:
+) -> object:
     points = self.reshape(-1, 1)
     counts = _from_counts(points, [bins], range=range, weight=weight, density=density)
     return counts, _edges(points, [bins], range=range)[0]
@@ -170,7 +170,7 @@ def _by_count(
 
 def _by_edges(
     self: torch.Tensor, bins: torch.Tensor, *, weight: Any = None, density: bool = False
-) -> Any:
+) -> object:
     return _histogram(self.reshape(-1, 1), [bins], weight, density), bins.clone()
 
 
@@ -186,7 +186,7 @@ def _histc(self: torch.Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> t
 def _without(name: str, rule: str) -> Any:
     """Refuse the derivative, because torch declares none. The decomposition serves batches only."""
 
-    def formula(*_: Any) -> Any:
+    def formula(*_: object) -> Any:
         raise MissingRule(str(overload(name)), rule)
 
     formula.refuses = True  # type: ignore[attr-defined]  # no rule to be tested
@@ -214,7 +214,7 @@ for _name, _decomposition in (
 
 
 def _ramp(
-    start: Any, end: Any, steps: int, dtype: torch.dtype | None, device: Any
+    start: object, end: object, steps: int, dtype: torch.dtype | None, device: object
 ) -> tuple[torch.Tensor, torch.dtype]:
     """Return the numbers in order, in double precision for an integer dtype, and the dtype of the
     result."""
@@ -237,7 +237,7 @@ def _ramp(
     return _spaced(bound(start), bound(end), steps), dtype
 
 
-def _is_complex(a: Any) -> bool:
+def _is_complex(a: object) -> bool:
     if isinstance(a, torch.Tensor):
         return a.is_complex()
     return isinstance(a, complex)
@@ -248,22 +248,28 @@ def _is_integer(dtype: torch.dtype) -> bool:
 
 
 def _linspace(
-    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **memory: Any
-) -> Any:
+    start: object,
+    end: object,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: object = None,
+    **memory: object,
+) -> object:
     values, dtype = _ramp(start, end, steps, dtype, device)
     return values.to(dtype)
 
 
 def _logspace(
     start: Any,
-    end: Any,
+    end: object,
     steps: int,
     base: float = 10.0,
     *,
     dtype: Any = None,
-    device: Any = None,
-    **memory: Any,
-) -> Any:
+    device: object = None,
+    **memory: object,
+) -> object:
     values, dtype = _ramp(start, end, steps, dtype, device)
     if steps == 1:  # with more than one number, ATen rounds the exponents
         if isinstance(start, torch.Tensor):

@@ -22,7 +22,7 @@ def _lifted(rule: Any) -> Any:
     """``rule(t, x, dim, …)``, which also takes 0-d tensors. They are treated as
     vectors of one element."""
 
-    def lifted(t: torch.Tensor, *rest: Any) -> Any:
+    def lifted(t: torch.Tensor, *rest: object) -> Any:
         if t.dim():
             return rule(t, *rest)
         vectors = [t, *rest]

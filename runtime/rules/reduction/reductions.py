@@ -68,7 +68,7 @@ reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype),
 # ---- products. A factor beside a zero has a gradient of zero, whatever the cotangent is
 
 
-def _times(t: torch.Tensor, partial: Any) -> Any:
+def _times(t: torch.Tensor, partial: Any) -> object:
     if isinstance(partial, torch.Tensor):
         return times(t, partial)
     return t * partial
@@ -131,7 +131,7 @@ def _aminmax_vjp(
     keepdim: bool,
     result0: torch.Tensor,
     result1: torch.Tensor,
-) -> Any:
+) -> object:
     def restore(t: torch.Tensor) -> torch.Tensor:
         return restored(t, self.dim(), dim, keepdim)
 
@@ -199,14 +199,21 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
     return conj(self) / size * (magnitude / size).pow(p - 2)
 
 
-def _norm_slope(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> tuple[Any, Any]:
+def _norm_slope(
+    self: torch.Tensor, result: torch.Tensor, ord: Any, dim: object
+) -> tuple[object, object]:
     """:func:`_norm_partial` where the norm can be differentiated. The derivative is zero
     elsewhere."""
     return float(ord) != 0 and result != 0, _norm_partial(self, result, ord, dim)
 
 
 def _norm(
-    self: torch.Tensor, p: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    self: torch.Tensor,
+    p: object = None,
+    dim: object = None,
+    keepdim: bool = False,
+    *,
+    dtype: object = None,
 ) -> Any:
     if p is None:
         p = 2
@@ -231,13 +238,13 @@ register(
 register("norm.ScalarOpt_dim_dtype", decomposition=_norm, family="reduction")
 
 
-def _dist(self: torch.Tensor, other: torch.Tensor, p: Any = 2) -> Any:
+def _dist(self: torch.Tensor, other: torch.Tensor, p: object = 2) -> object:
     return aten.linalg_vector_norm(self - other, p)
 
 
 def _dist_vjp(
-    g: torch.Tensor, self: torch.Tensor, other: torch.Tensor, p: Any, result: torch.Tensor
-) -> Any:
+    g: torch.Tensor, self: torch.Tensor, other: torch.Tensor, p: object, result: torch.Tensor
+) -> object:
     part = scaled(g, conj_of(_norm_slope(self - other, result, p, None)))
     return part, -part
 
@@ -245,12 +252,12 @@ def _dist_vjp(
 register("dist", vjp={("self", "other"): _dist_vjp}, decomposition=_dist, family="reduction")
 
 
-def _renorm(self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
+def _renorm(self: torch.Tensor, p: object, dim: int, maxnorm: object) -> object:
     return self * _renorm_scale(self, p, dim, maxnorm)[0]
 
 
 def _renorm_scale(
-    self: torch.Tensor, p: Any, dim: int, maxnorm: Any
+    self: torch.Tensor, p: object, dim: int, maxnorm: Any
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """Return the scale of each slice along ``dim`` that limits its norm to ``maxnorm``, its
     derivative, and the dimensions of a slice.
@@ -265,13 +272,17 @@ def _renorm_scale(
     return torch.where(over, maxnorm / (norm + 1e-7), 1), slope, dims
 
 
-def _renorm_vjp(g: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
+def _renorm_vjp(
+    g: torch.Tensor, self: torch.Tensor, p: object, dim: int, maxnorm: object
+) -> object:
     scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
     through = conj(slope) * real(g * conj(self)).sum(dims, keepdim=True)
     return g * scale + torch.where(scale == 1, 0, through)
 
 
-def _renorm_jvp(self_t: torch.Tensor, self: torch.Tensor, p: Any, dim: int, maxnorm: Any) -> Any:
+def _renorm_jvp(
+    self_t: torch.Tensor, self: torch.Tensor, p: object, dim: int, maxnorm: object
+) -> object:
     scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
     return self_t * scale + self * real(self_t * slope).sum(dims, keepdim=True)
 
@@ -292,7 +303,7 @@ register(
 
 def _cdist_backward(
     grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor
-) -> Any:
+) -> object:
     """Return the backward in plain ops. It recomputes the distances from the rows, so that
     derivatives go through them."""
     apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
@@ -302,7 +313,7 @@ def _cdist_backward(
 
 def _cdist_vjp(
     g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, result: torch.Tensor, needs: Any
-) -> Any:
+) -> object:
     first = second = None
     if "x1" in needs:
         first = aten._cdist_backward(g.contiguous(), x1, x2, p, result)
@@ -325,12 +336,14 @@ def _pairs(self: torch.Tensor) -> Any:
     return torch.triu_indices(self.shape[0], self.shape[0], 1, device=self.device)
 
 
-def _pdist(self: torch.Tensor, p: float = 2.0) -> Any:
+def _pdist(self: torch.Tensor, p: float = 2.0) -> object:
     i, j = _pairs(self)
     return aten.linalg_vector_norm(self.index_select(0, i) - self.index_select(0, j), p, [-1])
 
 
-def _pdist_backward(grad: torch.Tensor, self: torch.Tensor, p: float, pdist: torch.Tensor) -> Any:
+def _pdist_backward(
+    grad: torch.Tensor, self: torch.Tensor, p: float, pdist: torch.Tensor
+) -> object:
     i, j = _pairs(self)
     apart = self.index_select(0, i) - self.index_select(0, j)
     by_distance = grad.unsqueeze(-1)
@@ -380,14 +393,14 @@ def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
 
 
 def _std_partial(
-    self: torch.Tensor, result: torch.Tensor, dim: Any, correction: Any
+    self: torch.Tensor, result: torch.Tensor, dim: object, correction: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return result != 0, _deviation(self, dim, correction) * _over_root(0.5, result)
 
 
-def _with_mean(spread: Any) -> Any:
+def _with_mean(spread: Any) -> object:
     def decomposed(
-        self: torch.Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+        self: torch.Tensor, dim: Any = None, *, correction: object = None, keepdim: bool = False
     ) -> Any:
         value = spread(self, dim, correction=correction, keepdim=keepdim)
         dims = dims_of(dim, self.dim())
@@ -398,17 +411,17 @@ def _with_mean(spread: Any) -> Any:
     return decomposed
 
 
-def _with_mean_abstract(spread: Any) -> Any:
+def _with_mean_abstract(spread: Any) -> object:
     """As of the mean: torch's abstract kernel would fix the sizes of a complex tensor."""
 
-    def abstract(self: torch.Tensor, dim: Any, correction: Any, keepdim: bool) -> Any:
+    def abstract(self: torch.Tensor, dim: object, correction: object, keepdim: bool) -> Any:
         value = spread(self, dim, correction=correction, keepdim=keepdim)
         return value, _mean_abstract(self, dim, keepdim)
 
     return abstract
 
 
-def _with_mean_vjp(partial: Any) -> Any:
+def _with_mean_vjp(partial: Any) -> object:
     """Return the vjp of (spread, mean). ``partial`` is the conjugate of the spread's gradient.
     Either cotangent may be None."""
 
@@ -453,7 +466,7 @@ for _name, _spread, _partial in (
 # ---- no derivative
 
 
-def _arg(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _arg(func: Any, size: int, batched: object, args: Any, kwargs: object) -> object:
     x, dim, keepdim = args[0], batch.positional(args, 1, None), batch.positional(args, 2, False)
     if dim is not None:
         return batch.along(1)(func, size, batched, args, kwargs)
@@ -463,7 +476,7 @@ def _arg(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     return found
 
 
-def _any_or_all(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _any_or_all(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
     """Unlike in other reductions, an empty list of dimensions means none."""
     if len(args) > 1 and args[1] is not None and len(args[1]) == 0:
         return func(*args, **kwargs)
@@ -493,7 +506,7 @@ nondifferentiable(
 )
 
 
-def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs: Any) -> object:
     """Use that the kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its
     last dimension is that of the reduction."""
     tensors = batch.expand_tensors(size, batched, args)
@@ -511,8 +524,15 @@ def _segments_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
 
 
 def _segments_back(
-    g: Any, result: Any, data: Any, reduce: str, lengths: Any, offsets: Any, axis: int, initial: Any
-) -> Any:
+    g: Any,
+    result: object,
+    data: object,
+    reduce: str,
+    lengths: object,
+    offsets: object,
+    axis: int,
+    initial: object,
+) -> object:
     return torch.ops.aten._segment_reduce_backward(
         g.contiguous(),
         result,

@@ -20,7 +20,7 @@ def _sum(t: torch.Tensor, dim: int) -> torch.Tensor:
     return t.sum(dim, keepdim=True)
 
 
-def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     """The arguments are (grad, output, dim, dtype). Both tensors have the same shape."""
     g, out = (batch.expand(args[i], batched[i], size) for i in (0, 1))
     rank = g.dim() - 1
@@ -106,7 +106,7 @@ register(
 
 def _masked_softmax(
     self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None
-) -> Any:
+) -> object:
     """``mask`` is true for elements that are left out. Its shape is (L, L) for type 0, (B, L) for
     type 1, full for type 2."""
     if mask.shape == self.shape:

@@ -11,7 +11,7 @@ from ..derive.families import nondifferentiable
 from ..derive.reduction_records import along_default, selecting
 
 
-def _sort_stable(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _sort_stable(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
     """As for ``sort``, but the dimension is a keyword argument."""
     x = args[0]
     rest = {k: v for k, v in kwargs.items() if k != "dim"}
@@ -25,7 +25,7 @@ selecting("sort.stable", _sort_stable, keepdim=False, cost="high")
 selecting("topk", along_default(2), keepdim=False, cost="high")
 
 
-def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """Return the kernel takes rows with the leading dimensions of the values, or a single row that
     all values search."""
     rows, values = args
@@ -51,7 +51,7 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     return found.reshape(shape)
 
 
-def _bucketize(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _bucketize(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     values, boundaries = args
     if not batched[1]:
         # torch warns of values that are not contiguous

@@ -549,12 +549,12 @@ def _squares(t: Tensor) -> Tensor:
     return real((t.conj() * t).sum(1))
 
 
-def by_left(g: Tensor, right: Tensor, alpha: Any = 1) -> Outer:
+def by_left(g: Tensor, right: Tensor, alpha: object = 1) -> Outer:
     """Return the gradients of ``left`` in ``alpha * left @ right``, all with the batch in front."""
     return Outer(_scaled(g, alpha).mT, right.mH)
 
 
-def by_right(g: Tensor, left: Tensor, alpha: Any = 1) -> Outer:
+def by_right(g: Tensor, left: Tensor, alpha: object = 1) -> Outer:
     """Return the gradients of ``right`` in ``alpha * left @ right``, all with the batch in
     front."""
     return Outer(left.conj(), _scaled(g, alpha))

@@ -232,7 +232,7 @@ def _normalized(call: Placed) -> Place:
     return _by_leading(call, dict.fromkeys(call.names, n))
 
 
-def _batch_norm(call: Placed) -> Any:
+def _batch_norm(call: Placed) -> object:
     place = call.place("input")
     if place is None:
         raise Mixed("its weights depend on the sample")
@@ -245,7 +245,7 @@ def _batch_norm(call: Placed) -> Any:
     return [place, *[None] * (len(call.outs) - 1)]
 
 
-def _instance_norm(call: Placed, of_rows: Place, place: Place) -> Any:
+def _instance_norm(call: Placed, of_rows: Place, place: Place) -> object:
     """Batch norm of the channels of all samples side by side. ``of_rows``: in what has one number
     for each channel."""
     for name in ("weight", "bias", "running_mean", "running_var"):
@@ -271,14 +271,14 @@ def _loss(*others: str) -> Rule:
     return rule
 
 
-def _reduced_loss(call: Placed, place: Place) -> Any:
+def _reduced_loss(call: Placed, place: Place) -> object:
     how = call.args["reduction"]
     if how == NONE:
         return place
     return pool(place, call.size, how == MEAN)
 
 
-def _nll_loss(call: Placed) -> Any:
+def _nll_loss(call: Placed) -> object:
     x, place = call.args["self"], call.place("self")
     _only(call, "self", "target")
     if place is None or place.dim == 1 or x.dim() < 2:
@@ -308,7 +308,7 @@ def _weights_of_targets(call: Placed) -> Tensor:
     return counts * weights
 
 
-def _margin_loss(call: Placed) -> Any:
+def _margin_loss(call: Placed) -> object:
     """Losses of scores (B, C) or (C,) and one target for each row."""
     cores = {"self": 1, "target": int(call.op.base_name == "multilabel_margin_loss_forward")}
     _only(call, *cores)
@@ -348,7 +348,7 @@ def _other_dims(dims: Sequence[int], rank: int) -> list[int]:
     return [d for d in range(rank) if d not in named]
 
 
-def _embedding_bag(call: Placed) -> Any:
+def _embedding_bag(call: Placed) -> object:
     place, offsets = call.place("indices"), call.args["offsets"]
     bags = call.outs[0].shape[0]
     _only(call, "indices", "per_sample_weights")
@@ -364,7 +364,7 @@ def _embedding_bag(call: Placed) -> Any:
     return [Place(0, 1, bags // call.size), *[None] * (len(call.outs) - 1)]
 
 
-def _recurrent(call: Placed) -> Any:
+def _recurrent(call: Placed) -> object:
     place = call.place("input")
     _only(call, "input", "hx_", "cx_")
     if place is None or place.dim != 1:
@@ -442,7 +442,7 @@ def _diag_embedded(call: Placed) -> Place:
     return _by_leading(call, {"self": 1})
 
 
-def _log_probs(call: Placed) -> Any:
+def _log_probs(call: Placed) -> object:
     """``ctc_loss``: (T, B, C)."""
     place = call.place("log_probs")
     _only(call, "log_probs", "targets")

@@ -27,10 +27,10 @@ from .places import (
 VIEWS: dict[Any, Callable[[Placed], Any]] = {}
 
 
-def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], Any]:
+def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], object]:
     """Register a rule of ops on one tensor, ``self``. It takes the place in that tensor."""
 
-    def decorate(rule: Callable[[Placed, Place], Any]) -> Any:
+    def decorate(rule: Callable[[Placed, Place], object]) -> Any:
         def placed(call: Placed) -> Any:
             place = call.place("self")
             assert place is not None

@@ -52,7 +52,7 @@ class Place:
         """For each element along the dimension the number of its sample."""
         return torch.arange(self.length(size), device=device) // self.inner % size
 
-    def owners_in(self, shape: Sequence[int], size: int, device: Any) -> Tensor:
+    def owners_in(self, shape: Sequence[int], size: int, device: object) -> Tensor:
         """For each element of a tensor of that shape the number of its sample."""
         along = [1] * len(shape)
         along[self.dim] = -1
@@ -136,7 +136,7 @@ class Listed(Place):
     def length(self, size: int) -> int:
         return self.rows.owners.numel()
 
-    def owners(self, size: int, device: Any) -> Tensor:
+    def owners(self, size: int, device: object) -> Tensor:
         return self.rows.owners
 
     def split(self, t: Tensor, size: int) -> Tensor:
@@ -359,7 +359,7 @@ def _reshaped_list(place: Listed, old: Sequence[int], new: Sequence[int], size: 
 # view that got them.
 
 
-def owners(place: Place, shape: Sequence[int], size: int, device: Any) -> Tensor:
+def owners(place: Place, shape: Sequence[int], size: int, device: object) -> Tensor:
     """For each element of a tensor the number of its sample, in memory without gaps: a view may be
     described by strides."""
     return place.owners_in(shape, size, device).contiguous()
@@ -387,7 +387,7 @@ def _owners_in_view(v: Any, of_base: Place, size: int) -> torch.Tensor:
     return owned
 
 
-def place_in_view(v: Any, of_base: Place, size: int) -> Place | None:
+def place_in_view(v: object, of_base: Place, size: int) -> Place | None:
     """Return the place in the view ``v`` of a tensor. None if it shows elements of several samples
     in no order."""
     return place_of(_owners_in_view(v, of_base, size), size)

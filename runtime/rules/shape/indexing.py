@@ -82,7 +82,7 @@ def _rows_of(g: torch.Tensor, dim: int, index: torch.Tensor, source_shape: Any) 
     return g.index_select(dim, index.reshape(-1)).reshape(source_shape)
 
 
-def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """For a batch of values: select them by ``where`` at the filled positions."""
     x, dim, index, value = args
     if not batched[3]:
@@ -156,18 +156,18 @@ linear(
 # Advanced indexing
 
 
-def _index_back(g: torch.Tensor, self_shape: Any, indices: Any) -> Any:
+def _index_back(g: torch.Tensor, self_shape: Any, indices: Any) -> object:
     return aten.index_put(g.new_zeros(self_shape), indices, g, True)
 
 
-def _put_self_back(g: torch.Tensor, indices: Any, accumulate: bool) -> torch.Tensor:
+def _put_self_back(g: torch.Tensor, indices: object, accumulate: bool) -> torch.Tensor:
     if accumulate:
         return g
     overwritten: torch.Tensor = aten.index_put(g, indices, g.new_zeros(()))
     return overwritten
 
 
-def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> Any:
+def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> object:
     mask = indices[0]
     if len(indices) == 1 and mask.dtype is torch.bool and len(values_shape) <= g.dim() - mask.dim():
         # The values broadcast over the true elements. The engine sums over these, so no shape
@@ -223,7 +223,7 @@ def _ranks(mask: torch.Tensor, count: int) -> torch.Tensor:
     return (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(count - 1, 0))
 
 
-def _masked_scatter(self: Any, mask: Any, source: Any) -> Any:
+def _masked_scatter(self: Any, mask: Any, source: Any) -> object:
     if not source.numel():
         return self.clone()
     shape = broadcast_shape(self.shape, mask.shape)
@@ -241,7 +241,7 @@ def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: An
     return source.index_add(0, ranks, g.masked_fill(~mask, 0).reshape(-1)).reshape(source_shape)
 
 
-def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     if batched[1]:
         raise BatchingError(
             "vmap: aten::masked_select with a batch of masks returns results whose shapes differ "
@@ -324,7 +324,7 @@ def _reduced_back(
     return at.clear_if_excluded(grad_self), grad_src
 
 
-def _product_of_others(src: Any, dim: int, index: Any) -> Any:
+def _product_of_others(src: Any, dim: int, index: Any) -> object:
     """For each source the product of the other sources with the same place.
 
     It avoids division, so that derivatives of every order are right if sources are zero. With
@@ -339,7 +339,7 @@ def _product_of_others(src: Any, dim: int, index: Any) -> Any:
     return (before * after).gather(dim, order.argsort(dim))
 
 
-def _products_before(src: Any, dim: int, index: Any) -> Any:
+def _products_before(src: Any, dim: int, index: object) -> Any:
     """Return the products of the earlier sources with the same index. Equal indices are adjacent. A
     scan in a logarithmic number of steps."""
     n, step = src.shape[dim], 1
@@ -350,7 +350,7 @@ def _products_before(src: Any, dim: int, index: Any) -> Any:
     return product
 
 
-def _after(index: Any, at: Any, earlier: Any, dim: int, step: int) -> Any:
+def _after(index: Any, at: Any, earlier: Any, dim: int, step: int) -> object:
     """``at`` times the value of ``earlier`` that lies ``step`` places before, if the index
     there is the same."""
     rest = at.shape[dim] - step
@@ -360,7 +360,14 @@ def _after(index: Any, at: Any, earlier: Any, dim: int, step: int) -> Any:
 
 
 def _scatter_reduce_back(
-    g: Any, self: Any, dim: int, index: Any, src: Any, reduce: str, include_self: bool, result: Any
+    g: Any,
+    self: object,
+    dim: int,
+    index: Any,
+    src: Any,
+    reduce: str,
+    include_self: bool,
+    result: object,
 ) -> tuple[Any, Any]:
     part = src
     if src.shape != index.shape:  # a source may be larger; its other elements are not used
@@ -380,14 +387,14 @@ def _scatter_reduce_back(
 
 def _index_reduce_back(
     g: Any,
-    self: Any,
+    self: object,
     dim: int,
     index: Any,
     source: Any,
     reduce: str,
     include_self: bool,
-    result: Any,
-) -> tuple[Any, Any]:
+    result: object,
+) -> tuple[object, object]:
     of_each = index
     if source.dim():
         wide = [1] * source.dim()

@@ -17,7 +17,7 @@ from ..record import overload, register
 # Copies
 
 
-def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _copy_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
     """Preserve the strides where the call asks for a memory format. A format describes the logical
     tensor, and the physical one has one dimension more."""
     if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
@@ -26,7 +26,7 @@ def _copy_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
 
 
 @batch.exact
-def _overwritten(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _overwritten(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
     """Batch rule of ``copy``. The result has the shape of the first argument, which does not
     broadcast, and a batch if either has one."""
     whole = batch.expand(args[0], batched[0], size)
@@ -46,7 +46,7 @@ linear(
 # Joins
 
 
-def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [batch.expand(t, b, size) for t, b in zip(tensors, batched[0], strict=True)]
     rank = max(t.dim() for t in full) - 1
@@ -66,7 +66,7 @@ def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
     return out
 
 
-def _stack_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _stack_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [batch.expand(t, b, size) for t, b in zip(tensors, batched[0], strict=True)]
     return func(full, batch.shift(dim, full[0].dim()))
@@ -106,12 +106,12 @@ def _repeat_back(g: torch.Tensor, self_shape: Any, repeats: Any) -> torch.Tensor
     return g.reshape(split).sum(copies).reshape(self_shape)
 
 
-def _repeat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _repeat_batch(func: Any, size: int, batched: object, args: Any, kwargs: object) -> object:
     x, repeats = args
     return func(batch.insert_dims(x, size, len(repeats) - x.dim() + 1), [1, *repeats])
 
 
-def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     x, shifts, *where = args
     if not x.numel():  # ATen does not check the dimensions then
         return x.clone()
@@ -120,7 +120,7 @@ def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     return func(x, shifts, [batch.shift(d, x.dim() - 1) for d in where[0]])
 
 
-def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """Return the index of the repeated element at each place of the result, found by bisection. The
     number of places must be known."""
     total = kwargs.get("output_size")

@@ -60,7 +60,7 @@ register(
 # Shapes
 
 
-def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     x, shape, *rest = args
     missing = len(shape) - (x.dim() - 1)
     if missing:
@@ -68,7 +68,7 @@ def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     return func(x, [size, *shape], *rest, **kwargs)
 
 
-def _unexpanded(ops: Any, base: Any, part: Any) -> Any:
+def _unexpanded(ops: Any, base: Any, part: Any) -> object:
     """``part`` in the shape of ``base``. Raise if several elements of the expanded tensor share a
     place in ``base``."""
     if part.numel() != base.numel():
@@ -79,7 +79,7 @@ def _unexpanded(ops: Any, base: Any, part: Any) -> Any:
     return ops.reshape(part, base.shape)
 
 
-def _same_elements(ops: Any, base: Any, part: Any) -> Any:
+def _same_elements(ops: Any, base: Any, part: object) -> object:
     return ops.reshape(part, base.shape)
 
 
@@ -111,7 +111,7 @@ register(
 
 
 @batch.exact
-def _reshape_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _reshape_batch(func: object, size: int, batched: object, args: Any, kwargs: object) -> object:
     return args[0].reshape([size, *args[1]])
 
 
@@ -128,7 +128,7 @@ view(
 )
 
 
-def _squeeze_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _squeeze_batch(func: object, size: int, batched: object, args: Any, kwargs: object) -> object:
     """Squeeze the given dimensions, or all of size one, but never the batch dimension."""
     x = args[0]
     rank = x.dim() - 1
@@ -177,7 +177,7 @@ view(
 
 def _slice_back(
     g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int
-) -> Any:
+) -> object:
     if start is None:
         start = 0
     if end is None:
@@ -189,7 +189,7 @@ def _sized(*positions: int) -> batch.BatchRule:
     """Batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at ``positions``
     count the dimensions of the input."""
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
         actual = [*args]
         for p in positions:
             actual[p] = batch.shift(args[p], len(args[1]))
@@ -236,14 +236,16 @@ linear(
 )
 
 
-def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     x, dim, *rest = args
     if x.dim() == 1:  # a 0-d tensor unfolds to a vector of one element
         return func(x.unsqueeze(1), 1, *rest).squeeze(1)
     return func(x, batch.shift(dim, x.dim() - 1), *rest)
 
 
-def _unfold_back(g: torch.Tensor, self_shape: Any, dimension: int, size: int, step: int) -> Any:
+def _unfold_back(
+    g: torch.Tensor, self_shape: object, dimension: int, size: int, step: int
+) -> object:
     if not self_shape:
         return g.reshape(())
     return kernels.unfold_backward(g, self_shape, dimension, size, step)
@@ -267,7 +269,7 @@ def _joined(
     return join(parts)
 
 
-def _cat_sizes(gs: list[Any], shape: Any, dtype: Any, sizes: Any, dim: int) -> torch.Tensor:
+def _cat_sizes(gs: list[object], shape: Any, dtype: object, sizes: Any, dim: int) -> torch.Tensor:
     dim %= len(shape)
     shapes = [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes]
     return _joined(gs, dtype, shapes, lambda parts: torch.cat(parts, dim))
@@ -283,24 +285,24 @@ def _split_sizes(shape: Any, size: int, dim: int) -> list[int]:
 
 
 def _split_back(
-    gs: Any, self_shape: Any, self_dtype: Any, split_size: int, dim: int
+    gs: Any, self_shape: object, self_dtype: object, split_size: int, dim: int
 ) -> torch.Tensor:
     return _cat_sizes(gs, self_shape, self_dtype, _split_sizes(self_shape, split_size, dim), dim)
 
 
 def _split_with_sizes_back(
-    gs: Any, self_shape: Any, self_dtype: Any, split_sizes: Any, dim: int
+    gs: Any, self_shape: object, self_dtype: object, split_sizes: object, dim: int
 ) -> torch.Tensor:
     return _cat_sizes(gs, self_shape, self_dtype, split_sizes, dim)
 
 
-def _unbind_back(gs: Any, self_shape: Any, self_dtype: Any, dim: int) -> torch.Tensor:
+def _unbind_back(gs: Any, self_shape: Any, self_dtype: object, dim: int) -> torch.Tensor:
     dim %= len(self_shape)
     piece = [*self_shape[:dim], *self_shape[dim + 1 :]]
     return _joined(gs, self_dtype, [piece] * len(gs), lambda parts: torch.stack(parts, dim))
 
 
-def _piece(base: Any, part: Any, start: Any, dim: int) -> Any:
+def _piece(base: object, part: Any, start: object, dim: int) -> object:
     return aten.slice_scatter(base, part, dim, start, start + part.shape[dim])
 
 
@@ -346,7 +348,7 @@ def _distance_to_last(size: Any, stride: Any) -> int:
     return sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
-def _extent(size: Any, stride: Any) -> int:
+def _extent(size: Any, stride: object) -> int:
     """Return how many places in storage a strided tensor spans."""
     if 0 in size:
         return 0
@@ -391,7 +393,9 @@ def _as_strided_back(
     return storage.index_select(0, mine).reshape(shape)
 
 
-def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _as_strided_batch(
+    func: Any, size: int, batched: object, args: object, kwargs: object
+) -> object:
     x, shape, stride, offset = filled(func, args)
     start = x.storage_offset()
     first = start if offset is None else offset
@@ -408,8 +412,8 @@ def _as_strided_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any
 
 
 def _as_strided_scatter(
-    self: Any, src: Any, size: Any, stride: Any, storage_offset: int | None = None
-) -> Any:
+    self: Any, src: Any, size: object, stride: Any, storage_offset: int | None = None
+) -> object:
     """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any
     order of its dimensions."""
     order = sorted(range(self.dim()), key=lambda d: (-self.stride(d), -self.shape[d]))
@@ -426,7 +430,7 @@ def _as_strided_scatter(
 
 def _as_strided_tangent(
     self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None
-) -> Any:
+) -> object:
     """Return the tangent of the view. The arguments describe the memory of the primal, so other
     tangents are first copied to such memory."""
     shape, own_stride, own_offset = self_geometry
@@ -494,7 +498,7 @@ linear(
 def copy_of(name: str) -> Callable[..., Any]:
     func = overload(name)
 
-    def copied(*args: Any, **kwargs: Any) -> Any:
+    def copied(*args: object, **kwargs: object) -> Any:
         out = func(*args, **kwargs)
         if isinstance(out, (tuple, list)):
             return [o.clone() for o in out]

@@ -13,11 +13,11 @@ from ..derive.reduction_records import rows
 from ..record import asking, register
 
 
-def _sum_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _sum_batch(func: object, size: int, batched: object, args: Any, kwargs: Any) -> object:
     return rows(args[0]).sum(1, **kwargs)
 
 
-def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor:
+def spread(g: torch.Tensor, shape: Any, dim: object, keepdim: bool) -> torch.Tensor:
     """Return the cotangent of a sum, expanded over the dimensions that were summed."""
     rank = len(shape)
     if keepdim or not rank:
@@ -27,7 +27,7 @@ def spread(g: torch.Tensor, shape: Any, dim: Any, keepdim: bool) -> torch.Tensor
     return g.expand(shape)
 
 
-def _summed(dim: Any, rank: int) -> Iterable[int]:
+def _summed(dim: object, rank: int) -> Iterable[int]:
     """Return the dimensions that ``dim`` of a reduction names. None and ``[]``: all."""
     if isinstance(dim, int):
         return [dim]
@@ -51,7 +51,7 @@ linear(
 )
 
 
-def _same_size(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _same_size(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
@@ -105,7 +105,7 @@ for _name in ("zero", "fill.Scalar"):
     register(_name, batch=batch.elementwise, in_place=True, family="inplace", **_OVERWRITTEN)
 
 
-def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     x, value = batch.expand(args[0], batched[0], size), args[1]
     if not batched[1]:
         return func(x, value)
@@ -150,7 +150,7 @@ flat(
 )
 
 
-def _multinomial_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _multinomial_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """The kernel takes rows of weights, so the batch becomes more rows."""
     weights = batch.expand(args[0], batched[0], size)
     drawn = func(weights.flatten(0, -2), *args[1:], **kwargs)

@@ -11,7 +11,7 @@ import torch
 from ..ops import FUNCTIONAL, PROVIDERS, Op
 
 
-def run(op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+def run(op: Op, args: object, kwargs: dict[str, Any]) -> None:
     """Run the in-place op on each tensor of the list, one after the other."""
     name = op.base_name.removeprefix("_foreach_")
     single = getattr(torch.ops.aten, name, None) or _BY_COPY[name]
@@ -30,7 +30,9 @@ def _decomposition(op: Op, rule: str) -> Callable[..., list[torch.Tensor]] | Non
     ]
 
 
-def _calls(op: Op, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+def _calls(
+    op: Op, args: Any, kwargs: dict[str, object]
+) -> Iterator[tuple[list[object], dict[str, object]]]:
     """The arguments of each single call. An argument that is a list gives one entry to each call.
     All others are the same for all calls."""
     number = next(len(a) for a in args if isinstance(a, (list, tuple)))
@@ -49,15 +51,15 @@ def _calls(op: Op, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[list[Any
         yield each, options
 
 
-def _maximum(self: torch.Tensor, other: Any) -> torch.Tensor:
+def _maximum(self: torch.Tensor, other: object) -> torch.Tensor:
     return torch.maximum(self, torch.as_tensor(other, dtype=self.dtype))
 
 
-def _minimum(self: torch.Tensor, other: Any) -> torch.Tensor:
+def _minimum(self: torch.Tensor, other: object) -> torch.Tensor:
     return torch.minimum(self, torch.as_tensor(other, dtype=self.dtype))
 
 
-def _norm(self: torch.Tensor, ord: Any = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
+def _norm(self: torch.Tensor, ord: object = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
     found: torch.Tensor = torch.linalg.vector_norm(self, ord, dtype=dtype)
     return found
 

@@ -101,7 +101,7 @@ def _from_buffer(
     return buffer.new_zeros(n).index_add(0, values(getattr(places, "_inner", places)), buffer)
 
 
-def _no_batch(*_: Any) -> Any:
+def _no_batch(*_: object) -> object:
     raise NestedTensor
 
 
@@ -120,12 +120,12 @@ for _name, _vjp in (
 
 
 def _on_buffers(formula: Formula, target: str) -> Formula:
-    def buffer_of(a: Any) -> Any:
+    def buffer_of(a: object) -> Any:
         if isinstance(a, Tensor) and a.is_nested:
             return values(a)
         return a
 
-    def gradient(target_nested: NestedMeta | None, *args: Any) -> Any:
+    def gradient(target_nested: NestedMeta | None, *args: object) -> Any:
         g = formula(*map(buffer_of, args))
         if g is None or target_nested is None:  # the engine sums it for a dense target
             return g
@@ -294,7 +294,7 @@ def _rows_of_table(
     padding_idx: int,
     scale_grad_by_freq: bool,
     sparse: bool,
-) -> Any:
+) -> object:
     if sparse:
         raise MissingRule(
             "aten.embedding.default", "vjp", case="for nested indices with sparse=True"
@@ -327,7 +327,7 @@ def _by_parts(formula: Formula, target: str) -> Formula:
             return _within(a)
         return a
 
-    def gradient(*args: Any) -> Tensor:
+    def gradient(*args: object) -> Tensor:
         columns = [column(name, a) for name, a in zip(asks, args, strict=True)]
         n = next(len(c) for c in columns if isinstance(c, tuple))
         for i, c in enumerate(columns):
@@ -360,12 +360,12 @@ def _normalized(
     input: Tensor,
     input_nested: NestedMeta,
     normalized_shape: Any,
-    weight: Any,
-    bias: Any,
+    weight: object,
+    bias: object,
     result1: Tensor,
     result2: Tensor,
-    needs: Any,
-) -> tuple[Any, ...]:
+    needs: object,
+) -> tuple[object, ...]:
     """Return the gradients by the dense formula, for the rows of all components at once."""
     row, mean = (-1, *normalized_shape), (-1, *(1 for _ in normalized_shape))
     g, *of_statistics = gs

@@ -40,12 +40,12 @@ def _all_same(numbers: torch.Tensor) -> bool:
 
 
 @exact
-def _number(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _number(func: object, size: int, batched: object, args: Any, kwargs: object) -> Any:
     return agreed_number(args[0], size, f"{ITEM} The op is {func}")
 
 
 @exact
-def _equal(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
+def _equal(func: object, size: int, batched: Any, args: Any, kwargs: object) -> bool:
     """``torch.equal`` of each element, if all agree. ATen's own checks of values call it
     (``cov``, ``istft``)."""
     shapes = [a.shape[1:] if flag else a.shape for a, flag in zip(args, batched, strict=True)]
@@ -66,7 +66,7 @@ def refused(why: str) -> BatchRule:
     """A batch rule that raises. For ops that cannot answer for a batch; ``why`` is
     part of the message."""
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(func: object, size: int, batched: object, args: object, kwargs: object) -> Any:
         raise BatchingError(f"vmap: {why} The op is {func}{called_from()}")
 
     rule.refuses = True  # type: ignore[attr-defined]  # no rule to be tested
@@ -74,7 +74,7 @@ def refused(why: str) -> BatchRule:
 
 
 @exact
-def _assertion(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> None:
+def _assertion(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> None:
     """Holds for a batch if it holds for every element."""
     func(args[0].reshape(-1).all(), *args[1:], **kwargs)
 
