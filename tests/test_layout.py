@@ -55,7 +55,7 @@ LIMITS: dict[str, Limits] = {
         lambda f: f.syntax.nested_conditionals, 0, 0
     ),
     "comprehensions per 1,000 lines": Limits(
-        lambda f: f.per_lines(1000, f.syntax.comprehensions), 29.5, 37.5
+        lambda f: f.per_lines(1000, f.syntax.comprehensions), 27.2, 35.3
     ),
     "uses of Any per 1,000 lines": Limits(lambda f: f.per_lines(1000, f.syntax.any_names), 60, 26),
     "percent of lines over 100 columns": Limits(lambda f: f.text.percent_wide, 0.05, 0.02),

@@ -57,7 +57,7 @@ def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
 def _masks(count: int) -> list[tuple[bool, ...]]:
     """Return which of three or more inputs are batched, for each choice to try."""
     if count == 3:
-        return [mask for mask in product((True, False), repeat=3) if any(mask)]
+        return list(filter(any, product((True, False), repeat=3)))
     places = range(count)
     each_alone = [tuple(place == k for place in places) for k in places]
     all_but_each = [tuple(place != k for place in places) for k in places]

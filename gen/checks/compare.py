@@ -226,11 +226,7 @@ def _magnitude(x: Tensor) -> float:
 def _describe(
     place: int, count: int, a: Tensor, e: Tensor, error: Tensor, bounds: tuple[float, float]
 ) -> str:
-    index = (
-        tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
-        if error.ndim
-        else ()
-    )
+    index = tuple(map(int, torch.unravel_index(error.argmax(), error.shape))) if error.ndim else ()
     where = f" at index {list(index)}" if index else ""
     return (
         f"output {place} of {count}, {str(a.dtype).removeprefix('torch.')}{list(a.shape)}: "

@@ -82,7 +82,7 @@ class _Definition:
     @property
     def precision(self) -> int:
         """Bits that are enough for the inputs and for each derivative that the program takes."""
-        derivatives = sum(self._program.label.count(word) for word in ("vjp", "jvp", "jac"))
+        derivatives = sum(map(self._program.label.count, ("vjp", "jvp", "jac")))
         return bits(self._program.inputs, derivatives, self._far)
 
     def outputs(self) -> list[Array]:
@@ -126,7 +126,7 @@ def _describe_wrong(wrong: Sequence[int], a: Tensor, e: Array) -> str:
     first = wrong[0]
     index: list[int] = []
     if a.ndim:
-        index = [int(i) for i in torch.unravel_index(torch.tensor(first), a.shape)]
+        index = list(map(int, torch.unravel_index(torch.tensor(first), a.shape)))
     return (
         f"{len(wrong)} of {e.size} entries are off; the first at {index}: "
         f"got {_number(a, first)}, by definition {_short(e.flat[first])}"
@@ -146,10 +146,12 @@ def _expected(
     # a target for these stages alone
     f = program.over(Definite(_root(sample)))  # type: ignore[arg-type]
     try:
-        return [
-            _array(y)
-            for y in f(*(change(_finite(exactly(x), far), k) for k, x in enumerate(program.inputs)))
-        ]
+        return list(
+            map(
+                _array,
+                f(*(change(_finite(exactly(x), far), k) for k, x in enumerate(program.inputs))),
+            )
+        )
     except (Undefined, ZeroDivisionError, TypeError, IndexError, ValueError) as reason:
         raise Unsuitable(f"no definition of {sample.description}: {str(reason)[:80]}") from None
 

@@ -511,4 +511,4 @@ def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:
     are_integers = len(dtypes) == 1 and not any(map(_is_inexact, inputs))
     if are_integers and any(map(_is_inexact, sample.facts.outputs)):
         return [x.to(torch.int64) for x in inputs]
-    return [widened(x) for x in inputs]
+    return list(map(widened, inputs))

@@ -214,7 +214,7 @@ def _looped(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
             )
             for k in range(variant.size)
         ]
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+        return tuple(map(torch.stack, zip(*rows, strict=True)))
 
     return attempt(sample, run)
 

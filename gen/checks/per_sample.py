@@ -196,7 +196,7 @@ def _works_by_sample(program: Program, place: int) -> bool:
             f(*program.inputs[:place], entry[None], *program.inputs[place + 1 :])
             for entry in program.inputs[place]
         ]
-        together = [torch.cat(column) for column in zip(*rows, strict=True)]
+        together = list(map(torch.cat, zip(*rows, strict=True)))
     except Exception:
         # not a batch: the op refuses a slice of this input, or the results cannot be joined
         return False

@@ -376,7 +376,7 @@ def _doubled(x: Tensor, size: int) -> Tensor:
     if y is x or x.is_contiguous():
         return y
     order = sorted(range(x.ndim), key=lambda dim: x.stride(dim), reverse=True)
-    return y.permute(order).contiguous().permute([order.index(dim) for dim in range(x.ndim)])
+    return y.permute(order).contiguous().permute(list(map(order.index, range(x.ndim))))
 
 
 def _distinct_indices(x: Tensor, size: int) -> bool:

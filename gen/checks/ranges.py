@@ -139,12 +139,12 @@ def _looped(sample: Sample, variant: Variant) -> Answer:
     for row in rows:
         if isinstance(row, Exception):
             return row
-    return tuple(torch.stack(pair) for pair in zip(*rows, strict=True))
+    return tuple(map(torch.stack, zip(*rows, strict=True)))
 
 
 def _mapped(target: Target, sample: Sample, variant: Variant) -> Answer:
     """Return the variant and the sample as a batch of two, in memory one after the other."""
-    batch = tuple(torch.stack(pair) for pair in zip(variant.inputs, sample.inputs, strict=True))
+    batch = tuple(map(torch.stack, zip(variant.inputs, sample.inputs, strict=True)))
     return attempt(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
 
 

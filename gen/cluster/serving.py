@@ -55,7 +55,7 @@ class Server:
         self._told: set[str] = set()  # names of the entries that the worker knows of
         self._worker = Worker(self._serve)
         self._rules = RulesRun() if job.rules else None
-        self._filters = [_parsed(line) for line in job.filters]
+        self._filters = list(map(_parsed, job.filters))
 
     def load(self) -> None:
         """Load what forks share. A process may not be forked once it has used a GPU, nor with a

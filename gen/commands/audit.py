@@ -223,7 +223,7 @@ def _summarise(found: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
         reason = survivors.reason(finding) or "no reason given yet in the survivors file"
         print(f"  survived: {finding.fault}: {reason}")
     print()
-    return [survivors.reason(finding) for finding in alive].count(None)
+    return list(map(survivors.reason, alive)).count(None)
 
 
 def _print_tables(found: Sequence[Finding[AnyFault]]) -> None:

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 def _runs(args: argparse.Namespace, job: Job) -> list[Results]:
     """The runs, oldest first. Whatever can be wrong with the arguments is said before the matrix
     runs, which takes long."""
-    sources = [_source(name) for name in args.runs]
+    sources = list(map(_source, args.runs))
     if any(source.python for source in sources):
         job.check()
     files = list(chain.from_iterable(source.files(job) for source in sources))

@@ -109,7 +109,7 @@ def _write() -> int:
 
 def _show(found: list[Edit], names: list[str], as_json: bool) -> None:
     if as_json:
-        print(json.dumps([vars(edit) for edit in found], indent=1, ensure_ascii=False))
+        print(json.dumps(list(map(vars, found)), indent=1, ensure_ascii=False))
         return
     beside = names[1] if len(names) == 2 else f"{lock.installed()}, which is installed,"
     print(f"torch {beside} beside {names[0]}: {len(found)} facts differ")

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        runs = joined([read(path) for path in _chosen(args)])
+        runs = joined(list(map(read, _chosen(args))))
         coverage, places = _object(_COVERAGE), _object(_CACHE / PLACES)
         others = _of_other_targets(runs)
     except ResultsError as error:
@@ -100,7 +100,7 @@ def _of_other_targets(runs: Sequence[Results]) -> list[Results]:
     shown = {run.header["target"] for run in runs}
     return [
         result
-        for result in joined([read(path) for path in recorded()])
+        for result in joined(list(map(read, recorded())))
         if result.header["target"] not in shown
     ]
 

@@ -283,7 +283,7 @@ def write(out: Path, findings: Sequence[Finding], target: str) -> None:
     """`findings.json`, `rows.yaml`, and a program for each finding that has one."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "findings.json").write_text(
-        json.dumps([asdict(one) for one in findings], indent=1), encoding="utf-8"
+        json.dumps(list(map(asdict, findings)), indent=1), encoding="utf-8"
     )
     (out / "rows.yaml").write_text(
         "\n".join(row(one, target, number) for number, one in enumerate(findings, 1)),

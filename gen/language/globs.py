@@ -42,7 +42,7 @@ class Names:
         if not is_glob(glob):
             return []
         matches = re.compile(translate(glob)).match
-        return [name for name in self.sets if matches(name)]
+        return list(filter(matches, self.sets))
 
 
 def is_glob(text: str) -> bool:

@@ -57,7 +57,7 @@ def _pattern() -> str:
     `parse`."""
     dot = r"\s*\.\s*"
     nesting, whole, compiled = (
-        "|".join(re.escape(word) for word in words) for words in (NESTING, WHOLE, INNERMOST)
+        "|".join(map(re.escape, words)) for words in (NESTING, WHOLE, INNERMOST)
     )
     outermost = rf"(?:{whole})|{BACKWARD}(?:{dot}{BACKWARD})*(?:{dot}{DUAL})?|{DUAL}|(?:{nesting})"
     return (

@@ -434,7 +434,7 @@ def _construct(root: yaml.Node, problems: list[Problem]) -> Any:
         if isinstance(node, yaml.MappingNode):
             return {key.value: build(value) for key, value in node.value}
         if isinstance(node, yaml.SequenceNode):
-            return [build(item) for item in node.value]
+            return list(map(build, node.value))
         try:
             return _SCALARS[node.tag](node.value)
         except (ValueError, KeyError):

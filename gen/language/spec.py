@@ -555,7 +555,7 @@ def json_schemas() -> dict[str, dict[str, Any]]:
 def _closed(schema: object) -> Any:
     """`schema`, in which a mapping whose keys have a pattern takes no other keys."""
     if isinstance(schema, list):
-        return [_closed(item) for item in schema]
+        return list(map(_closed, schema))
     if not isinstance(schema, dict):
         return schema
     closed = {"additionalProperties": False} if "patternProperties" in schema else {}
@@ -565,7 +565,7 @@ def _closed(schema: object) -> Any:
 def _elsewhere(schema: object) -> Any:
     """`schema` with its references to the other file."""
     if isinstance(schema, list):
-        return [_elsewhere(item) for item in schema]
+        return list(map(_elsewhere, schema))
     if isinstance(schema, dict):
         return {
             key: f"{SCHEMA}{value}" if key == "$ref" else _elsewhere(value)

@@ -324,7 +324,7 @@ def former_name(name: str, former_names: Mapping[str, str]) -> str | None:
     >>> former_name("mine.relu.leaky", {"mine.": "ours.", "mine.relu.": "ours.old."})
     'ours.old.leaky'
     """
-    fitting = [start for start in former_names if name.startswith(start)]
+    fitting = list(filter(name.startswith, former_names))
     if not fitting:
         return None
     longest = max(fitting, key=len)

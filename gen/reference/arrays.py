@@ -38,7 +38,7 @@ def exactly(x: torch.Tensor) -> Array:
     if x.is_complex():
         numbers = [mp.mpc(v.real, v.imag) for v in x.to(torch.complex128).reshape(-1).tolist()]
     else:
-        numbers = [mpf(v) for v in x.to(torch.float64).reshape(-1).tolist()]
+        numbers = list(map(mpf, x.to(torch.float64).reshape(-1).tolist()))
     made = numpy.empty(len(numbers), dtype=object)
     made[:] = numbers
     return made.reshape(tuple(x.shape))

@@ -198,7 +198,7 @@ def _normalize(x: Array, p: object = 2.0, dim: int = 1, eps: float = 1e-12) -> A
 
 
 def _cosine(x: Array, y: Array, dim: int = 1, eps: float = 1e-8) -> Array:
-    x, y = (_row(v) for v in numpy.broadcast_arrays(x, y))
+    x, y = map(_row, numpy.broadcast_arrays(x, y))
     product = numpy.asarray((x * y).sum(axis=dim), dtype=object)
     length_of_x = numpy.maximum(_norm(x, 2, dim), mpf(eps))
     length_of_y = numpy.maximum(_norm(y, 2, dim), mpf(eps))

@@ -193,7 +193,7 @@ class Function:
         for (factors, orders), times in polynomial.terms.items():
             found = [at(self, orders, point) for point in points]
             unknown |= torch.tensor([number is None for number in found])
-            numbers = [_without_noise(number) for number in found]
+            numbers = list(map(_without_noise, found))
             term = torch.tensor(numbers, dtype=torch.float64) * times
             for place in factors:
                 term = term * inputs[place].to(torch.float64)
@@ -291,7 +291,7 @@ def partial(
             return _value(f, *map(mpf, point))
         if closed is not None:
             return _value(closed, order, *map(mpf, point))
-        found = [_difference(f, orders, [mpf(x) for x in point], step) for step in (1, -1, 32)]
+        found = [_difference(f, orders, list(map(mpf, point)), step) for step in (1, -1, 32)]
         size = max(map(abs, found))
         vanishing = mpf(2) ** (-250 if at_zero else -1100)
         if size > vanishing and max(found) - min(found) > AGREE * size:

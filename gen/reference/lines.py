@@ -125,7 +125,7 @@ def _std_slopes(xs: Row, **kept: object) -> Slope:
             return slope
         return slope / (2 * root)
 
-    return [slope_of_root(slope) for slope in _var_slopes(xs, **kept)]
+    return list(map(slope_of_root, _var_slopes(xs, **kept)))
 
 
 # --- order ----------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def _scanned(value: Callable[[Row], object], slopes: Callable[[Row], Slope]) -> 
         return [xs[: k + 1] for k in range(len(xs))]
 
     def values(xs: Row) -> list[Any]:
-        return [value(ys) for ys in beginnings(xs)]
+        return list(map(value, beginnings(xs)))
 
     def rows_of_slopes(xs: Row) -> list[list[Slope]]:
         # a result does not depend on the numbers behind it
@@ -275,7 +275,7 @@ def _scanned(value: Callable[[Row], object], slopes: Callable[[Row], Slope]) -> 
 
 def _norm(xs: Row, p: float = 2) -> Any:
     """Return the norm by its definition. It counts what is not 0 for p = 0."""
-    sizes = [abs(x) for x in xs]
+    sizes = list(map(abs, xs))
     if p == 0:
         return float(sum(x != 0 for x in sizes))
     if p == INF:
@@ -319,7 +319,7 @@ def _norm_slopes(xs: Row, p: float = 2) -> Slope:
             return 0.0
         return _sign(x) * (abs(x) / norm) ** (p - 1)
 
-    return [slope(x) for x in xs]
+    return list(map(slope, xs))
 
 
 def _slopes_of_extreme_size(xs: Row, extreme: float) -> Slope:
@@ -330,7 +330,7 @@ def _slopes_of_extreme_size(xs: Row, extreme: float) -> Slope:
             return 0.0
         return _sign(x) / ties
 
-    return [slope(x) for x in xs]
+    return list(map(slope, xs))
 
 
 def _sign(x: float) -> float:

@@ -256,8 +256,8 @@ class Loop:
                 return self.grad(lambda *params: loss(entry, *params))(*params)
             return self.grad(lambda *inputs: loss(inputs[-1], *inputs[:-1]))(*params, entry)
 
-        rows = [gradients(entry) for entry in batch]
-        return tuple(torch.stack(column) for column in zip(*rows, strict=True))
+        rows = list(map(gradients, batch))
+        return tuple(map(torch.stack, zip(*rows, strict=True)))
 
     def per_sample_answer(
         self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
@@ -318,7 +318,7 @@ class Loop:
         """Return inputs for the engine, and `f` of them. They are connected to an outer recording
         if there is one."""
         with self._inside():
-            xs = [_tracked_clone(p) for p in primals]
+            xs = list(map(_tracked_clone, primals))
             return xs, tuple(f(*xs))
 
     def _released(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -331,7 +331,7 @@ class Loop:
     ) -> tuple[Tensor, ...]:
         pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
         if not pairs:
-            return tuple(torch.zeros_like(x) for x in xs)
+            return tuple(map(torch.zeros_like, xs))
         tracked, seeds = zip(*pairs, strict=True)
         with torch.set_grad_enabled(self._depth > 0):
             return torch.autograd.grad(
@@ -386,7 +386,7 @@ class Loop:
                     if g.requires_grad:
                         pairs.append((g, t))
             if not pairs:
-                return tuple(torch.zeros_like(output) for output in outputs)
+                return tuple(map(torch.zeros_like, outputs))
             linear, seeds = zip(*pairs, strict=True)
             pushed = torch.autograd.grad(
                 linear,
@@ -433,7 +433,7 @@ def _forward_mode(
         duals = [
             forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)
         ]
-        return tuple(_tangent_or_zeros(output) for output in f(*duals))
+        return tuple(map(_tangent_or_zeros, f(*duals)))
 
 
 def _tangent_or_zeros(output: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ def _text(text: str) -> str:
 
 def as_json(runs: Sequence[Results]) -> str:
     """Counts and failures of each run."""
-    return _json({"runs": [_run(run) for run in runs]})
+    return _json({"runs": list(map(_run, runs))})
 
 
 def changes_as_json(past: History) -> str:
@@ -82,17 +82,17 @@ def changes_as_json(past: History) -> str:
     found = past.changes
     return _json(
         {
-            "runs": [_settings(header) for header in found.headers],
+            "runs": list(map(_settings, found.headers)),
             "notes": list(past.notes),
-            "steps": [_step_as_json(step) for step in past.steps],
+            "steps": list(map(_step_as_json, past.steps)),
             "common": found.common,
             **_changes(found),
             "new_ops": dict(found.new_ops),
             "vanished_ops": dict(found.vanished_ops),
             "new_cells": _nodes(found.new_cells),
             "vanished_cells": _nodes(found.vanished_cells),
-            "new_failing": [_failing(cell) for cell in found.new_failing],
-            "vanished_failing": [_failing(cell) for cell in found.vanished_failing],
+            "new_failing": list(map(_failing, found.new_failing)),
+            "vanished_failing": list(map(_failing, found.vanished_failing)),
             "without_result": [
                 {"run": run, "why": why, "nodes": _nodes(cells)}
                 for run, why, cells in found.without_result
@@ -163,7 +163,7 @@ def _plain(data: Any) -> Any:
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
         return {key: _plain(value) for key, value in data.items()}
-    return [_plain(value) for value in data] if isinstance(data, list | tuple) else data
+    return list(map(_plain, data)) if isinstance(data, list | tuple) else data
 
 
 def _run(run: Results) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def joined(results: Sequence[Results]) -> list[Results]:
             groups.append([result])
         else:
             group.append(result)
-    return [_whole(group) for group in groups]
+    return list(map(_whole, groups))
 
 
 def _is_one_of(result: Results, group: Sequence[Results]) -> bool:

@@ -50,7 +50,7 @@ class Differences:
 
 def side_by_side(runs: Sequence[Results]) -> Differences:
     """Two or more runs, cell by cell."""
-    tables = [by_key(run) for run in runs]
+    tables = list(map(by_key, runs))
     both = sorted(set(tables[0]).intersection(*tables[1:]))
     rows = [tuple(table[key] for table in tables) for key in both]
     differing = [row for row in rows if len(set(_outcomes(row))) > 1]
@@ -114,13 +114,13 @@ def history(runs: Sequence[Results]) -> History:
     notes: list[str] = []
     for run, name in zip(runs, _called(len(runs)), strict=True):
         notes += _notes(run, name)
-    runs = [once(run) for run in runs]
+    runs = list(map(once, runs))
     *earlier, last = runs
     before = _results_by_cell(earlier)
     lines = [[*before[key], cell] for key, cell in by_key(last).items() if key in before]
     return History(
         name=title(last),
-        steps=[_step(run) for run in runs],
+        steps=list(map(_step, runs)),
         changes=changes(
             earlier[-1],
             last,

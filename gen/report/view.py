@@ -393,8 +393,8 @@ def _loops(runs: Sequence[Results]) -> Loops:
         found.append(counted)
     ops = sorted(set().union(*found))
     return Loops(
-        names=[title(run) for run in runs],
-        ops=[len(counted) for counted in found],
+        names=list(map(title, runs)),
+        ops=list(map(len, found)),
         lines=[(op, [counted.get(op) for counted in found]) for op in ops],
     )
 

@@ -481,7 +481,7 @@ def _elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ...]:
     found: dict[Known, str] = {}
     for family in map(family_of, modules.values()):
         for name, entry in family.known.items():
-            if entry.kind == "xfail" and any(entry.expects(error) for error in errors):
+            if entry.kind == "xfail" and any(map(entry.expects, errors)):
                 found.setdefault(entry, name)
     return tuple(dict.fromkeys(found.values()))
 

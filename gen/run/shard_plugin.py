@@ -44,7 +44,7 @@ class Sharding:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
         config = session.config
-        arguments = [str(argument) for argument in config.args]
+        arguments = list(map(str, config.args))
         modules = find(arguments, config.rootpath, config.getini("python_files"))
         if self._tier == TIERS[-1] and lacks_the_largest_tier(modules):
             raise pytest.UsageError(

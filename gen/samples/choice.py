@@ -96,7 +96,7 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
     for sample in fit:
         ranks = tuple(rank for rank, *_ in sample.signature[0])
         groups.setdefault(ranks, []).append(sample)
-    turns = [_fresh_first(group) for group in groups.values()]
+    turns = list(map(_fresh_first, groups.values()))
     turns.sort(key=lambda group: (not _informative(group[0]), group[0].index))
     chosen: list[Sample] = []
     for turn in range(len(fit)):

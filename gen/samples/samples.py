@@ -373,7 +373,7 @@ def _normalise(
         return rebuilt_args, rebuilt_kwargs
 
     held = set(places)
-    shown = [_show(leaf) for leaf in leaves]
+    shown = list(map(_show, leaves))
     shown_args, shown_kwargs = pytree.tree_unflatten(shown, spec)
     others = tuple(text for place, text in enumerate(shown) if place not in held)
     described = list(map(str, shown_args))

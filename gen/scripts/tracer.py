@@ -72,7 +72,7 @@ class Scope:
     def written(self, results: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the lines that `results` need, and `results`. A name that is used once is replaced
         by its expression."""
-        lines = [replace(line) for line in self.lines]
+        lines = list(map(replace, self.lines))
         last = Line("results", "\0".join(results))
         for place in reversed(range(len(lines))):
             line, later = lines[place], [*lines[place + 1 :], last]
@@ -157,7 +157,7 @@ class Tracer:
             outputs = (found,) if scalar else tuple(found)
         finally:
             scope = self.scopes.pop()
-        lines, texts = scope.written([text_of(o) for o in outputs])
+        lines, texts = scope.written(list(map(text_of, outputs)))
         returned = python_values.one_or_tuple(texts)
         given = ", ".join(parameters)
         if not lines:
@@ -267,7 +267,7 @@ def _plain(a: Any) -> Any:
 
 def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     """Return the text of a call."""
-    given = [text_of(a) for a in args]
+    given = list(map(text_of, args))
     named = [f"{k}={text_of(v)}" for k, v in kwargs.items()]
     if isinstance(func, (OpOverload, OpOverloadPacket)):
         return f"torch.ops.{func}({', '.join(given + named)})"

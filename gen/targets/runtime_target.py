@@ -81,7 +81,7 @@ class RuntimeTarget:
         forward_ad = runtime.autograd.forward_ad
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, map(_held, primals), map(_held, tangents))
-            pairs = [forward_ad.unpack_dual(o) for o in f(*duals)]
+            pairs = list(map(forward_ad.unpack_dual, f(*duals)))
         pushed = [or_zeros(p.tangent, p.primal) for p in pairs]
         return _plain([p.primal for p in pairs], primals), _plain(pushed, primals)
 
@@ -230,7 +230,7 @@ class RuntimeTarget:
         if session:
             trained = [_leaf(p, True) for p in copies]
         else:
-            trained = [torch.nn.Parameter(p) for p in copies]
+            trained = list(map(torch.nn.Parameter, copies))
         return tuple(map(runtime.unwrap, train(trained)))
 
     def per_sample(
@@ -323,7 +323,7 @@ def _plain(found: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
     """Return `found` as plain tensors, if those that were `given` are."""
     if any(isinstance(x, runtime.Tensor) for x in given):
         return tuple(found)
-    return tuple(runtime.unwrap(x) for x in found)
+    return tuple(map(runtime.unwrap, found))
 
 
 def _gradients(
@@ -332,7 +332,7 @@ def _gradients(
     """Return gradients by the session's engine; zeros for an input that no output depends on."""
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
-        return tuple(torch.zeros_like(x) for x in xs)
+        return tuple(map(torch.zeros_like, xs))
     tracked, seeds = zip(*pairs, strict=True)
     found: tuple[Any, ...] = runtime.autograd.grad(
         tracked,

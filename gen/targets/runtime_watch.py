@@ -140,7 +140,7 @@ def _derivative(call: Call) -> bool:
     if not places:
         return False
     outputs, pullback = transforms.vjp(of_saved, *[call.inputs[place] for place in places])
-    gradients = pullback(tuple(torch.randn_like(output) for output in outputs))
+    gradients = pullback(tuple(map(torch.randn_like, outputs)))
     for gradient in gradients:
         parts = gradient if isinstance(gradient, list) else [gradient]
         if any(bool((part != 0).any()) for part in parts):
@@ -168,9 +168,9 @@ def _is_tracked(value: object) -> bool:
 def _plain(value: Any) -> Any:
     """Return the plain tensors behind values, in tuples and lists too."""
     if type(value) is list:
-        return [_plain(x) for x in value]
+        return list(map(_plain, value))
     if isinstance(value, (tuple, list)):
-        return tuple(_plain(x) for x in value)
+        return tuple(map(_plain, value))
     while isinstance(value, Value):
         value = value._inner
     return value

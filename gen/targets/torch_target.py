@@ -109,7 +109,7 @@ class TorchTarget:
     ) -> Any:
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, primals, tangents)
-            pairs = [forward_ad.unpack_dual(o) for o in f(*duals)]
+            pairs = list(map(forward_ad.unpack_dual, f(*duals)))
         pushed = tuple(or_zeros(p.tangent, p.primal) for p in pairs)
         return tuple(p.primal for p in pairs), pushed
 
@@ -313,7 +313,7 @@ def gradients(
     """Return gradients by torch's engine; zeros for an input that no output depends on."""
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
-        return tuple(torch.zeros_like(x) for x in xs)
+        return tuple(map(torch.zeros_like, xs))
     tracked, seeds = zip(*pairs, strict=True)
     return torch.autograd.grad(
         tracked,

@@ -122,7 +122,7 @@ def _refuse_what_is_not_ours(folder: Path, is_generated: Callable[[str], bool]) 
         for item in folder.iterdir()
         if not item.name.startswith(".") and item.name != "__pycache__"
     )
-    if others and not any(is_generated(text) for text in _present(folder).values()):
+    if others and not any(map(is_generated, _present(folder).values())):
         shown = ", ".join(others[:3])
         if len(others) > 3:
             shown += " …"

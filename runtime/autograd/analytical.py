@@ -61,7 +61,7 @@ def push(
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
         for i, t in tangents.items():
             args[i] = forward_ad.make_dual(args[i], t)
-        unpacked = [forward_ad.unpack_dual(o) for o in as_tuple(func(*args))]
+        unpacked = list(map(forward_ad.unpack_dual, as_tuple(func(*args))))
         return [(u.primal, u.tangent) for u in unpacked]
 
 
@@ -101,4 +101,4 @@ def forward(
     if not rows:
         found = pushed(func, inputs, still)
         return [found[o].new_zeros(0, found[o].numel()) for o in outputs]
-    return [torch.stack(column) for column in zip(*rows, strict=True)]
+    return list(map(torch.stack, zip(*rows, strict=True)))

@@ -337,7 +337,7 @@ class FunctionNode(Node, FunctionCtx):
         found = (result[i] for i in self._positions)
         if create_graph:
             return tuple(for_users(level, r) for r in found)
-        return tuple(level.lowered(r) for r in found)
+        return tuple(map(level.lowered, found))
 
     def _refuse_nested_of_dense(self, result: tuple[Any, ...]) -> None:
         """Raise if the gradient of a dense input is nested: the engine would ask for its shape."""

@@ -456,7 +456,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
             result = func(*(forward_ad.make_dual(x, t) for x, t in zip(xs, tangents, strict=True)))
             outs = _tensors(result, "outputs of the user-provided function", "jacobian")
             many_outputs = isinstance(result, tuple)
-            unpacked = [forward_ad.unpack_dual(o) for o in outs]
+            unpacked = list(map(forward_ad.unpack_dual, outs))
             columns = []
             for primal, tangent in unpacked:
                 columns.append(torch.zeros_like(primal) if tangent is None else tangent)

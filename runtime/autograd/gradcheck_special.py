@@ -75,7 +75,7 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
                 found = execute(
                     group[0]._level,
                     roots,
-                    [edge_of(x) for x in inputs],
+                    list(map(edge_of, inputs)),
                     create_graph=False,
                     keep_graph=True,
                     accumulate=False,

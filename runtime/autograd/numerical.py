@@ -165,7 +165,7 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
             )
     if not rows:
         return [o.new_zeros(0, o.numel()) for o in _snapshot(outputs)]
-    return [torch.stack(column) for column in zip(*rows, strict=True)]
+    return list(map(torch.stack, zip(*rows, strict=True)))
 
 
 def vector_product(

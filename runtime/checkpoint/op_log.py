@@ -36,8 +36,8 @@ class OpLog(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        results = ", ".join(_shown(x) for x in pytree.tree_leaves(out))
-        given = ", ".join(_shown(x) for x in pytree.tree_leaves((args, kwargs)))
+        results = ", ".join(map(_shown, pytree.tree_leaves(out)))
+        given = ", ".join(map(_shown, pytree.tree_leaves((args, kwargs))))
         self.lines.append(f"{results} = {func}({given})")
         self.stacks.append("".join(traceback.format_stack()[:-1]))
         return out

@@ -106,7 +106,7 @@ def _simplified(theirs: Callable[..., object], patches: Patches) -> Callable[...
             return theirs(mod, args, *rest, **options)
         rest = tuple(map(patches.replacement, rest))
         options = {name: patches.replacement(value) for name, value in options.items()}
-        examples = [exchange.known(t) for t in _examples(mod, args)]
+        examples = list(map(exchange.known, _examples(mod, args)))
         made = simplified.aot_module_simplified(mod, examples, *rest, **options)
         if type(mod).__name__ == "GmWrapper":
             return _boxed(made)
@@ -215,7 +215,7 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
 
     def call_backend(graph: Any, module: Any, examples: list[Any]) -> Any:
         exchange = _exchange(graph.fake_mode)
-        plain = [exchange.plain(t) for t in examples]
+        plain = list(map(exchange.plain, examples))
         contexts = graph.tracing_context.tensor_to_context
         for t, made in zip(examples, plain, strict=True):
             # which sizes are fixed, for a backend that makes fake tensors once more

@@ -82,7 +82,7 @@ class Reducer:
         *rest: Any,
     ) -> None:
         self._params = list(params)
-        self._buckets = [list(bucket) for bucket in bucket_indices]
+        self._buckets = list(map(list, bucket_indices))
         self._group = process_group
         self._sparse = list(expect_sparse_gradients) or [False] * len(self._params)
         self._lenient = find_unused_parameters

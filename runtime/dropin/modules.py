@@ -35,14 +35,14 @@ def _padded(
     gradient. Here the kernel pads row numbers, and one indexing op takes the rows."""
     if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
         return pad_sequence(sequences, batch_first, padding_value, padding_side)
-    ends = torch.tensor([len(s) for s in sequences]).cumsum(0).tolist()
+    ends = torch.tensor(list(map(len, sequences))).cumsum(0).tolist()
     numbers = [
         torch.arange(end - len(s), end, device=s.device)
         for s, end in zip(sequences, ends, strict=True)
     ]
     return _placed(
         torch.cat(list(sequences)),
-        pad_sequence([unwrap(n) for n in numbers], batch_first, -1, padding_side),
+        pad_sequence(list(map(unwrap, numbers)), batch_first, -1, padding_side),
         padding_value,
     )
 

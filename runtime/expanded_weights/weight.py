@@ -109,7 +109,7 @@ class ExpandedWeight(torch.Tensor):
                 return func(*args, **kwargs)
         if name == "__get__" or name in _FACTS:
             with unseen_by_classes():
-                return func(*(_original(a) for a in args), **kwargs)
+                return func(*(map(_original, args)), **kwargs)
         raise RuntimeError(
             f"Expanded Weights encountered but cannot handle function {name}. "
             "Use call_for_per_sample_grads or per_sample, which take every function, "

@@ -457,7 +457,7 @@ def _by_name(
             f"dynamic_shapes has {sorted(unknown)}, which are no parameters of the program"
         )
     found = {**shapes, **found}
-    return [found.get(name) for name in [*names[: len(args)], *kwargs]]
+    return list(map(found.get, [*names[: len(args)], *kwargs]))
 
 
 def _leaves(value: Any, spec: Any) -> Iterator[Any]:

@@ -104,7 +104,7 @@ def export(
             "a program of training is exported from a module, whose parameters have the gradients"
         )
     if dynamic:
-        dynamic_shapes = [_all_automatic(x) for x in (*args, *kwargs.values())]
+        dynamic_shapes = list(map(_all_automatic, (*args, *kwargs.values())))
     loss = None
     if output_loss_index is not None:
         loss = Loss(output_loss_index)
@@ -133,7 +133,7 @@ def _all_automatic(x: object) -> object:
     if isinstance(x, Mapping):
         return {key: _all_automatic(value) for key, value in x.items()}
     if isinstance(x, (list, tuple)):
-        return [_all_automatic(value) for value in x]
+        return list(map(_all_automatic, x))
     return None
 
 

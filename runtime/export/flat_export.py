@@ -248,7 +248,7 @@ def captured(
 
     number = None if loss is None else loss.number
     recording = contextlib.nullcontext() if any(wanted) else torch.no_grad()
-    given = [plain(x) for x in leaves]
+    given = list(map(plain, leaves))
     with recording:
         capture = partial(
             joint_graph,
@@ -452,8 +452,8 @@ def _before_dispatch(
     decompositions: Table | None,
     dynamic: bool,
 ) -> tuple[fx.GraphModule, GraphSignature]:
-    joint = traced_before_dispatch(call, [plain(x) for x in leaves], decompositions, dynamic)
-    _refuse_writes(joint, [plain(x) for x in leaves], names)
+    joint = traced_before_dispatch(call, list(map(plain, leaves)), decompositions, dynamic)
+    _refuse_writes(joint, list(map(plain, leaves)), names)
     placeholders = named(joint, len(leaves))
     return joint.module, _signature(joint, placeholders, *state, in_spec, None)
 

@@ -77,4 +77,4 @@ def check_version() -> None:
 
 def _order(version: str) -> tuple[int, ...]:
     """``2.13.0`` -> (2, 13, 0). Of a build in between the number alone counts."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))

@@ -209,7 +209,7 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
                     "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, "
                     f"got Tensor with dtype {o.dtype}"
                 )
-        results = trees.unflatten([level.lowered(v) for v in flat], spec)
+        results = trees.unflatten(list(map(level.lowered, flat)), spec)
         pass_mark_on(flat, tuple(trees.flatten(results)[0]))
         inputs, in_spec = trees.flatten(given)
         edges = [_edge(level, o) for o in flat]

@@ -140,7 +140,7 @@ def _looped(pull: Callable[..., object]) -> Callable[..., Any]:
             return vmap(pull)(*basis)
         pulled = [trees.flatten(pull(*ct)) for ct in zip(*basis, strict=True)]
         each, specs = zip(*pulled, strict=True)
-        columns = [torch.stack(column) for column in zip(*each, strict=True)]
+        columns = list(map(torch.stack, zip(*each, strict=True)))
         return trees.unflatten(columns, specs[0])
 
     return rows

@@ -92,7 +92,7 @@ def _linearized(
     level = DualLevel()
     results: list[Any] = []
     active: list[bool] = []  # which results have a tangent
-    examples = [torch.zeros_like(p) for p in flat]
+    examples = list(map(torch.zeros_like, flat))
     try:
         given = [
             level.wrap(versioned(p), trace.input(example, f"tangent{i}"))
@@ -117,7 +117,7 @@ def _linearized(
         raise _Overwritten
     strides = [None] * len(flat)
     if any(node.target in OF_MEMORY for node in trace.graph.nodes):
-        strides = [_strides_of(example) for example in examples]
+        strides = list(map(_strides_of, examples))
     linear_part = GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:

@@ -115,7 +115,7 @@ def _changes_history(t: torch.Tensor) -> bool:
 
 def _addresses(tree: object) -> set[int]:
     """Return the addresses of the tensors in nested values."""
-    return {address(t) for t in _strided(pytree.tree_leaves(tree))}
+    return set(map(address, _strided(pytree.tree_leaves(tree))))
 
 
 def _strided(each: Any) -> Iterator[torch.Tensor]:

@@ -310,7 +310,7 @@ class FunctionalLevel(Level):
         if self.views:
             given = pytree.tree_leaves((list(args), kwargs))
             if any(map(self._has_strides_of_copy, given)):
-                known = {id(x) for x in given}
+                known = set(map(id, given))
                 self._note_copies(x for x in pytree.tree_leaves(result) if id(x) not in known)
         return result
 
@@ -364,7 +364,7 @@ class FunctionalLevel(Level):
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
         return [
-            [self.lowered(b) for b in a] if isinstance(a, (list, tuple)) else self.lowered(a)
+            list(map(self.lowered, a)) if isinstance(a, (list, tuple)) else self.lowered(a)
             for a in args
         ]
 

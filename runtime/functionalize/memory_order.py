@@ -69,7 +69,7 @@ def _bernoulli(target: torch.Tensor, p: float, *, generator: object = None) -> t
     if order == sorted(order):
         out = _BERNOULLI(target, p, generator=generator)
     else:
-        back = [order.index(d) for d in range(len(order))]
+        back = list(map(order.index, range(len(order))))
         out = _BERNOULLI(target.permute(order), p, generator=generator).permute(back)
     return out
 

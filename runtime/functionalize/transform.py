@@ -40,7 +40,7 @@ def _run(
         level.turns = {id(v): [] for v in values.values()}
         with memory_gate() as gate, level.mode:
             outs = living(f(*(values.get(i, x) for i, x in enumerate(inputs))))
-        results = [level.lowered(o) for o in outs]
+        results = list(map(level.lowered, outs))
         level.settle((*stores.values(), *(s for _, s in level.held)))
         changed = []
         for i, v in values.items():

@@ -78,7 +78,7 @@ def refuse_shared(
         return
     of_given = list(map(memory, given))
     apart = not any(_is_shared(memory(target), of_given) for target in targets)
-    if any(_depends_on_values(t) for t in given):
+    if any(map(_depends_on_values, given)):
         return
     with without_dispatch_to_python():
         if apart and not any(map(_shows_twice, targets)):
@@ -311,7 +311,7 @@ def run_on_copies(
 ) -> tuple[list[Any], list[Any]]:
     """Run ``op``, which has no functional form, on copies of ``targets``. Return its own results,
     and the copies."""
-    copies = [_copied(x) for x in level.lowered_args(targets)]
+    copies = list(map(_copied, level.lowered_args(targets)))
     copy_of = dict(zip(map(id, targets), copies, strict=True))
     lowered = zip(args, level.lowered_args(args), strict=True)
     plain = [copy_of.get(id(a), inner) for a, inner in lowered]

@@ -136,7 +136,7 @@ class Outside:
         return f"<{self.name}, outside of programs>"
 
     def _noted(self, args: Any, kwargs: Any) -> tuple[OutsideCall, list[Any]]:
-        parts = [_taken_apart(x) for x in (*args, *kwargs.values())]
+        parts = list(map(_taken_apart, (*args, *kwargs.values())))
         arguments = tuple(argument for argument, _ in parts)
         call = OutsideCall(self, arguments, tuple(kwargs), here())
         return call, [value for _, values in parts for value in values]

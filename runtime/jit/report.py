@@ -99,7 +99,7 @@ def _text(name: str, graph: fx.Graph) -> str:
         if n.op == "get_attr":
             lines.append(f"    {n.name} = self.{n.target}")
         elif n.op == "call_function":
-            given = [_spelled(a) for a in n.args] + [
+            given = list(map(_spelled, n.args)) + [
                 f"{k}={_spelled(a)}" for k, a in n.kwargs.items()
             ]
             func = (

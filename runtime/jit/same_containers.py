@@ -127,7 +127,7 @@ class Entered:
     def __init__(self, places: Sequence[Place], values: Sequence[Any], arguments: object) -> None:
         self.values = values
         self._arguments = containers_in(arguments)
-        self._before = [contents_of(x) for x in self._arguments]
+        self._before = list(map(contents_of, self._arguments))
         self._numbers = {id(x): number for number, x in enumerate(self._arguments)}
         found = [(p, x) for p, x in zip(places, values, strict=True) if is_made(x)]
         self._found = {id(x): (place, x, *opened.flatten(x)) for place, x in found}

@@ -190,7 +190,7 @@ class BatchSession(StandIn):
 
     def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         flat, layout = flattened(args, kwargs)
-        states = [self.state_of(a) for a in flat]
+        states = list(map(self.state_of, flat))
         if all(s is None for s in states):
             return self._run_without_states(func, args, kwargs, flat)
         op = op_of(func)
@@ -432,7 +432,7 @@ class BatchSession(StandIn):
         tapped: list[int],
         where: list[object],
     ) -> UsedParameters:
-        plain = [without_history(a) for a in call.flat]
+        plain = list(map(without_history, call.flat))
         places = self._places_in_order(call, placed)
         parts: list[Any] = []
         for a, p in zip(plain, places, strict=True):

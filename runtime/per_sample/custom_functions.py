@@ -88,7 +88,7 @@ def _differentiable(output: object) -> list[object]:
 
 
 def _states(session: BatchSession, tensors: Iterable[object]) -> list[object]:
-    return [session.state_of(t) for t in tensors]
+    return list(map(session.state_of, tensors))
 
 
 def _refuse_mixtures(session: BatchSession, outs: list[object]) -> None:

@@ -150,7 +150,7 @@ class OwnRows(Term):
         spread[each, each + self.first] = parts
         if not self.size:  # there is nothing to stack
             return parts.new_zeros(0, *self.shape)
-        return torch.stack([self.place.merged(s) for s in spread])
+        return torch.stack(list(map(self.place.merged, spread)))
 
     def held(self) -> Sequence[Tensor]:
         return self.term.held()

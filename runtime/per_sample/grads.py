@@ -250,7 +250,7 @@ class PerSampleGrads:
 
     def _tree(self, of: Callable[[Parameter], Tensor]) -> object:
         self._refuse_written()
-        return trees.unflatten([of(p) for p in self._parameters], self._spec)
+        return trees.unflatten(list(map(of, self._parameters)), self._spec)
 
     def _sums(self, weights: Sequence[Tensor], keep: bool) -> object:
         """Return the weighted sum of each parameter. Those that free most memory come first."""
@@ -328,7 +328,7 @@ def _in_factors(terms: Sequence[Term]) -> bool:
     """Return whether the norms of the sum of ``terms`` follow from factors."""
     if any(t.needs_dense() for t in terms):
         return False
-    return len({type(t) for t in terms}) == 1
+    return len(set(map(type, terms))) == 1
 
 
 def _taken(p: Parameter) -> int:

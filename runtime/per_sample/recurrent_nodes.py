@@ -114,7 +114,7 @@ def run(level: Any, func: object, args: Sequence[object]) -> Any:
         out = packed_again(out, steps)
     elif not settings.batch_first:
         out = out.transpose(0, 1)
-    return out, *(torch.stack(each) for each in zip(*finals, strict=True))
+    return out, *(map(torch.stack, zip(*finals, strict=True)))
 
 
 def in_layers(
@@ -157,8 +157,8 @@ def _layer(
     tape = level.tape
     given = [level.spread_once(a)._inner for a in (x, *initial)]
     with scope_outside(tape), without_draws(level):
-        inner = [tape.lowered(a) for a in given]
-        flat = [_in_rows(a) for a in inner]
+        inner = list(map(tape.lowered, given))
+        flat = list(map(_in_rows, inner))
         w = Weights._make(map(tape.lowered, weights))
         counts = [n * level.size for n in steps]
         unrolled = Unrolled(kind, flat[0], flat[1:], w, counts, reverse)

@@ -156,7 +156,7 @@ class Samples(BatchLevel):
         """Return a call on ``constants`` as one for each sample. ``sources``: by the numbers of the
         parameters that they stand for, where these come from."""
         batched = [isinstance(a, Value) and a._level is self for a in constants]
-        given = [self._without_history(a) for a in constants]
+        given = list(map(self._without_history, constants))
         return ParameterCall(op, given, batched, layout, sources, self.size)
 
     def _without_history(self, a: object) -> object:
@@ -172,7 +172,7 @@ class Samples(BatchLevel):
         if not tapped:
             return outs
         inner = [flat[i]._inner for i in tapped]
-        lowered = [self.tape.lowered(t) for t in inner]
+        lowered = list(map(self.tape.lowered, inner))
 
         def found(grads: list[Any]) -> None:
             each: list[Any] = [None] * n_results

@@ -328,7 +328,7 @@ class ParameterCall:
             return call.defaults[name]
         if isinstance(number, int):
             return self._with_batch(number)
-        return [self._with_batch(n) for n in number]
+        return list(map(self._with_batch, number))
 
     def _with_batch(self, number: int) -> object:
         """Return an argument, with a batch in front if it is a tensor."""

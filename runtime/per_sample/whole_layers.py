@@ -72,9 +72,9 @@ def _linear(session: Any, x: object, weight: object, bias: object = None) -> obj
     place = _place(session, x)
     if place is None or not _can_follow_linear(session, place, x, weight, bias):
         return NotImplemented
-    inner = [SESSION.lowered(t) for t in (x, weight, bias)]
+    inner = list(map(SESSION.lowered, (x, weight, bias)))
     out = torch.nn.functional.linear(*inner)
-    edges = [_source(t) for t in (x, weight, bias)]
+    edges = list(map(_source, (x, weight, bias)))
     if edges.count(None) == len(edges):
         v = SESSION.wrap(out)
     else:
@@ -160,7 +160,7 @@ def _recurrent(session: Any, func: object, args: Sequence[object]) -> object:
         session.put(out, place)
     elif not call.settings.batch_first:
         out = out.transpose(0, 1)
-    return out, *(torch.stack(each) for each in zip(*finals, strict=True))
+    return out, *(map(torch.stack, zip(*finals, strict=True)))
 
 
 def _direction(
@@ -176,7 +176,7 @@ def _direction(
     """Return the output of one direction of one layer, (S, T, p), and its last states, (S, …), of S
     sequences."""
     given = [x, *initial]
-    inner = [SESSION.lowered(a) for a in given]
+    inner = list(map(SESSION.lowered, given))
     w = Weights._make(map(_detached, weights))
     unrolled = Unrolled(kind, inner[0], inner[1:], w, steps, reverse)
     outs = [unrolled.out, *(s.clone() for s in unrolled.final)]

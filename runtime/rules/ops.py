@@ -69,7 +69,7 @@ def _fact(reader: Callable[[Any], object]) -> Callable[[Any], object]:
             return None
         kind = type(t)
         if kind is list or kind is tuple:
-            return [fact(x) for x in t]
+            return list(map(fact, t))
         return reader(t)
 
     return fact
@@ -265,7 +265,7 @@ class Op:
     def _classify(self) -> None:
         """Find from the schema's aliases whether the op writes, views or computes."""
         schema = self.func._schema
-        written = [a for a in schema.arguments if _is_written(a)]
+        written = list(filter(_is_written, schema.arguments))
         returns_alias = any(r.alias_info is not None for r in schema.returns)
         # the tape saves this argument after the call
         self.fills_argument = bool(written and schema.returns) and not returns_alias

@@ -198,7 +198,7 @@ def register(
             f"its parts are {_listed(_FIELDS)}"
         )
     record = Record(names=each, **rules)
-    funcs = [overload(name) for name in each]
+    funcs = list(map(overload, each))
     if not funcs:
         return record
     for func in funcs:
@@ -459,7 +459,7 @@ class NestedMeta:
 
     def parts(self) -> list[tuple[int, ...]]:
         """Return the shape of each component."""
-        return [tuple(row) for row in self.sizes.tolist()]
+        return list(map(tuple, self.sizes.tolist()))
 
     def view(self, buffer: torch.Tensor) -> torch.Tensor:
         """Return the nested tensor whose components are consecutive parts of ``buffer``."""

@@ -62,7 +62,7 @@ def outlived(level: Level, func: OpOverload, args: Sequence[object], kwargs: dic
             return a._inner
         return type(a)(map(unwrapped, a)) if type(a) is list or type(a) is tuple else a
 
-    inner = [unwrapped(a) for a in args]
+    inner = list(map(unwrapped, args))
     result = func(*inner, **{name: unwrapped(a) for name, a in kwargs.items()})
     # a write returns the object written to
     return next((a for a, x in zip(args, inner, strict=True) if x is result), result)

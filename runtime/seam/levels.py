@@ -110,7 +110,7 @@ class Level:
         """Return whether one of the arguments is no value, and consists of values of this level or
         of an inner one."""
         tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
-        if not any(self._is_around_part_of(t) for t in tensors):
+        if not any(map(self._is_around_part_of, tensors)):
             return False
         for t in tensors:
             if isinstance(t, Value) and composes((type(bottom(t)),)):

@@ -20,7 +20,7 @@ from .shells import VALUES
 def readable(data: Any) -> Any:
     """``data`` with plain tensors in place of the values that torch may read."""
     if isinstance(data, (list, tuple)):
-        return [readable(d) for d in data]
+        return list(map(readable, data))
     number = data
     while type(number) in VALUES and number._level.keeps_history:
         number = number._inner

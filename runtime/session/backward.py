@@ -254,7 +254,7 @@ def run_pass(
 
 def _edges_of(captures: Sequence[object]) -> list[Any]:
     """List the edges of the tensors whose gradients are wanted. Raise if one has none."""
-    edges = [_edge(t) for t in captures]
+    edges = list(map(_edge, captures))
     if None in edges:
         raise RuntimeError("One of the differentiated Tensors does not require grad")
     return edges
@@ -307,7 +307,7 @@ def backward(
     outputs = listed(tensors)
     if captures is None:
         refuse_lost_gradients(outputs)
-    edges = [_edge(t) for t in outputs]
+    edges = list(map(_edge, outputs))
     _refuse_transforms(outputs)
     cotangents = cotangents_of(outputs, edges, grad_tensors)
     if create_graph:
@@ -395,7 +395,7 @@ def gradients_of(
 ) -> Any:
     """:func:`grad` of values that stand for the tensors of the user."""
     outputs, wanted = listed(outputs), _inputs(inputs, "grad")
-    edges = [_edge(t) for t in outputs]
+    edges = list(map(_edge, outputs))
     cotangents = cotangents_of(outputs, edges, grad_outputs, is_grads_batched)
 
     def run(*of_outputs: object) -> tuple[Any, ...]:

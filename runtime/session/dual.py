@@ -162,7 +162,7 @@ class DualSession(StandIn):
             # a view of the tangent, so that they share writes
             self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))
             return out
-        primals = [self.without_tangent(a) for a in args]
+        primals = list(map(self.without_tangent, args))
         ts = tangent_rule(op)(op, primals, tangents, kwargs, self.without_tangent(out))
         self._put_all(op, out, unshared(ts, tangents))
         return out
@@ -190,7 +190,7 @@ class DualSession(StandIn):
             if type(a) is not list and type(a) is not tuple:
                 tangents[i] = self._tangent_of(a)
                 continue
-            of_parts = [self._tangent_of(part) for part in a]
+            of_parts = list(map(self._tangent_of, a))
             if any(t is not None for t in of_parts):
                 tangents[i] = of_parts
         return tangents, any(t is not None for t in tangents)

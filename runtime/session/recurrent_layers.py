@@ -302,7 +302,7 @@ class _LayerCall:
         states = self.cell.join_states([state for state, _ in self.states])
         params = [t for weights in self.weights for t, _ in weights]
         outs = native(self.x[0], states, params, *self.options)
-        return tuple(SESSION.wrap(out) for out in outs)
+        return tuple(map(SESSION.wrap, outs))
 
     def record(self) -> tuple[Any, ...]:
         """Run the parts of the layer, and record each."""
@@ -316,7 +316,7 @@ class _LayerCall:
         out, ends = _run_layers(cell, x, starts, self.weights, self.options.directions)
         last = [ends]
         if cell.is_paired:
-            last = [list(part) for part in zip(*ends, strict=True)]
+            last = list(map(list, zip(*ends, strict=True)))
         finals = [SESSION.wrap(*_joined(_STACK, part, 0)) for part in last]
         output = _with_batch_first(cell, out) if batch_first else SESSION.wrap(*out)
         return output, *finals
@@ -414,7 +414,7 @@ def _run_cell(
     else:
         inner = cell.join_states([state for state, _ in of_states])
         outs = native(parts[0][0], inner, *(weight for weight, _ in of_weights))
-        results = [SESSION.wrap(out) for out in cell.list_states(outs)]
+        results = list(map(SESSION.wrap, cell.list_states(outs)))
     return cell.join_states(tuple(results))
 
 
@@ -430,7 +430,7 @@ def _owned(cell: Cell, *args: object) -> tuple[object, ...]:
 
     def own(a: object) -> Any:
         if isinstance(a, (list, tuple)):
-            return [own(x) for x in a]
+            return list(map(own, a))
         if value is not None:
             a = value(a)
         if isinstance(a, torch.Tensor) and not isinstance(a, Value):
@@ -468,7 +468,7 @@ def _batched_alike(cell: Cell, x: Any, hx: object, params: Any) -> tuple[object,
     """Return the input and the states, all of them batches if any argument is one. ATen writes
     products of the input into products of the states."""
     states = cell.list_states(hx)
-    batched = [t for t in (x, *states, *params) if _is_batched(t)]
+    batched = list(filter(_is_batched, (x, *states, *params)))
     if not batched:
         return x, hx
     # the sum with it is a batch, with a copy of the tensor per element

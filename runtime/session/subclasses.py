@@ -242,7 +242,7 @@ class _BelowTheTape(TorchDispatchMode):
         values of the session, as their users do."""
         if as_installed(make_wrapper_subclass) is make_wrapper_subclass:
             return NotImplemented  # not under the drop-in: a class makes instances, torch asks it
-        kinds = [kind for kind in types if _handles(kind)]
+        kinds = list(filter(_handles, types))
         with self, _Hook():
             args, kwargs = pytree.tree_map_only(torch.Tensor, _value_of, (args, kwargs))
             for kind in kinds:
@@ -411,7 +411,7 @@ def note_policy(kind: object, args: Any, kwargs: Any) -> dict[str, Any]:
     """Return the arguments of a call of ``_make_wrapper_subclass`` by name. A class whose instances
     answer for their sizes, their device or their layout is noted."""
     options = {**dict(zip(_OPTIONS, args, strict=False)), **kwargs}
-    if any(options.get(name) for name in _POLICIES):
+    if any(map(options.get, _POLICIES)):
         made: Any = session_class(getattr(kind, "_kind", kind))
         made._asks = True
     return options

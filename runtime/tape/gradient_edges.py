@@ -70,7 +70,7 @@ def register_multi_grad_hook(
         inner = _when_any(fn)
     else:
         hooked = list(tensors)
-        inner = _when_all([_located(t) for t in hooked], fn)
+        inner = _when_all(list(map(_located, hooked)), fn)
     return _Handles([t.register_hook(inner(i)) for i, t in enumerate(hooked)])
 
 

@@ -153,7 +153,7 @@ def _checked(level: Level, old: Any, new: Any, hook: Hook, create_graph: bool) -
     if old is None:
         raise RuntimeError("can't replace a None gradient with a non-None value")
     if new.dtype is not old.dtype or new.device.type != old.device.type:
-        was, got = (_type(t) for t in (old, new))
+        was, got = map(_type, (old, new))
         raise RuntimeError(
             f"hook '{_name(hook)}' has changed the type of value (was {was} got {got})"
         )

@@ -111,9 +111,7 @@ class AbstractValues:
             return self._tensor(value)
         if isinstance(value, (list, tuple)):
             return (
-                [self.of(v) for v in value]
-                if isinstance(value, list)
-                else tuple(map(self.of, value))
+                list(map(self.of, value)) if isinstance(value, list) else tuple(map(self.of, value))
             )
         return value
 

@@ -98,7 +98,7 @@ def run_trace(
         with dispatching, memory_gate(), level.mode:
             outs = _run(level, f, given)
         level.finish()
-        level.graph.output([level.lower_output(o) for o in outs])
+        level.graph.output(list(map(level.lower_output, outs)))
     finally:
         level.close()
 

@@ -134,7 +134,7 @@ def _storages(t: torch.Tensor) -> list[Any]:
     """Return the storages of a plain tensor; of a sparse one those of its indices and values."""
     with without_dispatch_to_python():
         parts = [getattr(t, name)() for name in _PARTS.get(t.layout, ())]
-        return [storage_of(part) for part in parts]
+        return list(map(storage_of, parts))
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -80,7 +80,7 @@ def _layer_by_layer(overload: Any) -> None:
             states.append(state)
             if i < n - 1:
                 x = torch.dropout(x, dropout, train)
-        return (x, *(torch.cat(each) for each in zip(*states, strict=True)))
+        return (x, *(map(torch.cat, zip(*states, strict=True))))
 
 
 def _states_of_layers(hx: Any, n: int) -> Sequence[object]:

@@ -179,7 +179,7 @@ def _in_variables(generator: Any) -> object:
         if frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back
             continue
-        names = (frame.f_globals.get(name) for name in frame.f_code.co_names)
+        names = map(frame.f_globals.get, frame.f_code.co_names)
         for x in (*frame.f_locals.values(), *names):
             for y in (x, *_held_by(x)):
                 if isinstance(y, torch.Generator) and y is not generator and y._cdata == address:  # type: ignore[attr-defined]

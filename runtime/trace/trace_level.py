@@ -421,7 +421,7 @@ class Trace(Level):
         if any(isinstance(a, TracedValue) and a._literal is None for a in args):
             return self._read_traced(func, args, kwargs)
         with without_modes() if self.abstraction is not None else _NOTHING:
-            return func(*[_literal(a) for a in args], **kwargs)
+            return func(*list(map(_literal, args)), **kwargs)
 
     def _read_traced(self, func: Any, args: Any, kwargs: Any) -> object:
         """Answer about elements that depend on the arguments of the program."""
@@ -546,9 +546,9 @@ class Trace(Level):
                 inner.append(a)
             else:
                 several = isinstance(a, (list, tuple))
-                mine = [self._own(b) for b in a] if several else self._own(a)
+                mine = list(map(self._own, a)) if several else self._own(a)
                 own.append(mine)
-                given.append([self._in_graph(b) for b in mine] if several else self._in_graph(mine))
+                given.append(list(map(self._in_graph, mine)) if several else self._in_graph(mine))
                 below = self.lowered_args((mine,))[0]
                 inner.append(with_values(below) if self.reads == "number" else below)
         return own, given, inner
@@ -611,7 +611,7 @@ def _literals(args: Iterable[object]) -> list[object]:
     literals: list[Any] = []
     for a in args:
         if isinstance(a, (list, tuple)):
-            literals.append([_literal(b) for b in a])
+            literals.append(list(map(_literal, a)))
         else:
             literals.append(_literal(a))
     return literals

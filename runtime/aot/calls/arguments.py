@@ -79,7 +79,7 @@ def _call(f: Callable[..., object], leaves: Sequence[object], spec: pytree.TreeS
     after, of_after = opened.flatten((args, kwargs))
     changed = structure_of(of_after) != structure_of(spec)
     if changed or any(a is not b for a, b in zip(after, before, strict=True)):
-        known = {id(x) for x in (*before, *opened.flatten(result)[0])}
+        known = set(map(id, (*before, *opened.flatten(result)[0])))
         if any(isinstance(x, Value) and id(x) not in known for x in after):
             raise RuntimeError(
                 "the program assigns a tensor to a list, "

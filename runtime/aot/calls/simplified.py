@@ -345,7 +345,7 @@ def _refuse_fakes(closed_over: Iterable[object]) -> None:
 def _of_fakes(leaves: Sequence[object], recording: bool) -> Call:
     """Example arguments as they enter a trace. They have no place for a gradient."""
     wanted = [recording and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
-    given = [plain(x) for x in leaves]
+    given = list(map(plain, leaves))
     return Call(given, given, [None for w in wanted if w], [(w,) for w in wanted])
 
 

@@ -294,7 +294,7 @@ class JointLevel(ProgramTape):
         application = self.applications.get(node)
         if application is None or not application.why:
             return node.run_backward(shown, create_graph)
-        given = [self._as_cotangent(g) for g in shown]
+        given = list(map(self._as_cotangent, shown))
         cotangents = self._nodes_among(given, application.outputs)
         last, applied = self._last(), self.functional.applied
         with NoGradWatch() as watch:

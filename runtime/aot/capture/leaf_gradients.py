@@ -280,7 +280,7 @@ class LeafGradients:
             *(kept.value for kept in self._kept.values()),
             *session.listed(cotangents),
         ]
-        return {_memory(v) for v in shown}
+        return set(map(_memory, shown))
 
     def grad(
         self,

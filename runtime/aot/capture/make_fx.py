@@ -188,7 +188,7 @@ def make_fx(
         def run(_: Trace, *values: object) -> list[Any]:
             if pre_dispatch:
                 return called(*values)
-            return [recording.lowered(o) for o in recording.run(called, flat, values)]
+            return list(map(recording.lowered, recording.run(called, flat, values)))
 
         names = _names(f, args)
         with ExitStack() as stack:

@@ -150,7 +150,7 @@ def with_sizes(spec: pytree.TreeSpec) -> pytree.TreeSpec:
     if spec.is_leaf():
         return spec
     below = spec.children()
-    made = [with_sizes(child) for child in below]
+    made = list(map(with_sizes, below))
     if spec.type is not torch.Size and not any(map(operator.is_not, made, below)):
         return spec
     kind = _Sizes if spec.type is torch.Size else spec.type

@@ -195,7 +195,7 @@ class OwnDerivative(torch.nn.Module):
                 gradients.append(None if g is None else env[g])
         graph.output(gradients)
         module = GraphModule(root, graph, f"BackwardOf{application.name}")
-        return cls(module, len(gradients), len(order), [order.index(i) for i in taken])
+        return cls(module, len(gradients), len(order), list(map(order.index, taken)))
 
 
 class _Own(Function):

@@ -226,7 +226,7 @@ class Program:
         for t, _ in self.elements:
             states.refuse_state(t)
         with self.functional.mode:
-            return [closed_over.value(o) for o in outs], spec
+            return list(map(closed_over.value, outs)), spec
 
     # results
 
@@ -252,9 +252,9 @@ class Program:
         inputs = tuple(
             dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs)
         )
-        outputs = tuple(computed.output(o) for o in outs)
+        outputs = tuple(map(computed.output, outs))
         tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
-        again = released([primals.functional_value(o) for o in outs])
+        again = released(list(map(primals.functional_value, outs)))
         self.boundary = Boundary(
             inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun))
         )

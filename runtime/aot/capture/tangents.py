@@ -82,4 +82,4 @@ def _leaves_of_signature(module: fx.GraphModule) -> tuple[int, int] | None:
 
 
 def _children(spec: pytree.TreeSpec) -> list[pytree.TreeSpec]:
-    return [spec.child(i) for i in range(spec.num_children)]
+    return list(map(spec.child, range(spec.num_children)))

@@ -155,7 +155,7 @@ def _with_known_sizes(x: object) -> Any:
     ):
         return x
     sizes, strides, (offset,) = (
-        [_known(n) for n in numbers] for numbers in (x.shape, x.stride(), [x.storage_offset()])
+        list(map(_known, numbers)) for numbers in (x.shape, x.stride(), [x.storage_offset()])
     )
     with below_autograd():
         return x.as_strided(sizes, strides, offset)

@@ -53,7 +53,7 @@ class _Process:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),
+            "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         }
         with other:
             self._process = subprocess.Popen(
@@ -210,4 +210,4 @@ def tried(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> None
 
 
 def _folders() -> list[str | None]:
-    return [os.environ.get(name) for name in _FOLDERS]
+    return list(map(os.environ.get, _FOLDERS))

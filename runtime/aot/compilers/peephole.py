@@ -49,7 +49,7 @@ def rewritten(
     that look at single calls. For the others a value is the same at any time.
     """
     copied = copy_of(graph)
-    if any(_writes(n) for n in calls_of(copied)):
+    if any(map(_writes, calls_of(copied))):
         for rewrite in (layers, means, squares, broadcasts, numbers, overwrites, poolings):
             rewrite(copied)
         return copied, {}
@@ -215,7 +215,7 @@ def _last_uses_of_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     """Return what the graph makes itself and no view shows, each with the node that uses it
     last."""
     last_use = {a: n for n in graph.nodes for a in n.all_input_nodes}
-    views = {n for n in graph.nodes if may_alias(n)}
+    views = set(filter(may_alias, graph.nodes))
     return {
         a: n for a, n in last_use.items() if fresh(a) and static(a) and views.isdisjoint(a.users)
     }

@@ -89,7 +89,7 @@ class _Body:
         # items that the line of their call has unpacked
         self.unpacked: set[fx.Node] = set()
         self.lines = [
-            f"[{', '.join(self.source.name(n) for n in self.inputs)}] = args",
+            f"[{', '.join(map(self.source.name, self.inputs))}] = args",
             "args.clear()",
             "with below_autograd():",
         ]
@@ -112,7 +112,7 @@ class _Body:
         if origin is not None:
             self.origins[len(self.lines) + 1] = origin
         func, args = shortest(n)
-        given = [self.source.text(a) for a in args]
+        given = list(map(self.source.text, args))
         given += [f"{name}={self.source.text(a)}" for name, a in n.kwargs.items()]
         call = f"{self.source.constant(func, _named(n))}({', '.join(given)})"
         if items:
@@ -137,7 +137,7 @@ class _Body:
         self._free(n for n in nodes if n not in self.last_use)
 
     def _free(self, nodes: Iterable[fx.Node]) -> None:
-        names = ", ".join(self.source.name(n) for n in nodes)
+        names = ", ".join(map(self.source.name, nodes))
         if names:
             self.lines.append(f"    del {names}")
 

@@ -129,7 +129,7 @@ def _tried(
     if not any("while_loop" in str(n.target) for g in _graphs(graph) for n in g.nodes):
         try:
             with torch._C._AutoDispatchBelowAutograd():
-                run([_zeros(x) for x in inputs])
+                run(list(map(_zeros, inputs)))
         except AssertionError as error:
             # of the layout that a kernel gives, which does not depend on elements
             return (
@@ -183,7 +183,7 @@ def _zeros(x: object) -> Any:
     if not isinstance(x, torch.Tensor):
         return _number(x)
     sizes, strides, (offset,) = (
-        [_number(n) for n in numbers] for numbers in (x.shape, x.stride(), [x.storage_offset()])
+        list(map(_number, numbers)) for numbers in (x.shape, x.stride(), [x.storage_offset()])
     )
     if 0 in sizes:
         return torch.zeros(sizes, dtype=x.dtype, device=x.device)

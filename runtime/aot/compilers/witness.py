@@ -24,9 +24,7 @@ def example(a: Any) -> Any:
         a, (fx.immutable_collections.immutable_list, fx.immutable_collections.immutable_dict)
     ):
         return (
-            {k: example(b) for k, b in a.items()}
-            if isinstance(a, dict)
-            else [example(b) for b in a]
+            {k: example(b) for k, b in a.items()} if isinstance(a, dict) else list(map(example, a))
         )
     return a
 

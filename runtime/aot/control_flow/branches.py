@@ -342,7 +342,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
                     f"{piece.what} makes a random generator or sets the state of one, "
                     f"and a graph of it makes draws alone. Do that outside.{call}"
                 )
-            outs = _apart(piece, [entering.value(o) for o in outs], given, call)
+            outs = _apart(piece, list(map(entering.value, outs)), given, call)
         return [functional.read(o) if isinstance(o, FunctionalValue) else o for o in outs]
 
     try:

@@ -109,7 +109,7 @@ def _make_alike(a: Branch, b: Branch) -> None:
     """Raise unless the branches return tensors of the same shapes and dtypes. Of two layouts both
     become contiguous: what follows in the graph depends on one."""
     if a.spec != b.spec or a.constants != b.constants or _kinds(a) != _kinds(b):
-        both = " and ".join(_described(branch) for branch in (a, b))
+        both = " and ".join(map(_described, (a, b)))
         raise RuntimeError(
             "the branches of cond return different structures, "
             f"shapes, dtypes or constants: {both}. Make them alike; "
@@ -221,7 +221,7 @@ class _Cond(ControlFlow):
             copies=True,
         )
         of_operands = dict(zip(moving, found, strict=True))
-        return (None, None, None, *(of_operands.get(i) for i in range(len(operands))))
+        return (None, None, None, *(map(of_operands.get, range(len(operands)))))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: object) -> Any:
@@ -247,7 +247,7 @@ class _Cond(ControlFlow):
                 strict=True,
             )
         )
-        return tuple(found.get(i) for i in range(len(ctx.on_true.results())))
+        return tuple(map(found.get, range(len(ctx.on_true.results()))))
 
     @staticmethod
     def vmap(
@@ -311,7 +311,7 @@ def _recorded(
 ) -> Tensors:
     """One call in the graph of ``trace``. Its results have the shapes of either branch's; in a
     trace on real tensors, their values."""
-    given = [trace.lower_output(t) for t in (pred, *operands)]
+    given = list(map(trace.lower_output, (pred, *operands)))
     modules = [
         trace.attribute(b.module, name)
         for b, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))

@@ -195,7 +195,7 @@ def _captured(
         Piece("the condition of while_loop", go_on, n, True),
         Piece("the body of while_loop", step, n, copies),
     )
-    leaves = [entered(t) for t in leaves]
+    leaves = list(map(entered, leaves))
     (condition, body), outside = captured(pieces, leaves)
     assert body.spec is not None
     new = iter(body.results())
@@ -370,7 +370,7 @@ class _While(ControlFlow):
             copies=True,
         )
         found = dict(zip(floating, results[n:], strict=True))
-        return tuple(found.get(i) for i in range(n))
+        return tuple(map(found.get, range(n)))
 
     @staticmethod
     def vmap(
@@ -476,7 +476,7 @@ def _recorded(
     trace: Trace, condition: Branch, body: Branch, n: int, operands: Sequence[object]
 ) -> Tensors:
     """One call in the graph of ``trace``."""
-    given = [trace.lower_output(t) for t in operands]
+    given = list(map(trace.lower_output, operands))
     modules = [
         trace.attribute(b.module, name)
         for b, name in ((condition, "while_loop_cond_graph_"), (body, "while_loop_body_graph_"))

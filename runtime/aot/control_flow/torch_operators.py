@@ -177,7 +177,7 @@ def through_levels(
         # else the level would see the calls that bring its values up to date
         with without_modes():
             results = again(level.lowered_args(tensors))
-        return tuple(level.wrap(r) for r in results)
+        return tuple(map(level.wrap, results))
     return record(level) if isinstance(level, Trace) else compute()
 
 

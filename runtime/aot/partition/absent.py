@@ -144,7 +144,7 @@ class _Writer:
             else:
                 self._write(n)
         # a draw of a derivative that does not run is none
-        wanted = {n for n in self.kept.values() if has_effect(n)}
+        wanted = set(filter(has_effect, self.kept.values()))
         self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n in wanted)
         return GraphModule({**self._attributes(), **self.modules}, self.graph, "Partial")
 

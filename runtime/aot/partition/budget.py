@@ -142,7 +142,7 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     order = [n for n in network.parts.forward if n.op == "call_function" and not is_size(n)]
     if len(order) < 2 * number:
         return set()
-    own = [_new_bytes(n) for n in order]
+    own = list(map(_new_bytes, order))
     reach = _reach(memory, order)
     crossing = _crossing(own, reach)
     sums = list(accumulate(own))

@@ -81,7 +81,7 @@ class _Side:
                 self.late.add(n)
 
     def width(self, name: str) -> float:
-        return max(34.0, 14 + _CHARACTER * max(len(label) for label in self.labels[name]))
+        return max(34.0, 14 + _CHARACTER * max(map(len, self.labels[name])))
 
     def arrange(self) -> None:
         self.plan = layout(
@@ -185,7 +185,7 @@ class _Drawing:
             self.backward.plan.depth,
             math.ceil(len(self.saved) * (HEIGHT + 6) / STEP),
         )
-        pill = max((self._pill_width(v) for v in self.saved), default=60.0)
+        pill = max((map(self._pill_width, self.saved)), default=60.0)
         self.forward.left = MARGIN
         middle = MARGIN + max(self.forward.plan.width, 120) + 70 + pill / 2
         self.backward.left = middle + pill / 2 + 70
@@ -228,7 +228,7 @@ class _Drawing:
 
     @staticmethod
     def _pill_width(v: SavedValue) -> float:
-        return 20 + _CHARACTER * max(len(line) for line in _pill_text(v))
+        return 20 + _CHARACTER * max(map(len, _pill_text(v)))
 
     def _pills(self, depth: int) -> dict[str, float]:
         """Return the heights of the saved values: near that of the box that made each, without

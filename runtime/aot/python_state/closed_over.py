@@ -141,9 +141,7 @@ def generators_of(f: object) -> list[Any]:
     found: dict[int, Any] = {}
     for x in at_hand(f, 3):
         names = (
-            [x.__globals__.get(name) for name in x.__code__.co_names]
-            if isinstance(x, FunctionType)
-            else []
+            list(map(x.__globals__.get, x.__code__.co_names)) if isinstance(x, FunctionType) else []
         )
         found |= {
             id(g): g

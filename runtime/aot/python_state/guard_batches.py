@@ -188,7 +188,7 @@ class OwnNames:
         return f"map({constant(dict.get)}, {places}, {names}, {missing})"
 
     def compare(self) -> bool:
-        present = [list(own) for own in self._dictionaries]
+        present = list(map(list, self._dictionaries))
         values = list(map(dict.get, self._places, self._names, repeat(MISSING)))
         if not _all_hold(self._nodes):
             return False
@@ -247,7 +247,7 @@ class Sequences:
         )
 
     def compare(self) -> bool:
-        now = [list(x) for x in self._owners]
+        now = list(map(list, self._owners))
         if not _all_hold(self._nodes):
             return False
         self._items[:] = chain.from_iterable(now)  # equal constants may be other objects

@@ -261,7 +261,7 @@ class Globals(Named):
         if self.counts is None or self.owner.keys() <= self.defined:
             return []
         new = self.owner.keys() - self.defined - self.had.keys()
-        return [n for n in sorted(new) if self.counts(n)]
+        return list(filter(self.counts, sorted(new)))
 
 
 # what `copy` notes in a class, and this package in a custom Function

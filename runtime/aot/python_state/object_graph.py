@@ -293,7 +293,7 @@ class ObjectGraph(Snapshot):
 
     def _ask_module(self, node: Globals) -> None:
         """Let the names of a module count that code has, also in texts."""
-        self._ask(node, [n for n in node.owner if self.code.counts_in_modules(n)])
+        self._ask(node, list(filter(self.code.counts_in_modules, node.owner)))
 
     def _globals(self, names: dict[str, Any], name: str) -> Globals:
         found = self._named.get(id(names))

@@ -240,7 +240,7 @@ class ProgramState:
         if not asked:
             return []
         known = [*tensors, *(read.owner for read in self.graph.tensors.values())]
-        known = [t for t in known if has_place(t)]
+        known = list(filter(has_place, known))
         return [Read(t, name, OF_MEMORY[name](t)) for t in known for name in asked]
 
     def _empty_caches(self) -> None:

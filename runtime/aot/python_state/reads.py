@@ -164,7 +164,7 @@ def asked_for(
 ) -> list[Read]:
     """Those of ``reads`` that a call asks for: none of ``carried``, and nothing that a tensor says
     of itself which is ``known``."""
-    gone = {id(t) for t in known}
+    gone = set(map(id, known))
     return [
         read
         for read in reads

@@ -180,7 +180,7 @@ class Unrolled:
     def _in_time(self, steps: Sequence[Any]) -> Tensor:
         """Return what each step gives, in the order of running, as (S, T, …) in the order of
         time."""
-        padded = [self._padded(s) for s in steps]
+        padded = list(map(self._padded, steps))
         if self.reverse:
             padded.reverse()
         return torch.stack(padded, 1)

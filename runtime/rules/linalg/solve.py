@@ -484,7 +484,7 @@ def _lstsq_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) 
             return t.new_empty((size, 0))
         return t
 
-    return uncolumned(x, vector), *(with_batch(t) for t in others)
+    return uncolumned(x, vector), *(map(with_batch, others))
 
 
 register(

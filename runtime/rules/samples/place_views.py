@@ -290,7 +290,7 @@ def _gather_along_samples(call: Placed, place: Place) -> Place:
 
 def _scattered_numbers(call: Placed) -> Place:
     """``scatter`` of one number for each sample. Example: the inverse of a permutation of them."""
-    own, index, source = (call.place(name) for name in ("self", "index", "src"))
+    own, index, source = map(call.place, ("self", "index", "src"))
     rows, n = call.args["index"], call.outs[0].numel()
     by_rows = (index or source).owners(call.size, rows.device)  # type: ignore[union-attr]
     agree = index is None or source is None or index == source

@@ -371,7 +371,7 @@ def _scatter_reduce_back(
 ) -> tuple[Any, Any]:
     part = src
     if src.shape != index.shape:  # a source may be larger; its other elements are not used
-        part = src[tuple(slice(n) for n in index.shape)]
+        part = src[tuple(map(slice, index.shape))]
     places = _Places(
         dim,
         index,

@@ -228,8 +228,8 @@ for _name, _abstract in _OF_NORMAL.items():
 # ATen kernels that do not support symbolic sizes ask a tensor for plain ones, by names that are no
 # operators. The answer becomes a guard.
 QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "size": lambda self: tuple(int(n) for n in self.shape),
-    "stride": lambda self: tuple(int(n) for n in self.stride()),
+    "size": lambda self: tuple(map(int, self.shape)),
+    "stride": lambda self: tuple(map(int, self.stride())),
     "numel": lambda self: int(self.numel()),
     "storage_offset": lambda self: int(self.storage_offset()),
 }
