@@ -17,7 +17,7 @@ import itertools
 import types
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .values import SIMPLE
@@ -65,7 +65,7 @@ def sources_of(x: object) -> list[Any]:
         if type(part) is tuple:
             pending += part
         elif type(part) is _SHARED_ITEMS:
-            pending += part.__reduce__()[1]
+            pending += _without_warning(part.__reduce__)[1]
         elif type(part) not in SIMPLE:
             held.append(part)
     return [] if sum(map(_count_items, held)) > _MANY_ITEMS else held
@@ -81,13 +81,18 @@ def _reduced(x: object) -> list[Any]:
     kind: Any = iterating_class(type(x))
     if kind is _OF_CALLS or kind.__reduce__ is object.__reduce__:
         raise TypeError(f"a {kind.__name__} does not say how far it is")
+    try:
+        return list(_without_warning(kind.__reduce__, x)[1:])
+    except RuntimeError:
+        return [()]
+
+
+def _without_warning(reduce: Callable[..., tuple[Any, ...]], *args: object) -> tuple[Any, ...]:
+    """Return ``reduce(*args)``. Python 3.14 has no pickles of what :mod:`itertools` makes, and 3.12
+    says so."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            reduced: tuple[Any, ...] = kind.__reduce__(x)
-        except RuntimeError:
-            return [()]
-    return list(reduced[1:])
+        return reduce(*args)
 
 
 def _mark_of(argument: Any) -> Any:
