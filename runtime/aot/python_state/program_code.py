@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import fx
 
 from ...trace.provenance import Line
 from .code_names import CodeNames, names_of
@@ -36,6 +37,8 @@ _WITHOUT_STATE = (torch.nn.Module, SimpleNamespace, object)
 _OF_OPTIMIZERS = frozenset(("_opt_called",))
 # what a generator of Python's keeps of the last two numbers that it has drawn
 _NEXT_DRAW = "gauss_next"
+# of a graph module, which runs generated code: its property `graph` reads it
+_GRAPH = "_graph"
 
 # What reads or sets where an object is, by kind, and tells no hook that it has the object: methods
 # of NumPy's, functions of Python's. NumPy's other methods draw, so that the state tells of them.
@@ -82,6 +85,8 @@ class ProgramCode:
     def learn(self, names: Iterable[str], words: Iterable[str]) -> None:
         # in an order, so that reports and errors are the same in each process
         new = sorted({n for n in names if n not in self.names})
+        if "graph" in new and _GRAPH not in self.names:
+            new.append(_GRAPH)
         self.names.update(new)
         words = sorted({w for w in words if w not in self.words})
         self.words.update(words)
@@ -131,6 +136,8 @@ class ProgramCode:
         it."""
         if kind is FunctionType or (name == _NEXT_DRAW and issubclass(kind, random.Random)):
             return self.computed
+        if name == _GRAPH and issubclass(kind, fx.GraphModule):
+            return self.computed or self.has_name("graph")
         of_layers = name[0] == "_" or name in ("training", "forward")
         if of_layers and issubclass(kind, torch.nn.Module):
             return True
