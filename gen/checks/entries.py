@@ -1,4 +1,7 @@
-"""`known(…)`: one expected deviation, with its reason and conditions."""
+"""`known(…)`: one expected deviation, with its reason and conditions.
+
+known("xfail", torch="<2.14", raises="RuntimeError", match="not implemented", reason="a bug")
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,12 @@ KINDS = ("xfail", "skip", "vanishes", "tolerance")
 
 
 class TableError(ValueError):
-    """A generated or hand-written module has a table with a mistake."""
+    """Raised if a table of a generated or hand-written module has a mistake."""
 
 
 @cache
 def _cpu() -> str:
+    """Return the instructions for which torch chooses its kernels, such as AVX2."""
     import torch  # here, because to read a table needs no torch
 
     return str(torch.backends.cpu.get_cpu_capability())
@@ -31,37 +35,38 @@ def _cpu() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The facts of a run against which the conditions of entries are evaluated. `cpu`: the
-    instructions of the machine for which torch chooses its kernels, such as AVX2."""
+    """The facts of a run against which the conditions of entries are evaluated."""
 
-    target: str
-    device: str
-    torch: str
+    target: str  # name, such as "runtime"
+    device: str  # as torch.device reads it: "cpu", "cuda:1"
+    torch: str  # version
     today: datetime.date
     cpu: str = field(default_factory=_cpu)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An entry of the ledger. `source` is the line of matrix.yaml that it was generated from."""
+    """An entry of the ledger: what a cell is expected to do, and under which conditions."""
 
-    kind: str
+    kind: str  # one of KINDS
     reason: str
-    target: str | None = None
-    device: str | None = None
-    torch: str | None = None
-    cpu: str | None = None
-    raises: str | None = None
-    match: str | None = None
+    # Conditions. None always matches. Patterns are those of fnmatch.
+    target: str | None = None  # pattern
+    device: str | None = None  # pattern, without an index
+    torch: str | None = None  # versions, such as "<2.14"
+    cpu: str | None = None  # pattern, such as "AVX512"
+    # The exception that an xfail expects.
+    raises: str | None = None  # name of the class or of a base class, plain or with its module
+    match: str | None = None  # regular expression, searched in the message
     link: str | None = None
-    until: str | None = None
-    source: str | None = None
+    until: str | None = None  # the last day on which the entry holds, such as "2027-01-31"
+    source: str | None = None  # the line of matrix.yaml that it was generated from
+    # The bounds of a tolerance.
     rtol: float | None = None
     atol: float | None = None
 
     def active(self, settings: Settings) -> bool:
-        """Return whether target, device, torch version and CPU match the entry. A condition that it
-        leaves out always matches."""
+        """Return whether the target, device, torch version and CPU of a run match the entry."""
         return (
             (self.target is None or fnmatchcase(settings.target, self.target))
             and (self.device is None or fnmatchcase(settings.device.split(":")[0], self.device))
@@ -70,26 +75,32 @@ class Known:
         )
 
     def expired(self, today: datetime.date) -> bool:
+        """Return whether its last day is over."""
         return self.until is not None and today > datetime.date.fromisoformat(self.until)
 
     def expects(self, error: BaseException) -> bool:
-        """Return whether `error` is the exception of this xfail: class or base class by plain or
-        qualified name, message by search."""
-        names = {
-            name
-            for cls in type(error).__mro__
-            for name in (cls.__name__, f"{cls.__module__}.{cls.__qualname__}")
-        }
-        return self.raises in names and (
-            self.match is None or re.search(self.match, str(error)) is not None
-        )
+        """Return whether `error` is the exception that this xfail expects.
+
+        `raises` is compared with each class of it, base classes included.
+        """
+        classes = type(error).__mro__
+        plain_names = {cls.__name__ for cls in classes}
+        full_names = {f"{cls.__module__}.{cls.__qualname__}" for cls in classes}
+        if self.raises not in plain_names | full_names:
+            return False
+        return self.match is None or re.search(self.match, str(error)) is not None
 
     def expectation(self) -> str:
-        return f"{self.raises}({self.match!r})" if self.match is not None else str(self.raises)
+        """Return the exception that this xfail expects, as text: `ValueError('too large')`."""
+        if self.match is None:
+            return str(self.raises)
+        return f"{self.raises}({self.match!r})"
 
     def where(self) -> str:
         """Return the reason and the source line of the entry, for a person who looks for it."""
-        return f"«{self.reason}»" + (f" ({self.source})" if self.source else "")
+        if not self.source:
+            return f"«{self.reason}»"
+        return f"«{self.reason}» ({self.source})"
 
 
 def known(
@@ -108,18 +119,17 @@ def known(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> Known:
-    """Return one entry of a module's `known` table. Its error lists every mistake at once."""
+    """Return one entry of a module's `known` table. The arguments are the fields of `Known`.
+
+    `TableError` if they do not go together. It lists every mistake at once.
+    """
     entry = Known(
         kind, reason, target, device, torch, cpu, raises, match, link, until, source, rtol, atol
     )
-    if mistakes := list(_mistakes(entry)):
+    mistakes = [*_contradictions(entry), *_unreadable_fields(entry)]
+    if mistakes:
         raise TableError(f"known({kind!r}, reason={reason!r}): " + "; ".join(mistakes))
     return entry
-
-
-def _mistakes(entry: Known) -> Iterator[str]:
-    yield from _contradictions(entry)
-    yield from _unreadable_fields(entry)
 
 
 def _contradictions(entry: Known) -> Iterator[str]:
@@ -137,11 +147,12 @@ def _contradictions(entry: Known) -> Iterator[str]:
 
 
 def _contradictions_of_bounds(entry: Known) -> Iterator[str]:
+    """Find bounds that do not go with the kind of the entry, or that no difference is within."""
     bounds = [bound for bound in (entry.rtol, entry.atol) if bound is not None]
     is_tolerance = entry.kind == "tolerance"
     if is_tolerance != bool(bounds):
         yield "a tolerance, and nothing else, takes rtol= or atol="
-    # so that NaN is a mistake too
+    # "not all at least 0" and not "any below 0", so that NaN is a mistake too
     if not all(bound >= 0 for bound in bounds):
         yield "rtol= and atol= are at least 0"
 

@@ -20,25 +20,35 @@ from .delivery import Delivery, add_to_grad_sample
 
 Rule = TypeVar("Rule")
 _RULES: dict[Callable[..., Any], Any] = {}  # by function of torch, rules of users
-_LAYERS = {
+_MIN_DIMS = {
     F.linear: 2,
     F.conv1d: 3,
     F.conv2d: 4,
     F.conv3d: 5,
     F.embedding: 2,
-    F.layer_norm: 2,
+    F.layer_norm: 2,  # and more for a normalized_shape of several dimensions
     F.group_norm: 2,
     F.instance_norm: 3,
 }
-"""The functions that take an ExpandedWeight, as in torch, with the dimensions that a
-batch has at least."""
+"""By layer, the least number of dimensions of its input: one more than a single sample has. These
+layers alone take an ExpandedWeight without a rule, as in torch."""
+_FACT_METHODS = frozenset(
+    (
+        *("dim", "ndimension", "size", "numel", "nelement", "__len__"),
+        *("stride", "storage_offset", "element_size", "is_contiguous"),
+        *("is_floating_point", "is_complex", "__repr__"),
+    )
+)
+"""Names of methods of tensors that return no tensor. They are called on the original weight."""
 
 
 def implements_per_sample_grads(torch_function: Callable[..., object]) -> Callable[[Rule], Rule]:
-    """Register an object whose ``apply(kwarg_names, func, *args)`` runs if ``torch_function`` gets
-    an ExpandedWeight, as in torch.
+    """Return a decorator that registers the rule for ``torch_function``, as in torch.
 
-    ``args`` are the positional arguments, followed by the values of ``kwarg_names``.
+    A rule is an object with ``apply(kwarg_names, func, *args)``, such as a subclass of
+    ``torch.autograd.Function``. It runs if ``torch_function`` gets an ExpandedWeight, and returns
+    the result. ``func`` is ``torch_function``. ``args`` are the positional arguments, followed by
+    the values of ``kwarg_names``: :func:`standard_kwargs` splits them.
     """
 
     def decorate(rule: Rule) -> Rule:
@@ -49,17 +59,22 @@ def implements_per_sample_grads(torch_function: Callable[..., object]) -> Callab
 
 
 class ExpandedWeight(torch.Tensor):
-    """``orig_weight``, expanded over ``batch_size`` samples. The loss is the ``"sum"`` or
-    ``"mean"`` of the samples' losses.
+    """Stands for ``orig_weight``, expanded over ``batch_size`` samples, in a layer of
+    ``torch.nn.functional``.
 
-    A layer of ``torch.nn.functional`` computes with the original, and its backward adds per-sample
-    gradients to ``orig_weight.grad_sample``. Any other function is an error.
-    ``call_for_per_sample_grads`` takes every function."""
+    The layer computes with the original. Its backward pass adds per-sample gradients, of shape
+    (batch_size, *orig_weight.shape), to ``orig_weight.grad_sample``. Any other function is a
+    ``RuntimeError``. ``call_for_per_sample_grads`` takes every function.
+
+    ``loss_reduction`` says whether the loss is the ``"sum"`` or the ``"mean"`` of the samples'
+    losses. ``RuntimeError`` for another word, and for a weight that is no tensor or does not
+    require grad.
+    """
 
     orig_weight: Any
     batch_size: int
     loss_reduction: str
-    batch_first: bool
+    batch_first: bool  # a user may set it: the batch is dimension 0 of the input, else dimension 1
 
     def __new__(
         cls, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum"
@@ -79,8 +94,8 @@ class ExpandedWeight(torch.Tensor):
         data = orig_weight.detach()
         while isinstance(data, Value):  # several levels, while a program is captured
             data = data._inner
-        made: ExpandedWeight = as_installed(make_subclass)(cls, data)
-        return made
+        weight: ExpandedWeight = as_installed(make_subclass)(cls, data)
+        return weight
 
     def __init__(
         self, orig_weight: torch.Tensor, batch_size: int, loss_reduction: str = "sum"
@@ -98,16 +113,20 @@ class ExpandedWeight(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Run ``func`` by a rule of a user, as a layer, or as a method that returns a fact.
+
+        ``RuntimeError`` for any other function.
+        """
         kwargs = kwargs or {}
         if func in _RULES:
             return _RULES[func].apply(tuple(kwargs), func, *args, *kwargs.values())
-        if func in _LAYERS:
+        if func in _MIN_DIMS:
             return _run_layer(func, args, kwargs)
         name = getattr(func, "__name__", repr(func))
-        if name == "requires_grad_":  # while the tensor is made
+        if name == "requires_grad_":  # the drop-in calls it in its make_subclass
             with unseen_by_classes():
                 return func(*args, **kwargs)
-        if name == "__get__" or name in _FACTS:
+        if name == "__get__" or name in _FACT_METHODS:  # __get__: an attribute, such as shape
             with unseen_by_classes():
                 return func(*(map(_original, args)), **kwargs)
         raise RuntimeError(
@@ -117,27 +136,8 @@ class ExpandedWeight(torch.Tensor):
         )
 
 
-# Methods that return facts of a tensor, and no tensor. They are called on the original weight.
-_FACTS = frozenset(
-    (
-        *(
-            "dim",
-            "ndimension",
-            "size",
-            "stride",
-            "numel",
-            "nelement",
-            "storage_offset",
-            "element_size",
-            "__len__",
-            "__repr__",
-        ),
-        *("is_floating_point", "is_complex", "is_contiguous"),
-    )
-)
-
-
 def _original(a: object) -> object:
+    """Return the original of an ExpandedWeight. Any other argument is returned as it is."""
     if isinstance(a, ExpandedWeight):
         return a.orig_weight
     return a
@@ -146,27 +146,33 @@ def _original(a: object) -> object:
 def _run_layer(
     func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, object]
 ) -> object:
-    """Return a layer with ExpandedWeights. Its input is the batch."""
+    """Return the result of a layer that has ExpandedWeights among its arguments.
+
+    The input of the layer is the batch: the first of ``args``, or ``input`` in ``kwargs``. What the
+    first weight says of batch dimension and loss holds for all. ``RuntimeError`` for an input that
+    is no batch of their size, and for a tensor that requires grad and is no ExpandedWeight.
+    """
     if not args:
-        kwargs = dict(kwargs)
+        kwargs = dict(kwargs)  # the caller's stay as they are
         args = (kwargs.pop("input"),)
     check_input(func, args[0])
     _refuse_single_sample(func, args, kwargs)
     check_batch_size(args, kwargs)
     for a in (*args[1:], *kwargs.values()):
-        unpack_expanded_weight_or_tensor(a)
+        unpack_expanded_weight_or_tensor(a)  # for its error
     weights = [a for a in (*args, *kwargs.values()) if isinstance(a, ExpandedWeight)]
     first = weights[0]
-    params = {f"weight {i}": w.orig_weight for i, w in enumerate(weights)}
-    with Delivery(params, _batch_dim(first), first.loss_reduction, None) as grads:
+    params = {f"weight {i}": weight.orig_weight for i, weight in enumerate(weights)}
+    with Delivery(params, _batch_dim(first), first.loss_reduction, length=None) as grads:
         return func(
             grads.batch(args[0]),
             *map(_original, args[1:]),
-            **{k: _original(a) for k, a in kwargs.items()},
+            **{name: _original(a) for name, a in kwargs.items()},
         )
 
 
 def _batch_dim(weight: ExpandedWeight) -> int:
+    """Return the dimension of a layer's input that is the batch."""
     if weight.batch_first:
         return 0
     return 1
@@ -176,11 +182,11 @@ def _refuse_single_sample(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
     """Raise if the input of a layer has no batch dimension."""
-    least = _LAYERS[func]
+    min_dims = _MIN_DIMS[func]
     if func is F.layer_norm:
         normalized_shape = args[1] if len(args) > 1 else kwargs["normalized_shape"]
-        least = 1 + len(normalized_shape)
-    if args[0].dim() < least:
+        min_dims = 1 + len(normalized_shape)
+    if args[0].dim() < min_dims:
         name = getattr(func, "__name__", repr(func))
         raise RuntimeError(
             "Expanded Weights need a batch dimension: "
@@ -188,7 +194,7 @@ def _refuse_single_sample(
         )
 
 
-MIXTURE = (
+_MIXTURE_ERROR = (
     "Expanded Weights does not support a mixture of ExpandedWeight parameters and normal "
     "Parameters. Found a parameter that requires grad and is not an ExpandedWeight; "
     "make it one, or detach it."
@@ -198,22 +204,22 @@ MIXTURE = (
 def unpack_expanded_weight_or_tensor(
     maybe_expanded_weight: object, func: Callable[[Any], object] = lambda x: x
 ) -> Any:
-    """``func`` of the original of an ExpandedWeight, or of a tensor that needs no grad. None
-    for anything else.
+    """Return ``func`` of the original of an ExpandedWeight, or of a tensor that needs no grad.
 
-    A tensor that requires grad is a ``RuntimeError``.
+    None for anything else. ``RuntimeError`` for a tensor that requires grad.
     """
     if isinstance(maybe_expanded_weight, ExpandedWeight):
         return func(maybe_expanded_weight.orig_weight)
     if not isinstance(maybe_expanded_weight, torch.Tensor):
         return None
     if maybe_expanded_weight.requires_grad:
-        raise RuntimeError(MIXTURE)
+        raise RuntimeError(_MIXTURE_ERROR)
     return func(maybe_expanded_weight)
 
 
 def check_input(func: Callable[..., object], x: object) -> None:
-    """Raise unless the first argument of a layer is a tensor with a batch dimension."""
+    """Raise ``RuntimeError`` unless ``x``, the first argument of the layer ``func``, is a tensor
+    with a batch."""
     name = getattr(func, "__name__", repr(func))
     if isinstance(x, ExpandedWeight):
         raise RuntimeError(
@@ -238,7 +244,7 @@ def check_input(func: Callable[..., object], x: object) -> None:
 
 
 def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise unless the batch size of every ExpandedWeight is that of the first argument."""
+    """Raise ``RuntimeError`` unless each ExpandedWeight has the batch size of ``args[0]``."""
     for a in (*args, *kwargs.values()):
         if isinstance(a, ExpandedWeight):
             size = args[0].shape[_batch_dim(a)]
@@ -258,26 +264,38 @@ def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 def standard_kwargs(
     kwarg_names: Sequence[str], args: Sequence[object]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Split ``args`` into positional and keyword arguments. Its last values belong
-    to ``kwarg_names``."""
-    n = len(args) - len(kwarg_names)
-    return tuple(args[:n]), dict(zip(kwarg_names, args[n:], strict=True))
+    """Split the ``args`` of a rule into positional and keyword arguments.
+
+    Its last values belong to ``kwarg_names``, in this order.
+    """
+    n_positional = len(args) - len(kwarg_names)
+    kwargs = dict(zip(kwarg_names, args[n_positional:], strict=True))
+    return tuple(args[:n_positional]), kwargs
 
 
 def forward_helper(
     func: Callable[..., object], expanded_args: Sequence[object], expanded_kwargs: dict[str, Any]
 ) -> Any:
-    """Check the arguments of a layer and run it on plain tensors."""
+    """Return the result of a layer on plain tensors: it has no history, as a rule computes the
+    gradients.
+
+    The first of ``expanded_args`` is the batch. ``RuntimeError`` if it is none of the weights'
+    batch size.
+    """
     check_input(func, expanded_args[0])
     check_batch_size(expanded_args, expanded_kwargs)
-    return func(*map(plain, expanded_args), **{k: plain(a) for k, a in expanded_kwargs.items()})
+    args = [_to_plain(a) for a in expanded_args]
+    kwargs = {name: _to_plain(a) for name, a in expanded_kwargs.items()}
+    return func(*args, **kwargs)
 
 
-def plain(a: object) -> Any:
-    """Return the tensor without history that an argument holds. Any other argument is returned as
-    it is."""
+def _to_plain(a: object) -> Any:
+    """Return the tensor without history that an argument holds.
+
+    Any other argument is returned as it is. ``RuntimeError`` for a value of a transform.
+    """
     if isinstance(a, ExpandedWeight):
-        return plain(a.orig_weight)
+        return _to_plain(a.orig_weight)
     if isinstance(a, Value):
         if a._level is not SESSION:
             raise RuntimeError(
@@ -293,25 +311,27 @@ def plain(a: object) -> Any:
 def set_grad_sample_if_exists(
     maybe_expanded_weight: object, per_sample_grad_fn: Callable[[Any], torch.Tensor]
 ) -> None:
-    """Add ``per_sample_grad_fn(plain weight)``, of shape (batch, *weight), to ``grad_sample`` of an
-    ExpandedWeight's original.
+    """Add ``per_sample_grad_fn(weight)`` to ``weight.grad_sample``, where ``weight`` is the
+    original of an ExpandedWeight.
 
-    If the loss is the mean of the samples' losses, the gradients are multiplied by the batch size.
-    So they belong to each sample's own loss.
+    The function returns gradients of shape (batch, *weight.shape). If the loss is the mean of the
+    samples' losses, they are multiplied by the batch size. So they belong to each sample's own
+    loss. Nothing happens for another argument. ``RuntimeError`` for a tensor that requires grad.
     """
-    unpacked = unpack_expanded_weight_or_tensor(maybe_expanded_weight)
+    weight = unpack_expanded_weight_or_tensor(maybe_expanded_weight)
     if not isinstance(maybe_expanded_weight, ExpandedWeight):
         return
-    weight = maybe_expanded_weight.orig_weight
-    grad = per_sample_grad_fn(unpacked)
+    grad = per_sample_grad_fn(weight)
     if maybe_expanded_weight.loss_reduction == "mean":
         grad = grad * maybe_expanded_weight.batch_size
     add_to_grad_sample(weight, grad)
 
 
 def sum_over_all_but_batch_and_last_n(tensor: torch.Tensor, n_dims: int) -> torch.Tensor:
-    """Sum over all dimensions but the first and the last ``n_dims``: (batch, *summed,
-    *rest) -> (batch, *rest)."""
+    """Sum over all dimensions but the first and the last ``n_dims``.
+
+    From shape (batch, *summed, *rest) to (batch, *rest), where ``rest`` has ``n_dims`` dimensions.
+    """
     dims = tuple(range(1, tensor.dim() - n_dims))
     if not dims:
         return tensor

@@ -5,6 +5,9 @@
 
 The graph frees such a tensor after its last use, although the caller still has it. So a step that
 returns a new state needs no memory for two of them.
+
+A call goes through here twice. :func:`donate_arguments` finds the tensors before the program is
+chosen. :func:`take` empties them when the program is known, just before its graph runs.
 """
 
 from __future__ import annotations
@@ -30,32 +33,41 @@ class _Donated(Ambient):
 
 
 _DONATED = _Donated()
-_TAKEN = "_memory_is_taken"  # an attribute of tensors
+# An attribute of the tensors that a call has emptied. A user may fill one again, then donate it.
+_TAKEN = "_memory_is_taken"
 
 
-def donating(
+def donate_arguments(
     run: Callable[..., object], names: Sequence[str], donated: Sequence[int | str]
 ) -> Callable[..., Any]:
-    """``run``, to whose calls the arguments ``donated``, names or positions, are donated.
-    ``names``: of its positional parameters."""
-    wanted = {
-        names[x] if isinstance(x, int) and -len(names) <= x < len(names) else x for x in donated
+    """Return ``run`` with donation: its calls take the memory of the arguments ``donated``.
+
+    ``names`` are those of the positional parameters, none if the signature is unknown. ``donated``
+    are names of parameters or positions, which may be negative. An argument may be a tree: all
+    tensors in it are donated. A call raises ``ValueError`` if one of them cannot be donated.
+    """
+    # A position becomes its name where that is known, as the argument may come by keyword.
+    donated_keys = {
+        names[key] if isinstance(key, int) and -len(names) <= key < len(names) else key
+        for key in donated
     }
 
     def call(*args: object, **kwargs: object) -> Any:
-        known: Mapping[Any, Any] = {
+        arguments: Mapping[Any, Any] = {  # by position and by name
             **dict(enumerate(args)),
             **dict(zip(names, args, strict=False)),
             **kwargs,
         }
-        given = [known[x] for x in wanted if x in known]
-        leaves = [x for argument in given for x in opened.flatten(argument)[0]]
-        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        donated_arguments = [arguments[key] for key in donated_keys if key in arguments]
+        leaves = [leaf for tree in donated_arguments for leaf in opened.flatten(tree)[0]]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        # The level of the session has number 0. A value of another one belongs to a transform or
+        # to the capture of a program around this one, which may need it after this call.
         if any(isinstance(t, Value) and t._level.number for t in tensors):
-            # in a transform, or in another program, which keeps what it needs
             return run(*args, **kwargs)
         for t in tensors:
             _refuse_unfit(t)
+        # Calls may nest, so what an outer one donates is put back.
         before, _DONATED.tensors = _DONATED.tensors, tensors
         try:
             return run(*args, **kwargs)
@@ -66,7 +78,11 @@ def donating(
 
 
 def _refuse_unfit(t: torch.Tensor) -> None:
-    """Raise ``ValueError`` if the memory of ``t`` was taken before, or is not its own to give."""
+    """Raise ``ValueError`` if the memory of ``t`` was taken before, or is not its own to give.
+
+    A subclass may hold other tensors, a view shares its memory with its base, and a
+    backward pass may need a tensor that requires grad.
+    """
     if getattr(t, _TAKEN, False) and not t.numel():
         raise ValueError(
             "a donated argument has been donated before, and is empty. "
@@ -75,41 +91,48 @@ def _refuse_unfit(t: torch.Tensor) -> None:
     is_plain = type(t) is torch.Tensor and t.layout is torch.strided
     if not is_plain or t.requires_grad or t._is_view():
         raise ValueError(
-            f"a donated argument has a {_kind(t)}. "
+            f"a donated argument has a {_describe_unfit(t)}. "
             "Donate plain tensors without history that own their memory."
         )
 
 
-def _kind(t: torch.Tensor) -> str:
-    """Return what ``t`` is that cannot be donated, for an error."""
+def _describe_unfit(t: torch.Tensor) -> str:
+    """Return what keeps ``t`` from being donated, for the error of :func:`_refuse_unfit`."""
     if type(t) is not torch.Tensor:
         return type(t).__name__
     if t.layout is not torch.strided:
         return f"tensor of layout {t.layout}"
-    return "tensor that requires grad" if t.requires_grad else "view of another tensor"
+    if t.requires_grad:
+        return "tensor that requires grad"
+    return "view of another tensor"
 
 
 def take(call: Call, joint: Joint) -> None:
-    """Take the memory of the tensors that are donated to this call. The caller's have no
-    elements from now on."""
-    donated = set(map(id, _DONATED.tensors))
-    ours = {i: t for i, t in enumerate(call.plain) if id(t) in donated}
-    numbers = ours.keys()
-    if any(id(unwrap(t)) in donated for t in joint.closed_over):
+    """Take the memory of the tensors that are donated to this call.
+
+    The graph gets other tensors with that memory in ``call.plain``. The caller's tensors have no
+    elements from now on. ``joint`` is the program that is about to run. ``RuntimeError`` if it
+    still needs the caller's tensors, because it closes over one, writes to it or returns it; then
+    nothing is taken.
+    """
+    donated_ids = set(map(id, _DONATED.tensors))
+    donated = {i: t for i, t in enumerate(call.plain) if id(t) in donated_ids}
+    if any(id(unwrap(t)) in donated_ids for t in joint.closed_over):
         raise RuntimeError(
             "the program also closes over a tensor that is donated. "
             "Let it use the argument, or donate a clone."
         )
     boundary = joint.boundary
-    writes = any(boundary.inputs[i].written for i in numbers)
-    returned = {o.number for o in boundary.outputs if o.made is Made.INPUT}
-    if writes or returned & numbers:
+    writes = any(boundary.inputs[i].written for i in donated)
+    returned = {output.number for output in boundary.outputs if output.made is Made.INPUT}
+    if writes or returned & donated.keys():
         raise RuntimeError(
             "the program writes to an argument that is donated, or returns it or a view of it. "
             "Donate what it only reads."
         )
-    for i, t in ours.items():
+    for i, t in donated.items():
         call.plain[i] = t.detach()
-    for t in ours.values():  # after the loop before: one tensor may be given twice
+    # In a second loop, because one tensor may be given twice: it is detached for each place first.
+    for t in donated.values():
         t.data = t.new_empty(0)
         setattr(t, _TAKEN, True)

@@ -21,7 +21,7 @@ from ..aot.python_state.closed_over import modules_of
 from ..seam.locks import lock_of
 from ..trace.error_lines import naming_line
 from .check import CheckedCalls
-from .donation import donating
+from .donation import donate_arguments
 from .options import Options
 from .outside_calls import OutsideCalls, WithCalls
 from .programs import Break, Captured, Captures, Raised
@@ -60,7 +60,7 @@ class Jitted:
         if not self._static_names:
             self._captures[None], run = _captures(f, options, self._turns)
         if options.donate:
-            run = donating(run, names, options.donate)
+            run = donate_arguments(run, names, options.donate)
         if options.on_break == "eager":
             run = _or_eager(f, run, self._turns)
         if options.check is not None:

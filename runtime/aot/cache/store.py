@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-LARGEST_ENTRY = 4 << 20  # bytes; a file that is larger is not one of ours
+LARGEST_ENTRY = 4 << 20  # bytes of a file, digest included; a larger file is not one of ours
 _SUFFIX = ".json"
-_UNFINISHED = ".unfinished"
-_ABANDONED = 3600.0  # seconds after which nobody completes a file any more
+_UNFINISHED_SUFFIX = ".unfinished"
+# An unfinished file that is older belongs to a process that was killed while it wrote.
+_ABANDONED_AFTER = 3600.0  # seconds
 
 
 class Damaged(Exception):
@@ -28,108 +29,130 @@ class Damaged(Exception):
 
 
 class Folder:
-    """``max_bytes``: how much the entries take together. The entries that were not read or written
-    for longest make room."""
+    """Reads and writes the entries in the folder ``path``, which the first write makes.
+
+    ``max_bytes`` is how much the entries may take together. The entries that were not read or
+    written for longest are removed to make room. Several processes may use the folder at a time.
+    There are no locks: a file is complete or has another suffix, and any file may be gone at any
+    moment.
+    """
 
     def __init__(self, path: str | os.PathLike[str], max_bytes: int) -> None:
         self.path = Path(path)
         self.max_bytes = max_bytes
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return the entry, or None if there is none. ``Damaged`` for a file that is no entry,
-        ``OSError`` for one that cannot be read."""
+        """Return the entry ``name``, or None if there is none.
+
+        ``name`` is that of its file, without the suffix. ``Damaged`` for a file that is no entry,
+        ``OSError`` for one that cannot be read.
+        """
         path = self._file(name)
         try:
             with path.open("rb") as file:
+                # no more, however large it is; the last byte shows that it is too large
                 content = file.read(LARGEST_ENTRY + 1)
         except FileNotFoundError:
             return None
-        found = _parsed(content)
-        # somebody else's folder, or the entry was removed meanwhile
+        entry = _parse(content)
+        # The time of the file is that of its last use, for _make_room. It cannot be set in somebody
+        # else's folder, or if another process has removed the entry meanwhile.
         with contextlib.suppress(OSError):
             os.utime(path)
-        return found
+        return entry
 
     def write(self, name: str, entry: dict[str, Any]) -> None:
-        """Write the entry under a name of its own, then rename it, so that a reader finds all of it
-        or none. ``OSError`` if that fails."""
+        """Write the entry ``name``, in the place of one that has this name already.
+
+        The file has a temporary name until it is complete, so a reader finds all of it or none. An
+        entry larger than ``LARGEST_ENTRY`` is not written. ``OSError`` if the write fails.
+        """
         body = json.dumps(entry).encode()
         content = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
         if len(content) > LARGEST_ENTRY:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        number, unfinished = tempfile.mkstemp(suffix=_UNFINISHED, dir=self.path)
+        descriptor, unfinished = tempfile.mkstemp(suffix=_UNFINISHED_SUFFIX, dir=self.path)
         try:
-            with os.fdopen(number, "wb") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
             os.replace(unfinished, self._file(name))
-        except BaseException:
+        except BaseException:  # an interrupt as well
             _remove(unfinished)
             raise
         self._make_room()
 
     def names(self) -> list[str]:
+        """Return the names of all entries, in no particular order."""
         return [entry.name.removesuffix(_SUFFIX) for entry in self._files(_SUFFIX)]
 
     def size(self) -> tuple[int, int]:
         """Return the number of entries, and their bytes."""
-        sizes = [known.st_size for known in map(_known, self._files(_SUFFIX)) if known is not None]
+        stats = map(_stat, self._files(_SUFFIX))
+        sizes = [stat.st_size for stat in stats if stat is not None]
         return len(sizes), sum(sizes)
 
     def clear(self) -> None:
-        for entry in self._files(_SUFFIX, _UNFINISHED):
-            _remove(entry.path)
+        """Remove all entries, and all files that are not finished. Other files stay."""
+        for file in self._files(_SUFFIX, _UNFINISHED_SUFFIX):
+            _remove(file.path)
 
     def _make_room(self) -> None:
+        """Remove what killed processes have left, then the oldest entries beyond ``max_bytes``."""
         now = time.time()
-        for entry in self._files(_UNFINISHED):
-            known = _known(entry)
-            if known is not None and now - known.st_mtime > _ABANDONED:
-                _remove(entry.path)
-        files = [
-            (known.st_mtime, known.st_size, entry.path)
-            for entry in self._files(_SUFFIX)
-            if (known := _known(entry)) is not None
-        ]
-        left = sum(size for _, size, _ in files) - self.max_bytes
-        for _, size, path in sorted(files):
-            if left <= 0:
+        for file in self._files(_UNFINISHED_SUFFIX):
+            stat = _stat(file)
+            if stat is not None and now - stat.st_mtime > _ABANDONED_AFTER:
+                _remove(file.path)
+        entries: list[tuple[float, int, str]] = []  # last use, bytes and path
+        for file in self._files(_SUFFIX):
+            stat = _stat(file)
+            if stat is not None:
+                entries.append((stat.st_mtime, stat.st_size, file.path))
+        excess = sum(size for _, size, _ in entries) - self.max_bytes
+        for _, size, path in sorted(entries):
+            if excess <= 0:
                 break
             _remove(path)
-            left -= size
+            excess -= size
 
     def _file(self, name: str) -> Path:
+        """Return the path of the entry ``name``."""
         return self.path / (name + _SUFFIX)
 
     def _files(self, *suffixes: str) -> Iterator[os.DirEntry[str]]:
+        """List the files whose names end with one of ``suffixes``. None if there is no folder."""
         try:
-            with os.scandir(self.path) as found:
-                yield from (entry for entry in found if entry.name.endswith(suffixes))
+            with os.scandir(self.path) as files:
+                yield from (file for file in files if file.name.endswith(suffixes))
         except OSError:
             return  # not made yet, or not ours to read
 
 
-def _parsed(content: bytes) -> dict[str, object]:
+def _parse(content: bytes) -> dict[str, object]:
+    """Return the entry in the content of a file. ``Damaged`` if it is none, or is too large."""
     digest, _, body = content.partition(b"\n")
     if len(content) > LARGEST_ENTRY or hashlib.sha256(body).hexdigest().encode() != digest:
         raise Damaged("its digest is not that of its content")
     try:
-        found = json.loads(body)
+        entry = json.loads(body)
+    # a digest can be computed for anything, deeply nested lists included
     except (ValueError, RecursionError) as error:
         raise Damaged("it is no JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(entry, dict):
         raise Damaged("it is no JSON object")
-    return found
+    return entry
 
 
-def _known(entry: os.DirEntry[str]) -> os.stat_result | None:
+def _stat(file: os.DirEntry[str]) -> os.stat_result | None:
     """Return what the file system says of a file; None if another process has removed it."""
     try:
-        return entry.stat()
+        return file.stat()
     except FileNotFoundError:
         return None
 
 
 def _remove(path: str) -> None:
+    """Remove a file, unless another process has done so."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
