@@ -39,34 +39,39 @@ Spec = Mapping[int, Any]  # per dimension of a tensor: a Dim, a hint, or a numbe
 
 
 _aten = torch.ops.aten
-_OF_SIZES = frozenset(
+_ASSERT = _aten._assert_scalar.default
+_ASSERT_METADATA = _aten._assert_tensor_metadata.default
+_INPUT_OPS = ("placeholder", "get_attr")  # ``op`` of the nodes of a graph that are its inputs
+# Operators that need no elements of tensors: they take the geometry of one, or numbers.
+_SIZE_OPS = frozenset(
     (
         _aten.sym_size.int,
         _aten.sym_stride.int,
         _aten.sym_storage_offset.default,
-        _aten._assert_scalar.default,
+        _ASSERT,
     )
 )
 
 
 @dataclass(frozen=True)
-class _Named:
-    """One place of a named ``Dim``, or of a hint: dimension ``at`` of argument ``where``."""
+class _DimPlace:
+    """A dimension of an argument for which ``dynamic_shapes`` has a ``Dim`` or a hint."""
 
-    dim: Any
-    where: str
-    at: int
-    size: Any
+    dim: Any  # the Dim or the hint
+    argument: str
+    index: int  # of the dimension
+    size: Any  # that of the fake tensor: a SymInt, or a number if it is constant
 
     def __str__(self) -> str:
         name = f"the dimension marked {self.dim}"
         if isinstance(self.dim, Dim):
             name = f"Dim {self.dim.__name__!r}"
-        return f"{name}, dimension {self.at} of {self.where}"
+        return f"{name}, dimension {self.index} of {self.argument}"
 
     @property
     def range(self) -> tuple[Any, Any]:
-        if not self.derived:
+        """The least and the largest size that it may have. The latter may be ``int_oo``."""
+        if not self.is_derived:
             return _bounds(self.dim)
         low, high = _bounds(self.dim.root)
         low = max(self.dim.fn(low), 0)
@@ -75,17 +80,18 @@ class _Named:
         return low, high
 
     @property
-    def derived(self) -> bool:
-        """Whether it is computed from another ``Dim``, as ``2 * Dim("n") + 1``."""
+    def is_derived(self) -> bool:
+        """Whether its ``Dim`` is computed from another ``Dim``, as ``2 * Dim("n") + 1``."""
         return isinstance(self.dim, DerivedDim)
 
     @property
-    def fixed(self) -> bool:
-        """Whether the program may not narrow it."""
+    def is_fixed(self) -> bool:
+        """Whether it is an error if the program narrows its range. A hint leaves that free."""
         return isinstance(self.dim, Dim)
 
     @property
-    def automatic(self) -> bool:
+    def is_automatic(self) -> bool:
+        """Whether the program may even make a constant of it: ``Dim.AUTO``."""
         return isinstance(self.dim, DimHint) and self.dim.type is DimHintType.AUTO
 
 
@@ -100,25 +106,37 @@ def _bounds(dim: Any) -> tuple[object, object]:
 
 
 class ExportedSizes(Abstraction):
-    """Makes fake tensors whose sizes are symbols where ``specs`` say so. ``names`` are those of the
-    inputs, for errors."""
+    """Makes fake tensors of inputs, whose sizes are symbols where ``specs`` say so.
+
+    ``specs`` has an item for each input, in the order in which :meth:`abstract` gets them. None is
+    for an input that is no tensor. ``names`` are those of the inputs, for errors.
+
+    The truth of a condition on symbols, ``bool(size <= 8)``, adds it to the guards of
+    ``shape_env``. That is how ranges and relations get there: the result is not used.
+    """
 
     def __init__(self, specs: Sequence[Spec], names: Sequence[str]) -> None:
         super().__init__()
         self.specs = dict(zip(names, specs, strict=True))
-        self.names = [n for n in names if self.specs[n] is not None]
-        self.places: list[_Named] = []
-        self.known: dict[str, Any] = {}  # sizes by name of a Dim
-        # placeholders with their fake tensors and names
-        self.bound: list[tuple[fx.Node, Any, str]] = []
-        self.last = ""  # the input that was made last
-        # by id of a place of a Dim that is computed from another one: what it must be
-        self.derived: dict[int, Any] = {}
+        # the tensors for which there is no fake tensor yet
+        self.names_left = [name for name in names if self.specs[name] is not None]
+        self.last_name = ""  # the input that was made last
+        self.places: list[_DimPlace] = []
+        self.sizes_by_dim: dict[str, Any] = {}  # by name of a Dim, its first size
+        # each placeholder with its fake tensor and its name
+        self.placeholders: list[tuple[fx.Node, Any, str]] = []
+        # by id of a place of a derived Dim: the size that follows from that of its root
+        self.expected_sizes: dict[int, Any] = {}
 
     def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        """Return a fake tensor for the next input ``t``, with symbols for its dynamic sizes.
+
+        All sizes of a ``fixed`` input are constants, and it is none of ``names``. ``ValueError`` if
+        ``t`` does not fit what ``dynamic_shapes`` says of it.
+        """
         if fixed:
             return super().abstract(t, fixed=True)
-        name = self.last = self.names.pop(0)
+        name = self.last_name = self.names_left.pop(0)
         spec = self.specs.get(name) or {}
         _check_spec(t, spec, name)
         dims = {i: dim for i, dim in spec.items() if _is_dynamic(dim)}
@@ -128,25 +146,31 @@ class ExportedSizes(Abstraction):
         fake: Any = faked(self.mode, t, symbolic_context=context, source=source)
         self.inputs.append(fake)
         for i, dim in dims.items():
-            self._constrain(_Named(dim, name, i, fake.shape[i]), int(t.shape[i]))
-        if not self.names:  # of the last input: the sizes of all roots are known
+            self._constrain(_DimPlace(dim, name, i, fake.shape[i]), int(t.shape[i]))
+        if not self.names_left:  # only now the sizes of all roots are known
             self._relate_derived()
         return fake  # type: ignore[no-any-return]
 
     def _relate_derived(self) -> None:
+        """Relate the sizes of derived Dims to those of their roots."""
         for place in self.places:
-            if place.derived:
+            if place.is_derived:
                 self._relate(place)
 
     def bind(self, fake: object, node: fx.Node) -> None:
-        self.bound.append((node, fake, self.last))
+        """Remember the placeholder ``node`` of ``fake``, the fake tensor that was made last."""
+        self.placeholders.append((node, fake, self.last_name))
         super().bind(fake, node)
 
-    def _constrain(self, place: _Named, example: int) -> None:
+    def _constrain(self, place: _DimPlace, example: int) -> None:
+        """Add the range of ``place`` to the guards, and that places of one Dim have one size.
+
+        ``example`` is the size that the input has. ``ValueError`` if its Dim does not allow that.
+        """
         low, high = place.range
         if not isinstance(place.size, torch.SymInt):
-            if place.automatic:
-                return  # of size 0 or 1
+            if place.is_automatic:
+                return  # its size is 0 or 1, which are constants for torch
             raise ValueError(
                 f"{place} has size {example} in the example. Sizes 0 and 1 are constants, "
                 "so take a larger example."
@@ -156,86 +180,103 @@ class ExportedSizes(Abstraction):
                 f"{place} has size {example} in the example, which is not between {low} and {high}"
             )
         self.places.append(place)
-        if place.derived:
-            return
+        if place.is_derived:
+            return  # _relate_derived is for these
         if isinstance(place.dim, Dim):
-            first = self.known.setdefault(place.dim.__name__, place.size)
-            if first is not place.size and not bool(first == place.size):
+            first_size = self.sizes_by_dim.setdefault(place.dim.__name__, place.size)
+            if first_size is not place.size and not bool(first_size == place.size):
                 raise ValueError(
                     f"{place} has size {example} in the example, and elsewhere another one"
                 )
-        self._bound(place)
+        self._guard_range(place)
 
-    def _bound(self, place: _Named) -> None:
+    def _guard_range(self, place: _DimPlace) -> None:
+        """Add the bounds of ``place`` to the guards."""
         low, high = place.range
         if high is not int_oo:
             bool(place.size <= high)
+        # the range of every symbol begins at 2, as 0 and 1 are constants
         if low > 2:
             bool(place.size >= low)
 
-    def _relate(self, place: _Named) -> None:
-        """Tell the sizes that ``place`` is ``a * n + b``, where n is the size of its root. A root
-        that is no dimension itself is computed from the first dimension that depends on it."""
-        fn, root = place.dim.fn, place.dim.root.__name__
-        offset, factor = fn(0), fn(1) - fn(0)
+    def _relate(self, place: _DimPlace) -> None:
+        """Add to the guards that ``place`` is ``factor * n + offset``, where n is the size of its
+        root.
+
+        A root that is no dimension itself is computed from the first dimension that depends on it.
+        ``ValueError`` if the sizes of the example are not related in this way.
+        """
+        compute, root = place.dim.fn, place.dim.root.__name__
+        # two values are enough: torch allows only linear functions of a Dim
+        offset, factor = compute(0), compute(1) - compute(0)
         example = self._example(place.size)
-        if root not in self.known:
+        if root not in self.sizes_by_dim:
             if (example - offset) % factor:
                 raise ValueError(
                     f"{place} has size {example} in the example, "
                     f"which is not {place.dim.__name__} for any {root}"
                 )
             bool((place.size - offset) % factor == 0)
-            self._bound(place)
-            self.known[root] = (place.size - offset) // factor
+            self._guard_range(place)
+            self.sizes_by_dim[root] = (place.size - offset) // factor
             return
-        expected = fn(self.known[root])
-        if self._example(expected) != example:
+        expected = compute(self.sizes_by_dim[root])
+        expected_example = self._example(expected)
+        if expected_example != example:
             raise ValueError(
                 f"{place} has size {example} in the example, "
-                f"where {place.dim.__name__} is {self._example(expected)}"
+                f"where {place.dim.__name__} is {expected_example}"
             )
         bool(place.size == expected)
-        self.derived[id(place)] = expected
+        self.expected_sizes[id(place)] = expected
 
     @staticmethod
     def _example(size: Any) -> int:
+        """Return the number that ``size`` is for the example inputs."""
         if isinstance(size, int):
             return int(size)
         return int(size.node.hint)
 
     def ranges(self) -> dict[sympy.Symbol, ValueRanges[Any]]:
-        """Return the range of each symbol. Raise if the program needs more than its Dim says."""
-        by_symbol: dict[sympy.Symbol, _Named] = {}
+        """Return the range of each symbol in the sizes and strides of inputs.
+
+        ``ValueError`` if the program needs a narrower range or other relations than a Dim says.
+        """
+        by_symbol: dict[sympy.Symbol, _DimPlace] = {}
         for place in self.places:
             symbol = self._symbol_of(place)
             if symbol is None:
                 continue
-            self._refuse_equal(place, by_symbol.setdefault(symbol, place))
+            first = by_symbol.setdefault(symbol, place)
+            self._refuse_equal(place, first)
             self._refuse_narrow(place, symbol)
         symbols: set[sympy.Symbol] = set()
         for fake in self.inputs:
             numbers = list(fake.shape)
             if fake.layout is torch.strided:
                 numbers += fake.stride()
-            for n in numbers:
-                if isinstance(n, torch.SymInt):
-                    symbols |= n.node.expr.free_symbols
+            for number in numbers:
+                if isinstance(number, torch.SymInt):
+                    symbols |= number.node.expr.free_symbols
+        # sorted, because the order of a set differs from run to run
         return {s: self.shape_env.var_to_range[s] for s in sorted(symbols, key=str)}
 
-    def _symbol_of(self, place: _Named) -> sympy.Symbol | None:
-        """Return the symbol that ``place`` is in the program. None if the root of its Dim says all
-        of it, or an automatic one turned out to be no symbol. Raise if another one did."""
+    def _symbol_of(self, place: _DimPlace) -> sympy.Symbol | None:
+        """Return the symbol that the size of ``place`` is, now that the program has been traced.
+
+        None if its root says all of it, and if it is automatic and the program made something else
+        of it. ``ValueError`` for any other place that the program made something else of.
+        """
         env = self.shape_env
         expression = env.replace(place.size.node.expr)
-        derived = self.derived.get(id(place))
-        if derived is not None and not expression.is_number:
-            says_all = expression == env.replace(derived.node.expr)
-            if says_all:
+        expected = self.expected_sizes.get(id(place))
+        if expected is not None and not expression.is_number:
+            root_says_all = expression == env.replace(expected.node.expr)
+            if root_says_all:
                 return None
         if expression.is_symbol:
             return expression
-        if place.automatic:
+        if place.is_automatic:
             return None
         if expression.is_number:
             raise ValueError(
@@ -244,119 +285,133 @@ class ExportedSizes(Abstraction):
             )
         raise ValueError(f"{place}: the program needs it to be {expression}. Give it Dim.AUTO.")
 
-    def _refuse_equal(self, place: _Named, other: _Named) -> None:
+    def _refuse_equal(self, place: _DimPlace, other: _DimPlace) -> None:
         """Raise if two places with one symbol have different Dims."""
-        if place.fixed and other.fixed and place.dim.__name__ != other.dim.__name__:
+        if place.is_fixed and other.is_fixed and place.dim.__name__ != other.dim.__name__:
             raise ValueError(
                 f"{place}, and {other}: the program needs them to be equal. Use one Dim for both."
             )
 
-    def _refuse_narrow(self, place: _Named, symbol: sympy.Symbol) -> None:
+    def _refuse_narrow(self, place: _DimPlace, symbol: sympy.Symbol) -> None:
         """Raise if the program needs a narrower range of ``symbol`` than the Dim of ``place``
         says."""
-        if not place.fixed:
+        if not place.is_fixed:
             return
-        found = self.shape_env.var_to_range[symbol]
+        needed = self.shape_env.var_to_range[symbol]
         low, high = place.range
-        if found.lower > max(low, 2):
-            bound = f"min={found.lower}"
-        elif found.upper < high:
-            bound = f"max={found.upper}"
+        if needed.lower > max(low, 2):
+            bound = f"min={needed.lower}"
+        elif needed.upper < high:
+            bound = f"max={needed.upper}"
         else:
             return
         raise ValueError(
-            f"{place}: the program needs {found.lower} <= size <= {found.upper}. "
+            f"{place}: the program needs {needed.lower} <= size <= {needed.upper}. "
             f"Say Dim({place.dim.__name__!r}, {bound})."
         )
 
     def ranges_of_values(self, graph: fx.Graph) -> dict[sympy.Symbol, ValueRanges[Any]]:
         """Return the range of each size that depends on values, as that of ``torch.nonzero(x)``.
         Without it torch cannot load the program."""
-        found = {s for node in graph.nodes for s in free_unbacked_symbols(node.meta.get("val"))}
-        return {s: self.shape_env.var_to_range[s] for s in sorted(found, key=str)}
+        symbols: set[sympy.Symbol] = set()
+        for node in graph.nodes:
+            symbols.update(free_unbacked_symbols(node.meta.get("val")))
+        return {s: self.shape_env.var_to_range[s] for s in sorted(symbols, key=str)}
 
     def write_conditions(self, graph: fx.Graph) -> None:
-        """Check in the graph what the range of a symbol does not say, and that a size is none of
-        those that are constants."""
+        """Add checks of the sizes of inputs to the graph, before the calls of the program.
+
+        They are for what the range of a symbol does not say, and for sizes 0 and 1, which the
+        program takes for constants. A failed check names the dimension.
+        """
         env = self.shape_env
         # some symbols turned out to be numbers after the guard
-        found = [env.replace(guard.expr) for guard in env.guards]
-        conditions = [c for c in found if env._maybe_evaluate_static(c, axioms=()) is None]
+        guards = [env.replace(guard.expr) for guard in env.guards]
+        # ranges decide the others; no axioms, as these are the guards themselves
+        conditions = [c for c in guards if env._maybe_evaluate_static(c, axioms=()) is None]
         conditions += [sympy.Ge(s, r.lower) for s, r in self.ranges().items() if r.lower >= 2]
         self.forget_removed(graph)
         with graph.inserting_before(graph.output_node()):
             self._write_relations(graph)
-            for condition in dict.fromkeys(conditions):
+            for condition in dict.fromkeys(conditions):  # each once, in order
                 holds = self.lower(env.create_symboolnode(condition))
                 if isinstance(holds, fx.Node):
                     message = (
                         f"the exported program is right for {condition} alone; "
                         f"{self._describe_symbols(condition)}"
                     )
-                    graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
+                    graph.call_function(_ASSERT, (holds, message))
         _move_checks(graph)
 
     def _write_relations(self, graph: fx.Graph) -> None:
         """Check each size that is computed from others, such as ``2 * n``, or that turned
-        out to be a number. Torch checks sizes that were numbers from the start, and those
-        that are symbols."""
+        out to be a number.
+
+        Torch checks sizes that were numbers from the start, and those that are symbols.
+        """
+        for node, fake, name in self.placeholders:
+            for index, size in enumerate(fake.shape):
+                if isinstance(size, torch.SymInt):
+                    self._write_relation(graph, node, index, size, name)
+
+    def _write_relation(
+        self, graph: fx.Graph, node: fx.Node, index: int, size: torch.SymInt, name: str
+    ) -> None:
+        """Check dimension ``index`` of the placeholder ``node``, whose size is ``size``, unless
+        that is a symbol. ``name`` is that of the input."""
         env = self.shape_env
-        for node, fake, name in self.bound:
-            for at, size in enumerate(fake.shape):
-                if not isinstance(size, torch.SymInt):
-                    continue
-                expression = env.replace(size.node.expr)
-                if expression.is_symbol:
-                    continue
-                actual = graph.call_function(torch.ops.aten.sym_size.int, (node, at))
-                actual.meta["val"] = size
-                if expression.is_number:
-                    wanted, symbols = int(expression), ""
-                else:
-                    example = self._example(size)
-                    wanted = self.lower(env.create_symintnode(expression, hint=example))
-                    symbols = f"; {self._describe_symbols(expression)}"
-                holds = graph.call_function(operator.eq, (actual, wanted))
-                message = (
-                    f"the exported program is right if dimension {at} of {name} "
-                    f"is {expression} alone{symbols}"
-                )
-                graph.call_function(torch.ops.aten._assert_scalar.default, (holds, message))
+        expression = env.replace(size.node.expr)
+        if expression.is_symbol:
+            return
+        actual = graph.call_function(_aten.sym_size.int, (node, index))
+        actual.meta["val"] = size
+        if expression.is_number:
+            expected, symbols = int(expression), ""
+        else:
+            example = self._example(size)
+            expected = self.lower(env.create_symintnode(expression, hint=example))
+            symbols = f"; {self._describe_symbols(expression)}"
+        holds = graph.call_function(operator.eq, (actual, expected))
+        message = (
+            f"the exported program is right if dimension {index} of {name} "
+            f"is {expression} alone{symbols}"
+        )
+        graph.call_function(_ASSERT, (holds, message))
 
     def _describe_symbols(self, expression: Any) -> str:
-        """Return what the symbols of ``expression`` are."""
+        """Return of which dimensions the symbols of ``expression`` are the sizes, as text."""
         symbols = sorted(expression.free_symbols, key=str)
-        return ", ".join(
-            f"{s} is dimension {p.at} of {p.where}"
-            for p in self.places
-            for s in symbols
-            if self._is(p, s)
-        )
+        descriptions: list[str] = []
+        for place in self.places:
+            for symbol in symbols:
+                if self._is_symbol(place, symbol):
+                    descriptions.append(f"{symbol} is dimension {place.index} of {place.argument}")
+        return ", ".join(descriptions)
 
-    def _is(self, place: _Named, symbol: object) -> bool:
+    def _is_symbol(self, place: _DimPlace, symbol: object) -> bool:
+        """Tell whether the size of ``place`` is ``symbol``."""
         return bool(self.shape_env.replace(place.size.node.expr) == symbol)
 
 
 def _move_checks(graph: fx.Graph) -> None:
-    """Let what sizes of inputs alone decide be checked before the calls of the program. These may
-    fail where a check does not hold, as an item of ``chunk`` that is not there."""
+    """Move the checks that follow from sizes of inputs alone before the calls of the program.
+
+    These may fail where a check does not hold, as an item of ``chunk`` that is not there. Asserts
+    of the inputs' metadata stay before the checks.
+    """
     needed = _nodes_of_checks(graph)
-    later = [n for n in graph.nodes if n not in needed and n.op not in _INPUTS]
-    first = next(n for n in later if n.target is not _ASSERT_METADATA)
-    for n in [n for n in graph.nodes if n in needed and n.op not in _INPUTS]:
-        first.prepend(n)
-
-
-_INPUTS = ("placeholder", "get_attr")
-_ASSERT = torch.ops.aten._assert_scalar.default
-_ASSERT_METADATA = torch.ops.aten._assert_tensor_metadata.default
+    nodes = [n for n in graph.nodes if n.op not in _INPUT_OPS]
+    first_call = next(n for n in nodes if n not in needed and n.target is not _ASSERT_METADATA)
+    for n in nodes:
+        if n in needed:
+            first_call.prepend(n)
 
 
 def _nodes_of_checks(graph: fx.Graph) -> set[fx.Node]:
     """Find the checks that follow from sizes of inputs alone, and the nodes that these need."""
-    known = _nodes_of_input_sizes(graph)
+    from_sizes = _nodes_of_input_sizes(graph)
     needed: set[fx.Node] = set()
-    stack = [n for n in graph.nodes if n.target is _ASSERT and n in known]
+    stack = [n for n in graph.nodes if n.target is _ASSERT and n in from_sizes]
     while stack:
         n = stack.pop()
         if n not in needed:
@@ -367,33 +422,35 @@ def _nodes_of_checks(graph: fx.Graph) -> set[fx.Node]:
 
 def _nodes_of_input_sizes(graph: fx.Graph) -> set[fx.Node]:
     """Find the inputs, and the nodes that compute with nothing but their sizes."""
-    known = {n for n in graph.nodes if n.op in _INPUTS}
+    known = {n for n in graph.nodes if n.op in _INPUT_OPS}
     for n in graph.nodes:
         if n.op != "call_function" or not known.issuperset(n.all_input_nodes):
             continue
         # a function of Python computes with numbers
-        if n.target in _OF_SIZES or not isinstance(n.target, OpOverload):
+        if n.target in _SIZE_OPS or not isinstance(n.target, OpOverload):
             known.add(n)
     return known
 
 
 def _is_dynamic(dim: object) -> bool:
+    """Tell whether a dimension with this spec has a symbol as its size."""
     if isinstance(dim, DimHint):
         return dim.type is not DimHintType.STATIC
     return isinstance(dim, Dim)
 
 
 def _check_spec(t: torch.Tensor, spec: Spec, name: str) -> None:
-    """Raise if ``t`` does not have a dimension of ``spec``, or has another size there."""
-    for dim in spec:
-        if not 0 <= dim < t.dim():
+    """Raise ``ValueError`` if ``t`` lacks a dimension of ``spec``, or has another size there."""
+    for i in spec:
+        if not 0 <= i < t.dim():
             raise ValueError(
-                f"dynamic_shapes has dimension {dim} of {name}, which has {t.dim()} dimensions"
+                f"dynamic_shapes has dimension {i} of {name}, which has {t.dim()} dimensions"
             )
-    for i, n in spec.items():
-        if type(n) is int and n != t.shape[i]:
+    for i, size in spec.items():
+        if type(size) is int and size != t.shape[i]:
             raise ValueError(
-                f"dynamic_shapes says {n} for dimension {i} of {name}, whose size is {t.shape[i]}"
+                f"dynamic_shapes says {size} for dimension {i} of {name}, "
+                f"whose size is {t.shape[i]}"
             )
 
 
@@ -403,27 +460,33 @@ def specs_of(
     kwargs: Mapping[str, Any],
     dynamic_shapes: object,
 ) -> list[Any]:
-    """For each leaf of the arguments what ``dynamic_shapes`` says of it, as
-    ``torch.export.export`` takes it."""
+    """Return for each leaf of the arguments of ``f`` what ``dynamic_shapes`` says of it.
+
+    The leaves of ``args`` come first, then those of ``kwargs``. A tensor has a ``Spec``, anything
+    else None. ``dynamic_shapes`` is as ``torch.export.export`` takes it: a dictionary by name of
+    argument, a sequence with an item per argument, or None. ``TypeError`` for another type,
+    ``ValueError`` if its structure is not that of the arguments.
+    """
     arguments = [*args, *kwargs.values()]
     if dynamic_shapes is None:
-        given: list[Any] = [None] * len(arguments)
+        specs: list[Any] = [None] * len(arguments)
     elif isinstance(dynamic_shapes, Mapping):
-        given = _by_name(f, args, kwargs, dynamic_shapes)
+        specs = _specs_by_name(f, args, kwargs, dynamic_shapes)
     elif isinstance(dynamic_shapes, (tuple, list)):
         if len(dynamic_shapes) != len(arguments):
             raise ValueError(
                 f"dynamic_shapes has {len(dynamic_shapes)} items for {len(arguments)} arguments"
             )
-        given = list(dynamic_shapes)
+        specs = list(dynamic_shapes)
     else:
         raise TypeError(
             "dynamic_shapes is a dict by name of argument, or a tuple with an item per argument, "
             f"not {type(dynamic_shapes)}"
         )
-    return [
-        leaf for value, spec in zip(arguments, given, strict=True) for leaf in _leaves(value, spec)
-    ]
+    of_leaves: list[Any] = []
+    for value, spec in zip(arguments, specs, strict=True):
+        of_leaves += _specs_of_leaves(value, spec)
+    return of_leaves
 
 
 def parameters_of(f: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
@@ -433,45 +496,52 @@ def parameters_of(f: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(f).parameters
 
 
-def _by_name(
+def _specs_by_name(
     f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Mapping[str, Any]
 ) -> list[Any]:
-    """Return what ``shapes`` says of each argument, the positional ones first."""
-    known = parameters_of(f)
-    found: dict[Any, Any] = {}  # by name, or by the number of an item of ``*args``
-    names: list[Any] = []
-    for p in known.values():
+    """Return what ``shapes`` says of each argument, the positional ones first.
+
+    The items of ``*args`` have a sequence there, under the name of that parameter. Those of
+    ``**kwargs`` have a dictionary. ``ValueError`` for a name that is no parameter.
+    """
+    parameters = parameters_of(f)
+    variadic: dict[Any, Any] = {}  # by name, or by the position of an item of ``*args``
+    keys: list[Any] = []  # of positional arguments: a name, or the position of such an item
+    for p in parameters.values():
         if p.kind is p.VAR_POSITIONAL:
-            rest = range(len(names), len(args))
-            given = shapes.get(p.name)
-            if given is not None:
-                found |= {i: given[i - rest.start] for i in rest}
-            names += rest
+            positions = range(len(keys), len(args))
+            specs = shapes.get(p.name)
+            if specs is not None:
+                variadic |= {i: specs[i - positions.start] for i in positions}
+            keys += positions
         elif p.kind is p.VAR_KEYWORD:
-            found |= shapes.get(p.name) or {}
+            variadic |= shapes.get(p.name) or {}
         else:
-            names.append(p.name)
-    unknown = shapes.keys() - known.keys()
+            keys.append(p.name)
+    unknown = shapes.keys() - parameters.keys()
     if unknown:
         raise ValueError(
             f"dynamic_shapes has {sorted(unknown)}, which are no parameters of the program"
         )
-    found = {**shapes, **found}
-    return list(map(found.get, [*names[: len(args)], *kwargs]))
+    by_key = {**shapes, **variadic}
+    return list(map(by_key.get, [*keys[: len(args)], *kwargs]))
 
 
-def _leaves(value: Any, spec: Any) -> Iterator[Any]:
-    """``spec`` of each leaf of ``value``: None, or what it says by dimension."""
+def _specs_of_leaves(value: Any, spec: Any) -> Iterator[Any]:
+    """Yield what ``spec`` says of each leaf of ``value``: a ``Spec`` of a tensor, else None.
+
+    ``ValueError`` if they do not have the same structure.
+    """
     if spec is None:
-        yield from map(_constant_sizes, pytree.tree_leaves(value))
+        yield from map(_static_spec, pytree.tree_leaves(value))
     elif isinstance(value, torch.Tensor) and isinstance(spec, (Mapping, list, tuple)):
-        yield _by_dimension(spec)
+        yield _spec_by_dimension(spec)
     elif isinstance(spec, Mapping) and isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves(item, spec.get(key))
+            yield from _specs_of_leaves(item, spec.get(key))
     elif _are_sequences_of_one_length(value, spec):
         for item, part in zip(value, spec, strict=True):
-            yield from _leaves(item, part)
+            yield from _specs_of_leaves(item, part)
     else:
         raise ValueError(
             f"dynamic_shapes says {spec!r} of an argument of type {type(value).__name__}, "
@@ -479,21 +549,21 @@ def _leaves(value: Any, spec: Any) -> Iterator[Any]:
         )
 
 
-def _constant_sizes(x: object) -> dict[int, object] | None:
-    """Return the spec of a leaf that ``dynamic_shapes`` says nothing of."""
+def _static_spec(x: object) -> dict[int, object] | None:
+    """Return the spec of a leaf that ``dynamic_shapes`` says nothing of: all sizes are constant."""
     if isinstance(x, torch.Tensor):
         return {}
     return None
 
 
-def _by_dimension(spec: Any) -> dict[int, object]:
-    """Return the spec of a tensor as a dictionary."""
+def _spec_by_dimension(spec: Any) -> dict[int, object]:
+    """Return the spec of a tensor as a dictionary. A sequence has an item for each dimension."""
     if isinstance(spec, Mapping):
         return dict(spec)
     return {i: size for i, size in enumerate(spec) if size is not None}
 
 
 def _are_sequences_of_one_length(value: Any, spec: Any) -> bool:
-    """Tell whether ``spec`` has an item for each of ``value``."""
-    both = isinstance(value, (list, tuple)) and isinstance(spec, (list, tuple))
-    return both and len(value) == len(spec)
+    """Tell whether both are lists or tuples, and ``spec`` has an item for each of ``value``."""
+    are_sequences = isinstance(value, (list, tuple)) and isinstance(spec, (list, tuple))
+    return are_sequences and len(value) == len(spec)
