@@ -44,7 +44,7 @@ from .function_node import (
 
 _grad_enabled = torch.is_grad_enabled
 
-_EXTENDING = "torch's note «Extending torch.func with autograd.Function» says how."
+_SEE_NOTE = "torch's note «Extending torch.func with autograd.Function» says how."
 TANGENT_NOT_WRITTEN = (
     "An inplace custom Function is not modifying the forward mode gradients inplace. "
     "For an input that forward writes to (mark_dirty), "
@@ -149,44 +149,50 @@ same staticmethods."""
 
 
 class _Definition:
-    """Facts of a class, computed once: the class of its nodes, and the signature that binds
-    keyword arguments."""
+    """What is computed once for a subclass of Function: the class of its nodes, the signature of
+    its ``forward``, and whether it has ``setup_context`` (then ``forward`` gets no ctx)."""
 
     __slots__ = ("has_setup", "node_class", "signature")
 
     def __init__(self, cls: FunctionClass) -> None:
         self.has_setup = defines(cls, "setup_context")
-        made = {"_forward_cls": cls, "_boxed_grads": getattr(cls, "boxed_grads_call", False)}
-        self.node_class: type[FunctionNode] = type(f"{cls.__name__}Backward", (FunctionNode,), made)
-        self.signature: Signature | None = None
+        attributes = {"_forward_cls": cls, "_boxed_grads": getattr(cls, "boxed_grads_call", False)}
+        name = f"{cls.__name__}Backward"
+        self.node_class: type[FunctionNode] = type(name, (FunctionNode,), attributes)
+        self.signature: Signature | None = None  # of `forward`, as soon as `bind` needs it
 
     def bind(
         self, cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...]:
-        """``args`` with keyword arguments and defaults in their places, so that every
-        input has a position."""
+        """Return the positional arguments of ``forward`` after ctx, for a call with ``args`` and
+        ``kwargs``. Defaults are filled in. So every input has a position, and with it an edge.
+
+        Raises ``TypeError`` if ``forward`` has keyword-only parameters."""
         if self.signature is None:
             self.signature = signature(cls.forward)
-        skip = () if self.has_setup else (None,)
-        bound = self.signature.bind(*skip, *args, **kwargs)
+        ctx_place = () if self.has_setup else (None,)
+        bound = self.signature.bind(*ctx_place, *args, **kwargs)
         bound.apply_defaults()
         if bound.kwargs:
             raise TypeError(
                 f"{cls.__name__}.apply: "
                 f"forward has keyword-only parameters {sorted(bound.kwargs)}; make them positional"
             )
-        return bound.args[len(skip) :]
+        return bound.args[len(ctx_place) :]
 
 
 def definition_of(cls: FunctionClass) -> _Definition:
-    found: _Definition | None = vars(cls).get("_runtime_definition")
-    if found is None:
-        found = cls._runtime_definition = _Definition(cls)  # type: ignore[attr-defined]
-    return found
+    """Return the :class:`_Definition` of ``cls``, which the class itself holds."""
+    # `vars`, because an attribute would be inherited from a base class
+    definition: _Definition | None = vars(cls).get("_runtime_definition")
+    if definition is None:
+        definition = cls._runtime_definition = _Definition(cls)  # type: ignore[attr-defined]
+    return definition
 
 
+# (level, class, arguments) -> (output, ctx)
 Rule = Callable[[Any, FunctionClass, tuple[Any, ...]], tuple[Any, Any]]
-_rules: dict[type, Rule] = {}  # how a level calls custom Functions, by its class
+_rules: dict[type, Rule] = {}  # how a level calls custom Functions, by the class of the level
 
 
 def rule(level_class: type) -> Callable[[Rule], Rule]:
@@ -201,7 +207,11 @@ def rule(level_class: type) -> Callable[[Rule], Rule]:
 
 
 def apply(cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
-    """``cls.apply(*args, **kwargs)`` for any class with the staticmethods of :class:`Function`."""
+    """Return ``cls.apply(*args, **kwargs)`` for any class with the staticmethods of
+    :class:`Function`, also one of torch's.
+
+    The arguments are prepared here: keyword arguments get positions, tensors from outside of a
+    captured program become its values, and torch's own leaves become leaves of the session."""
     if kwargs or definition_of(cls).has_setup:
         args = definition_of(cls).bind(cls, args, kwargs)
     args = tuple(map(now, args))
@@ -225,7 +235,8 @@ def _is_plain_leaf(a: object) -> bool:
 def dispatch(cls: FunctionClass, args: tuple[object, ...]) -> tuple[Any, Any]:
     """Run ``cls`` by the rule of the innermost level among ``args``. Returns its output and the ctx
     that this level's rule made."""
-    # also here: an inner transform may hold a tensor from outside, which no call has met
+    # also here, not only in `apply`: an inner transform may hold a tensor from outside of the
+    # program that is captured, which no call has met
     value = entering()
     if value is not None:
         args = tuple(map(value, args))
@@ -235,23 +246,27 @@ def dispatch(cls: FunctionClass, args: tuple[object, ...]) -> tuple[Any, Any]:
     if not level.alive:
         raise escaped(level, cls.__name__)
     acting = level.acting()
-    found = next((_rules[c] for c in type(acting).__mro__ if c in _rules), None)
-    counts = [] if isinstance(level, Session) else _counts(level, args)
+    level_rule = next((_rules[c] for c in type(acting).__mro__ if c in _rules), None)
+    # at the session `forward` writes to the tensors themselves, which count the writes
+    versions = [] if isinstance(level, Session) else _read_versions(level, args)
     with scope_outside(level):
-        if found is None:
+        if level_rule is None:
             output, ctx = run_forward(cls, args)
         else:
-            output, ctx = found(acting, cls, args)
-    _count_writes(counts)
+            output, ctx = level_rule(acting, cls, args)
+    _count_writes(versions)
     if SCOPE.levels:
-        output = _lifted(output, args, level.number)
+        output = _lift_fresh(output, args, level.number)
     return output, ctx
 
 
-_Count = tuple[Value, int, torch.Tensor, int]  # a value and the tensor that it holds, with versions
+# (value, its version, the tensor that it holds, the version of that)
+_Versions = tuple[Value, int, torch.Tensor, int]
 
 
-def _counts(level: Level, args: tuple[object, ...]) -> list[_Count]:
+def _read_versions(level: Level, args: tuple[object, ...]) -> list[_Versions]:
+    """Return the version counters of those ``args`` that are values of ``level``. An inference
+    tensor has none."""
     return [
         (a, a._version, a._inner, a._inner._version)
         for a in args
@@ -259,33 +274,40 @@ def _counts(level: Level, args: tuple[object, ...]) -> list[_Count]:
     ]
 
 
-def _count_writes(before: list[_Count]) -> None:
-    """Count on each value the writes to the tensor that it holds, which no call has shown to its
-    level. A value with the memory of that tensor has its counter, too."""
+def _count_writes(before: list[_Versions]) -> None:
+    """Count on each value the writes that ``forward`` made to the tensor that it holds.
+
+    The level of the value has seen no call that writes. A value that shares the memory of its
+    tensor also shares the counter, so writes that it has counted already are subtracted."""
     for value, version, inner, inner_version in before:
-        if value._inner is inner:
-            for _ in range(inner._version - inner_version - (value._version - version)):
-                value.count_write()
+        if value._inner is not inner:
+            continue
+        inner_writes = inner._version - inner_version
+        counted = value._version - version
+        for _ in range(inner_writes - counted):
+            value.count_write()
 
 
-def _lifted(output: object, args: tuple[object, ...], number: int) -> Any:
-    """Lift fresh outputs into the transforms in scope. A returned argument, or a view of
-    one, stays as it is."""
+def _lift_fresh(output: object, args: tuple[object, ...], number: int) -> Any:
+    """Return the output with fresh tensors of level ``number`` as values of each inner transform in
+    scope. A returned argument, or a view of one, stays as it is."""
     if isinstance(output, tuple):
-        return tuple(_lifted(o, args, number) for o in output)
+        return tuple(_lift_fresh(o, args, number) for o in output)
     if position_of(output, args) is not None or getattr(output, "_view", None) is not None:
         return output
     return lifted(output, number)
 
 
-def _written_itself(output: object) -> object:
-    """``output`` with the written argument itself in place of the alias that a caller gets for it.
-    ``setup_context`` marks the argument, and the tape makes an alias of its own."""
+def _restore_written_arguments(output: object) -> object:
+    """Return ``output`` with each alias of a written argument replaced by the argument itself.
 
-    def written(v: Value) -> Value:
+    An outer level returned the alias to its caller. ``setup_context`` marks the argument, and the
+    tape makes an alias of its own."""
+
+    def original(v: Value) -> Value:
         return v if v.released_from is None else v.released_from
 
-    return pytree.tree_map_only(Value, written, output)
+    return pytree.tree_map_only(Value, original, output)
 
 
 def require_setup_context(cls: FunctionClass) -> None:
@@ -293,11 +315,13 @@ def require_setup_context(cls: FunctionClass) -> None:
     if not definition_of(cls).has_setup:
         raise RuntimeError(
             "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, "
-            f"jacrev, ...), it must override the setup_context staticmethod. {_EXTENDING}"
+            f"jacrev, ...), it must override the setup_context staticmethod. {_SEE_NOTE}"
         )
 
 
 def _innermost(args: tuple[object, ...]) -> Level | None:
+    """Return the innermost level of the values among ``args``, also within containers. None if
+    there is no value."""
     leaves: Sequence[Any] = args
     if any(isinstance(a, (list, tuple, dict)) for a in args):
         leaves = pytree.tree_leaves(args)
@@ -309,7 +333,7 @@ def _innermost(args: tuple[object, ...]) -> Level | None:
 
 
 def lowered(level: Level, tree: pytree.PyTree) -> pytree.PyTree:
-    """``tree`` with the tensors that values of ``level`` hold in place of these values."""
+    """Return ``tree`` with each value of ``level`` replaced by the tensor that it holds."""
     return pytree.tree_map_only(Value, lambda v: v._inner if v._level is level else v, tree)
 
 
@@ -319,7 +343,8 @@ def new_ctx(
     level: GradLevel | None = None,
     edges: tuple[Edge | None, ...] = (),
 ) -> FunctionNode:
-    """Return a ctx for one run of ``cls``. Without a level it belongs to no tape."""
+    """Return a ctx for one run of ``cls``. ``needs``: for each argument, whether it needs a
+    gradient. ``edges``: one per tensor argument. Without a level the ctx belongs to no tape."""
     ctx = definition_of(cls).node_class(level, edges, ())  # type: ignore[arg-type]
     ctx.needs_input_grad = tuple(needs)
     return ctx
@@ -328,11 +353,12 @@ def new_ctx(
 def run_forward(
     cls: FunctionClass, args: tuple[object, ...], ctx: FunctionNode | None = None
 ) -> tuple[Any, FunctionNode]:
-    """Run ``forward`` and ``setup_context`` with grad mode off. Returns the output and the ctx."""
+    """Run ``forward`` and ``setup_context`` with grad mode off. Returns the output and the ctx,
+    a new one if none is given. Counts a write on each tensor of ``mark_dirty``."""
     definition = definition_of(cls)
     if ctx is None:
         ctx = new_ctx(cls, [False] * len(args))
-    was = _grad_enabled()
+    grad_mode = _grad_enabled()
     set_grad_enabled(False)
     try:
         if definition.has_setup:
@@ -341,7 +367,7 @@ def run_forward(
         else:
             output = cls.forward(ctx, *args)
     finally:
-        set_grad_enabled(was)
+        set_grad_enabled(grad_mode)
     if ctx.dirty_tensors:
         # as torch does: forward may have written without the dispatcher
         for t in ctx.dirty_tensors:
@@ -360,20 +386,21 @@ def _record(
     old_style = level.runs_ctx_forward and not definition_of(cls).has_setup
     if not old_style:
         require_setup_context(cls)
-    ctx, recording = _node(level, cls, args)
-    given = tuple(lowered(level, a) for a in args)
-    was = _grad_enabled()
-    set_grad_enabled(was and level.outer_mode)
+    ctx, recording = _new_node(level, cls, args)
+    inner_args = tuple(lowered(level, a) for a in args)
+    grad_mode = _grad_enabled()
+    set_grad_enabled(grad_mode and level.outer_mode)
     try:
-        with level.shown_to_forward(ctx, args, given):
+        with level.shown_to_forward(ctx, args, inner_args):
             if old_style:
-                output, _ = run_forward(cls, given, ctx)
+                output, _ = run_forward(cls, inner_args, ctx)
             else:
-                output = _written_itself(dispatch(cls, given)[0])
-                cls.setup_context(ctx, given, output)
+                output = _restore_written_arguments(dispatch(cls, inner_args)[0])
+                cls.setup_context(ctx, inner_args, output)
     finally:
-        set_grad_enabled(was)
-    application = _Application(level, cls, ctx, args, given, as_outputs(output), recording)
+        set_grad_enabled(grad_mode)
+    outs = as_outputs(output)
+    application = _Application(level, cls, ctx, args, inner_args, outs, recording)
     wrapped = application.outputs()
     ctx.forget_marks()
     return as_returned(wrapped, output), ctx
@@ -383,6 +410,7 @@ def _record(
 def _record_in_session(
     session: Session, cls: FunctionClass, args: tuple[object, ...]
 ) -> tuple[object, object]:
+    """Run the Function in the session and record its node. Returns the output and the ctx."""
     output, _, ctx = record(session, cls, args)
     ctx.forget_marks()
     return output, ctx
@@ -396,19 +424,21 @@ def record(
 
     Returns three things: the output, as tensors of the session; the outputs as ``forward`` returned
     them; the node. The node still has its marks (:meth:`FunctionNode.forget_marks`)."""
-    ctx, recording = _node(session, cls, args)
+    ctx, recording = _new_node(session, cls, args)
     output, _ = run_forward(cls, args, ctx)
+    # the session is the outermost level, so `args` are also what `forward` got
     application = _InSession(session, cls, ctx, args, args, as_outputs(output), recording)
     wrapped = application.outputs()
     return as_returned(wrapped, output), application.outs, ctx
 
 
-def _node(
+def _new_node(
     level: GradLevel, cls: FunctionClass, args: tuple[object, ...]
 ) -> tuple[FunctionNode, bool]:
-    """Return the node of a call, and whether it is put on the tape."""
-    edges: list[Edge | None] = []
-    needs = []
+    """Return the node of a call, and whether it is put on the tape: if grad mode is on and an
+    argument requires grad. The node is the ctx in any case."""
+    edges: list[Edge | None] = []  # one per tensor argument
+    needs = []  # one per argument
     for a in args:
         edge = edge_of(a) if isinstance(a, Value) and a._level is level else None
         needs.append(edge is not None)
@@ -419,14 +449,15 @@ def _node(
 
 
 def check_marks(ctx: FunctionCtx, outs: Sequence[object], given: Sequence[object]) -> None:
-    """Raise unless every argument of ``mark_dirty`` is an input and an output."""
-    for d in ctx.dirty_tensors:
-        if not any(d is o for o in outs):
+    """Raise unless every argument of ``mark_dirty`` is among the outputs ``outs``. Warn if one is
+    not among the inputs ``given``, as ``forward`` got them."""
+    for dirty in ctx.dirty_tensors:
+        if not any(dirty is o for o in outs):
             raise RuntimeError(
                 "Some elements marked as dirty during the forward method were not returned as "
                 "output. Return from forward every tensor that it gives to mark_dirty."
             )
-        if _grad_enabled() and any(ctx.needs_input_grad) and not any(d is x for x in given):
+        if _grad_enabled() and any(ctx.needs_input_grad) and not any(dirty is x for x in given):
             warnings.warn(
                 (
                     "ctx.mark_dirty() received a tensor that was not an input. "
@@ -444,27 +475,28 @@ def position_of(t: object, tensors: Sequence[object]) -> int | None:
 
 @dataclass
 class _Application:
-    """A call of a Function at a grad level. ``given``: ``args`` as ``forward`` got them. ``outs``:
-    the outputs that it returned."""
+    """A call of a Function at a grad level, after ``forward`` has run. :meth:`outputs` makes the
+    results of the call."""
 
     level: GradLevel
     cls: FunctionClass
     ctx: FunctionNode
     args: tuple[Any, ...]
-    given: tuple[Any, ...]
-    outs: tuple[Any, ...]
-    recording: bool
+    inner_args: tuple[Any, ...]  # `args` as `forward` got them: without this level
+    outs: tuple[Any, ...]  # the outputs as `forward` returned them
+    recording: bool  # whether `ctx` is put on the tape
 
     def outputs(self) -> tuple[Any, ...]:
         """Return the outputs as values of the level, each with its history."""
-        check_marks(self.ctx, self.outs, self.given)
+        check_marks(self.ctx, self.outs, self.inner_args)
         wrapped = tuple(self.output(i, o) for i, o in enumerate(self.outs))
         if self.recording:
-            self.ctx.record(self.args, self.given, self.outs)
+            self.ctx.record(self.args, self.inner_args, self.outs)
         return wrapped
 
     def output(self, i: int, o: object) -> Any:
-        """Return output number ``i``, a tensor as a value of the level with its history."""
+        """Return output number ``i``. ``o``: as ``forward`` returned it. A tensor becomes a value
+        of the level with its history."""
         if not isinstance(o, torch.Tensor):
             return o
         if isinstance(o, Value) and o._level.number > self.level.number:
@@ -472,11 +504,11 @@ class _Application:
         edge: Edge | None = None
         if self.recording and self.ctx.differentiates(o):
             edge = (self.ctx, i)
-        source = position_of(o, self.given)
+        source = position_of(o, self.inner_args)
         if source is not None and position_of(o, self.ctx.dirty_tensors) is not None:
-            return self.written(source, edge)
+            return self.rewrite_argument(source, edge)
         returned = None if source is None else self.args[source]
-        v = self.made(o, returned, edge)
+        v = self.wrap(o, returned, edge)
         base = self.base_of(o, source, edge) if _grad_enabled() else None
         if base is not None:
             v._view = view_history.View(base, (), "function")
@@ -484,86 +516,97 @@ class _Application:
 
     def base_of(self, o: torch.Tensor, source: int | None, edge: Edge | None) -> Any:
         """Return what the output ``o`` is a view of: the first argument that shares its memory, or
-        the base of this argument. None if there is none. ``source``: which argument ``forward``
-        returned as it was, if any.
+        the base of this argument. None if there is none. ``source``: the position of the argument
+        that ``forward`` returned as it was, if ``o`` is one.
 
         An argument may share its memory with another one, as ``x.detach()`` does with ``x``. An
         output without a history is no view of an argument that has one.
         """
-        candidates = list(zip(self.args, self.given, strict=True))
+        candidates = list(zip(self.args, self.inner_args, strict=True))
         if source is not None:
             candidates = [candidates[source]]
-        for a, x in candidates:
+        for a, inner in candidates:
             if not self.owns(a) or (edge is None and a.requires_grad):
                 continue
-            if view_history.aliases(o, x):
+            if view_history.aliases(o, inner):
                 return a if a._view is None else a._view.base
         return None
 
     def owns(self, a: object) -> bool:
+        """Return whether ``a`` is a value of this level."""
         return isinstance(a, Value) and a._level is self.level
 
-    def written(self, source: int, edge: Edge | None) -> Any:
-        """Return the output for an input that ``forward`` wrote to. Its new history is the node.
-        Without one the input keeps its own."""
+    def rewrite_argument(self, source: int, edge: Edge | None) -> Any:
+        """Return the output for argument ``source``, to which ``forward`` wrote. Its new history is
+        ``edge``. Without one it keeps its own."""
         target = self.args[source]
-        if edge is None:
-            released = self.level.releases_written and self.owns(target)
-            if released and (target.requires_grad or view_history.base_edge(target) is not None):
-                return target.detach()
+        if edge is not None:
+            if not self.owns(target):
+                self.level.refuse_captured_write(f"{self.cls.__name__}.apply")
+            _set_history(self.level, target, edge, len(self.outs), self.args[:source])
             return target
-        if not self.owns(target):
-            self.level.refuse_captured_write(f"{self.cls.__name__}.apply")
-        _rewrite(self.level, target, edge, len(self.outs), self.args[:source])
+        if not (self.level.releases_written and self.owns(target)):
+            return target
+        # the result of an unrecorded call does not require grad, though the argument does
+        if target.requires_grad or view_history.base_edge(target) is not None:
+            return target.detach()
         return target
 
-    def made(self, o: object, returned: object, edge: Edge | None) -> Any:
-        """Return the output for a tensor that ``forward`` made. ``returned``: the argument, if
-        ``forward`` returned one as it was, else None."""
+    def wrap(self, o: object, returned: object, edge: Edge | None) -> Any:
+        """Return the tensor ``o`` as a value of the level with history ``edge``. ``returned``: the
+        argument that ``o`` is, if ``forward`` returned one as it was, else None."""
         # a value of the level, if `forward` computed with a tensor from outside
         return self.level.wrap(lowered(self.level, o), edge)
 
 
 class _InSession(_Application):
-    def made(self, o: Any, returned: Any, edge: Edge | None) -> Any:
+    """A call in the session. ``forward`` got the session's own tensors, and may return them."""
+
+    def wrap(self, o: Any, returned: Any, edge: Edge | None) -> Any:
         if not self.owns(o):
             return self.level.wrap(o, edge)
         if returned is None:
+            # a tensor that `forward` made becomes the output itself
             o._edge, o._req = edge, False
             if o._view is not None:
                 # its history is the Function, also if forward wrote to the base
                 o._view.generation = o._view.base._generation
             return o
+        # the argument keeps its own history, so the output is another tensor
         v = o.detach() if returned.requires_grad else o.view_as(o)
         v._edge = edge
         return v
 
 
-def _rewrite(
+def _set_history(
     level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: Sequence[object]
 ) -> None:
-    """Give ``target``, an input that ``forward`` wrote to, its new history: the node. ``before``:
-    the arguments before it."""
+    """Set ``edge`` as the history of ``target``, an input that ``forward`` wrote to.
+
+    ``n_outputs``: of the Function. ``before``: the arguments before ``target``. Raises
+    ``RuntimeError`` for a view if there are several outputs, and for a leaf that requires grad."""
     view_history.refuse_stale_target(target)
-    old = edge_of(target)
+    old_edge = edge_of(target)
     if target._view is not None and n_outputs > 1:
         raise RuntimeError(
             "If your Function modifies inplace an input that is a view of another Tensor, "
             "your Function cannot return more than one Tensor. Call it on a clone, "
             "or give the part that writes a Function of its own, with one output."
         )
-    if target._view is None and old is not None and isinstance(old[0], (AccumulateGrad, Input)):
+    is_leaf = old_edge is not None and isinstance(old_edge[0], (AccumulateGrad, Input))
+    if target._view is None and is_leaf:
         raise RuntimeError(
             "a leaf Variable that requires grad has been used in an in-place operation."
         )
-    view_history.check_write(target, old, True)
-    at = sum(isinstance(a, torch.Tensor) for a in before)
-    inplace.rebase(level, target, edge, at)
+    view_history.check_write(target, old_edge, True)
+    # a node has one edge per tensor argument
+    edge_number = sum(isinstance(a, torch.Tensor) for a in before)
+    inplace.rebase(level, target, edge, edge_number)
     level.written_by_function(target)
 
 
 def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
-    """Decorates a ``backward`` that cannot be differentiated itself. As
+    """Decorate a ``backward`` that cannot be differentiated itself. As
     ``torch.autograd.function.once_differentiable``.
 
     ``backward`` runs with grad mode off. A derivative of its result raises ``RuntimeError``. Torch
@@ -576,14 +619,16 @@ def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
             result = backward(ctx, *grads)
         if not _grad_enabled():
             return result
+        # whoever differentiates the result does so by one of these
         witnesses = [t for t in (*grads, *ctx.saved_tensors) if isinstance(t, Value)]
         if not witnesses:
             return result
-        each = as_outputs(result)
-        tensors = [r for r in each if isinstance(r, torch.Tensor)]
+        gradients = as_outputs(result)
+        tensors = [g for g in gradients if isinstance(g, torch.Tensor)]
         guarded = iter(_Once.apply(len(tensors), *tensors, *witnesses))
-        out = tuple(next(guarded) if isinstance(r, torch.Tensor) else r for r in each)
-        return as_returned(out, result)
+        # back to the places among Nones
+        outputs = tuple(next(guarded) if isinstance(g, torch.Tensor) else g for g in gradients)
+        return as_returned(outputs, result)
 
     return once
 
@@ -592,8 +637,8 @@ DECORATORS["once_differentiable"] = once_differentiable
 
 
 class _Once(Function):
-    """Returns the first ``n`` tensors. They depend on all of them, so a derivative by
-    any of them raises."""
+    """Return copies of the first ``n`` of the tensors. For the tape they depend on all of the
+    tensors, so a derivative by any of them raises."""
 
     generate_vmap_rule = True
 

@@ -25,7 +25,7 @@ from ..torch_private.mode_stacks import (
 )
 from ..torch_private.pytrees import broadcast_and_flatten, pytree
 from .function import (
-    _EXTENDING,
+    _SEE_NOTE,
     TANGENT_NOT_WRITTEN,
     FunctionClass,
     check_marks,
@@ -193,12 +193,12 @@ def _require_one_rule(cls: FunctionClass) -> None:
     if cls.generate_vmap_rule and own_rule:
         raise RuntimeError(
             f"You tried to vmap over {cls.__name__}, but it has both generate_vmap_rule=True "
-            f"and an overridden vmap staticmethod. Only one of them can be the rule. {_EXTENDING}"
+            f"and an overridden vmap staticmethod. Only one of them can be the rule. {_SEE_NOTE}"
         )
     if not (cls.generate_vmap_rule or own_rule):
         raise RuntimeError(
             f"You tried to vmap over {cls.__name__}, but it does not have vmap support. "
-            f"Write its vmap staticmethod, or let generate_vmap_rule=True make one. {_EXTENDING}"
+            f"Write its vmap staticmethod, or let generate_vmap_rule=True make one. {_SEE_NOTE}"
         )
 
 
@@ -223,7 +223,7 @@ def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[in
         raise RuntimeError(
             "The autograd.Function's vmap staticmethod returned an incompatible "
             f"(output, out_dims) tuple. out_dims={out_dims} has structure "
-            f"{pytree.tree_flatten(out_dims)[1]}, the output {spec}. {_EXTENDING}"
+            f"{pytree.tree_flatten(out_dims)[1]}, the output {spec}. {_SEE_NOTE}"
         )
     return dims
 

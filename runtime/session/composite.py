@@ -46,7 +46,8 @@ _T, _VIEW, _UNSAFE_VIEW = (
     op_of(aten.view.default),
     op_of(aten._unsafe_view.default),
 )
-# how ATen gives the result of `linear` of a stack with a bias the shape of the stack
+# The op by which ATen gives the result of `linear` of a stack with a bias the shape of the stack
+# again: a view up to torch 2.14, and `_unsafe_view` since. The fact ends with the name of the node.
 UNFOLDING = {"ViewBackward0": _VIEW, "UnsafeViewBackward0": _UNSAFE_VIEW}[
     probe("linear.stack with bias", "memory and node").rpartition(" ")[2]
 ]
@@ -56,22 +57,28 @@ _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
 )
 _LINEAR = aten.linear.default
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
-NONE: dict[str, Any] = {}
+NONE: dict[str, Any] = {}  # the keyword arguments of every call here
 Part = tuple[torch.Tensor, Edge | None]  # the inner tensor of a value, and its edge
+# bound once: both are read at every call
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
 def plain_case() -> bool:
-    """Return whether only the session's tape has to see the parts: no hooks, scopes, modes,
-    autocast, stand-in or inference mode."""
-    modes = HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled()
-    return current_stand_in() is None and not modes and (_grad_enabled() or not _inference())
+    """Return whether nothing but the session's tape has to see the parts of a call.
+
+    Pack hooks, levels of transforms, dispatch modes, autocast and a stand-in see each part. The
+    calls of inference mode go on to ATen, too. It turns grad mode off, so that is asked first."""
+    observer = (
+        HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled()
+    )
+    return current_stand_in() is None and not observer and (_grad_enabled() or not _inference())
 
 
-def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
-    """Return the inner tensor and the edge of a dense tensor of the eager session. The edge is None
-    without grad mode. A plain tensor is its own inner tensor, without an edge. None for any other
-    argument."""
+def known_part(a: Any) -> Part | None:
+    """Return the inner tensor of a dense tensor ``a`` of the eager session, and its edge.
+
+    The edge is None if ``a`` needs no gradient or grad mode is off. A plain tensor is its own inner
+    tensor, without an edge. Any other argument gives None: the call has to go on to ATen."""
     kind = type(a)
     if kind is Tensor:
         edge = None
@@ -79,6 +86,8 @@ def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
             if recorded_by_torch(a):
                 return None
             edge = a._edge
+            # a leaf keeps its edge elsewhere, and a write to the base of a view changes the edge of
+            # the view
             if edge is None or a._view is not None:
                 edge = edge_of(a)
         a = a._inner
@@ -97,9 +106,15 @@ def known_part(a: Any) -> tuple[torch.Tensor, Edge | None] | None:
 def step(
     op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None
 ) -> Part:
-    """Run ``op`` and record it. Returns the result and its edge. ``wanted``: a bit for each
-    argument that has one of the ``edges``. Without any bit the op is not recorded. ``kernel``: an
-    in-place form of the op, if the value of its first argument is no longer needed."""
+    """Run ``op`` and record it. Returns the result and its edge.
+
+    - ``inner``: the arguments of the op, tensors as inner tensors.
+    - ``edges``: those of the tensors that need a gradient, in the order of the arguments.
+    - ``wanted``: bit ``i`` is set if argument ``i`` has one of the ``edges``. Without any bit the
+      op is not recorded, and the result has no edge.
+    - ``kernel``: an in-place form of the op, if the value of its first argument is no longer
+      needed.
+    """
     out = (kernel or op.kernel)(*inner)
     if not wanted:
         return out, None
@@ -109,118 +124,139 @@ def step(
 
 
 def product(x: Part, weight: Part, bias: Part) -> Part:
-    """``addmm(bias, x, weight.t())``: the parts of ``linear`` of a matrix."""
-    of_bias, of_x = bias[1], x[1]
-    transposed, of_weight = step(_T, [weight[0]], (weight[1],), weight[1] is not None)
-    wanted = (of_bias is not None) | (of_x is not None) << 1 | (of_weight is not None) << 2
-    edges: Any = (of_bias, of_x, of_weight)
-    if wanted != 7:
-        edges = tuple(e for e in edges if e is not None)
+    """Return ``addmm(bias, x, weight.t())``: the parts of ``linear`` of a matrix.
+
+    The shapes are those of ``linear``: (n, in), (out, in) and (out,) give (n, out)."""
+    bias_edge, x_edge = bias[1], x[1]
+    transposed, weight_edge = step(_T, [weight[0]], (weight[1],), weight[1] is not None)
+    needs_bias, needs_x, needs_weight = (
+        bias_edge is not None,
+        x_edge is not None,
+        weight_edge is not None,
+    )
+    wanted = needs_bias | needs_x << 1 | needs_weight << 2
+    edges: Any = (bias_edge, x_edge, weight_edge)
+    if wanted != 0b111:
+        edges = tuple(edge for edge in edges if edge is not None)
     return step(_ADDMM, [bias[0], x[0], transposed], edges, wanted)
 
 
 def flattened(x: Part) -> Part:
-    """``x`` viewed as a matrix. Its last dimension stays."""
+    """Return ``x`` viewed as a matrix: (..., n) becomes (rows, n)."""
     shape = x[0].shape
     return step(_VIEW, [x[0], [prod(shape[:-1]), shape[-1]]], (x[1],), x[1] is not None)
 
 
-def _linear(x: Any, weight: Any, bias: Any) -> object:
-    """:func:`product`, between two views if ``x`` is no matrix. None if ATen would use other
-    ops."""
+def _record_linear(x: Any, weight: Any, bias: Any) -> object:
+    """Return ``linear`` with a bias, recorded as :func:`product`.
+
+    A stack (..., in) is viewed as a matrix before, and gets its shape (..., out) after it. None if
+    ATen would use other ops: the call has to go on to it."""
     known = known_part(x), known_part(weight), known_part(bias)
-    if any(t is None for t in known):
+    if any(part is None for part in known):
         return None
     x, weight, bias = known
     shape = x[0].shape
-    if (
-        weight[0].dim() != 2
-        or bias[0].dim() != 1
-        or not shape
-        or not (len(shape) == 2 or x[0].is_contiguous())
-    ):
+    if weight[0].dim() != 2 or bias[0].dim() != 1 or not shape:
         return None
     if len(shape) == 2:
         return SESSION.wrap(*product(x, weight, bias))
+    if not x[0].is_contiguous():
+        return None
     out, edge = product(flattened(x), weight, bias)
-    whole = SESSION.wrap(out, edge)
+    matrix = SESSION.wrap(out, edge)
     sizes = [*shape[:-1], out.shape[1]]
     result = SESSION.wrap(*step(UNFOLDING, [out, sizes], (edge,), edge is not None))
     if UNFOLDING is _VIEW:
-        view_history.mark_view(result, _VIEW, (whole, sizes), {})
+        # the user gets a view, as in torch: a write to it changes the node of its base
+        view_history.mark_view(result, _VIEW, (matrix, sizes), {})
     return result
 
 
-def _linear_without_bias(x: Any, weight: Any) -> object:
-    """``mm(x, weight.t())``: the parts of ``linear`` of a matrix without a bias. None for
-    other arguments."""
+def _record_linear_without_bias(x: Any, weight: Any) -> object:
+    """Return ``linear`` of a matrix without a bias, recorded as ``mm(x, weight.t())``. None for
+    other arguments: the call has to go on to ATen."""
     known = known_part(x), known_part(weight)
-    if any(t is None for t in known):
+    if any(part is None for part in known):
         return None
     x, weight = known
     if x[0].dim() != 2 or weight[0].dim() != 2:
         return None
-    return SESSION.wrap(*binary(_MM, x, step(_T, [weight[0]], (weight[1],), weight[1] is not None)))
+    transposed = step(_T, [weight[0]], (weight[1],), weight[1] is not None)
+    return SESSION.wrap(*binary(_MM, x, transposed))
 
 
 def binary(op: Op, x: Part, y: Part, kernel: object = None) -> Part:
-    """Run an op of two tensors. It is recorded if one of them requires grad."""
-    of_x, of_y = x[1], y[1]
+    """Run an op of two tensors. It is recorded if one of them requires grad. ``kernel``: as in
+    :func:`step`."""
+    x_edge, y_edge = x[1], y[1]
     inner = [x[0], y[0]]
-    if of_x is not None and of_y is not None:
-        return step(op, inner, (of_x, of_y), 3, kernel)
-    if of_x is not None:
-        return step(op, inner, (of_x,), 1, kernel)
-    if of_y is not None:
-        return step(op, inner, (of_y,), 2, kernel)
+    if x_edge is not None and y_edge is not None:
+        return step(op, inner, (x_edge, y_edge), 0b11, kernel)
+    if x_edge is not None:
+        return step(op, inner, (x_edge,), 0b01, kernel)
+    if y_edge is not None:
+        return step(op, inner, (y_edge,), 0b10, kernel)
     return step(op, inner, (), 0, kernel)
 
 
-def _folded(x: Any, y: object) -> Any:
-    """Return a stack of matrices ``x`` times a matrix or vector ``y`` that requires grad, as one
-    product. None for other arguments."""
-    known = known_part(y)
+def _record_product_of_stack(stack: Any, factor: object) -> Any:
+    """Return ``stack @ factor``, recorded as the product of one matrix.
+
+    ``stack``: (..., n, k) of three or more dimensions, viewed as (rows, k). ``factor``: a matrix
+    (k, m) or a vector (k,) that requires grad. None for other arguments."""
+    known = known_part(factor)
     if known is None or known[1] is None or not 1 <= known[0].dim() <= 2:
         return None
-    y, of_y = known
-    known = known_part(x)
-    if known is None or len(shape := known[0].shape) < 3:
+    inner_factor, factor_edge = known
+    known = known_part(stack)
+    if known is None:
         return None
-    rows = [prod(shape[:-1]), shape[-1]]
-    dense, of_x = known
-    if dense.is_contiguous():
-        flat: Any = step(_VIEW, [dense, rows], (of_x,), of_x is not None)
+    inner_stack, stack_edge = known
+    shape = inner_stack.shape
+    if len(shape) < 3:
+        return None
+    sizes = [prod(shape[:-1]), shape[-1]]
+    if inner_stack.is_contiguous():
+        matrix: Any = step(_VIEW, [inner_stack, sizes], (stack_edge,), stack_edge is not None)
     else:
-        flat = known_part(x.reshape(rows))
-    op = _MM if y.dim() == 2 else _MV
-    out, edge = binary(op, flat, (y, of_y))
-    return SESSION.wrap(*step(_UNSAFE_VIEW, [out, [*shape[:-1], *y.shape[1:]]], (edge,), True))
+        # a call of the session: it may copy, and then its nodes are others
+        matrix = known_part(stack.reshape(sizes))
+    op = _MM if inner_factor.dim() == 2 else _MV
+    out, edge = binary(op, matrix, (inner_factor, factor_edge))
+    sizes = [*shape[:-1], *inner_factor.shape[1:]]
+    return SESSION.wrap(*step(_UNSAFE_VIEW, [out, sizes], (edge,), True))
 
 
-def _matmul(x: Any, y: Any) -> Any:
-    """``matmul`` in the case in which ATen folds a stack because the other factor requires
-    grad. Without folding, the gradient of that factor would be a stack that has to be summed.
-    None in other cases."""
+def _record_matmul(x: Any, y: Any) -> Any:
+    """Return ``x @ y`` in the case in which ATen folds a stack because the other factor requires
+    grad. None in other cases.
+
+    Without folding, the gradient of that factor would be a stack that has to be summed."""
     if y.dim() <= 2:
-        return _folded(x, y)
+        return _record_product_of_stack(x, y)
     known = known_part(x)
     if known is None or known[1] is None or known[0].dim() > 2:
         return None
+    # the stack is on the right: x @ y is the transpose of y.mT @ x.t()
     if known[0].dim() < 2:
-        return _folded(y.mT, x)
-    result = _folded(y.mT, x.t())
+        return _record_product_of_stack(y.mT, x)
+    result = _record_product_of_stack(y.mT, x.t())
     if result is None:
         return None
     return result.mT.contiguous()
 
 
-def _layer_norm(x: object, sizes: object, weight: object, bias: object, eps: float) -> Any:
-    """Return the first result of ``native_layer_norm``. The others are not used. None if an
-    argument is no :data:`Part`."""
+def _record_layer_norm(x: object, sizes: object, weight: object, bias: object, eps: float) -> Any:
+    """Return the first result of ``native_layer_norm``, recorded. None if a tensor is no
+    :data:`Part`.
+
+    The other results, mean and reciprocal deviation, are what the derivative needs. ``weight`` and
+    ``bias`` may be None."""
     inner: list[Any] = [x, sizes, weight, bias, eps]
     edges: tuple[Edge, ...] = ()
     wanted = 0
-    for i in (0, 2, 3):
+    for i in (0, 2, 3):  # the positions of tensors
         if inner[i] is not None:
             known = known_part(inner[i])
             if known is None:
@@ -238,73 +274,88 @@ def _layer_norm(x: object, sizes: object, weight: object, bias: object, eps: flo
     return SESSION.wrap(outs[0], (node, 0))
 
 
-def _dispatched_linear(keys: Any, x: object, weight: object, bias: object = None) -> object:
+# The handlers. The dispatcher calls them with ``keys``, the dispatch keys of the call.
+
+
+def _handle_linear(keys: Any, x: object, weight: object, bias: object = None) -> object:
+    """Record ``linear`` in the plain case, let a level run it as a layer, or pass it on."""
     if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
-        result = _linear_without_bias(x, weight) if bias is None else _linear(x, weight, bias)
+        if bias is None:
+            result = _record_linear_without_bias(x, weight)
+        else:
+            result = _record_linear(x, weight, bias)
         if result is not None:
             return result
-    elif (
-        type(x) in VALUES
-        and (result := run_layer(_LINEAR, (x, weight, bias))) is not NotImplemented
-    ):
-        return result
+    elif type(x) in VALUES:
+        result = run_layer(_LINEAR, (x, weight, bias))
+        if result is not NotImplemented:
+            return result
     return _pass_on_linear(keys & BELOW, x, weight, bias)
 
 
-def _dispatched_matmul(keys: Any, x: object, y: object) -> object:
+def _handle_matmul(keys: Any, x: object, y: object) -> object:
+    """Record ``matmul`` in the plain case, multiply two batches or a folded stack, or pass it
+    on."""
     if (type(x) is Tensor or type(y) is Tensor) and plain_case():
-        result = _matmul(x, y)
+        result = _record_matmul(x, y)
         if result is not None:
             return result
-    elif _are_batched_alike(x, y):
-        return _batched_matmul(x, y)
+    elif _are_equal_stacks_of_vmap(x, y):
+        return _multiply_batches(x, y)
     # the casts are a call of their own, after which the product arrives here again
-    if not (is_autocast_enabled() and _casts_next(keys)):
-        folded = _folded_matmul(x, y)
-        if folded is not None:
-            return folded
+    if not (is_autocast_enabled() and _is_autocast_next(keys)):
+        result = _fold_and_multiply(x, y)
+        if result is not None:
+            return result
     return _pass_on_matmul(keys & BELOW, x, y)
 
 
-def _folded_matmul(x: Any, y: Any) -> object:
-    """Return the product by calls on the folded stack, where ATen would fold. Else None."""
+def _fold_and_multiply(x: Any, y: Any) -> object:
+    """Return ``x @ y`` by calls on the folded stack, where ATen would fold. Else None.
+
+    The counterpart of :func:`_record_matmul` for values of other levels."""
     if x.dim() >= y.dim():
-        return _folded_calls(x, y) if _folds(x, y) else None
-    if not _folds(y, x):
+        return _multiply_stack(x, y) if _would_fold(x, y) else None
+    if not _would_fold(y, x):
         return None
     if x.dim() == 1:
-        return _folded_calls(y.mT, x)
-    return _folded_calls(y.mT, x.t()).mT.contiguous()
+        return _multiply_stack(y.mT, x)
+    return _multiply_stack(y.mT, x.t()).mT.contiguous()
 
 
-def _are_batched_alike(x: Any, y: Any) -> bool:
-    """Return whether the arguments are values of one vmap and stacks of the same sizes."""
+def _are_equal_stacks_of_vmap(x: Any, y: Any) -> bool:
+    """Return whether the arguments are values of one vmap and stacks (..., n, k) and (..., k, m)
+    with the same leading sizes."""
     if type(x) not in VALUES or type(y) not in VALUES:
         return False
     if x._level is not y._level or not x._level.hidden:
         return False
-    of_x, of_y = x.shape, y.shape
-    if len(of_x) != len(of_y) or len(of_x) < 2:
+    x_shape, y_shape = x.shape, y.shape
+    if len(x_shape) != len(y_shape) or len(x_shape) < 2:
         return False
-    return bool(of_x[-1] == of_y[-2]) and of_x[:-2] == of_y[:-2]
+    return bool(x_shape[-1] == y_shape[-2]) and x_shape[:-2] == y_shape[:-2]
 
 
-def _batched_matmul(x: Any, y: Any) -> object:
-    """Return the product of two batches as one of the stacks that they are. ATen would take it
-    apart first, and the batch rule each part."""
+def _multiply_batches(x: Any, y: Any) -> object:
+    """Return the product of two batches by one ``matmul`` of their inner tensors, which are stacks
+    with the batch in front.
+
+    ATen would decompose the call first, and the batch rule would run for each part."""
     level = x._level
     with scope_outside(level), without_draws(level):
         return level.wrap(torch.matmul(x._inner, y._inner))
 
 
-def _casts_next(keys: Any) -> bool:
+def _is_autocast_next(keys: Any) -> bool:
     """Return whether autocast is the next to handle a call with these dispatch keys."""
     return "Autocast" in str((keys & BELOW).highestPriorityTypeId())
 
 
-def _folds(stack: Any, factor: object) -> bool:
-    """Return whether ATen would fold because ``factor`` requires grad: it asks for torch's flag, in
-    any grad mode."""
+def _would_fold(stack: Any, factor: object) -> bool:
+    """Return whether ATen would fold ``stack`` because ``factor`` requires grad.
+
+    ATen reads the flag in any grad mode. It does not see that of our values, so this function asks
+    in its place."""
     return (
         isinstance(factor, GradValue)
         and 1 <= factor.dim() <= 2
@@ -313,15 +364,16 @@ def _folds(stack: Any, factor: object) -> bool:
     )
 
 
-def _folded_calls(x: Any, y: Any) -> Any:
-    """:func:`_folded` for values of any grad level, as calls that every level sees."""
-    shape = x.shape
-    rows = x.reshape(prod(shape[:-1]), shape[-1])
-    out = aten.mm.default(rows, y) if y.dim() == 2 else aten.mv.default(rows, y)
-    return aten._unsafe_view.default(out, [*shape[:-1], *y.shape[1:]])
+def _multiply_stack(stack: Any, factor: Any) -> Any:
+    """Return ``stack @ factor`` as :func:`_record_product_of_stack` does, but by calls that every
+    level sees."""
+    shape = stack.shape
+    matrix = stack.reshape(prod(shape[:-1]), shape[-1])
+    out = aten.mm.default(matrix, factor) if factor.dim() == 2 else aten.mv.default(matrix, factor)
+    return aten._unsafe_view.default(out, [*shape[:-1], *factor.shape[1:]])
 
 
-def _dispatched_layer_norm(
+def _handle_layer_norm(
     keys: Any,
     x: object,
     sizes: object,
@@ -330,8 +382,9 @@ def _dispatched_layer_norm(
     eps: float = 1e-5,
     cudnn_enable: bool = True,
 ) -> object:
+    """Record ``layer_norm`` in the plain case, or pass it on."""
     if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
-        result = _layer_norm(x, sizes, weight, bias, eps)
+        result = _record_layer_norm(x, sizes, weight, bias, eps)
         if result is not None:
             return result
     return _pass_on_layer_norm(keys & BELOW, x, sizes, weight, bias, eps, cudnn_enable)
@@ -339,9 +392,9 @@ def _dispatched_layer_norm(
 
 LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object
 for _name, _handler in (
-    ("linear", _dispatched_linear),
-    ("matmul", _dispatched_matmul),
-    ("layer_norm", _dispatched_layer_norm),
+    ("linear", _handle_linear),
+    ("matmul", _handle_matmul),
+    ("layer_norm", _handle_layer_norm),
 ):
     # the handlers get the calls of every tensor subclass that handles its own calls, ours or not
     LIBRARY.impl(_name, _handler, SNAPSHOT.name, with_keyset=True)

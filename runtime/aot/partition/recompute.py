@@ -1,5 +1,10 @@
-"""Which calls of a joint graph the backward may run again, and what that costs. Records say it;
-checkpoint regions may ask for more."""
+"""Decides which calls of a joint graph the backward may run again, and what that costs.
+
+    again(sin)       # Again.LOW: the backward computes it anew, and saves its argument alone
+    again(mm)        # Again.HIGH: it may, but the memory of the result is cheaper
+    again(rand)      # Again.DRAW: it may not
+
+The records of the ops decide. A checkpoint region may ask for more (:func:`policy_of`)."""
 
 from __future__ import annotations
 
@@ -19,18 +24,20 @@ from ..capture.aliasing import may_alias
 
 OPS_PER_BYTE = 8  # floating-point operations that take as long as one byte from or to memory
 UNKNOWN_SIZE = 4096  # what a size that depends on values counts as
-_OPS_PER_ELEMENT = 32  # of a call of high cost whose record has no formula
+# floating-point operations per element of the result, if a call of high cost has no formula
+_OPS_PER_ELEMENT = 32
+_BYTES_PER_ELEMENT = 4  # as that estimate counts elements: those of float32
 _NEVER_TAGS = frozenset(
     (
-        torch.Tag.nondeterministic_seeded,
-        torch.Tag.data_dependent_output,
-        torch.Tag.dynamic_output_shape,
+        torch.Tag.nondeterministic_seeded,  # a second call would draw other numbers
+        torch.Tag.data_dependent_output,  # its result is read by Python
+        torch.Tag.dynamic_output_shape,  # the forward measured the size of its result
     )
-)  # another result the second time, an answer in Python, a size that the forward measured
+)
 
 
 class Again(Enum):
-    """Why a value is saved or may be computed again."""
+    """The reasons for which a value has to be saved, or may be computed again."""
 
     INPUT = "an argument"
     CONSTANT = "a constant of the program"
@@ -54,8 +61,9 @@ _OF_COST = {"low": Again.LOW, "high": Again.HIGH}
 
 
 def again(n: fx.Node) -> Again:
-    """Return what records say of running ``n`` again. An item of a call with several results is as
-    its call."""
+    """Return whether node ``n`` of a graph may run again, as a reason.
+
+    An item of a call with several results has the reason of the call."""
     n = call_of(n)
     if n.op == "placeholder":
         return Again.INPUT
@@ -67,8 +75,10 @@ def again(n: fx.Node) -> Again:
     if n.op != "call_function" or not isinstance(func, OpOverload):
         return Again.UNKNOWN
     if func is torch.ops.aten.as_strided.default:
-        calls = [u for u in n.all_input_nodes if u.op == "call_function"]
-        if any(map(may_alias, calls)):
+        # If its argument is a view, it may show elements of the base that the view has not. A
+        # saved tensor that pack hooks have restored has the elements of the view alone.
+        inputs = [node for node in n.all_input_nodes if node.op == "call_function"]
+        if any(map(may_alias, inputs)):
             return Again.MEMORY
     return _again_by_record(func)
 
@@ -94,6 +104,7 @@ def _again_by_record(func: OpOverload) -> Again:
 
 
 def _draws(func: OpOverload, record: Record | None) -> bool:
+    """Return whether a call of ``func`` draws random numbers, by its tags or its record."""
     if torch.Tag.nondeterministic_seeded in func.tags:
         return True
     return record is not None and bool(record.draws)
@@ -111,32 +122,33 @@ def recomputable(n: fx.Node) -> bool:
 
 
 def policy_of(n: fx.Node) -> CheckpointPolicy | None:
-    """Return what the checkpoint region wishes in which ``n`` was traced."""
+    """Return the policy of the checkpoint region in which ``n`` was traced, None without one."""
     # by name: a graph from elsewhere has torch's own enum
-    wish = getattr(call_of(n).meta.get("recompute"), "name", "")
-    return CheckpointPolicy.__members__.get(wish)
+    policy_name = getattr(call_of(n).meta.get("recompute"), "name", "")
+    return CheckpointPolicy.__members__.get(policy_name)
 
 
 def call_of(n: fx.Node) -> fx.Node:
-    """The call of which ``n`` is an item, or ``n``."""
+    """Return the call of which ``n`` is an item, or ``n`` itself."""
     while is_item(n) and isinstance(n.args[0], fx.Node):
         n = n.args[0]
     return n
 
 
 def is_item(n: fx.Node) -> bool:
+    """Return whether ``n`` takes one of the results of a call, by ``operator.getitem``."""
     return n.op == "call_function" and n.target is operator.getitem
 
 
 def is_size(n: fx.Node) -> bool:
-    """Return a number computed from sizes."""
+    """Return whether ``n`` is a number computed from sizes."""
     value = n.meta.get("val")
     return value is not None and not isinstance(value, (torch.Tensor, list, tuple))
 
 
 def hint(size: Any) -> int:
-    """Return a size as it was in the trace. One that depends on values was not known there: it
-    counts as :data:`UNKNOWN_SIZE`."""
+    """Return ``size``, a number or a symbol, as it was in the trace. A size that depends on values
+    was not known there. It counts as :data:`UNKNOWN_SIZE`."""
     if isinstance(size, int):
         return size
     if size.node.hint is None:
@@ -145,8 +157,8 @@ def hint(size: Any) -> int:
 
 
 def n_bytes(value: object) -> int:
-    """Return the bytes of a tensor's elements; of a list of tensors, all of theirs. A number takes
-    eight."""
+    """Return the bytes of the elements of ``value``, a tensor or a list of tensors. Any other value
+    counts as a number of eight bytes."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
             return max(1, value.element_size() * hint(value.numel()))
@@ -166,27 +178,31 @@ def is_view(n: fx.Node) -> bool:
 
 
 def viewed(n: fx.Node) -> fx.Node:
-    """Return what ``n`` is a view of, or ``n``."""
+    """Return the node of which ``n`` is a view, through all views between, or ``n`` itself."""
     while is_view(n) and isinstance(n.args[0], fx.Node):
         n = n.args[0]
     return n
 
 
 def work(n: fx.Node) -> int:
-    """Return the cost of a call in bytes moved: those of its arguments and results, and what its
-    floating-point operations take."""
+    """Return the cost of a call, in bytes.
+
+    These are the bytes of its arguments and results, and those that could be moved in the time of
+    its floating-point operations. A view or a size costs nothing."""
     if is_view(n) or is_size(n) or n.op != "call_function":
         return 0
     moved = n_bytes(n.meta.get("val"))
-    for a in n.all_input_nodes:
-        if not is_size(a):
-            moved += n_bytes(a.meta.get("val"))
+    for node in n.all_input_nodes:
+        if not is_size(node):
+            moved += n_bytes(node.meta.get("val"))
     return moved + flops(n) // OPS_PER_BYTE
 
 
 def flops(n: fx.Node) -> int:
-    """Return the floating-point operations of a call, by the formula of its record if there is
-    one."""
+    """Return the number of floating-point operations of a call, 0 if its op is cheap.
+
+    The record of the op has a formula, whose parameters are named as the operands that it needs.
+    Without a formula the number is estimated from the size of the result."""
     func = n.target
     if not isinstance(func, OpOverload):
         return 0
@@ -194,11 +210,14 @@ def flops(n: fx.Node) -> int:
     if op.record is None or op.record.cost != "high":
         return 0
     if op.record.flops is None:
-        return _OPS_PER_ELEMENT * n_bytes(n.meta.get("val")) // 4
-    args, kwargs = fx.map_arg((n.args, n.kwargs), lambda a: a.meta["val"])
+        return _OPS_PER_ELEMENT * n_bytes(n.meta.get("val")) // _BYTES_PER_ELEMENT
+    # the values that the trace saw in place of the nodes
+    args, kwargs = fx.map_arg((n.args, n.kwargs), lambda node: node.meta["val"])
     operands = op.operands(args, kwargs, n.meta["val"], len(op.arg_names))
-    given = []
+    formula_args = []
     for name in parameters(op.record.flops):
-        at, reader = op.locate(name)
-        given.append(operands[at] if reader is None else reader(operands[at]))
-    return hint(op.record.flops(*given))
+        # where the operand stands, and how the parameter is read from it (None: as it is)
+        position, reader = op.locate(name)
+        operand = operands[position]
+        formula_args.append(operand if reader is None else reader(operand))
+    return hint(op.record.flops(*formula_args))

@@ -54,14 +54,14 @@ def history(t: Any) -> Any:
 def in_one(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows by one with each call of ``linear``: whether it was recorded in one go."""
     seen: list[bool] = []
-    real = composite._linear
+    real = composite._record_linear
 
     def watched(*args: Any) -> Any:
         result = real(*args)
         seen.append(result is not None)
         return result
 
-    monkeypatch.setattr(composite, "_linear", watched)
+    monkeypatch.setattr(composite, "_record_linear", watched)
     return seen
 
 
