@@ -277,7 +277,7 @@ def _captured(
         ys, y_spec = pytree.tree_flatten(y)
         return [*new, *ys]
 
-    given = list(map(entered, (*start, *xs)))
+    given = [entered(t) for t in (*start, *xs)]
     piece = Piece("the function of map" if not n else "the function of scan", flat_step, n, copies)
     (body,), outside = captured((piece,), [*given[:n], *(x[0] for x in given[n:])])
     nodes = iter(body.results())
@@ -496,7 +496,7 @@ class _Scan(ControlFlow):
         elements = [*operands[n : n + m], *_select(moved, moving.elements)]
         final, ys = _along(step, carry, elements)
         found = dict(zip(floating, [*final[n:], *ys], strict=True))
-        return tuple(map(found.get, range(len(ctx.body.results()))))
+        return tuple(found.get(i) for i in range(len(ctx.body.results())))
 
     @staticmethod
     def vmap(
@@ -527,7 +527,7 @@ class _Scan(ControlFlow):
 def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[object]) -> Tensors:
     """One call in the graph of ``trace``: of torch's ``scan``, or of its ``map``
     without a carry."""
-    given = list(map(trace.lower_output, operands))
+    given = [trace.lower_output(t) for t in operands]
     carry, xs, rest = given[:n], given[n : n + m], given[n + m :]
     module = trace.attribute(body.module, "scan_combine_graph_" if n else "body_graph_")
     inner = trace.lowered_args(operands)
