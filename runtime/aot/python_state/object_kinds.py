@@ -194,6 +194,7 @@ PLAIN: tuple[Any, ...] = (
     torch.Size,
     OperatorBase,
     OpOverloadPacket,
+    torch.library.Library,
     io.BufferedWriter,
     io.BufferedRandom,
     io.BufferedRWPair,
@@ -226,7 +227,7 @@ _CONSTANTS: tuple[Any, ...] = (
     torch.Event,
 )
 """Classes of C whose objects never change."""
-_CONSTANT_PACKAGES = frozenset(("pydantic_core",))
+_CONSTANT_PACKAGES = frozenset(("pydantic_core", "scipy", "uarray"))
 """Packages of others, of whose classes of C the same is true."""
 
 

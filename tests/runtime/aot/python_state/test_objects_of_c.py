@@ -11,6 +11,7 @@ import datetime
 import decimal
 import enum
 import hashlib
+import importlib
 import io
 import itertools
 import operator
@@ -332,3 +333,15 @@ def test_the_state_of_a_generator_of_torch_is_not_kept(place: str, way: Any) -> 
     with pytest.raises(RuntimeError, match="uses the state of a random generator"):
         way(program)(X)
     assert holder.state is None and not holder.states
+
+
+def test_an_op_of_the_users_and_functions_of_scipy_are_no_unknown_state() -> None:
+    @torch.library.custom_op("test_objects_of_c::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    fft = importlib.import_module("scipy.fft")
+    held = SimpleNamespace(op_1=twice, other=fft.ihfftn)
+    f = jit(lambda x: getattr(held, f"op_{len(x)}")(x))
+    assert f(X).item() == 2
