@@ -135,8 +135,8 @@ def of_struct() -> Case:
 def of_zone() -> Case:
     zone = ZoneOfUser()
     moment = datetime.datetime(2020, 1, 1, tzinfo=zone)
-    offset = moment.utcoffset
-    return lambda y: y * offset().seconds, lambda: setattr(zone, "hours", 3)  # type: ignore[union-attr]
+    offset: Any = moment.utcoffset
+    return lambda y: y * offset().seconds, lambda: setattr(zone, "hours", 3)
 
 
 def of_logger() -> Case:
@@ -223,7 +223,7 @@ def test_a_call_follows_what_others_have_changed(name: str) -> None:
         f = jit(program)
         for _ in range(2):
             assert torch.equal(f(X), program(X))
-            assert torch.equal(f(X), program(X)) or name == "how often a cache was asked"
+            assert torch.equal(f(X), program(X))
             change()
 
 
