@@ -70,6 +70,15 @@ def _identities(constant: Constant, now: str, had: Sequence[Any]) -> str:
     return f"all(map({constant(_is)}, {now}, {constant(had)}))"
 
 
+def finds_own(x: object) -> bool:
+    """Return whether Python's own look-up finds the dictionary of ``x``, and no code of the
+    user's."""
+    kind = type(x)
+    found = [vars(c)["__dict__"] for c in kind.__mro__ if "__dict__" in vars(c)]
+    by_python = all(type(d) is GetSetDescriptorType for d in found)
+    return by_python and kind.__getattribute__ is _LOOK_UP
+
+
 class Versions:
     """Dictionaries. Each write gives a dictionary of CPython's another number, its version. Where
     that differs, the dictionary is compared, and the new version is noted."""
@@ -109,15 +118,6 @@ class OwnVersions(Versions):
     def __init__(self, nodes: Sequence[Attributes]) -> None:
         super().__init__([(node.own, node) for node in nodes])
         self._owners = [node.owner for node in nodes]
-
-    @staticmethod
-    def has(x: Any) -> bool:
-        """Return whether Python's own look-up finds the dictionary of ``x``, and no code of the
-        user's."""
-        kind = type(x)
-        found = [vars(c)["__dict__"] for c in kind.__mro__ if "__dict__" in vars(c)]
-        by_python = all(type(d) is GetSetDescriptorType for d in found)
-        return by_python and kind.__getattribute__ is _LOOK_UP
 
     def condition(self, constant: Constant) -> str:
         version, known = constant(dict_version), constant(self._known)
@@ -225,6 +225,23 @@ class Empty:
         if len(self._nodes) > FEW:
             return f"not any({constant(self._containers)})"
         return " and ".join(f"not {constant(x)}" for x in self._containers)
+
+    def compare(self) -> bool:
+        return _all_hold(self._nodes)
+
+
+class EmptyOwn:
+    """Objects without attributes, as most tensors are. Each is asked for its dictionary, as an
+    assignment to ``__dict__`` puts another one there."""
+
+    def __init__(self, nodes: Sequence[Attributes]) -> None:
+        self._nodes = nodes
+        self._owners = [node.owner for node in nodes]
+
+    def condition(self, constant: Constant) -> str:
+        if len(self._nodes) > FEW:
+            return f"not any(map({constant(_own)}, {constant(self._owners)}))"
+        return " and ".join(f"not {constant(x)}.__dict__" for x in self._owners)
 
     def compare(self) -> bool:
         return _all_hold(self._nodes)

@@ -24,7 +24,7 @@ import random
 import sys
 import types
 import weakref
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -39,13 +39,12 @@ from ...trace.graph_module import GraphModule, LateGraphModule
 from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
 from .code_names import first_code
-from .contents import DefaultFactory, Draws, Fact, Parts, Position, Positions
+from .contents import DefaultFactory, DictItems, Draws, Fact, Parts, Position, Positions
 from .lookups import is_lookup
 from .nodes import (
     NOTES,
     Attributes,
     Cell,
-    ClassNames,
     ClassParts,
     FunctionParts,
     Globals,
@@ -56,16 +55,20 @@ from .nodes import (
 )
 from .object_kinds import (
     FACTS,
+    GENERATOR_OF_PYTHON,
+    GENERATORS_OF_ALL,
     GENERATORS_OF_NUMPY,
     HOOKS_OF_ALL,
+    NOT_HELD,
     PLAIN,
     Row,
+    class_names,
     has_unknown_part,
     is_constant,
     registered,
     row_of,
 )
-from .program_code import Code, ProgramCode, computes, is_of_ours, is_of_user
+from .program_code import Code, NameIndex, ProgramCode, computes, is_of_ours, is_of_user
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .snapshot import PLAIN_VALUES, Snapshot
@@ -124,16 +127,15 @@ class ObjectGraph(Snapshot):
         self.iterators = Positions()
         self.made: set[int] = set()  # identities of optimizers that the program has made
         self._named: dict[int, Named] = {}  # by identity of an object, class or globals
-        # by name, the objects that have it and that no code has asked for it
-        self._waiting: defaultdict[str, list[Named]] = defaultdict(list)
         self._modules: dict[int, Globals] = {}
         self._visits: dict[type, Visit] = {}
         self._facts: set[str] = set()
         self._caches: list[tuple[Any, str]] = []  # functions that keep their results
+        self._index = NameIndex()
         self._pending: deque[tuple[Any, str]] = deque()
         self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in self.roots]
         with unseen_by_handlers():
-            for x, name in _DRAWN if budget is None else ():
+            for x, name in GENERATORS_OF_ALL if budget is None else ():
                 self._add(Draws(x, name))  # of its attributes, if the program comes to it
             self._drain()
             for code, names in (*map(first_code, self.roots), *ahead):
@@ -228,7 +230,7 @@ class ObjectGraph(Snapshot):
         kind = type(x)
         if kind is types.MethodType and isinstance(x.__self__, GENERATORS_OF_NUMPY):
             self.code.learn((x.__name__,), ())  # the program may have another name for it
-        if row.node is not None and id(x) not in self.moving:
+        if row.node is not None and id(x) not in self.moving and not self._index.has_items_of(x):
             self._add(self._made(row.node, x, name))
         if issubclass(kind, defaultdict):  # beside its items
             self._add(DefaultFactory(x, f"{name}.default_factory"))
@@ -237,6 +239,11 @@ class ObjectGraph(Snapshot):
             self._object(x, name)  # it may have attributes beside its items, and get some later
         elif is_of_user(kind):
             self._pending.append((kind, kind.__qualname__))
+
+    def _node_of_row(self, x: object, name: str) -> None:
+        row = row_of(x)
+        assert row is not None and row.node is not None
+        self._add(self._made(row.node, x, name))
 
     def _made(self, make: Callable[[Any, str], Node], x: object, name: str) -> Node | None:
         try:
@@ -282,7 +289,7 @@ class ObjectGraph(Snapshot):
         if is_followed_module(m.__name__):
             self._imported(m)
         elif m is random:
-            self._pending.append((_OF_PYTHON, name))
+            self._pending.append((GENERATOR_OF_PYTHON, name))
 
     def _imported(self, m: ModuleType) -> None:
         node = self._globals(vars(m), m.__name__)
@@ -307,8 +314,21 @@ class ObjectGraph(Snapshot):
         """Let ``names`` of ``node`` count, and reach what is there."""
         wanted = (n for n in names if n not in node.had and n not in _OF_CLASSES)
         new = list(dict.fromkeys(wanted))
-        found = zip(new, node.pick(new), strict=True)
-        self._pending += [(x, path_of(node.name, n)) for n, x in found]
+        for n, x in zip(new, node.pick(new), strict=True):
+            path = path_of(node.name, n)
+            if type(x) is OrderedDict and issubclass(type(node.owner), torch.nn.Module):
+                self._dictionary_of_layer(n, x, path)
+            else:
+                self._pending.append((x, path))
+
+    def _dictionary_of_layer(self, label: str, x: OrderedDict[Any, Any], name: str) -> None:
+        """Reach a dictionary such as the hooks of a layer, which has a dozen. Where no code of the
+        program's has its name, only torch's code asks for it, and for no attribute of it."""
+        if self.code.computed or self.code.has_name(label):
+            self._pending.append((x, name))
+        elif id(x) not in self._reached and not self._index.has_items_of(x):
+            self._index.wait_for_attributes(x, name, label)
+            self._add(DictItems(x, name))
 
     def _class(self, c: type, name: str) -> None:
         if is_of_user(c):
@@ -318,10 +338,10 @@ class ObjectGraph(Snapshot):
             self.code.learn(
                 (), [n for n in vars(c).get("__match_args__", ()) if isinstance(n, str)]
             )
-            self._names_of(_class_names(c, self.code.counts), c)
+            self._names_of(class_names(c, self.code.counts), c)
             self._pending += [(base, base.__qualname__) for base in (*c.__bases__, type(c))]
         elif issubclass(c, torch.nn.Module) and "forward" in vars(c):
-            node = self._named[id(c)] = _class_names(c, lambda x, name: False)
+            node = self._named[id(c)] = class_names(c, lambda x, name: False)
             self.nodes.append(node)
             node.pick(("forward",))
 
@@ -339,7 +359,13 @@ class ObjectGraph(Snapshot):
         self._names_of(node, x)
         self._pending.append((kind, kind.__qualname__))
         if issubclass(kind, torch.nn.Module):
-            self._pending += [(hooks, name) for name, hooks in HOOKS_OF_ALL]
+            for label, hooks in HOOKS_OF_ALL:
+                self._dictionary_of_layer(label, hooks, label)
+
+    def _attributes(self, x: object, name: str) -> None:
+        """Reach the attributes of an object, if its class lets it have any."""
+        if attributes_of(x) is not None:
+            self._object(x, name)
 
     def _object_of_c(self, x: object, name: str) -> None:
         """An object of C says nothing of itself but what it tells Python's collector that it
@@ -352,7 +378,7 @@ class ObjectGraph(Snapshot):
 
     def _reach_held(self, x: object, name: str) -> None:
         held = [y for y in gc.get_referents(x) if y is not type(x)]
-        self._pending += [(y, name) for y in held if not issubclass(type(y), _NOT_HELD)]
+        self._pending += [(y, name) for y in held if not issubclass(type(y), NOT_HELD)]
 
     def _object_with_part_in_c(self, x: object, name: str) -> None:
         self._object(x, name)
@@ -373,7 +399,7 @@ class ObjectGraph(Snapshot):
             if self.code.counts(x, n):
                 counting.append(n)
             else:
-                self._waiting[n].append(node)
+                self._index.wait(node, n)
         self._ask(node, counting)
 
     def _tensor(self, t: torch.Tensor, name: str) -> None:
@@ -388,11 +414,8 @@ class ObjectGraph(Snapshot):
         if x.nbytes > LARGE:
             self.large.append(f"{name}, a NumPy array of {x.nbytes} bytes")
             return
-        row = row_of(x)
-        assert row is not None and row.node is not None
-        self._add(self._made(row.node, x, name))
-        if attributes_of(x) is not None:
-            self._object(x, name)
+        self._node_of_row(x, name)
+        self._attributes(x, name)
 
     def _proxy(self, x: Any, name: str) -> None:
         self._pending.append((x.__reduce_ex__.__self__, name))
@@ -403,9 +426,7 @@ class ObjectGraph(Snapshot):
         f = x.__wrapped__
         if type(f) is FunctionType and is_followed(f.__code__.co_filename):
             self._learn_code(f.__code__, f.__globals__)
-        row = row_of(x)
-        assert row is not None and row.node is not None
-        self._add(self._made(row.node, x, name))
+        self._node_of_row(x, name)
         self._pending.append((f, name))
         self._object(x, name)
         self._caches.append((x, name))
@@ -420,8 +441,7 @@ class ObjectGraph(Snapshot):
     def _reference(self, x: weakref.ref[object], name: str) -> None:
         """A weak reference. What it refers to may go when the capture has ended."""
         self._add(Parts(x, name, lambda r: (id(r()),)))
-        if attributes_of(x) is not None:
-            self._object(x, name)
+        self._attributes(x, name)
         target = x()
         if target is not None and id(target) not in self._reached:
             self.weak.append(id(target))
@@ -429,14 +449,12 @@ class ObjectGraph(Snapshot):
 
     def _generator(self, x: torch.Generator, name: str) -> None:
         self.generators.append(x)
-        if attributes_of(x) is not None:
-            self._object(x, name)
+        self._attributes(x, name)
 
     def _decimal(self, x: decimal.Decimal, name: str) -> None:
         """A number whose operators ask for Python's context."""
         self._add_fact("Decimal")
-        if attributes_of(x) is not None:
-            self._object(x, name)
+        self._attributes(x, name)
 
     def _passed_over(self, x: object, name: str) -> None:
         """Nothing is asked of a constant, nor of a graph that this package has made."""
@@ -454,6 +472,7 @@ class ObjectGraph(Snapshot):
         if computes(new):
             self._look_through_all()
         self._ask_waiting(new)
+        self._pending += self._index.dictionaries_of(new)
         if new:
             for of_module in list(self._modules.values()):
                 self._ask_module(of_module)
@@ -466,16 +485,16 @@ class ObjectGraph(Snapshot):
             return
         self.code.computed = True
         self._module(random, "random")  # nobody knows which modules it finds
+        self._pending += self._index.all_dictionaries()
         for node in list(self._named.values()):
             if not isinstance(node, Globals):
                 self._ask(node, [n for n in node.names if self.code.counts(node.owner, n)])
-        self._waiting.clear()
+        self._index.forget_nodes()
 
     def _ask_waiting(self, names: Iterable[str]) -> None:
-        for n in names:
-            for node in self._waiting.pop(n, ()):
-                if self.code.counts(node.owner, n):
-                    self._ask(node, (n,))
+        for n, node in self._index.nodes_of(names):
+            if self.code.counts(node.owner, n):
+                self._ask(node, (n,))
 
     def _ask_loaded(self, name: str) -> None:
         """Reach the module of this name, if there is one. Another may take its place."""
@@ -514,7 +533,7 @@ class ObjectGraph(Snapshot):
         super().settle()
         tables: tuple[Any, ...] = (
             self._named,
-            self._waiting,
+            self._index,
             self._modules,
             self._visits,
             self._caches,
@@ -545,11 +564,6 @@ def _visit_of(x: object) -> Visit:
     return lambda graph, y, name: graph._by_row(row, y, name)
 
 
-def _class_names(c: type, counts: Callable[[Any, str], bool]) -> ClassNames:
-    (dictionary,) = gc.get_referents(vars(c))  # which Python shows by a view alone
-    return ClassNames(c, c.__qualname__, counts, dictionary)
-
-
 BUDGET = 1_000
 """Nodes of an early graph."""
 
@@ -560,13 +574,6 @@ def early_graph(roots: Iterable[object], ignore: Iterable[object] = ()) -> Objec
     return ObjectGraph(roots, ignore, budget=BUDGET)
 
 
-# what an object of C may refer to, and what is no state of it
-_NOT_HELD = (ModuleType, types.FrameType, types.TracebackType)
-_OF_PYTHON: Any = vars(random)["_inst"]
-_DRAWN: tuple[tuple[Any, str], ...] = (
-    (_OF_PYTHON, "random"),
-    (vars(np.random.mtrand)["_rand"], "numpy.random"),
-)
 _VISITS: tuple[tuple[Any, Visit], ...] = (
     ((weakref.ProxyType, weakref.CallableProxyType), ObjectGraph._proxy),
     (torch.Tensor, ObjectGraph._tensor),

@@ -51,7 +51,7 @@ from .contents import (
     Variable,
 )
 from .iterators import iterating_class, position_of
-from .nodes import Node
+from .nodes import ClassNames, Node
 from .values import module_of
 
 GENERATORS_OF_NUMPY = (
@@ -326,9 +326,23 @@ FACTS: dict[str, Callable[[], Any]] = {
 }
 """State behind functions of Python's and torch's, by the name that code has for them."""
 
+GENERATOR_OF_PYTHON: Any = vars(random)["_inst"]
+GENERATORS_OF_ALL: tuple[tuple[Any, str], ...] = (
+    (GENERATOR_OF_PYTHON, "random"),
+    (vars(np.random.mtrand)["_rand"], "numpy.random"),
+)
+"""The generators that the functions of Python's and NumPy's modules draw from."""
+NOT_HELD = (types.ModuleType, types.FrameType, types.TracebackType)
+"""What an object of C may refer to, and what is no state of it."""
 HOOKS_OF_ALL = [
     (name, hooks)
     for name, hooks in vars(torch.nn.modules.module).items()
     if name.startswith("_global_") and name.endswith("hooks")
 ]
 """The dictionaries of hooks that torch calls for every module, by name."""
+
+
+def class_names(c: type, counts: Callable[[Any, str], bool]) -> ClassNames:
+    """Return the node of what a class defines itself. ``counts``: as in :class:`ClassNames`."""
+    (dictionary,) = gc.get_referents(vars(c))  # which Python shows by a view alone
+    return ClassNames(c, c.__qualname__, counts, dictionary)

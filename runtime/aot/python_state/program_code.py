@@ -224,6 +224,60 @@ class ProgramCode:
         )
 
 
+class NameIndex:
+    """What waits for a name: objects have it, and no code of the program's does yet.
+
+        index = NameIndex()
+        index.wait(node, "rate")            # the object of `node` has an attribute `rate`
+        index.nodes_of(["rate"])            # the program's code has this name by now
+
+    The dictionaries of torch's layers wait, too. A layer has a dozen, such as its hooks, and each
+    might get an attribute beside its items. torch asks none for attributes. So these are state only
+    where code of the program's has the name of the dictionary."""
+
+    def __init__(self) -> None:
+        self._nodes: defaultdict[str, list[Named]] = defaultdict(list)
+        self._dictionaries: defaultdict[str, list[tuple[Any, str]]] = defaultdict(list)
+        self._identities: set[int] = set()
+
+    def wait(self, node: Named, name: str) -> None:
+        """Let a node wait for ``name``, which its object has."""
+        self._nodes[name].append(node)
+
+    def nodes_of(self, names: Iterable[str]) -> list[tuple[str, Named]]:
+        """Return the nodes that have waited for these names, each with the name. They wait no
+        longer."""
+        return [(n, node) for n in names for node in self._nodes.pop(n, ())]
+
+    def forget_nodes(self) -> None:
+        """Let no node wait: all names count."""
+        self._nodes.clear()
+
+    def wait_for_attributes(self, x: object, name: str, label: str) -> None:
+        """Let the attributes of a dictionary wait for the name ``label``, under which its layer has
+        it. Its items are a node already. ``name``: of that node."""
+        self._identities.add(id(x))
+        self._dictionaries[label].append((x, name))
+
+    def has_items_of(self, x: object) -> bool:
+        """Return whether ``x`` is a dictionary whose attributes wait, or have waited."""
+        return id(x) in self._identities
+
+    def dictionaries_of(self, labels: Iterable[str]) -> list[tuple[Any, str]]:
+        """Return the dictionaries that have waited for these names, with the names of their
+        nodes. They wait no longer."""
+        return [found for label in labels for found in self._dictionaries.pop(label, ())]
+
+    def all_dictionaries(self) -> list[tuple[Any, str]]:
+        """Return all dictionaries that wait. They wait no longer."""
+        return self.dictionaries_of(list(self._dictionaries))
+
+    def clear(self) -> None:
+        self._nodes.clear()
+        self._dictionaries.clear()
+        self._identities.clear()
+
+
 def _below(node: Node) -> list[object]:
     return [x for x, _ in node.below()]
 

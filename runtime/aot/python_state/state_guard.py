@@ -25,6 +25,7 @@ from .guard_batches import (
     Classes,
     Dictionaries,
     Empty,
+    EmptyOwn,
     Functions,
     Items,
     Orders,
@@ -34,6 +35,7 @@ from .guard_batches import (
     PartsOfClasses,
     Sequences,
     Versions,
+    finds_own,
 )
 from .nodes import (
     Attributes,
@@ -116,6 +118,7 @@ class _Sorted:
         self.sequences: list[Node] = []
         self.objects: list[Attributes] = []
         self.own: list[Attributes] = []
+        self.without_attributes: list[Attributes] = []
         self.named: list[Attributes] = []
         self.items: list[Node] = []
         self.replaced: list[Attributes] = []
@@ -133,6 +136,7 @@ class _Sorted:
             (Empty, self.empty),
             (Classes, self.objects),
             (OwnVersions, self.own),
+            (EmptyOwn, self.without_attributes),
             (Dictionaries, self.replaced),
             (OwnNames, self.named),
             (Items, self.items),
@@ -158,12 +162,16 @@ class _Sorted:
     def _add_attributes(self, node: Attributes) -> bool:
         if node.slots or issubclass(type(node.owner), threading.local):
             return False
-        alone = node.kind is None or node.kind in PLAIN_TENSORS  # whose facts are compared, too
-        if not alone:
+        if node.kind is not None and node.kind not in PLAIN_TENSORS:  # whose facts are compared
             self.objects.append(node)
-            if VERSIONS_TELL and node.size and OwnVersions.has(node.owner):
-                self.own.append(node)
-                return True
+        by_owner = node.kind is not None and finds_own(node.owner)
+        if by_owner and not node.size:
+            self.without_attributes.append(node)
+            return True
+        if by_owner and VERSIONS_TELL:
+            self.own.append(node)
+            return True
+        if node.kind is not None:
             self.replaced.append(node)
         if not node.size:
             self.empty.append((node.own, node))

@@ -186,6 +186,28 @@ def of_context() -> Case:
     return lambda y: y * float(one / three), change
 
 
+def of_dictionary_of_tensor() -> Case:
+    scales: Any = torch.ones(1)
+    later = {"scale": 3}
+    return lambda y: y * getattr(scales, "scale", 1), lambda: setattr(scales, "__dict__", later)
+
+
+def of_hooks() -> Case:
+    layer = torch.nn.Identity()
+
+    def scaled(y: Any) -> Any:
+        return y * getattr(layer._forward_hooks, "scale", 1)
+
+    # the layer is reached before the program enters the code that has the name
+    return lambda y: scaled(layer(y)), lambda: setattr(layer._forward_hooks, "scale", 3)
+
+
+def of_hooks_around() -> Case:
+    layer = torch.nn.Identity()
+    hooks = layer._forward_hooks
+    return lambda y: layer(y) * getattr(hooks, "scale", 1), lambda: setattr(hooks, "scale", 3)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "a class of tensors": lambda: attribute_of(X.as_subclass(TensorOfUser)),
     "a class of numbers": lambda: attribute_of(NumberOfUser(2)),
@@ -213,6 +235,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "an exception's context": of_exception,
     "bytes of a class with its own text": of_bytes,
     "the context of decimals": of_context,
+    "another dictionary of a tensor": of_dictionary_of_tensor,
+    "the hooks of a layer": of_hooks,
+    "the hooks of a layer, by another name": of_hooks_around,
 }
 
 

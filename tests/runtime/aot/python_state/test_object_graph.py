@@ -401,3 +401,16 @@ def test_values_are_held_at_their_places_for_a_while() -> None:
 )
 def test_equal_constants_of_one_class_are_the_same(a: Any, b: Any, expected: bool) -> None:
     assert same(a, b) is expected
+
+
+def test_a_layer_is_one_node_for_each_of_its_dictionaries() -> None:
+    """A guard asks each node. The dictionaries of hooks may have attributes, of which torch asks
+    none."""
+
+    def count(layers: int) -> int:
+        return len(ObjectGraph([nn.Sequential(*(nn.Linear(1, 1) for _ in range(layers)))]).nodes)
+
+    layer = nn.Linear(1, 1)
+    containers = sum(isinstance(x, (dict, set)) for x in vars(layer).values())
+    parameters = len(list(layer.parameters()))
+    assert count(3) - count(2) == 1 + containers + parameters
