@@ -73,12 +73,13 @@ def _program(
     def over(target: Target) -> Any:
         if isinstance(target, (Exact, Definite, Standard)):
             return target.root
-        return call if plain is None or not _is_reference(target) else plain
+        return call if plain is None or not is_reference(target) else plain
 
     return Program(over, inputs, flags, sample.seed, label)
 
 
-def _is_reference(target: Target) -> bool:
+def is_reference(target: Target) -> bool:
+    """Return whether `target` computes expected results. It captures and compiles nothing."""
     return target.name in ("loop", "numeric")
 
 

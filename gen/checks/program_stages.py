@@ -1,5 +1,5 @@
-"""Stages that take a whole program: captured graphs, compiled functions, joint graphs, exports,
-per-sample gradients, training and programs of the eager session.
+"""Builds the stages that take a whole program: captured graphs, compiled functions, joint graphs,
+exports, per-sample gradients, training and programs of the eager session.
 
 Each becomes a :class:`~gen.checks.pipelines.Program`. A graph is captured on one set of values and
 run on another, so that a value that is constant in the graph shows. With dynamic shapes it also
@@ -19,7 +19,7 @@ import torch
 
 from gen.checks import per_sample, training
 from gen.checks.batched_inputs import VARIATIONS, vary
-from gen.checks.forms import laid_out
+from gen.checks.forms import is_reference, laid_out
 from gen.checks.pipelines import Program, cornered, extend, on_copies, restricted
 from gen.language.axes import Axes
 from gen.language.pipeline import CHECKPOINT, FUNCTIONAL, SESSION, TRAINING
@@ -39,8 +39,8 @@ Tensor = torch.Tensor
 
 
 def checkpointed(program: Program, reentrant: bool) -> Program:
-    """Outputs and gradients of `program` with random factors on its outputs, computed again in
-    the backward pass.
+    """Return outputs and gradients of `program` with random factors on its outputs, computed again
+    in the backward pass.
 
     The reference computes once. So the gradients differ if the second run draws other
     factors than the first.
@@ -51,14 +51,17 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
     def over(target: Target) -> Flat:
         inner = restricted(program.over(target), [None] * count, range(count), kept)
 
-        def drawn(*values: object) -> Values:
+        def with_random_factors(*values: object) -> Values:
             return tuple(
                 y * torch.rand(y.shape, dtype=torch.float64).to(y.dtype) for y in inner(*values)
             )
 
         def g(*values: Any) -> Values:
             outputs, gradients = cast(Eager, target).checkpoint(
-                drawn, _recorded(values[:count], flags), values[count:], reentrant=reentrant
+                with_random_factors,
+                _as_leaves(values[:count], flags),
+                values[count:],
+                reentrant=reentrant,
             )
             return (*outputs, *gradients)
 
@@ -70,8 +73,8 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
 
 
 def session(program: Program) -> Program:
-    """Outputs and gradients of `program`. Outputs that have no gradient on the reference
-    are compared too."""
+    """Return outputs and gradients of `program` in a session. Outputs that have no gradient on
+    the reference are compared too."""
     kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
     inputs = extend(program, "vjp").inputs
 
@@ -80,7 +83,7 @@ def session(program: Program) -> Program:
 
         def g(*values: Any) -> Values:
             outputs, gradients = cast(Eager, target).session(
-                f, _recorded(values[:count], flags), values[count:], kept
+                f, _as_leaves(values[:count], flags), values[count:], kept
             )
             return (*outputs, *gradients)
 
@@ -91,7 +94,8 @@ def session(program: Program) -> Program:
     )
 
 
-def _recorded(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
+def _as_leaves(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
+    """Return `values`, with a leaf that requires grad for each whose flag is set."""
     return [
         x.detach().clone().requires_grad_() if flag else x
         for x, flag in zip(values, flags, strict=True)
@@ -99,8 +103,8 @@ def _recorded(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
 
 
 def functional(name: str, program: Program) -> Program:
-    """``torch.autograd.functional``'s function of this name. ``hessian``, ``vhp`` and ``hvp`` get
-    the sum of |output|²."""
+    """Return ``torch.autograd.functional``'s function of this name, of `program`.
+    ``hessian``, ``vhp`` and ``hvp`` get the sum of |output|², because they need one number."""
     if name in ("jacobian", "hessian"):
         program = cornered(program, {"jacobian": "jacrev"}.get(name, name))
     active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
@@ -115,16 +119,15 @@ def functional(name: str, program: Program) -> Program:
 
         def g(*values: object) -> Values:
             inner = restricted(f, values[:count], active, kept)
-            flat: Flat = (
-                (lambda *some: (sum_of_squares(inner(*some)),))
-                if name in ("hessian", "vhp", "hvp")
-                else inner
-            )
-            return tuple(
-                cast(Eager, target).functional(
-                    name, flat, tuple(values[place] for place in active), tuple(values[count:])
-                )
-            )
+
+            def sum_of_results(*some: object) -> Values:
+                return (sum_of_squares(inner(*some)),)
+
+            flat: Flat = inner
+            if name in ("hessian", "vhp", "hvp"):
+                flat = sum_of_results
+            primals = tuple(values[place] for place in active)
+            return tuple(cast(Eager, target).functional(name, flat, primals, tuple(values[count:])))
 
         return g
 
@@ -138,8 +141,8 @@ def functional(name: str, program: Program) -> Program:
 
 
 def whole(stage: str, program: Program, axes: Axes) -> Program:
-    """`stage` of `program`, by the axes that the stage has. A captured graph with ``run: jitted``
-    is jitted itself."""
+    """Return `stage` of `program`, by the axes that the stage has. A captured graph with
+    ``run: jitted`` is jitted itself."""
     if stage == "per_sample":
         if axes.of is None:
             return per_sample.gradients(program, axes)
@@ -158,30 +161,30 @@ def whole(stage: str, program: Program, axes: Axes) -> Program:
 
 
 def compiled(program: Program, axes: Axes) -> Program:
-    """`program` as a compiled function, by the axes ``layout``, ``shapes``, ``partition``, ``run``.
+    """Return `program` as a compiled function, by the axes ``layout``, ``shapes``, ``partition``
+    and ``run``.
 
     Each call is preceded by one on other values, and of another size if shapes are dynamic. So the
     call that is compared may not compile, and constants of the graph show. A jitted program is
     called on other values as a whole instead.
     """
     dynamic, layout = axes.dynamic, axes.layout
-    apart = _apart(program)
-    variation, size = _variation(apart), _doubling(apart) if dynamic else None
+    pure = _without_writes(program)
+    variation = _variation(pure)
+    size = _doubling(pure) if dynamic else None
 
     def over(target: Target) -> Flat:
         f = target.compiled(program.over(target), partition=axes.partition, dynamic=dynamic)
         f = on_copies(f, program.written)
 
         def g(*values: Any) -> Values:
-            if target.name not in ("loop", "numeric") and not axes.jitted:
-                others = (
-                    values if variation is None else tuple(vary(x, 1, variation) for x in values)
-                )
-                f(
-                    *laid_out(
-                        others if size is None else tuple(_doubled(x, size) for x in values), layout
-                    )
-                )
+            if not is_reference(target) and not axes.jitted:
+                others: tuple[Any, ...] = values
+                if size is not None:
+                    others = tuple(_doubled(x, size) for x in values)
+                elif variation is not None:
+                    others = tuple(vary(x, 1, variation) for x in values)
+                f(*laid_out(others, layout))
             # no program that is captured may set the state of a generator
             if axes.jitted:
                 return f(*values)
@@ -195,8 +198,9 @@ def compiled(program: Program, axes: Axes) -> Program:
     )
 
 
-def _apart(program: Program) -> Program:
-    """`program` without effect on its arguments, for the reference."""
+def _without_writes(program: Program) -> Program:
+    """Return `program` on copies of the arguments to which it writes, for the reference. The
+    copies are results."""
     return replace(
         program,
         over=lambda target: on_copies(program.over(target), program.written),
@@ -206,36 +210,37 @@ def _apart(program: Program) -> Program:
 
 
 def _captured(stage: str, program: Program, dynamic: bool, layout: str, jitted: bool) -> Program:
+    """Return `program` as a captured graph, which runs on other values than it was captured on."""
     capture = {"trace": "trace", "aot.export": "export", "aot.saved": "saved"}[stage]
-    apart = _apart(program)
+    pure = _without_writes(program)
     # half of 2 or 3 is 1, which is a constant of a graph
-    groups = [other_values(apart), *other_sizes(apart, dynamic, least=4)]
+    groups = [other_values(pure), *other_sizes(pure, dynamic, least=4)]
     count = len(program.inputs)
 
     def over(target: Target) -> Flat:
         def g(*values: Any) -> Values:
-            examples = laid_out(_beside(values, program.inputs), layout)
+            examples = laid_out(_on_devices_of(values, program.inputs), layout)
             replay = getattr(target, capture)(program.over(target), examples, dynamic=dynamic)
             if (
                 capture == "trace"
-                and target.name not in ("loop", "numeric")
+                and not is_reference(target)
                 and getattr(replay, "graph", None) is None
             ):
                 raise Mismatch("the traced function has no attribute `graph`")
-            run = on_copies(
-                cast(Jitting, target).jit(replay) if jitted else replay, program.written
-            )
-            found: list[Any] = []
+            graph = cast(Jitting, target).jit(replay) if jitted else replay
+            run = on_copies(graph, program.written)
+            results: list[Any] = []
             for k in range(len(groups)):
-                given = values[k * count : (k + 1) * count]
-                if k and not _guards_hold(replay, given):
+                group = values[k * count : (k + 1) * count]
+                # the first group has the sizes of the capture
+                if k and not _guards_hold(replay, group):
                     raise Unsuitable(
                         "by its guards the graph is not for another size: "
                         "the program takes a size as a number"
                     )
                 with seeded(program.seed):  # the capture may have drawn too
-                    found += run(*given)
-            return tuple(found)
+                    results += run(*group)
+            return tuple(results)
 
         return g
 
@@ -261,83 +266,85 @@ def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
 
 
 def _joint(program: Program, axes: Axes) -> Program:
+    """Return outputs and gradients of `program` by its joint graph, which runs on other values than
+    it was captured on."""
     kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
     _ = program.active_inputs  # raises if nothing is differentiable
     groups = [other_values(program), *other_sizes(program, axes.dynamic)]
-    everywhere = [
+    # of each group, the inputs with the cotangents of the outputs after them
+    extended = [
         extend(Program(program.over, group, flags, program.seed, program.label), "vjp").inputs
         for group in groups
     ]
-
-    def recorded(values: Sequence[Tensor]) -> list[Tensor]:
-        return [
-            x.detach().clone().requires_grad_() if flag else x
-            for x, flag in zip(values, flags, strict=True)
-        ]
 
     def over(target: Target) -> Flat:
         inner = program.over(target)
 
         def g(*values: Any) -> Values:
-            examples = recorded(_beside(values, program.inputs))
+            examples = _as_leaves(_on_devices_of(values, program.inputs), flags)
             replay = target.joint(
                 lambda *xs: restricted(inner, xs, range(count), kept)(*xs),
                 examples,
                 partition=axes.partition,
                 dynamic=axes.dynamic,
             )
-            found: list[Any] = []
+            results: list[Any] = []
             for start in range(0, len(values), count + len(kept)):
+                middle = start + count
+                primals = _as_leaves(values[start:middle], flags)
+                cotangents = values[middle : middle + len(kept)]
+                # no program that is captured may set the state of a generator
                 with nullcontext() if axes.jitted else seeded(program.seed):
-                    outputs, gradients = replay(
-                        recorded(values[start : start + count]),
-                        values[start + count : start + count + len(kept)],
-                    )
-                found += [*outputs, *gradients]
-            return tuple(found)
+                    outputs, gradients = replay(primals, cotangents)
+                results += [*outputs, *gradients]
+            return tuple(results)
 
         return g
 
-    inputs = tuple(x for group in everywhere for x in group)
+    inputs = tuple(x for group in extended for x in group)
     every = (*flags, *(True for _ in kept)) * len(groups)
     return Program(over, inputs, every, program.seed, f"aot.joint({program.label})")
 
 
-def _beside(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """`inputs`, each on the device of its value."""
+def _on_devices_of(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return `inputs`, each on the device of its value."""
     return tuple(x.to(value.device) for x, value in zip(inputs, values, strict=False))
 
 
 def other_values(program: Program) -> tuple[Tensor, ...]:
-    """Inputs of the same shapes with other values. The reference accepts them."""
+    """Return inputs of the same shapes with other values that the reference accepts, the inputs
+    themselves if it accepts none."""
     variation = _variation(program)
-    return (
-        program.inputs
-        if variation is None
-        else tuple(vary(x, 1, variation) for x in program.inputs)
-    )
+    if variation is None:
+        return program.inputs
+    return tuple(vary(x, 1, variation) for x in program.inputs)
 
 
 def _variation(program: Program) -> int | None:
-    """Return the number of a variation of the inputs that the reference accepts."""
+    """Return the number of a variation of the inputs that the reference accepts, and for which its
+    outputs have the same shapes. None if there is none."""
     for variation in VARIATIONS:
-        outputs = _accepted(program, tuple(vary(x, 1, variation) for x in program.inputs))
-        if outputs is not None and all(
-            o.shape == p.shape for o, p in zip(outputs, program.observed[0], strict=True)
-        ):
+        inputs = tuple(vary(x, 1, variation) for x in program.inputs)
+        outputs = _outputs_on_reference(program, inputs)
+        if outputs is None:
+            continue
+        pairs = zip(outputs, program.observed[0], strict=True)
+        if all(output.shape == before.shape for output, before in pairs):
             return variation
     return None
 
 
 def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[Tensor, ...]]:
-    """Inputs in which every dimension of one size n >= `least` has become 2n: one set, or none. The
-    number of results does not change."""
+    """Return inputs in which every dimension of one size n >= `least` has become 2n: one
+    set, or none. The number of results does not change."""
     size = _doubling(program, least) if dynamic else None
-    return [] if size is None else [tuple(_doubled(x, size) for x in program.inputs)]
+    if size is None:
+        return []
+    return [tuple(_doubled(x, size) for x in program.inputs)]
 
 
 def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-    """`inputs` of :func:`other_sizes` at twice their size once more: one set, or none."""
+    """Return `inputs` of :func:`other_sizes` at twice their size once more: one set, or none."""
     pairs = (
         (n, m)
         for x, y in zip(program.inputs, inputs, strict=True)
@@ -345,29 +352,30 @@ def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Te
     )
     size = next(m for n, m in pairs if n != m)
     larger = tuple(_doubled(x, size) for x in inputs)
-    outputs = _accepted(program, larger)
+    outputs = _outputs_on_reference(program, larger)
     return [larger] if outputs is not None and len(outputs) == len(program.observed[0]) else []
 
 
 def _doubling(program: Program, least: int = 2) -> int | None:
-    """Return a size n >= `least` such that the reference accepts 2n in its place."""
+    """Return the largest size n >= `least` such that the reference accepts 2n in its place. None if
+    there is none."""
     sizes = sorted(
         {size for x in program.inputs for size in x.shape if size >= least}, reverse=True
     )
     for size in sizes:
-        outputs = _accepted(program, tuple(_doubled(x, size) for x in program.inputs))
+        outputs = _outputs_on_reference(program, tuple(_doubled(x, size) for x in program.inputs))
         if outputs is not None and len(outputs) == len(program.observed[0]):
             return size
     return None
 
 
 def _doubled(x: Tensor, size: int) -> Tensor:
-    """`x` with 2n for each dimension of size n. Its order in memory stays, because a graph may have
-    a condition on strides.
+    """Return `x` with 2n for each dimension of size n. Its order in memory stays, because a
+    graph may have a condition on strides.
 
     Indices of which none occurs twice stay so: those of the second half are larger by n.
     """
-    if _distinct_indices(x, size):
+    if _has_distinct_indices(x, size):
         return torch.cat([x, x + size])
     y = x
     for dim in range(x.ndim):
@@ -379,14 +387,19 @@ def _doubled(x: Tensor, size: int) -> Tensor:
     return y.permute(order).contiguous().permute(list(map(order.index, range(x.ndim))))
 
 
-def _distinct_indices(x: Tensor, size: int) -> bool:
-    integers = x.shape == (size,) and not (
-        x.is_floating_point() or x.is_complex() or x.dtype is torch.bool
-    )
-    return integers and int(x.min()) >= 0 and int(x.max()) < size and len(x.unique()) == size
+def _has_distinct_indices(x: Tensor, size: int) -> bool:
+    """Return whether `x` has `size` different indices below `size`: a permutation."""
+    if x.shape != (size,):
+        return False
+    if x.is_floating_point() or x.is_complex() or x.dtype is torch.bool:
+        return False
+    return int(x.min()) >= 0 and int(x.max()) < size and len(x.unique()) == size
 
 
-def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+def _outputs_on_reference(
+    program: Program, inputs: tuple[Tensor, ...]
+) -> tuple[Tensor, ...] | None:
+    """Return the outputs of `program` for `inputs`, None if the reference refuses them."""
     reference = Loop()
     try:
         with seeded(program.seed):
@@ -402,7 +415,7 @@ def _accepted(program: Program, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...
 
 
 def of(program: Program, axes: Axes) -> Program:
-    """`program` with its parts compiled, by the axes ``shapes``, ``partition``, ``by`` and
+    """Return `program` with its parts compiled, by the axes ``shapes``, ``partition``, ``by`` and
     ``cuts``. A reference compiles nothing.
 
     With ``cuts: loaded`` it runs twice. The first run leaves its partitions in a folder, and the
@@ -410,7 +423,7 @@ def of(program: Program, axes: Axes) -> Program:
 
     def over(target: Target) -> Flat:
         f = program.over(target)
-        if target.name in ("loop", "numeric"):
+        if is_reference(target):
             return f
         compiling = cast(Compiling, target)
 
@@ -427,9 +440,9 @@ def of(program: Program, axes: Axes) -> Program:
                 draws.rewind()
                 cache = compiling.cache(folder)
                 with parts_compiled(_compile(compiling, axes, cache), compiling.offered):
-                    found = f(*values)
+                    results = f(*values)
             _require_loaded(cache.info())
-            return found
+            return results
 
         return g
 
@@ -439,6 +452,8 @@ def of(program: Program, axes: Axes) -> Program:
 
 
 def _compile(target: Compiling, axes: Axes, cache: object) -> Compile:
+    """Return what compiles a part for its example arguments, by the axes."""
+
     def make(f: Part, examples: tuple[object, ...]) -> Part:
         return target.part(
             f,
@@ -453,7 +468,7 @@ def _compile(target: Compiling, axes: Axes, cache: object) -> Compile:
 
 
 def _require_loaded(info: Any) -> None:
-    """Every partition came from the folder."""
+    """Raise unless every partition came from the folder, and there was one."""
     if info.misses:
         raise Mismatch(
             "a partition of the first run was not found by the second one: "

@@ -432,8 +432,8 @@ class _Dispatched(Tensor):
 
 @functools.cache
 def _library() -> torch.library.Library:
-    """Return an op of which a kernel in Python, in the place of torch's own for the first station
-    of such tensors, passes calls on."""
+    """Return an op with a kernel in Python that passes calls on. It replaces torch's own kernel for
+    the first dispatch key of such tensors."""
     library = torch.library.Library("facts", "DEF")
     library.define("passed(Tensor x) -> Tensor")
     redispatch = torch.ops.facts.passed.default._handle.redispatch_boxed

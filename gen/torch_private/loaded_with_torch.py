@@ -18,7 +18,7 @@ OpOverloadPacket = torch._ops.OpOverloadPacket
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 """The class of a context that sees each ATen call inside of it."""
 keys_after_snapshot = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.PythonTLSSnapshot)
-"""The stations of a call after the first one of tensors with a `__torch_dispatch__`."""
+"""The dispatch keys after the first one of tensors with a `__torch_dispatch__`."""
 without_modes = torch.utils._python_dispatch._disable_current_modes
 """A context in which no mode on calls sees anything."""
 unseen_by_classes = torch._C.DisableTorchFunctionSubclass

@@ -1,4 +1,4 @@
-"""What a partition saves, and why: a table for people, fields for programs, a drawing.
+"""Explains what a partition saves, and why: a table for people, fields for programs, a drawing.
 
 report = explain(compiled, x)
 print(report)
@@ -8,6 +8,7 @@ report.svg("cut.svg")
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from .calls.compiled_function import aot_function
 from .calls.module import AOTModule
 from .calls.program_capture import capture
 from .calls.recipe import Recipe
+from .capture.joint import Joint
 from .capture.subclass_parts import names_of_parts
 from .compilers.boxed import nop
 from .compilers.graph_names import Compilers
@@ -36,8 +38,11 @@ from .partition.recompute import is_item, work
 
 @dataclass(frozen=True)
 class Recomputed:
-    """One call of the forward that the backward runs again. ``work``: its estimated
-    cost, as bytes moved."""
+    """One call of the forward that the backward runs again.
+
+    ``name``: of its node. ``op``: such as ``aten.sin.default``. ``work``: its estimated cost, as
+    bytes moved. ``line``: the user's line that made the call, if it is known.
+    """
 
     name: str
     op: str
@@ -49,10 +54,11 @@ class Recomputed:
 class Explanation:
     """What a partition of a joint graph does. ``str()`` is a table.
 
-    ``saved_bytes``: the memory of the saved values; values that share memory count once.
-    ``new_bytes``: the same without arguments, which their owner holds anyway. ``peak_bytes``:
-    the most memory at any time of forward and backward beside the arguments, estimated from
-    the lives of the values; kernels may take more for themselves. ``forward`` and
+    ``saved``: the values that the forward hands to the backward. ``recomputed``: the calls that the
+    backward runs again. ``saved_bytes``: the memory of the saved values; values that share memory
+    count once. ``new_bytes``: the same without arguments, which their owner holds anyway.
+    ``peak_bytes``: the most memory at any time of forward and backward without the arguments,
+    estimated from the lives of the values; kernels may take more for themselves. ``forward`` and
     ``backward``: the two modules.
     """
 
@@ -80,24 +86,37 @@ class Explanation:
     ) -> Explanation:
         """Return the explanation of two modules that a partition made of ``joint_module``.
 
-        ``names``: what to call its primals. ``arguments``: how many of them the program takes; the
-        others it closes over.
+        ``num_fwd_outputs`` and ``joint_inputs``: as the partition gets them. ``names``: what to
+        call its primals. ``arguments``: how many of the primals are arguments of the program; it
+        closes over the others. None: all are arguments.
 
-        ``ValueError`` if a saved value is not found in the joint graph, whose names of nodes a
-        partition is to leave as they are."""
+        ``ValueError`` if ``forward`` saves a node whose name the joint graph does not have. A
+        partition is to leave names as they are.
+        """
         parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
-        saved = _saved_by(forward, parts, num_fwd_outputs)
-        again = _calls_again(backward, parts, saved)
-        memory, called = Memory(parts), dict(zip(parts.primals, names, strict=False))
-        outside = set(parts.primals[arguments:]) if arguments is not None else set()
-        values = saved_values(parts, memory, saved, called, outside, bool(again))
-        calls = tuple(
-            Recomputed(n.name, str(n.target), work(n), line_of(n)) for n in again if not is_item(n)
-        )
-        whole = memory.saved(saved)
+        saved = _saved_nodes(forward, parts, num_fwd_outputs)
+        again = _recomputed_nodes(backward, parts, saved)
+        memory, name_of = Memory(parts), dict(zip(parts.primals, names, strict=False))
+        closed_over = set() if arguments is None else set(parts.primals[arguments:])
+        saved_bytes = memory.saved(saved)
         homes = dict.fromkeys(home for n in saved for home in memory.homes[n])
-        new = whole - memory.saved(home for home in homes if home.op == "placeholder")
-        return cls(values, calls, whole, new, memory.peak(saved), forward, backward, parts, called)
+        bytes_of_arguments = memory.saved(home for home in homes if home.op == "placeholder")
+        return cls(
+            saved=saved_values(parts, memory, saved, name_of, closed_over, bool(again)),
+            # getting one of several results is no call of an op
+            recomputed=tuple(
+                Recomputed(n.name, str(n.target), work(n), line_of(n))
+                for n in again
+                if not is_item(n)
+            ),
+            saved_bytes=saved_bytes,
+            new_bytes=saved_bytes - bytes_of_arguments,
+            peak_bytes=memory.peak(saved),
+            forward=forward,
+            backward=backward,
+            _parts=parts,
+            _names=name_of,
+        )
 
     def svg(self, path: str | Path | None = None) -> str:
         """Return a drawing of the joint graph with the cut, as the text of an SVG file, which is
@@ -121,7 +140,7 @@ class Explanation:
 
     @property
     def summary(self) -> str:
-        """The totals in one line."""
+        """State the totals in one line."""
         count, calls = len(self.saved), len(self.recomputed)
         return (
             f"{count} value{'s' * (count != 1)} saved, {in_units(self.saved_bytes)}, "
@@ -134,44 +153,41 @@ class Explanation:
         rows = [("bytes", "value", "made by", "why", "line")]
         for v in self.saved:
             size = f"in {v.shares}" if v.shares else f"{v.bytes:,}"
-            rows.append((size, f"{v.name}: {_kind(v)}", v.source, v.why.value, v.line or ""))
+            rows.append((size, f"{v.name}: {_type_text(v)}", v.source, v.why.value, v.line or ""))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
             f"{a:>{widths[0]}}  {b:<{widths[1]}}  {c:<{widths[2]}}  {d:<{widths[3]}}  {e}".rstrip()
             for a, b, c, d, e in rows
         ]
         if self.recomputed:
-            counts: dict[str, int] = {}
-            for r in self.recomputed:
-                counts[r.op] = counts.get(r.op, 0) + 1
-            lines += [
-                "",
-                "run again: "
-                + ", ".join(op if count == 1 else f"{op} ×{count}" for op, count in counts.items()),
-            ]
+            counts = Counter(r.op for r in self.recomputed)
+            ops = [op if count == 1 else f"{op} ×{count}" for op, count in counts.items()]
+            lines += ["", f"run again: {', '.join(ops)}"]
         return "\n".join([self.summary, "", *lines])
 
 
-def _saved_by(forward: fx.GraphModule, parts: Parts, num_fwd_outputs: int) -> list[fx.Node]:
-    """List the nodes of the joint graph that ``forward`` gives after its results, once each."""
+def _saved_nodes(forward: fx.GraphModule, parts: Parts, num_fwd_outputs: int) -> list[fx.Node]:
+    """List the nodes of the joint graph that ``forward`` returns after its results, once each."""
     by_name = {n.name: n for n in parts.nodes}
     results: Any = forward.graph.output_node().args[0]
-    given = results[num_fwd_outputs:]
-    missing = [n.name for n in given if n.name not in by_name]
+    saved = results[num_fwd_outputs:]
+    missing = [n.name for n in saved if n.name not in by_name]
     if missing:
         raise ValueError(
             f"the forward saves {', '.join(missing)}, "
             "which the joint graph does not have by that name"
         )
-    return list(dict.fromkeys(by_name[n.name] for n in given))
+    return list(dict.fromkeys(by_name[n.name] for n in saved))
 
 
-def _calls_again(backward: fx.GraphModule, parts: Parts, saved: Sequence[fx.Node]) -> list[fx.Node]:
-    """List the nodes of the forward that ``backward`` computes once more."""
-    names = {n.name for n in (*saved, *parts.tangents)}
-    of_forward = {n.name: n for n in parts.forward if n.name not in names}
+def _recomputed_nodes(
+    backward: fx.GraphModule, parts: Parts, saved: Sequence[fx.Node]
+) -> list[fx.Node]:
+    """List the nodes of the forward that ``backward`` computes once more, in its order."""
+    inputs = {n.name for n in (*saved, *parts.tangents)}
+    forward_only = {n.name: n for n in parts.forward if n.name not in inputs}
     calls = [n.name for n in backward.graph.nodes if n.op == "call_function"]
-    return [of_forward[name] for name in calls if name in of_forward]
+    return [forward_only[name] for name in calls if name in forward_only]
 
 
 def explain(f: Callable[..., object], *args: object, **kwargs: object) -> Explanation:
@@ -196,57 +212,77 @@ def explain(f: Callable[..., object], *args: object, **kwargs: object) -> Explan
     recipe: Recipe | None = getattr(f, "recipe", None)
     if recipe is None:
         recipe = aot_function(f, nop, partition_fn=min_cut_rematerialization_partition).recipe  # type: ignore[attr-defined]
-    found: list[tuple[Any, ...]] = []
+    partitions: list[tuple[fx.GraphModule, fx.GraphModule, fx.GraphModule, int]] = []
 
-    def seen(
-        joint_module: fx.GraphModule, joint_inputs: object = None, **options: object
+    def partition_and_note(
+        joint_module: fx.GraphModule, joint_inputs: object = None, **options: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         forward, backward = recipe.partition(joint_module, joint_inputs, **options)
-        found.append((joint_module, forward, backward, options["num_fwd_outputs"]))
+        partitions.append((joint_module, forward, backward, options["num_fwd_outputs"]))
         return forward, backward
 
-    given, spec = flatten(args, kwargs)
+    leaves, spec = flatten(args, kwargs)
     tracked = torch.is_grad_enabled()
-    call = enter(recipe.outside.marked(given), tracked, recipe.dynamic)
+    call = enter(recipe.outside.marked(leaves), tracked, recipe.dynamic)
     if call is None:
         raise ValueError(
             "an argument is a value of a transform. Explain the function outside of it"
         )
-    idle = Compilers(forward=_idle, backward=_idle, inference=_idle)
-    seeing = dataclasses.replace(recipe, partition=seen, compilers=idle)
-    program = capture(seeing, spec, call, tracked)
-    if not found:
+    no_compilers = Compilers(forward=_interpret, backward=_interpret, inference=_interpret)
+    recipe_that_notes = dataclasses.replace(
+        recipe, partition=partition_and_note, compilers=no_compilers
+    )
+    program = capture(recipe_that_notes, spec, call, tracked)
+    if not partitions:
         raise ValueError(
             "no gradient is wanted for these arguments, so nothing is saved. "
             "Give an argument that requires grad"
         )
-    joint_module, forward, backward, count = found[-1]
-    closed_over = program.joint.closed_over
-    known = _names_of_state(recipe)
-    names = _names(args, kwargs)
-    names += ["arguments that share memory"] * (
-        len(program.joint.boundary.inputs) - len(names) - len(closed_over)
-    )
-    arguments = len(names)
-    names += [known.get(id(t), "a tensor from outside") for t in closed_over]
-    if program.joint.layouts is not None:
-        arguments = len(program.joint.in_graph(range(arguments)))
-        names = [
-            name + part
-            for name, layout in zip(names, program.joint.layouts.primals, strict=True)
-            for part in names_of_parts(layout)
-        ]
+    # a program that has to be captured again has a partition for each capture; the last one counts
+    joint_module, forward, backward, num_fwd_outputs = partitions[-1]
+    names, arguments = _names_of_primals(program.joint, recipe, args, kwargs)
     return Explanation.of(
-        joint_module, forward, backward, num_fwd_outputs=count, names=names, arguments=arguments
+        joint_module,
+        forward,
+        backward,
+        num_fwd_outputs=num_fwd_outputs,
+        names=names,
+        arguments=arguments,
     )
 
 
-def _idle(module: fx.GraphModule, _: list[object]) -> Callable[..., object]:
+def _interpret(module: fx.GraphModule, _: list[object]) -> Callable[..., object]:
+    """Compile nothing: return what runs the module as it is."""
     return module.forward
 
 
-def _names(args: tuple[object, ...], kwargs: dict[str, object]) -> list[str]:
-    """``args[0]`` and the like for the leaves of the arguments."""
+def _names_of_primals(
+    joint: Joint, recipe: Recipe, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[list[str], int]:
+    """Return a name for each primal of the graph, and how many of them are arguments.
+
+    The order is that of :class:`Joint`: arguments, bases of arguments that share memory, tensors
+    that the program closes over.
+    """
+    name_of_state = _names_of_state(recipe)
+    names = _names_of_arguments(args, kwargs)
+    n_bases = len(joint.boundary.inputs) - len(names) - len(joint.closed_over)
+    names += ["arguments that share memory"] * n_bases
+    arguments = len(names)
+    names += [name_of_state.get(id(t), "a tensor from outside") for t in joint.closed_over]
+    if joint.layouts is None:
+        return names, arguments
+    # a value of a subclass is one primal, and a placeholder for each of its parts
+    parts = [
+        name + part
+        for name, layout in zip(names, joint.layouts.primals, strict=True)
+        for part in names_of_parts(layout)
+    ]
+    return parts, len(joint.in_graph(range(arguments)))
+
+
+def _names_of_arguments(args: tuple[object, ...], kwargs: dict[str, object]) -> list[str]:
+    """List the names of the leaves of the arguments, such as ``args[0]`` or ``kwargs['k'][1]``."""
     leaves, _ = pytree.tree_flatten_with_path((args, kwargs))
     return [
         ("args" if path[0].idx == 0 else "kwargs") + pytree.keystr(path[1:])  # type: ignore[attr-defined]
@@ -255,18 +291,23 @@ def _names(args: tuple[object, ...], kwargs: dict[str, object]) -> list[str]:
 
 
 def _names_of_state(recipe: Recipe) -> dict[int, str]:
-    """Return the names of parameters and buffers by the ids of their tensors: with their path in a
-    module, else with the class of their own."""
-    found: dict[int, str] = {}
+    """Return the names of parameters and buffers by the ids of their tensors.
+
+    Those of a module that is compiled itself have their path, such as ``layers.0.weight``. Those of
+    a module that the function uses have its class, such as ``Linear.weight``.
+    """
+    names: dict[int, str] = {}
     if isinstance(recipe.fn, torch.nn.Module):
         for name, t in (*recipe.fn.named_parameters(), *recipe.fn.named_buffers()):
-            found[id(t)] = name
+            names[id(t)] = name
     for m in recipe.modules:
-        for name, held in (*m._parameters.items(), *m._buffers.items()):
-            found.setdefault(id(held), f"{type(m).__name__}.{name}")
-    return found
+        for name, value in (*m._parameters.items(), *m._buffers.items()):
+            names.setdefault(id(value), f"{type(m).__name__}.{name}")
+    return names
 
 
-def _kind(v: SavedValue) -> str:
-    dtype = "number" if v.dtype is None else str(v.dtype).removeprefix("torch.")
-    return f"{dtype}[{', '.join(map(str, v.shape))}]" if v.dtype is not None else dtype
+def _type_text(v: SavedValue) -> str:
+    """Return dtype and shape, such as ``float32[2, 3]``, or ``number``."""
+    if v.dtype is None:
+        return "number"
+    return f"{str(v.dtype).removeprefix('torch.')}[{', '.join(map(str, v.shape))}]"

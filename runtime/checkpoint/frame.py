@@ -235,7 +235,7 @@ class Frame:
             return t.detach()
 
         args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}
-        log = self.log.second_run() if self.log is not None else None
+        log = self.log.start_recomputation() if self.log is not None else None
         # only hooks of the innermost frame are called, so a stop is always its own
         hooks = FrameHooks(pack, _same)
         with (

@@ -1,5 +1,9 @@
-"""``checkpoint(debug=True)``: an error then lists the ops that each run of the function
-called, and from where."""
+"""Lists the ops that both runs of a checkpointed function call, for ``checkpoint(debug=True)``.
+
+    float32[3] = aten.mul.Tensor(float32[3], 2)   (1 of 3 in original)
+
+An error of the checkpoint then has these lines, and the Python stack of each op.
+"""
 
 from __future__ import annotations
 
@@ -12,65 +16,71 @@ from ..torch_private.mode_stacks import TorchDispatchMode
 from ..torch_private.pytrees import pytree
 
 
-def _shown(x: object) -> str:
-    return (
-        f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
-        if isinstance(x, torch.Tensor)
-        else repr(x)
-    )
+def _section(title: str, lines: list[str]) -> str:
+    return f"{title}\n\n" + "\n".join(lines) + "\n"
+
+
+def _describe(x: object) -> str:
+    """Return dtype and shape of a tensor, such as ``float32[3]``, or the ``repr`` of another
+    value."""
+    if not isinstance(x, torch.Tensor):
+        return repr(x)
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
 
 
 class OpLog(TorchDispatchMode):
-    """Logs the ATen calls that are made inside it."""
+    """Logs the ATen calls of the first run of a function.
+
+    ``lines`` and ``stacks`` have an item for each call. ``recomputation`` is the log of the latest
+    second run, None before there is one.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lines: list[str] = []
         self.stacks: list[str] = []
-        self.again: OpLog | None = None
+        self.recomputation: OpLog | None = None
 
-    def second_run(self) -> OpLog:
-        """Start a new log, for a second run."""
-        self.again = OpLog()
-        return self.again
+    def start_recomputation(self) -> OpLog:
+        """Return a new log for a second run. It replaces that of an earlier second run."""
+        self.recomputation = OpLog()
+        return self.recomputation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        results = ", ".join(map(_shown, pytree.tree_leaves(out)))
-        given = ", ".join(map(_shown, pytree.tree_leaves((args, kwargs))))
-        self.lines.append(f"{results} = {func}({given})")
-        self.stacks.append("".join(traceback.format_stack()[:-1]))
+        results = ", ".join(map(_describe, pytree.tree_leaves(out)))
+        arguments = ", ".join(map(_describe, pytree.tree_leaves((args, kwargs))))
+        self.lines.append(f"{results} = {func}({arguments})")
+        self.stacks.append("".join(traceback.format_stack()[:-1]))  # without this frame
         return out
 
+    def list_with_stacks(self, run: str) -> list[str]:
+        """List the calls with their stacks. ``run``: how the text names this run."""
+        count = len(self.lines)
+        calls = enumerate(zip(self.lines, self.stacks, strict=True), 1)
+        return [f"{line}   ({i} of {count} in {run})\n\n{stack}" for i, (line, stack) in calls]
+
     def report(self, error: str) -> str:
-        first, second = self, self.again or OpLog()
-
-        def section(title: str, lines: list[str]) -> str:
-            return f"{title}\n\n" + "\n".join(lines) + "\n"
-
-        def traced(log: OpLog, run: str) -> list[str]:
-            count = len(log.lines)
-            return [
-                f"{line}   ({i} of {count} in {run})\n\n{stack}"
-                for i, (line, stack) in enumerate(zip(log.lines, log.stacks, strict=True), 1)
-            ]
-
+        """Return the text of an error of the checkpoint: both runs with stacks, both without, then
+        ``error``."""
+        first, second = self, self.recomputation or OpLog()
         return "\n".join(
             (
                 (
                     "An error happened while unpacking tensors; "
                     "debug=True shows what both runs did. The error itself is at the end.\n"
                 ),
-                section(
+                _section(
                     "1. Where the ops of the original forward were called",
-                    traced(first, "original"),
+                    first.list_with_stacks("original"),
                 ),
-                section(
-                    "2. Where the ops of the recomputation were called", traced(second, "recompute")
+                _section(
+                    "2. Where the ops of the recomputation were called",
+                    second.list_with_stacks("recompute"),
                 ),
                 "3. The ops of both runs: look where they begin to differ\n",
-                section("Operations executed during the original forward:", first.lines),
-                section("Operations executed during recomputation:", second.lines),
+                _section("Operations executed during the original forward:", first.lines),
+                _section("Operations executed during recomputation:", second.lines),
                 (
                     "4. ERROR: Detected non-determinism while running activation checkpointing\n\n"
                     f"{error}"

@@ -1,5 +1,13 @@
 """Selective checkpointing: a policy decides for each op whether the second run computes it again or
-uses the result of the first."""
+uses the result of the first.
+
+    contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
+    y = checkpoint(f, x, use_reentrant=False, context_fn=contexts)
+
+Each run of the function has a dispatch mode around it. The mode of the first run caches the results
+that the policy saves. The mode of the second run hands them out in place of the same calls. A call
+is known by its op and by how often the run has called this op before.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +50,10 @@ SAC_IGNORED_OPS: set[Any] = {
 
 
 class CheckpointPolicy(enum.Enum):
-    """As ``torch.utils.checkpoint.CheckpointPolicy``. ``MUST_`` and ``PREFER_`` differ
-    only for compilers."""
+    """What to do with the result of an op, as ``torch.utils.checkpoint.CheckpointPolicy``.
+
+    ``MUST_`` and ``PREFER_`` differ only for compilers.
+    """
 
     MUST_SAVE = 0
     PREFER_SAVE = 1
@@ -58,7 +68,11 @@ OFFLOADED = {CheckpointPolicy.MUST_CPU_OFFLOAD, CheckpointPolicy.PREFER_CPU_OFFL
 
 
 class SelectiveCheckpointContext:
-    """The first argument of a policy function. ``op_output`` is the result of the op."""
+    """The first argument of a policy function, as that of ``torch.utils.checkpoint``.
+
+    ``is_recompute``: False, since a policy is only called in the first run. ``op_output``: the
+    result of the op.
+    """
 
     def __init__(self, *, is_recompute: bool, op_output: Any = None) -> None:
         self.is_recompute = is_recompute
@@ -68,18 +82,23 @@ class SelectiveCheckpointContext:
 Policy = Callable[..., CheckpointPolicy | bool]
 Hooks = tuple[Pack, Unpack]
 
-# Whether the installed torch lets hooks for saved tensors see what a policy saves, by which option.
-_ANSWERS = {"TypeError": False, "True 2, False 1, None 1 and a FutureWarning": True}
-HOOKS_ARE_AN_OPTION = _ANSWERS[probe("checkpoint", "hooks that see what a policy saves")]
+# Whether the installed torch has respect_saved_tensors_hooks=. The probe counts the tensors that a
+# pack hook sees with True, False and None.
+_HAS_OPTION = {"TypeError": False, "True 2, False 1, None 1 and a FutureWarning": True}
+HOOKS_ARE_AN_OPTION = _HAS_OPTION[probe("checkpoint", "hooks that see what a policy saves")]
 
 
-class _Cached:
-    """One tensor of a cached result, with its version and original device. ``hooks``: what packs
-    and unpacks it."""
+class _CachedTensor:
+    """One tensor of a cached result.
+
+    ``t``: the result of the op. ``offload``: whether it waits in the memory of the CPU. ``hooks``:
+    the user's pair of hooks that packs and unpacks it, None without.
+    """
 
     def __init__(self, t: torch.Tensor, offload: bool, hooks: Hooks | None) -> None:
         self.device = t.device
         stored = t.cpu() if offload else t
+        # the tensor, or what the pack hook returned for it, which may be anything
         self.payload: Any = stored
         self.unpack: Unpack | None = None
         if hooks is not None:
@@ -93,6 +112,11 @@ class _Cached:
         return self.payload._version
 
     def take(self, allow_mutation: bool) -> torch.Tensor:
+        """Return the tensor on its original device, without history.
+
+        ``RuntimeError`` if it was written to since it was cached, unless ``allow_mutation``.
+        ``TypeError`` if the unpack hook returns no tensor.
+        """
         if self._version() != self.version and not allow_mutation:
             raise RuntimeError(
                 "Tensor cached during selective activation checkpoint has been mutated"
@@ -109,23 +133,33 @@ class _Cached:
         return plain.detach().to(self.device)
 
 
-class _Results:
-    """Results of the first run by (op, number of the call), and whether a second
-    run has taken them."""
+CallKey = tuple[OpOverload, int]
+"""An op, and the number of its call in a run, from 1."""
+
+
+class _SharedResults:
+    """What the first run hands to the second: the results by call, trees of _CachedTensor.
+
+    ``is_used``: whether a second run has taken one. It may not start again then.
+    """
 
     def __init__(self) -> None:
-        self.cached: dict[tuple[Any, int], Any] = {}
-        self.taken = False
+        self.cached: dict[CallKey, Any] = {}
+        self.is_used = False
 
 
-class _KernelMode(TorchDispatchMode):
-    """Sees calls below the tape: those that levels make of kernels. Their results have no history.
-    A call with values goes to its level first."""
+class _RunMode(TorchDispatchMode):
+    """The dispatch mode around one run of the function. It counts the calls of each op.
 
-    def __init__(self, results: _Results) -> None:
+    It sees calls below the tape: those of kernels, which levels make. Their results have no
+    history. A call whose arguments are values of a level goes to this level first, with the mode
+    still on, so that the calls that the level makes arrive here.
+    """
+
+    def __init__(self, results: _SharedResults) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.results = results
-        self.calls: Counter[Any] = Counter()
+        self.calls: Counter[OpOverload] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -135,30 +169,37 @@ class _KernelMode(TorchDispatchMode):
         if func in SAC_IGNORED_OPS:
             return func(*args, **kwargs)
         self.calls[func] += 1
-        return self.kernel(func, (func, self.calls[func]), args, kwargs)
+        return self.run_kernel(func, (func, self.calls[func]), args, kwargs)
 
-    def kernel(self, func: object, call: tuple[object, int], args: object, kwargs: object) -> Any:
+    def run_kernel(self, func: OpOverload, call: CallKey, args: Any, kwargs: Any) -> Any:
+        """Return the result of ``func(*args, **kwargs)``, computed or cached."""
         raise NotImplementedError
 
 
-def runs_again(func: Any) -> bool:
-    """Return whether an op always runs again, whatever the policy says: a write must be made, and a
-    view costs nothing."""
+def runs_again(func: OpOverload) -> bool:
+    """Return whether the second run always calls an op, whatever the policy says.
+
+    That is so for writes, which must be made in both runs, and for views, which cost nothing.
+    """
     schema = func._schema
     return schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
 
 
-class _FirstRun(_KernelMode):
-    """``respect_saved_tensors_hooks``: the option of that name of the checkpoint around it."""
+class _FirstRun(_RunMode):
+    """Caches the results that ``policy`` saves.
+
+    ``respect_saved_tensors_hooks``: the option of the checkpoint around this run. Whether the
+    user's hooks for saved tensors pack what the policy saves. None if the user has not said.
+    """
 
     respect_saved_tensors_hooks: bool | None = None
 
-    def __init__(self, results: _Results, policy: Policy) -> None:
+    def __init__(self, results: _SharedResults, policy: Policy) -> None:
         super().__init__(results)
         self.policy = policy
 
     def _hooks(self) -> Hooks | None:
-        """Return what is to pack a result that the policy saves."""
+        """Return the user's hooks if they are to pack what the policy saves."""
         if not HOOKS_ARE_AN_OPTION:
             return None
         hooks = hooks_of_the_user()
@@ -174,103 +215,119 @@ class _FirstRun(_KernelMode):
             )
         return None
 
-    def kernel(self, func: Any, call: tuple[object, int], args: Any, kwargs: Any) -> Any:
+    def run_kernel(self, func: OpOverload, call: CallKey, args: Any, kwargs: Any) -> Any:
         out = func(*args, **kwargs)
-        wish = self.policy(
-            SelectiveCheckpointContext(is_recompute=False, op_output=out), func, *args, **kwargs
-        )
-        offload = wish in OFFLOADED
-        if (wish is True or wish in _SAVED or offload) and not runs_again(func):
+        context = SelectiveCheckpointContext(is_recompute=False, op_output=out)
+        decision = self.policy(context, func, *args, **kwargs)
+        offload = decision in OFFLOADED
+        if (decision is True or decision in _SAVED or offload) and not runs_again(func):
             hooks = self._hooks()
             self.results.cached[call] = pytree.tree_map_only(
-                torch.Tensor, lambda t: _Cached(t, offload, hooks), out
+                torch.Tensor, lambda t: _CachedTensor(t, offload, hooks), out
             )
         return out
 
 
 def policy_of_context(context: object) -> Policy | None:
-    """Return the policy, if ``context`` is the first one of
-    :func:`create_selective_checkpoint_contexts`."""
+    """Return the policy if ``context`` is the first context of
+    :func:`create_selective_checkpoint_contexts`. None for any other context."""
     if not isinstance(context, _FirstRun):
         return None
     return context.policy
 
 
-def respect_hooks(context: object, wish: bool | None) -> None:
-    """Let ``context`` know the option ``respect_saved_tensors_hooks``, if it is the first one of
-    :func:`create_selective_checkpoint_contexts`."""
+def respect_hooks(context: object, option: bool | None) -> None:
+    """Set ``respect_saved_tensors_hooks`` of ``context`` if it is the first context of
+    :func:`create_selective_checkpoint_contexts`. Any other context has no such option."""
     if isinstance(context, _FirstRun):
-        context.respect_saved_tensors_hooks = wish
+        context.respect_saved_tensors_hooks = option
 
 
-class _SecondRun(_KernelMode):
-    def __init__(self, results: _Results, allow_mutation: bool) -> None:
+class _SecondRun(_RunMode):
+    """Returns the cached results of the first run in place of the same calls.
+
+    ``allow_mutation``: whether a cached result may have been written to. ``depth``: how many
+    entries of the mode have not ended.
+    """
+
+    def __init__(self, results: _SharedResults, allow_mutation: bool) -> None:
         super().__init__(results)
         self.allow_mutation = allow_mutation
-        self.entered = 0
+        self.depth = 0
 
     def __enter__(self) -> Any:
         # The mode is also re-entered for the calls that a level makes. Only the first entry is a
         # new run of the function.
-        if not self.entered:
+        if not self.depth:
             self.calls.clear()
-            if self.results.taken:
+            if self.results.is_used:
                 raise RuntimeError(
                     "Trying to backward an extra time. The first backward pass has used and freed "
                     "the results that the selective checkpoint saved."
                 )
-        self.entered += 1
+        self.depth += 1
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exc: object) -> None:
-        self.entered -= 1
+        self.depth -= 1
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
 
-    def kernel(self, func: Any, call: tuple[object, int], args: Any, kwargs: Any) -> Any:
+    def run_kernel(self, func: OpOverload, call: CallKey, args: Any, kwargs: Any) -> Any:
         cached = self.results.cached
         if call not in cached:
             return func(*args, **kwargs)
-        self.results.taken = True
-        return pytree.tree_map_only(
-            _Cached, lambda t: t.take(self.allow_mutation), cached.pop(call)
-        )
+        self.results.is_used = True
+        # the result is dropped from the cache, so that its memory is freed after its last use
+        out = cached.pop(call)
+        return pytree.tree_map_only(_CachedTensor, lambda t: t.take(self.allow_mutation), out)
 
 
 def create_selective_checkpoint_contexts(
     policy_fn_or_list: Policy | Sequence[object], allow_cache_entry_mutation: bool = False
 ) -> tuple[TorchDispatchMode, TorchDispatchMode]:
-    """As ``torch.utils.checkpoint.create_selective_checkpoint_contexts``: the two contexts for
-    a ``context_fn``.
+    """Return the contexts of the two runs, which ``checkpoint`` gets from its ``context_fn``.
+
+    As ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
 
     ``policy_fn_or_list``: ``policy(context, op, *args, **kwargs) -> CheckpointPolicy``, called in
-    the first run after each op, or a list of the overloads to save. If a saved result was written
-    to, the second run raises ``RuntimeError``, unless ``allow_cache_entry_mutation``.
+    the first run after each op, or a list of the overloads to save. ``context`` is a
+    :class:`SelectiveCheckpointContext`. A policy may return True to save, False to compute again.
+
+    If a saved result was written to, the second run raises ``RuntimeError``, unless
+    ``allow_cache_entry_mutation``. ``ValueError`` if the list has something that is no overload,
+    ``TypeError`` for anything but a function or a list.
     """
     policy: Policy
     if isinstance(policy_fn_or_list, list):
-        for op in policy_fn_or_list:
-            if not isinstance(op, OpOverload):
-                advice = ""
-                if isinstance(op, OpOverloadPacket):
-                    advice = (
-                        "Please update the OpOverloadPacket to a specific OpOverload: "
-                        "torch.ops.aten.mm.default, not torch.ops.aten.mm."
-                    )
-                raise ValueError(
-                    "Expected op in `op_list` to be an OpOverload but got: "
-                    f"{op} of type {type(op)}. {advice}"
-                )
-        ops = frozenset(policy_fn_or_list)
-
-        def listed(_: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
-            if op in ops:
-                return CheckpointPolicy.MUST_SAVE
-            return CheckpointPolicy.PREFER_RECOMPUTE
-
-        policy = listed
+        policy = _policy_that_saves(policy_fn_or_list)
     elif callable(policy_fn_or_list):
         policy = policy_fn_or_list
     else:
         raise TypeError("policy_fn_or_list must be either a function or a list of ops.")
-    results = _Results()
+    results = _SharedResults()
     return _FirstRun(results, policy), _SecondRun(results, allow_cache_entry_mutation)
+
+
+def _policy_that_saves(ops: Sequence[object]) -> Policy:
+    """Return the policy that saves the results of ``ops`` and of no other op. ``ValueError`` if one
+    of them is no overload."""
+    for op in ops:
+        if not isinstance(op, OpOverload):
+            advice = ""
+            if isinstance(op, OpOverloadPacket):
+                advice = (
+                    "Please update the OpOverloadPacket to a specific OpOverload: "
+                    "torch.ops.aten.mm.default, not torch.ops.aten.mm."
+                )
+            raise ValueError(
+                "Expected op in `op_list` to be an OpOverload but got: "
+                f"{op} of type {type(op)}. {advice}"
+            )
+    saved = frozenset(ops)
+
+    def policy(_: object, op: OpOverload, *args: object, **kwargs: object) -> CheckpointPolicy:
+        if op in saved:
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    return policy

@@ -23,8 +23,8 @@ from .outside_writes import OutsideWrites
 
 @outside_inference
 def linearize(func: Callable[..., object], *primals: object) -> tuple[Any, Callable[..., Any]]:
-    """``func(*primals)``, and its derivative at ``primals`` as a function of tangents.
-    As ``torch.func.linearize``.
+    """Return ``func(*primals)``, and its derivative at ``primals`` as a function of tangents. As
+    ``torch.func.linearize``.
 
     >>> output, push = linearize(torch.sin, torch.zeros(2))
     >>> push(torch.tensor([1.0, 2.0]))
@@ -44,10 +44,11 @@ def linearize(func: Callable[..., object], *primals: object) -> tuple[Any, Calla
             )
     writes = OutsideWrites()
     try:
-        output, push = _linearized(writes.noting(func), flat, spec, copying=False)
-    except _Overwritten:  # the program writes to a tensor that its derivative needs
+        output, push = _record_derivative(writes.noting(func), flat, spec, copying=False)
+    except _Overwritten:
+        # the program writes to a tensor that its derivative needs, so a second run copies them all
         writes.undo("linearize")
-        output, push = _linearized(func, flat, spec, copying=True)
+        output, push = _record_derivative(func, flat, spec, copying=True)
 
     def jvp_fn(*tangents: object) -> Any:
         flat_t, t_spec = pytree.tree_flatten(tangents)
@@ -58,11 +59,14 @@ def linearize(func: Callable[..., object], *primals: object) -> tuple[Any, Calla
         for i, (p, t) in enumerate(zip(flat, flat_t, strict=True)):
             if not isinstance(t, torch.Tensor):
                 raise RuntimeError(f"tangent:{i} in flattened pytree is not a Tensor but {type(t)}")
-            for what, mine, theirs in (("shape", t.shape, p.shape), ("dtype", t.dtype, p.dtype)):
-                if mine != theirs:
+            for what, actual, required in (
+                ("shape", t.shape, p.shape),
+                ("dtype", t.dtype, p.dtype),
+            ):
+                if actual != required:
                     raise RuntimeError(
-                        f"tangent:{i} with {what} {mine} in flattened pytree doesn't match "
-                        f"the {what} {theirs} of the corresponding primal."
+                        f"tangent:{i} with {what} {actual} in flattened pytree doesn't match "
+                        f"the {what} {required} of the corresponding primal."
                     )
         return push(flat_t)
 
@@ -74,38 +78,44 @@ class _Overwritten(Exception):
 
 
 def _was_overwritten(saved: object) -> bool:
-    """Tell whether a constant was written to after it was saved."""
+    """Return whether a constant was written to after it was saved. A number never is."""
     return isinstance(saved, Saved) and saved.tensor._version != saved.version
 
 
-def _linearized(
+def _record_derivative(
     func: Callable[..., object], flat: list[Any], spec: pytree.TreeSpec, *, copying: bool
-) -> tuple[Any, Callable[..., Any]]:
+) -> tuple[Any, Callable[[list[Any]], Any]]:
     """Run ``func`` at a dual level whose tangents are the only values of a trace.
+
+    ``flat`` and ``spec``: the leaves of the primals, and their tree. ``copying``: whether each
+    tensor that the derivative needs is copied. Returns the outputs, and the function from the
+    leaves of the tangents to the tangents of the outputs. Raises ``_Overwritten`` if the program
+    writes to a tensor that the derivative needs, and nothing is copied.
 
     A rule computes with primals and tangents. Its calls on primals run at once, since no primal is
     a value of the trace. Its calls on tangents are written to the graph, with primals as constants.
     So the graph is the linear part of the program. Its constants are tensors of outer levels and so
     still have derivatives there. (Replaying the jvp rules would need no graph, but a second
-    implementation of views, in-place writes and custom Functions.)"""
+    implementation of views, in-place writes and custom Functions.)
+    """
     trace = _linear_part()(copying)
     level = DualLevel()
     results: list[Any] = []
-    active: list[bool] = []  # which results have a tangent
+    has_tangent: list[bool] = []  # for each result
     examples = list(map(torch.zeros_like, flat))
     try:
-        given = [
+        duals = [
             level.wrap(versioned(p), trace.input(example, f"tangent{i}"))
             for i, (p, example) in enumerate(zip(flat, examples, strict=True))
         ]
         flat_out, out_spec = pytree.tree_flatten(
-            with_forward_mode(level, func, pytree.tree_unflatten(given, spec))
+            with_forward_mode(level, func, pytree.tree_unflatten(duals, spec))
         )
         tangents = []
         for o in flat_out:
             primal, t = _split_output(level, o)
             results.append(primal)
-            active.append(t is not None)
+            has_tangent.append(t is not None)
             if t is not None:
                 tangents.append(trace.lower_output(t))
         trace.graph.output(tangents)
@@ -115,18 +125,19 @@ def _linearized(
     saved_constants = trace.take_constants()
     if not copying and any(map(_was_overwritten, saved_constants)):
         raise _Overwritten
-    strides = [None] * len(flat)
+    strides: list[tuple[int, ...] | None] = [None] * len(flat)
+    # only ops such as as_strided depend on how a tangent lies in memory
     if any(node.target in OF_MEMORY for node in trace.graph.nodes):
         strides = list(map(_strides_of, examples))
     linear_part = GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:
-        tangents = [_laid_out(t, stride) for t, stride in zip(tangents, strides, strict=True)]
-        found = iter(linear_part(*tangents, *map(_constant, saved_constants)))
+        tangents = [_with_strides(t, stride) for t, stride in zip(tangents, strides, strict=True)]
+        computed = iter(linear_part(*tangents, *map(_constant, saved_constants)))
         pushed = []
-        for o, live in zip(results, active, strict=True):
-            if live:
-                pushed.append(own_memory(next(found), tangents, o))
+        for o, has in zip(results, has_tangent, strict=True):
+            if has:
+                pushed.append(own_memory(next(computed), tangents, o))
             else:
                 pushed.append(torch.zeros_like(o))
         return pytree.tree_unflatten(pushed, out_spec)
@@ -135,7 +146,7 @@ def _linearized(
 
 
 def _split_output(level: DualLevel, o: object) -> tuple[object, torch.Tensor | None]:
-    """Return an output of the function without its tangent, and the tangent."""
+    """Return an output of the function without its tangent, and the tangent, None for zero."""
     if not isinstance(o, torch.Tensor):
         raise RuntimeError(
             f"linearize(f, *primals): Expected f to return only Tensors, got {type(o)}"
@@ -148,6 +159,7 @@ def _split_output(level: DualLevel, o: object) -> tuple[object, torch.Tensor | N
 
 @cache
 def _linear_part() -> Any:
+    """Return the class of the trace."""
     # a late import: sympy and Dynamo take longer to import than all of this package
     from ..trace.trace_level import Trace
 
@@ -159,24 +171,24 @@ def _linear_part() -> Any:
             super().__init__()
             self.copying = copying
             self.saved: dict[str, Saved] = {}
-            self.numbers: dict[str, Any] = {}  # constants that are no tensors
+            self.numbers: dict[str, object] = {}  # constants that are no tensors
 
         def constant(self, t: torch.Tensor, literal: bool = False) -> Any:
             if self.copying:
                 t = t.clone()
-            known = super().constant(t, literal)
-            if known._node.op == "get_attr":
-                self.saved.setdefault(str(known._node.target), store(self, t))
-            return known
+            value = super().constant(t, literal)
+            if value._node.op == "get_attr":
+                self.saved.setdefault(str(value._node.target), store(self, t))
+            return value
 
         def other_constant(self, a: object) -> Any:
             node = super().other_constant(a)
             self.numbers[str(node.target)] = a
             return node
 
-        def take_constants(self) -> list[Any]:
-            """Return the constants that the finished graph uses, in the order of their new
-            placeholders. A tensor is :class:`Saved`.
+        def take_constants(self) -> list[object]:
+            """Make each constant that the finished graph uses a placeholder. Return the constants
+            in the order of these placeholders. A tensor is :class:`Saved`.
 
             A graph and its nodes form reference cycles, which are freed late. So all tables are
             cleared here: no tensor waits for the collector.
@@ -184,15 +196,15 @@ def _linear_part() -> Any:
             for node in self.graph.nodes:
                 node.meta.clear()
             self.graph.eliminate_dead_code()
-            taken = []
-            # None if there are no primals
+            constants: list[object] = []
+            # the new placeholders come after those of the tangents; None if there are no primals
             last = next(
                 (node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None
             )
             for node in list(self.graph.nodes):
                 if node.op == "get_attr":
                     name = str(node.target)
-                    taken.append(self.saved[name] if name in self.saved else self.numbers[name])
+                    constants.append(self.saved[name] if name in self.saved else self.numbers[name])
                     with self.graph.inserting_after(last):
                         last = self.graph.placeholder(str(node.target))
                     node.replace_all_uses_with(last)
@@ -200,25 +212,25 @@ def _linear_part() -> Any:
             for table in (self.attributes, self.constants, self.saved, self.numbers):
                 table.clear()
             self.held.clear()
-            return taken
+            return constants
 
     return LinearPart
 
 
-def _strides_of(t: torch.Tensor) -> Any:
+def _strides_of(t: torch.Tensor) -> tuple[int, ...] | None:
     """Return the strides of ``t``, None if it has none."""
     if not has_strides(t):
         return None
     return t.stride()
 
 
-def _laid_out(t: torch.Tensor, stride: Any) -> torch.Tensor:
-    """``t`` in memory like that of the tangent with which the graph was recorded. Calls of the
-    graph such as ``as_strided`` show other elements of other memory."""
-    mine = _strides_of(t)
-    if stride is None or mine is None:
+def _with_strides(t: torch.Tensor, stride: tuple[int, ...] | None) -> torch.Tensor:
+    """Return ``t`` with the strides of the tangent with which the graph was recorded. Calls of the
+    graph such as ``as_strided`` would show other elements with other strides. None: as it is."""
+    own = _strides_of(t)
+    if stride is None or own is None:
         return t
-    if mine == stride and t.storage_offset() == 0 and not (t.is_conj() or t.is_neg()):
+    if own == stride and t.storage_offset() == 0 and not (t.is_conj() or t.is_neg()):
         return t
     return t.new_empty_strided(t.shape, stride).copy_(t)
 
@@ -227,12 +239,13 @@ def _constant(saved: object) -> object:
     """Return a constant of the derivative: a tensor that was not written to in the meantime, or a
     number."""
     if isinstance(saved, Saved):
-        return _detached(saved.check(None))
+        return _detach_parameter(saved.check(None))
     return saved
 
 
-def _detached(t: torch.Tensor) -> torch.Tensor:
-    """Return a plain parameter as a plain tensor, so that torch's own autograd does not record."""
+def _detach_parameter(t: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of torch that requires grad without that flag, so that torch's own autograd
+    does not record. Other tensors stay as they are."""
     if t.requires_grad and not isinstance(t, Value):
         return t.detach()
     return t

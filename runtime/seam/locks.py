@@ -1,11 +1,12 @@
-"""Locks that a forked process finds free.
+"""Makes locks that nobody holds in a forked process.
 
     self._lock = lock_of(self, "_lock")                     # of an object
     _TURN = lock_of(sys.modules[__name__], "_TURN", RLock)  # of a module
 
 The child of a fork has the thread that forks, and no other one. A lock that another thread held
 would stay closed there for ever. So each owner gets a new lock in the child. The thread that forks
-may hold the old one: its ``with`` statement has that object, and releases it."""
+may hold the old one. Its ``with`` statement refers to the old lock, and releases that one.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +20,24 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 Lock = AbstractContextManager[bool]
-# by owner: what the child of a fork calls for it
+# for each owner, the functions that the child of a fork calls with it
 _RENEWALS: WeakKeyDictionary[Any, list[Callable[[Any], None]]] = WeakKeyDictionary()
 
 
 def in_child(owner: T, renew: Callable[[T], None]) -> None:
     """Let the child of a fork call ``renew(owner)`` before its first statement, while the owner
-    lives. ``renew`` refers to the owner by its argument alone."""
+    lives.
+
+    ``renew`` must have no reference to the owner of its own, which would keep the owner alive.
+    """
     _RENEWALS.setdefault(owner, []).append(renew)
 
 
 def lock_of(owner: object, name: str, kind: Callable[[], Lock] = threading.Lock) -> Lock:
     """Return a lock for the attribute ``name`` of ``owner``, which a child of a fork assigns anew.
 
-    ``kind``: ``threading.Lock`` or ``threading.RLock``."""
+    ``kind``: ``threading.Lock`` or ``threading.RLock``.
+    """
     in_child(owner, partial(_assign_lock, name, kind))
     return kind()
 
@@ -47,5 +52,5 @@ def _renew_all() -> None:
             renew(owner)
 
 
-if hasattr(os, "register_at_fork"):  # not where processes are never forked
+if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
     os.register_at_fork(after_in_child=_renew_all)

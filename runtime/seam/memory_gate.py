@@ -1,10 +1,10 @@
-"""The gate to the memory of tensors from outside, while a program is captured.
+"""Lets a captured program read the memory of tensors from outside.
 
     jit(lambda x: x * float(b.numpy().sum()))       # the elements of b, a tensor from outside
 
-``numpy()`` calls ``detach`` of ATen and takes the memory of the result. The capture would give it a
-shell, which has none, see :mod:`.memory`. So the gate sees the method before, and turns the capture
-off for it.
+``numpy()`` calls ``detach`` of ATen and takes the memory of the result. A capture would return a
+shell from that ``detach``: a tensor without memory, see :mod:`.memory`. So the gate, a mode for
+functions of torch, sees the call of ``numpy()`` first, and turns the capture off for it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from .shells import VALUES
 class MemoryGate(TorchFunctionMode):
     """While entered, methods that reach for the memory of a tensor from outside find it.
 
-    ``shared``: by address of a storage, where the program got an array or a storage that shares
-    it. A later write of the program to the tensor would not show in the array."""
+    ``shared``: for each storage that an array of the program shares, by address: the line that made
+    the array. A later write of the program to the tensor would not show in the array.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,26 +55,27 @@ class MemoryGate(TorchFunctionMode):
         _ENCODERS.exit()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _OF_LISTS and args and has_values(data := readable(args[0])):
-            return _made_of_list(func, data, *args[1:], **kwargs or {})
+        if func in _FROM_LISTS and args and has_values(data := readable(args[0])):
+            return _tensor_of_list(func, data, *args[1:], **kwargs or {})
         access = _ACCESSES.get(func) or _access_by_name(func)
         if access is None or not args or not _is_outside(args[0]):
             return func(*args, **kwargs or {})
         return access(self, func, args, kwargs or {})
 
     def refuse_written(self, t: torch.Tensor) -> None:
-        """Raise if the program, which has written to ``t``, has an array that shares its memory."""
-        place = self.shared.get(address_of(t)) if self.shared else None
-        if place is not None:
+        """Raise ``InplaceError`` if the program has an array that shares the memory of ``t``, to
+        which it has written."""
+        line = self.shared.get(address_of(t)) if self.shared else None
+        if line is not None:
             raise InplaceError(
                 "the program writes to a tensor whose memory it has taken as an array or a "
                 "storage, which would not show the write. Let it read the elements by tolist(), "
-                f"or write before or after the transformed function. It was taken{place}"
+                f"or write before or after the transformed function. It was taken{line}"
             )
 
 
 def memory_gate() -> AbstractContextManager[MemoryGate]:
-    """The gate of this thread, which a program enters that is captured."""
+    """Return a context with the gate of this thread: a new one, or the one that is entered."""
     gate = _gate()
     if gate is None:
         return MemoryGate()
@@ -81,6 +83,7 @@ def memory_gate() -> AbstractContextManager[MemoryGate]:
 
 
 def _gate() -> MemoryGate | None:
+    """Return the gate that this thread has entered."""
     for mode in reversed(current_function_modes()):
         if isinstance(mode, MemoryGate):
             return mode
@@ -91,7 +94,7 @@ _ENCODERS = Encoders(captures=lambda: _gate() is not None)
 
 
 def _is_outside(t: Any) -> bool:
-    """Return whether ``t`` is a tensor that belongs to no transform."""
+    """Return whether ``t`` is a tensor that belongs to no transform. Level 0 is the session."""
     while type(t) in VALUES:
         if t._level.number:
             return False
@@ -99,7 +102,7 @@ def _is_outside(t: Any) -> bool:
     return isinstance(t, torch.Tensor)
 
 
-def _made_of_list(
+def _tensor_of_list(
     func: object,
     data: object,
     dtype: Any = None,
@@ -107,12 +110,12 @@ def _made_of_list(
     *,
     requires_grad: bool = False,
 ) -> object:
-    """``torch.tensor`` and its like of a list with values in it, whose memory torch would read."""
+    """Return ``torch.tensor(data)`` of a list with values in it. Torch would read their memory."""
     return stacked(data, dtype, device).requires_grad_(requires_grad)
 
 
 def address_of(t: Any) -> int:
-    """Where the storage of ``t`` is. 0: it has none, or several."""
+    """Return the address of the storage of ``t``. 0 if it has none, or several."""
     t = bottom(t)
     with without_dispatch_to_python():
         if t.layout is not torch.strided:
@@ -120,8 +123,9 @@ def address_of(t: Any) -> int:
         return int(storage_of(t)._cdata)
 
 
-def _around() -> Iterator[Level | EnteringMode]:
-    """What captures the program. Nothing, if this package or torch works for the capture."""
+def _captures() -> Iterator[Level | EnteringMode]:
+    """List what captures the program. That is nothing while this package or torch works for the
+    capture."""
     for mode in current_dispatch_modes():
         if isinstance(mode, LevelMode):
             yield mode.level
@@ -130,31 +134,35 @@ def _around() -> Iterator[Level | EnteringMode]:
 
 
 def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the elements of a tensor from outside. The modes around note that the program knows
-    them."""
+    """Call a method that reads the elements of a tensor from outside. The captures note that the
+    program knows them.
+
+    ``InplaceError`` if the program has written to the tensor before.
+    """
     t = args[0]
     address = address_of(t)
-    for each in _around():
-        if address and each.overtakes(address):
+    for capture in _captures():
+        if address and capture.overtakes(address):
             raise InplaceError(
                 f"{func.__name__}() of a tensor that the program has written to: the write is in "
                 "the graph, and the memory has the elements from before. Read the elements before "
                 f"the write, or outside.{place()}"
             )
-        each.note_elements(t)
+        capture.note_elements(t)
     with without_modes():
         return func(*args, **kwargs)
 
 
 def _share(gate: MemoryGate, func: object, args: Any, kwargs: object) -> object:
-    found = _read(gate, func, args, kwargs)
-    if any(_around()):
+    """Call a method that returns an array or a storage of the tensor's memory, and note it."""
+    array = _read(gate, func, args, kwargs)
+    if any(_captures()):
         gate.shared.setdefault(address_of(args[0]), called_from())
-    return found
+    return array
 
 
 def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
-    """``copy.deepcopy(t)`` as a call that a capture sees."""
+    """Copy a tensor for ``copy.deepcopy(t)`` by ``clone``, a call that a capture sees."""
     t, memo = args
     if t.requires_grad or vars(t) or t.layout is not torch.strided:
         raise RuntimeError(
@@ -166,6 +174,7 @@ def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
 
 
 def _refuse(gate: MemoryGate, func: Any, args: object, kwargs: object) -> object:
+    """Raise for a method that writes by a function of Python."""
     raise RuntimeError(
         f"{func.__name__}() writes to the memory of a tensor by a function of Python, and a graph "
         f"has calls of ATen alone. Compute with tensor operations, or call it outside.{place()}"
@@ -173,11 +182,13 @@ def _refuse(gate: MemoryGate, func: Any, args: object, kwargs: object) -> object
 
 
 def _move(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
+    """Call a method that needs the memory, and from which the program learns no element."""
     with without_modes():
         return func(*args, **kwargs)
 
 
-_OF_LISTS = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
+_FROM_LISTS = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
+# (gate, method, its arguments, its keywords) -> its result
 _Access = Callable[[MemoryGate, Any, Any, Any], Any]
 _BY_NAME: dict[_Access, tuple[str, ...]] = {
     _read: ("tolist", "__reduce_ex__", "__repr__", "__format__"),
@@ -194,7 +205,8 @@ _ACCESSES[TensorBase.data.__set__] = lambda gate, func, args, kwargs: refuse_dat
 
 
 def _access_by_name(func: object) -> _Access | None:
-    """The access of a method that something has put in the place of torch's, as a drop-in does."""
+    """Return the access of a method that has replaced torch's, as a drop-in does. None for any
+    other function."""
     name = str(getattr(func, "__name__", ""))
     access = _METHODS.get(name)
     if access is not None and getattr(torch.Tensor, name) is func:
@@ -203,8 +215,11 @@ def _access_by_name(func: object) -> _Access | None:
 
 
 def elements_of(t: torch.Tensor) -> bytes:
-    """Return what the elements of ``t``, which is of no transform, are now: to be compared later.
-    ``RuntimeError`` with the user's line for a tensor of a class that cannot be saved."""
+    """Return the present elements of ``t`` as bytes, which are only compared.
+
+    ``t`` belongs to no transform. ``RuntimeError`` with the user's line for a tensor of a class
+    that cannot be saved.
+    """
     t = bottom(t)
     with without_modes(), torch.no_grad(), unseen_by_handlers():
         if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided:

@@ -48,7 +48,7 @@ _T, _VIEW, _UNSAFE_VIEW = (
 )
 # The op by which ATen gives the result of `linear` of a stack with a bias the shape of the stack
 # again: a view up to torch 2.14, and `_unsafe_view` since. The fact ends with the name of the node.
-UNFOLDING = {"ViewBackward0": _VIEW, "UnsafeViewBackward0": _UNSAFE_VIEW}[
+UNFLATTEN = {"ViewBackward0": _VIEW, "UnsafeViewBackward0": _UNSAFE_VIEW}[
     probe("linear.stack with bias", "memory and node").rpartition(" ")[2]
 ]
 _MV, _MM, _ADDMM = op_of(aten.mv.default), op_of(aten.mm.default), op_of(aten.addmm.default)
@@ -57,7 +57,7 @@ _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
 )
 _LINEAR = aten.linear.default
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
-NONE: dict[str, Any] = {}  # the keyword arguments of every call here
+NO_KWARGS: dict[str, Any] = {}  # the keyword arguments of every call here
 Part = tuple[torch.Tensor, Edge | None]  # the inner tensor of a value, and its edge
 # bound once: both are read at every call
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
@@ -103,7 +103,7 @@ def known_part(a: Any) -> Part | None:
     return a, edge
 
 
-def step(
+def run_op(
     op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None
 ) -> Part:
     """Run ``op`` and record it. Returns the result and its edge.
@@ -119,16 +119,16 @@ def step(
     if not wanted:
         return out, None
     node = OpNode.of(op, SESSION, edges, ((out.shape, out.dtype),), wanted, None)
-    node.save_unpacked(inner, NONE, out)
+    node.save_unpacked(inner, NO_KWARGS, out)
     return out, (node, 0)
 
 
-def product(x: Part, weight: Part, bias: Part) -> Part:
+def linear_of_matrix(x: Part, weight: Part, bias: Part) -> Part:
     """Return ``addmm(bias, x, weight.t())``: the parts of ``linear`` of a matrix.
 
     The shapes are those of ``linear``: (n, in), (out, in) and (out,) give (n, out)."""
     bias_edge, x_edge = bias[1], x[1]
-    transposed, weight_edge = step(_T, [weight[0]], (weight[1],), weight[1] is not None)
+    transposed, weight_edge = run_op(_T, [weight[0]], (weight[1],), weight[1] is not None)
     needs_bias, needs_x, needs_weight = (
         bias_edge is not None,
         x_edge is not None,
@@ -138,13 +138,13 @@ def product(x: Part, weight: Part, bias: Part) -> Part:
     edges: Any = (bias_edge, x_edge, weight_edge)
     if wanted != 0b111:
         edges = tuple(edge for edge in edges if edge is not None)
-    return step(_ADDMM, [bias[0], x[0], transposed], edges, wanted)
+    return run_op(_ADDMM, [bias[0], x[0], transposed], edges, wanted)
 
 
-def flattened(x: Part) -> Part:
+def flatten_to_matrix(x: Part) -> Part:
     """Return ``x`` viewed as a matrix: (..., n) becomes (rows, n)."""
     shape = x[0].shape
-    return step(_VIEW, [x[0], [prod(shape[:-1]), shape[-1]]], (x[1],), x[1] is not None)
+    return run_op(_VIEW, [x[0], [prod(shape[:-1]), shape[-1]]], (x[1],), x[1] is not None)
 
 
 def _record_linear(x: Any, weight: Any, bias: Any) -> object:
@@ -160,14 +160,14 @@ def _record_linear(x: Any, weight: Any, bias: Any) -> object:
     if weight[0].dim() != 2 or bias[0].dim() != 1 or not shape:
         return None
     if len(shape) == 2:
-        return SESSION.wrap(*product(x, weight, bias))
+        return SESSION.wrap(*linear_of_matrix(x, weight, bias))
     if not x[0].is_contiguous():
         return None
-    out, edge = product(flattened(x), weight, bias)
+    out, edge = linear_of_matrix(flatten_to_matrix(x), weight, bias)
     matrix = SESSION.wrap(out, edge)
     sizes = [*shape[:-1], out.shape[1]]
-    result = SESSION.wrap(*step(UNFOLDING, [out, sizes], (edge,), edge is not None))
-    if UNFOLDING is _VIEW:
+    result = SESSION.wrap(*run_op(UNFLATTEN, [out, sizes], (edge,), edge is not None))
+    if UNFLATTEN is _VIEW:
         # the user gets a view, as in torch: a write to it changes the node of its base
         view_history.mark_view(result, _VIEW, (matrix, sizes), {})
     return result
@@ -182,22 +182,22 @@ def _record_linear_without_bias(x: Any, weight: Any) -> object:
     x, weight = known
     if x[0].dim() != 2 or weight[0].dim() != 2:
         return None
-    transposed = step(_T, [weight[0]], (weight[1],), weight[1] is not None)
-    return SESSION.wrap(*binary(_MM, x, transposed))
+    transposed = run_op(_T, [weight[0]], (weight[1],), weight[1] is not None)
+    return SESSION.wrap(*run_binary(_MM, x, transposed))
 
 
-def binary(op: Op, x: Part, y: Part, kernel: object = None) -> Part:
+def run_binary(op: Op, x: Part, y: Part, kernel: object = None) -> Part:
     """Run an op of two tensors. It is recorded if one of them requires grad. ``kernel``: as in
     :func:`step`."""
     x_edge, y_edge = x[1], y[1]
     inner = [x[0], y[0]]
     if x_edge is not None and y_edge is not None:
-        return step(op, inner, (x_edge, y_edge), 0b11, kernel)
+        return run_op(op, inner, (x_edge, y_edge), 0b11, kernel)
     if x_edge is not None:
-        return step(op, inner, (x_edge,), 0b01, kernel)
+        return run_op(op, inner, (x_edge,), 0b01, kernel)
     if y_edge is not None:
-        return step(op, inner, (y_edge,), 0b10, kernel)
-    return step(op, inner, (), 0, kernel)
+        return run_op(op, inner, (y_edge,), 0b10, kernel)
+    return run_op(op, inner, (), 0, kernel)
 
 
 def _record_product_of_stack(stack: Any, factor: object) -> Any:
@@ -218,14 +218,14 @@ def _record_product_of_stack(stack: Any, factor: object) -> Any:
         return None
     sizes = [prod(shape[:-1]), shape[-1]]
     if inner_stack.is_contiguous():
-        matrix: Any = step(_VIEW, [inner_stack, sizes], (stack_edge,), stack_edge is not None)
+        matrix: Any = run_op(_VIEW, [inner_stack, sizes], (stack_edge,), stack_edge is not None)
     else:
         # a call of the session: it may copy, and then its nodes are others
         matrix = known_part(stack.reshape(sizes))
     op = _MM if inner_factor.dim() == 2 else _MV
-    out, edge = binary(op, matrix, (inner_factor, factor_edge))
+    out, edge = run_binary(op, matrix, (inner_factor, factor_edge))
     sizes = [*shape[:-1], *inner_factor.shape[1:]]
-    return SESSION.wrap(*step(_UNSAFE_VIEW, [out, sizes], (edge,), True))
+    return SESSION.wrap(*run_op(_UNSAFE_VIEW, [out, sizes], (edge,), True))
 
 
 def _record_matmul(x: Any, y: Any) -> Any:
@@ -270,7 +270,7 @@ def _record_layer_norm(x: object, sizes: object, weight: object, bias: object, e
         return SESSION.wrap(outs[0])
     metas = tuple([(o.shape, o.dtype) for o in outs])
     node = OpNode.of(_LAYER_NORM, SESSION, edges, metas, wanted, None)
-    node.save_unpacked(inner, NONE, outs)
+    node.save_unpacked(inner, NO_KWARGS, outs)
     return SESSION.wrap(outs[0], (node, 0))
 
 

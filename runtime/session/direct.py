@@ -29,7 +29,7 @@ from ..tape.values import edge_of
 from ..torch_private.global_settings import tracing_state
 from ..torch_private.mode_stacks import number_of_dispatch_modes, number_of_function_modes
 from ..torch_private.native_autograd import increment_version
-from .composite import known_part, step
+from .composite import known_part, run_op
 from .tensor import SESSION, Tensor
 
 aten = torch.ops.aten
@@ -155,7 +155,7 @@ def _view(t: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
         inner = inner[index]
     else:
         for op, rest in _parts(index, inner.shape, lone):
-            inner, edge = step(op, [inner, *rest], (edge,), 1)
+            inner, edge = run_op(op, [inner, *rest], (edge,), 1)
     part = SESSION.wrap(inner, edge)
     view_history.follow(part, t, (_part, index, {}, None))
     return part
@@ -242,7 +242,7 @@ def _clone(self: object, **kwargs: object) -> object:
         known = known_part(self)
         if known is not None:
             inner, edge = known
-            return SESSION.wrap(*step(_CLONE, [inner], (edge,), edge is not None))
+            return SESSION.wrap(*run_op(_CLONE, [inner], (edge,), edge is not None))
     return _native_clone(self, **kwargs)
 
 

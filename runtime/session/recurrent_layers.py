@@ -30,15 +30,15 @@ from ..torch_private.native_autograd import increment_version
 from ..torch_private.pytrees import pytree
 from .composite import (
     LIBRARY,
-    NONE,
-    UNFOLDING,
+    NO_KWARGS,
+    UNFLATTEN,
     Part,
-    binary,
-    flattened,
+    flatten_to_matrix,
     known_part,
+    linear_of_matrix,
     plain_case,
-    product,
-    step,
+    run_binary,
+    run_op,
 )
 from .tensor import SESSION, Tensor
 
@@ -69,8 +69,8 @@ Step = Callable[[Part, Any, Weights, bool], Any]
 def _unary(op: Op, x: Part, *rest: object, kernel: object = None) -> Part:
     inner, edge = x
     if edge is None:
-        return step(op, [inner, *rest], (), 0, kernel)
-    return step(op, [inner, *rest], (edge,), 1, kernel)
+        return run_op(op, [inner, *rest], (), 0, kernel)
+    return run_op(op, [inner, *rest], (edge,), 1, kernel)
 
 
 def _sigmoid_(x: Part) -> Part:
@@ -87,7 +87,7 @@ def _several(op: Op, x: Part, *rest: object) -> list[Part]:
     if x[1] is None:
         return [(o, None) for o in outs]
     node = OpNode.of(op, SESSION, (x[1],), tuple([(o.shape, o.dtype) for o in outs]), 1, None)
-    node.save_unpacked([x[0], *rest], NONE, outs)
+    node.save_unpacked([x[0], *rest], NO_KWARGS, outs)
     return [(o, (node, i)) for i, o in enumerate(outs)]
 
 
@@ -99,7 +99,7 @@ def _joined(op: Op, parts: list[Part], dim: int) -> Part:
     if edges.count(None) == len(edges):
         return out, None
     node = OpNode.of(op, SESSION, edges, ((out.shape, out.dtype),), 1, {0: len(parts)})
-    node.save_unpacked([inner, dim], NONE, out)
+    node.save_unpacked([inner, dim], NO_KWARGS, out)
     return out, (node, 0)
 
 
@@ -108,23 +108,23 @@ def _chunks(x: Part, number: int) -> list[Part]:
 
 
 def _of_state(h: Part, weights: Weights) -> Part:
-    return product(h, weights[1], weights[3])
+    return linear_of_matrix(h, weights[1], weights[3])
 
 
 def _gates(x: Part, weights: Weights, ready: bool) -> Part:
     """Return the input's part of the gates. ``ready``: ``x`` is that part already."""
     if ready:
         return x
-    return product(x, weights[0], weights[2])
+    return linear_of_matrix(x, weights[0], weights[2])
 
 
 def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
     of_input = _chunks(_gates(x, weights, ready), 3)
     of_state = _chunks(_of_state(h, weights), 3)
-    reset = _sigmoid_(binary(_ADD, of_state[0], of_input[0], _add_))
-    update = _sigmoid_(binary(_ADD, of_state[1], of_input[1], _add_))
-    new = _tanh_(binary(_ADD, of_input[2], binary(_MUL, of_state[2], reset)))
-    out = binary(_ADD, binary(_MUL, binary(_SUB, h, new), update), new, _add_)
+    reset = _sigmoid_(run_binary(_ADD, of_state[0], of_input[0], _add_))
+    update = _sigmoid_(run_binary(_ADD, of_state[1], of_input[1], _add_))
+    new = _tanh_(run_binary(_ADD, of_input[2], run_binary(_MUL, of_state[2], reset)))
+    out = run_binary(_ADD, run_binary(_MUL, run_binary(_SUB, h, new), update), new, _add_)
     if not ready:
         # in a cell ATen's last product is in place, with a copy saved: its result has
         # one more version
@@ -133,7 +133,7 @@ def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
 
 
 def _total(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
-    return binary(_ADD, _of_state(h, weights), _gates(x, weights, ready), _add_)
+    return run_binary(_ADD, _of_state(h, weights), _gates(x, weights, ready), _add_)
 
 
 def _tanh_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
@@ -150,8 +150,8 @@ def _lstm_cell(
     parts = _chunks(_total(x, state[0], weights, ready), 4)
     # input, forget and output gate
     i, f, new, o = _sigmoid_(parts[0]), _sigmoid_(parts[1]), _tanh_(parts[2]), _sigmoid_(parts[3])
-    c = binary(_ADD, binary(_MUL, f, state[1]), binary(_MUL, i, new), _add_)
-    return binary(_MUL, o, _unary(_TANH, c)), c
+    c = run_binary(_ADD, run_binary(_MUL, f, state[1]), run_binary(_MUL, i, new), _add_)
+    return run_binary(_MUL, o, _unary(_TANH, c)), c
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,10 @@ def _of_input(x: Part, weights: Weights) -> Part:
     weight, bias = weights[0], weights[2]
     sizes = [*t.shape[:2], weight[0].shape[0]]
     if t.is_contiguous():
-        return _unary(UNFOLDING, product(flattened(x), weight, bias), sizes)
+        return _unary(UNFLATTEN, linear_of_matrix(flatten_to_matrix(x), weight, bias), sizes)
     rows: Part = (t.reshape(-1, t.shape[2]), edge)
-    whole = binary(_MM, rows, _unary(_T, weight))
-    return binary(_ADD, _unary(_UNSAFE_VIEW, whole, sizes), bias, _add_)
+    whole = run_binary(_MM, rows, _unary(_T, weight))
+    return run_binary(_ADD, _unary(_UNSAFE_VIEW, whole, sizes), bias, _add_)
 
 
 def _run_direction(

@@ -1,4 +1,8 @@
-"""The way of a call to its kernel: stations, operators, kernels."""
+"""Names of torch's dispatcher: dispatch keys, operators, kernels.
+
+A call of an operator tries the dispatch keys of its tensors and of its thread one after the other,
+such as autocast, autograd, CPU. The kernel for a key handles the call, or passes it on.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +15,27 @@ import torch._ops
 import torch._prims_common
 
 DispatchKey = torch._C.DispatchKey
-"""The stations on the way of a call to its kernel."""
+"""A dispatch key: what kernels of an operator are registered for."""
 DispatchKeySet = torch._C.DispatchKeySet
-"""A set of such stations."""
+"""A set of dispatch keys."""
 key_named = torch._C._dispatch_key_parse
-"""The station that has a name."""
+"""The dispatch key of a name."""
 keys_of = torch._C._dispatch_keys
-"""The stations that calls with a tensor pass."""
+"""The dispatch keys of a tensor."""
 keys_after = torch._C._dispatch_keyset_full_after
-"""All stations that come after one."""
+"""All dispatch keys that come after one."""
 is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
-"""Whether calls of this thread skip a station."""
+"""Whether calls of this thread skip a dispatch key."""
 set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
-"""Let the calls of this thread skip a station, or pass it again."""
+"""Let the calls of this thread skip a dispatch key, or no longer skip it."""
 included_keys = torch._C._dispatch_tls_local_include_set
-"""The stations that all calls of this thread pass."""
+"""The dispatch keys that all calls of this thread have, whatever their tensors are."""
 excluded_keys = torch._C._dispatch_tls_local_exclude_set
-"""The stations that all calls of this thread skip."""
+"""The dispatch keys that all calls of this thread skip."""
 without_keys = torch._C._ExcludeDispatchKeyGuard
-"""A context in which calls skip a set of stations."""
+"""A context in which calls skip a set of dispatch keys."""
 with_keys = torch._C._ForceDispatchKeyGuard
-"""A context with the two sets of another thread: which stations calls pass, and which they skip."""
+"""A context with two other sets of keys, of all calls and to skip, such as another thread's."""
 below_autograd = torch._C._AutoDispatchBelowAutograd
 """A context in which calls skip all of autograd."""
 without_python_kernels = torch._C._DisablePythonDispatcher
@@ -41,7 +45,7 @@ with_python_kernels = torch._dispatch.python.enable_python_dispatcher
 has_kernel = torch._C._dispatch_has_kernel
 """Whether an operator is registered at all."""
 has_kernel_for_key = torch._C._dispatch_has_kernel_for_dispatch_key
-"""Whether an operator has a kernel of its own at a station."""
+"""Whether an operator has a kernel of its own for a dispatch key."""
 OpOverload = torch._ops.OpOverload
 """The class of `torch.ops.aten.mul.Tensor`."""
 OpOverloadPacket = torch._ops.OpOverloadPacket

@@ -23,6 +23,6 @@ sync_functional: Any = torch._sync  # type: ignore[attr-defined]
 from_functional_tensor: Any = torch._from_functional_tensor
 """What is in a tensor of `functionalize`."""
 enter_vmap_mode = torch._C._vmapmode_increment_nesting
-"""Let draws of random numbers pass the station that refuses them under `vmap`."""
+"""Give all calls the dispatch key whose kernels refuse random draws under `vmap`."""
 leave_vmap_mode = torch._C._vmapmode_decrement_nesting
 """End the innermost of these."""

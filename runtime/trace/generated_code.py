@@ -1,10 +1,11 @@
-"""Functions made of Python text, which tracebacks, debuggers and profilers show line by line.
+"""Makes functions of Python text, which tracebacks, debuggers and profilers show line by line.
 
-    add = function("def add(a, b):\n    return a + b\n", "add", "<sum>", {})
+    add = function(["def add(a, b):", "    return a + b"], "add", "<sum>", {})
 
-``linecache`` asks the globals of a function for its text (:pep:`302`, ``get_source``). So nothing
-is kept that the function itself does not keep, and the text is made when somebody looks at it. What
-``linecache`` then remembers is freed with the code."""
+``linecache`` asks the loader in the globals of a function for its text (:pep:`302`,
+``get_source``). So the text lives as long as the function, and is only joined when somebody looks
+at it. What ``linecache`` then remembers is freed with the code.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +22,18 @@ _numbers = itertools.count()
 
 
 class _Loader:
-    """Shows ``lines``. ``origins``: for some of them the user's line that they come from, which is
-    added as a comment."""
+    """The loader of a module whose text is ``lines``.
+
+    ``origins``: for some of the lines, by number from 0, the user's line that they come from. It is
+    added as a comment.
+    """
 
     def __init__(self, lines: Sequence[str], origins: dict[int, Line]) -> None:
         self._lines = lines
         self.origins = origins
 
     def get_source(self, name: str) -> str:
-        """Return the text; ``name`` is that of the module, of which there is one."""
+        """Return the text. ``name``, that of the module, says nothing: a loader has one module."""
         shown = list(self._lines)
         for i, line in enumerate(self._lines):
             if i in self.origins:
@@ -38,8 +42,8 @@ class _Loader:
 
 
 def origin(frame: FrameType, number: int) -> Line | None:
-    """Return the user's line that line ``number`` of a function comes from, which :func:`function`
-    has made and ``frame`` runs. None if it is not known."""
+    """Return the user's line behind line ``number``, from 1, of the function that ``frame`` runs.
+    None if :func:`function` has not made it, or does not know the line."""
     loader = frame.f_globals.get("__loader__")
     if not isinstance(loader, _Loader):
         return None
@@ -53,14 +57,15 @@ def function(
     names: dict[str, Any],
     origins: dict[int, Line] | None = None,
 ) -> Callable[..., Any]:
-    """Return the function ``name`` that the Python text ``lines`` defines. ``names``: its globals.
-    ``origins``: for numbers of lines from 0, the user's line that they come from.
+    """Return the function ``name`` that the Python text ``lines`` defines.
 
     ``file``: how the name of its file begins, in angle brackets. A number follows, so that no two
-    functions have lines of the same name."""
+    functions have lines of the same file. ``names``: its globals, to which this adds two.
+    ``origins``: for numbers of lines from 0, the user's line that they come from.
+    """
     file = f"{file} {next(_numbers)}"
     names |= {"__name__": file, "__loader__": _Loader(lines, origins or {})}
     exec(compile("\n".join(lines) + "\n", file, "exec"), names)
-    made: Callable[..., Any] = names[name]
-    weakref.finalize(made.__code__, linecache.cache.pop, file, None).atexit = False
-    return made
+    result: Callable[..., Any] = names[name]
+    weakref.finalize(result.__code__, linecache.cache.pop, file, None).atexit = False
+    return result

@@ -1,9 +1,12 @@
-"""Cuts from a folder: which values of a joint graph a partition saves.
+"""Keeps cuts of joint graphs in a folder, so that a later process need not search for them again.
 
-An entry is a list of numbers: the nodes of the joint graph that are saved. The program is always
-traced anew, so its graph, its constants and its code are those of this process. What a cut must not
-do is checked again, whatever the entry says: a value that may not be computed twice is saved. So no
-entry makes a wrong program, at worst one that takes more time or memory.
+    {"key": {"graph": "5c0a…", …}, "saved": [3, 7]}
+
+This is an entry: the parts of its key, and the positions of the nodes of the joint graph that the
+cut saves. The program is always traced anew, so its graph, its constants and its code are those of
+this process. An entry is checked whatever it says. For example, a value that may not be computed
+twice must be among the saved ones. So no entry makes a wrong program, at worst one that takes more
+time or memory.
 """
 
 from __future__ import annotations
@@ -29,15 +32,22 @@ from .key import NoKey, differing, file_name, parts_of_key
 from .store import Damaged, Folder
 
 VARIABLE = "RUNTIME_AOT_CACHE"
-_REASONS = 100  # how many different texts are counted apart
+# A reason may have names of the user's in it. Without a bound, the counters of a long process would
+# grow for ever.
+_MAX_REASONS = 100
 _OTHER = "other reasons"
 _Modules = tuple[fx.GraphModule, fx.GraphModule]
+"""The module of the forward and that of the backward."""
 
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """``misses`` and ``bypasses`` count by reason. ``entries`` and ``bytes`` are those of the
-    folder, of all processes."""
+    """What a cache has done in this process, and what its folder has.
+
+    ``hits``: how many cuts came from the folder. ``misses``: how many were searched for, by reason.
+    ``bypasses``: how many programs have no key, by reason. ``entries`` and ``bytes``: those of the
+    folder, which other processes may write to as well.
+    """
 
     hits: int = 0
     misses: Mapping[str, int] = field(default_factory=dict)
@@ -47,7 +57,7 @@ class CacheInfo:
 
 
 class Cache:
-    """A folder in which partitions of joint graphs are kept, for ``aot_function(…, cache=…)``.
+    """Keeps partitions of joint graphs in a folder, for ``aot_function(…, cache=…)``.
 
     >>> import tempfile
     >>> cache = Cache(tempfile.mkdtemp())
@@ -69,10 +79,10 @@ class Cache:
             raise ValueError(f"max_bytes={max_bytes}; it is a number of bytes")
         self._folder = Folder(folder, max_bytes)
         self._lock = lock_of(self, "_lock")
-        self._warned = False
-        self._forget()
+        self._warned = False  # that nothing can be written, once for each cache
+        self._reset_counts()
 
-    def _forget(self) -> None:
+    def _reset_counts(self) -> None:
         self._hits = 0
         self._misses: Counter[str] = Counter()
         self._bypasses: Counter[str] = Counter()
@@ -90,36 +100,42 @@ class Cache:
         """Remove all entries, and start to count anew."""
         self._folder.clear()
         with self._lock:
-            self._forget()
+            self._reset_counts()
 
     def cut(
         self, partition: Partition, joint: Joint, options: Mapping[str, Any], dynamic: bool
     ) -> _Modules:
-        """``partition(joint.module, None, **options)``, from the folder if it is there."""
+        """Return ``partition(joint.module, None, **options)``, by the folder's entry if it has one.
+
+        Otherwise the partition runs, and its cut becomes an entry. ``dynamic``: whether the program
+        is for sizes of any value, which is part of the key.
+        """
         try:
             parts = parts_of_key(partition, joint, options, dynamic)
         except NoKey as why:
             self._count(self._bypasses, str(why))
             return partition(joint.module, None, **options)
         name = file_name(parts)
-        found = self._found(name, parts, joint)
-        if found is not None:
-            return found
+        modules = self._load(name, parts, joint)
+        if modules is not None:
+            return modules
         forward, backward = partition(joint.module, None, **options)
-        saved = _saved(joint, forward)
+        saved = _positions_of_saved(joint, forward)
         if saved is not None:
-            self._keep(name, {"key": parts, "saved": saved})
+            self._write(name, {"key": parts, "saved": saved})
         return forward, backward
 
-    def _found(self, name: str, parts: Mapping[str, str], joint: Joint) -> _Modules | None:
+    def _load(self, name: str, parts: Mapping[str, str], joint: Joint) -> _Modules | None:
+        """Return the modules by the entry ``name``, and count a hit. None for no entry or one that
+        is no good, which is a miss. ``parts``: the key that the entry must have."""
         try:
             entry = self._folder.read(name)
             if entry is None:
-                self._count(self._misses, self._why_new(name, parts))
+                self._count(self._misses, self._explain_miss(name, parts))
                 return None
             if entry.get("key") != parts:
                 raise Damaged("it is for another program")
-            found = _cut(joint, entry.get("saved"))
+            modules = _cut(joint, entry.get("saved"))
         except Damaged as why:
             self._count(self._misses, f"a damaged entry: {why}")
         except OSError as error:
@@ -127,27 +143,32 @@ class Cache:
         else:
             with self._lock:
                 self._hits += 1
-            return found
+            return modules
         return None
 
-    def _why_new(self, name: str, parts: Mapping[str, str]) -> str:
-        """Return how the program differs from the one with the same graph that differs least."""
+    def _explain_miss(self, name: str, parts: Mapping[str, str]) -> str:
+        """Return what is new in a program, such as ``another guards and settings``.
+
+        It is compared with the entries for the same graph. The one that differs least counts.
+        """
         graph = name.partition("-")[0]
-        known: list[list[str]] = []
+        differences_by_entry: list[list[str]] = []
         for other in self._folder.names():
-            if other.startswith(graph):
-                try:
-                    key = (self._folder.read(other) or {}).get("key")
-                except (Damaged, OSError):
-                    continue
-                if isinstance(key, dict):
-                    known.append(differing(parts, key, list(parts)))
-        differences = min(known, key=len, default=[])
+            if not other.startswith(graph):
+                continue
+            try:
+                key = (self._folder.read(other) or {}).get("key")
+            except (Damaged, OSError):
+                continue
+            if isinstance(key, dict):
+                differences_by_entry.append(differing(parts, key, list(parts)))
+        differences = min(differences_by_entry, key=len, default=[])
         if not differences:
             return "a new graph"
         return f"another {' and '.join(differences)}"
 
-    def _keep(self, name: str, entry: dict[str, object]) -> None:
+    def _write(self, name: str, entry: dict[str, object]) -> None:
+        """Write an entry. A folder that cannot be written to is a warning, the first time."""
         try:
             self._folder.write(name, entry)
         except OSError as error:
@@ -165,28 +186,35 @@ class Cache:
                 )
 
     def _count(self, counter: Counter[str], reason: str) -> None:
+        """Add one for ``reason``. Once there are _MAX_REASONS, a new one counts as _OTHER."""
         with self._lock:
-            if reason not in counter and len(counter) >= _REASONS:
+            if reason not in counter and len(counter) >= _MAX_REASONS:
                 reason = _OTHER
             counter[reason] += 1
 
 
-def _saved(joint: Joint, forward: fx.GraphModule) -> list[int] | None:
-    """Return the numbers of the nodes that ``forward`` saves."""
-    numbers = {n.name: i for i, n in enumerate(joint.module.graph.nodes)}
+def _positions_of_saved(joint: Joint, forward: fx.GraphModule) -> list[int] | None:
+    """List the positions in the joint graph of the nodes that ``forward`` saves.
+
+    None if one of them is a node of the partition's own, which an entry cannot name.
+    """
+    positions = {n.name: i for i, n in enumerate(joint.module.graph.nodes)}
+    # the results of the program come first, then what is saved for the backward
     results: Any = forward.graph.output_node().args[0]
     names = [n.name for n in results[joint.n_forward :]]
-    if not all(name in numbers for name in names):  # the partition has made a node of its own
+    if not all(name in positions for name in names):
         return None
-    return [numbers[name] for name in names]
+    return [positions[name] for name in names]
 
 
-def _cut(joint: Joint, numbers: object) -> _Modules:
-    """Return the modules for an entry. ``Damaged`` if it is none for this graph."""
-    if not isinstance(numbers, list) or len(set(map(repr, numbers))) < len(numbers):
+def _cut(joint: Joint, positions: object) -> _Modules:
+    """Return the modules of a cut. ``positions``: what an entry says of the saved nodes, which may
+    be anything that JSON can have. ``Damaged`` if it makes no cut of this graph."""
+    # by their texts, because an item may be a list, which has no hash
+    if not isinstance(positions, list) or len(set(map(repr, positions))) < len(positions):
         raise Damaged("it is no list of nodes")
     parts = Parts(joint.module, joint.n_forward)
-    chosen = _chosen(parts, numbers)
+    chosen = _nodes_at(parts, positions)
     try:
         order = parts.backward_order(parts.saved(chosen))
     except RuntimeError as error:
@@ -197,29 +225,33 @@ def _cut(joint: Joint, numbers: object) -> _Modules:
     return parts.cut(chosen)
 
 
-def _chosen(parts: Parts, numbers: list[object]) -> list[fx.Node]:
-    """Return the nodes with the numbers of an entry. ``Damaged`` if one of them cannot be saved."""
+def _nodes_at(parts: Parts, positions: list[object]) -> list[fx.Node]:
+    """List the nodes at these positions of the joint graph. ``Damaged`` if there is none at one of
+    them, or one that cannot be saved."""
     candidates = set(parts.candidates)
-    chosen: list[fx.Node] = []
-    for i in numbers:
+    nodes: list[fx.Node] = []
+    for i in positions:
+        # not isinstance(): True and False are no positions
         if type(i) is not int or not 0 <= i < len(parts.nodes):
             raise Damaged("it names what cannot be saved")
         n = parts.nodes[i]
         if n not in candidates or not _is_saveable(n):
             raise Damaged("it names what cannot be saved")
-        chosen.append(n)
-    return chosen
+        nodes.append(n)
+    return nodes
 
 
 def _is_saveable(n: fx.Node) -> bool:
-    """Return whether ``n`` is a tensor or a number that a call or the caller has made."""
+    """Return whether ``n`` is a tensor or a number that a call has made, or an argument. An
+    attribute of the module is there in the backward anyway."""
     if n.op == "get_attr":
         return False
     return isinstance(n.meta.get("val"), torch.Tensor) or is_size(n)
 
 
 @functools.lru_cache(maxsize=8)
-def _of_folder(folder: str) -> Cache:
+def _cache_at(folder: str) -> Cache:
+    """Return the one cache of this process for ``folder``, so that its counts go on."""
     return Cache(folder)
 
 
@@ -229,11 +261,12 @@ def default_cache() -> Cache | None:
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
-    return _of_folder(folder)
+    return _cache_at(folder)
 
 
 def cache_info() -> CacheInfo:
-    """:meth:`Cache.info` of the folder that ``RUNTIME_AOT_CACHE`` names; zeros if it names none.
+    """Return :meth:`Cache.info` of the folder that ``RUNTIME_AOT_CACHE`` names; zeros if it names
+    none.
 
     >>> cache_info().hits
     0
@@ -245,7 +278,7 @@ def cache_info() -> CacheInfo:
 
 
 def cache_clear() -> None:
-    """:meth:`Cache.clear` of the folder that ``RUNTIME_AOT_CACHE`` names."""
+    """Remove all entries of the folder that ``RUNTIME_AOT_CACHE`` names, as :meth:`Cache.clear`."""
     cache = default_cache()
     if cache is not None:
         cache.clear()

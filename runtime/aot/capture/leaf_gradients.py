@@ -363,7 +363,7 @@ class LeafGradients:
         else:
             with torch.no_grad():
                 kept.value.add_(g)
-        self.completed(kept, node)
+        self.after_adding(kept, node)
 
     def check_input(self, t: object) -> None:
         """Before a pass for the gradient of ``t``: raise if a graph would do something else."""
@@ -384,8 +384,8 @@ class LeafGradients:
                 f"hooks, {HOOKS}{here()}"
             )
 
-    def completed(self, kept: KeptGradient, node: Node) -> None:
-        """After a backward pass has added to ``kept``."""
+    def after_adding(self, kept: KeptGradient, node: Node) -> None:
+        """Do what is due after a backward pass has added to ``kept``. Here that is nothing."""
 
     @staticmethod
     def plain_gradient(t: torch.Tensor) -> torch.Tensor | None:

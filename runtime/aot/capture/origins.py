@@ -1,4 +1,4 @@
-"""For which results of a program a call of its backward graph runs.
+"""Marks each call of a backward graph with the results of the program that it is for.
 
     def f(x):
         return x.sin(), x.cos()
@@ -30,7 +30,8 @@ ORIGIN = "origin"
 
 
 class Kind(Enum):
-    """What makes a call of a backward pass."""
+    """Who makes a call in a backward pass. The kind decides whether the call can be left out when
+    some cotangents are absent."""
 
     SUM = "the engine, which adds two cotangents of one value"
     RULE = "the derivative of an op, which is linear in its cotangents"
@@ -38,16 +39,22 @@ class Kind(Enum):
 
 
 class Origin(NamedTuple):
-    """``roots``: bit ``i`` says whether the call runs if there is a cotangent for root ``i``. A sum
-    depends on its operands instead."""
+    """Where a call of a backward graph comes from.
+
+    ``roots``: bit ``i`` says whether the call runs if there is a cotangent for root ``i``, which is
+    a result from which the backward pass may start. A sum has no bits: it runs if its operands do.
+    """
 
     roots: int
     kind: Kind
 
 
 class Origins(Provenance):
-    """Notes where the nodes of a joint graph come from, and those of its backward pass with
-    their :class:`Origin`."""
+    """Notes where the nodes of a joint graph come from. Those of its backward pass get an
+    :class:`Origin`, too.
+
+    ``tape`` and ``roots``: as :meth:`follow` has them. ``tape`` is None in the forward pass.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,8 +62,8 @@ class Origins(Provenance):
         self.roots: Mapping[Node, int] = {}
 
     def follow(self, tape: Tape, roots: Mapping[Node, int]) -> None:
-        """From now on backward passes of ``tape`` run. ``roots``: for each node of the tape the
-        roots from which a path leads to it."""
+        """Begin to mark the calls of backward passes of ``tape``. ``roots``: for each node of the
+        tape the roots from which a path leads to it, as bits."""
         self.tape, self.roots = tape, roots
 
     def note(self, node: fx.Node) -> None:
@@ -74,14 +81,17 @@ class Origins(Provenance):
             task = task.outer
             if task is None:
                 return
-        if task.node is not None:
-            node.meta[ORIGIN] = Origin(
-                self.roots[task.node], Kind.OWN if _is_own(task.node) else Kind.RULE
-            )
+        if task.node is None:
+            return
+        kind = Kind.RULE
+        if _runs_code_of_user(task.node):
+            kind = Kind.OWN
+        node.meta[ORIGIN] = Origin(self.roots[task.node], kind)
 
 
-def _is_own(node: Node) -> bool:
-    hooked = node.pre_hooks or node.tensor_hooks or node.post_hooks
-    return bool(hooked) or (
-        isinstance(node, FunctionNode) and not issubclass(node._forward_cls, ControlFlow)
-    )
+def _runs_code_of_user(node: Node) -> bool:
+    """Return whether ``node`` has hooks or is of a custom Function. Control flow of this package is
+    a custom Function, too, but not the user's."""
+    if node.pre_hooks or node.tensor_hooks or node.post_hooks:
+        return True
+    return isinstance(node, FunctionNode) and not issubclass(node._forward_cls, ControlFlow)

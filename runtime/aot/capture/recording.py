@@ -6,9 +6,10 @@
 
     make_fx(step)(x)        # the graph has the calls of the backward pass, too
 
-The program runs at two levels, trace ⊃ tape. So the calls that the tape makes in a backward pass
-are in the graph. Arguments that require grad are leaves of the tape, and so are parameters that
-the program closes over. The caller's ``.grad`` stays as it is: a trace changes nothing outside.
+The program runs at two levels: a trace, and a tape inside it. So the calls that the tape makes in a
+backward pass are in the graph. Arguments that require grad are leaves of the tape, and so are
+parameters that the program closes over. The caller's ``.grad`` stays as it is: a trace changes
+nothing outside.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ from .program_tape import ProgramTape
 
 
 class TraceTape(ProgramTape):
-    """The tape of a program that is traced and not functionalized."""
+    """The tape of a program that is traced and not functionalized.
+
+    ``accumulated``: for the node of a leaf, the leaf's value and the hooks that the program has
+    registered for the complete gradient.
+    """
 
     __slots__ = ("accumulated",)
     what = Trace.what
 
     def __init__(self) -> None:
         super().__init__()
-        # by the node of a leaf, the leaf, and the hooks for its complete gradient
         self.accumulated: dict[Node, tuple[Any, Hooks]] = {}
 
     def after_accumulating(self, v: Any, hook: Callable[[Any], object]) -> RemovableHandle:
@@ -55,9 +59,12 @@ class TraceTape(ProgramTape):
                 "post accumulate grad hooks are for leaves that require grad. "
                 f"Call register_hook() of another tensor.{here()}"
             )
-        return register(self.accumulated.setdefault(edge[0], (v, OrderedDict()))[1], hook)
+        _leaf, hooks = self.accumulated.setdefault(edge[0], (v, OrderedDict()))
+        return register(hooks, hook)
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an op. An in-place op that only changes sizes, such as ``squeeze_`` of a tensor
+        without history, becomes the same call in the graph."""
         op = op_of(func)
         if op.kind is not INPLACE or op.base_name not in GEOMETRY or edge_of(args[0]) is not None:
             return super().call(func, args, kwargs)
@@ -69,16 +76,20 @@ class TraceTape(ProgramTape):
 
 
 class TracedGradients(LeafGradients):
-    """The gradients of leaves in one trace. The hooks of a leaf are called: what they do to a
-    gradient is in the graph. ``inputs``: the caller's arguments."""
+    """The gradients of leaves in one trace.
+
+    The hooks of a leaf are called, so that what they do to a gradient is in the graph. ``inputs``:
+    the caller's arguments. ``arguments``: the values that the program has in their place.
+    """
 
     def __init__(self, inputs: Sequence[object], arguments: Sequence[object]) -> None:
         super().__init__({}, arguments)
         self.inputs = inputs
 
     def tensor_of(self, kept: KeptGradient) -> Any:
-        """Return the caller's tensor that ``kept`` is the gradient of."""
-        if type(kept.leaf) is int:
+        """Return the caller's tensor that ``kept`` is the gradient of. None if the program has made
+        the leaf."""
+        if type(kept.leaf) is int:  # the number of an argument
             return self.inputs[kept.leaf]
         return kept.leaf
 
@@ -90,10 +101,12 @@ class TracedGradients(LeafGradients):
         before = leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
         kept.value = self.as_value(before)
 
-    def check_input(self, t: object) -> None:
-        """Hooks of a leaf are called in the trace."""
+    def check_input(self, t: Any) -> None:
+        """Refuse nothing: hooks of a leaf, which the base class refuses, are called in the
+        trace."""
 
     def check_leaf(self, kept: KeptGradient, node: Node) -> None:
+        """Raise if an argument has a history, which a backward pass of the graph would end in."""
         leaf = self.tensor_of(kept)
         if leaf is not None and not leaf.is_leaf:
             raise RuntimeError(
@@ -101,60 +114,67 @@ class TracedGradients(LeafGradients):
                 f"before the trace. Pass its detach(), or what it was computed from.{here()}"
             )
 
-    def completed(self, kept: KeptGradient, node: Node) -> None:
+    def after_adding(self, kept: KeptGradient, node: Node) -> None:
+        """Call the hooks for the complete gradient of a leaf, each with the program's value."""
         leaf, level = self.tensor_of(kept), node.level
         assert isinstance(level, TraceTape)
         for v, hooks in (
-            (kept.like, getattr(leaf, "_post_accumulate", None)),
-            (kept.like, getattr(leaf, "_post_accumulate_grad_hooks", None)),
-            level.accumulated.get(node, (None, None)),
+            (kept.like, getattr(leaf, "_post_accumulate", None)),  # of a tensor of the session
+            (kept.like, getattr(leaf, "_post_accumulate_grad_hooks", None)),  # of one of torch
+            level.accumulated.get(node, (None, None)),  # those of the program itself
         ):
             for hook in list((hooks or {}).values()):
                 hook(v)
 
 
 class Recording:
-    """The tape of one run of a program at ``level``, and what the program sees of its arguments
-    and of tensors from outside."""
+    """One run of a program on a tape inside the trace ``level``.
+
+    It makes the values that the program has in place of its arguments and of tensors that it closes
+    over.
+    """
 
     def __init__(self, level: Trace) -> None:
         self.level = level
         self.tape = TraceTape()
-        self.mode = ClosedOver(self._from_outside)
+        self.mode = ClosedOver(self._input_for_closed_over)
 
-    def run(
-        self, f: Callable[..., object], inputs: Sequence[object], values: Sequence[object]
-    ) -> Any:
-        """``f(*arguments)``. ``inputs``: the caller's arguments. ``values``: what stands for them
-        at the trace."""
+    def run(self, f: Callable[..., Any], inputs: Sequence[Any], values: Sequence[Any]) -> Any:
+        """Return ``f(*arguments)`` with values of the tape for arguments.
+
+        ``inputs``: the caller's arguments. ``values``: the values of the trace for them. What is no
+        tensor is passed as it is.
+        """
         arguments = [
-            self._entered(t, v) if isinstance(v, Value) else v
+            self._input_for(t, v) if isinstance(v, Value) else v
             for t, v in zip(inputs, values, strict=True)
         ]
         with self.mode, TracedGradients(inputs, arguments):
             return living(self.tape.run_inside(f, arguments, {}))
 
-    def _from_outside(self, t: torch.Tensor) -> object:
+    def _input_for_closed_over(self, t: torch.Tensor) -> object:
+        """Return the value of the tape for a tensor that the program closes over."""
         # the modes of the trace and of this recording would see that its memory is read
         with without_modes(), unseen_by_handlers():
             constant = self.level.constant(t)
-        return self._entered(t, constant)
+        return self._input_for(t, constant)
 
-    def _entered(self, t: Any, v: Any) -> Any:
-        """Return the value of the tape for ``t``, for which ``v`` stands at the trace."""
+    def _input_for(self, t: Any, v: Any) -> Any:
+        """Return the value of the tape for the caller's tensor ``t``, whose value at the trace is
+        ``v``. It requires grad as ``t`` does, and is a leaf if ``t`` is one."""
         if v.dtype not in DIFFERENTIABLE:
             return v
         if not t.requires_grad:
             return self.tape.wrap(v)
         if not t.is_leaf:
             return self.tape.input(v)
-        entered = self.tape.wrap(v).requires_grad_()
+        leaf = self.tape.wrap(v).requires_grad_()
         if t._backward_hooks:
-            entered._edge[0].hooks_of(0).update(t._backward_hooks)
-        return entered
+            leaf._edge[0].hooks_of(0).update(t._backward_hooks)
+        return leaf
 
-    def lowered(self, x: object) -> Any:
-        """``x``, a result of the program or of a part of it, at the trace."""
+    def lowered(self, x: Any) -> Any:
+        """Return the value of the trace for ``x``, a result of the program or of a part of it."""
         return self.tape.lowered(self.mode.value(x))
 
     def close(self) -> None:

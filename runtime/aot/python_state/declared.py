@@ -28,8 +28,8 @@ from .nodes import Attributes, Cell, Change, ClassNames, ClassParts, FunctionPar
 from .object_graph import ObjectGraph
 from .object_kinds import GENERATORS_OF_NUMPY
 
-_NAMED = 4  # objects that an error names
-_OF_CODE = (Globals, ClassNames, ClassParts, FunctionParts, Cell, Fact, Cursor, Parts)
+_MAX_NAMED = 4  # objects that an error names
+_NODES_OF_CODE = (Globals, ClassNames, ClassParts, FunctionParts, Cell, Fact, Cursor, Parts)
 _WITHOUT_STATE = (
     FunctionType,
     type,
@@ -41,12 +41,16 @@ _WITHOUT_STATE = (
     random.Random,
     *GENERATORS_OF_NUMPY,
 )
-"""Kinds of objects with attributes that are code, constants, or are only told something."""
+"""Classes whose objects have attributes and still need not be declared: code, constants, loggers
+that only receive texts, and generators of random numbers."""
 
 
 class Holdings(ObjectGraph):
-    """What declared objects hold, as far as the program of ``graph`` has names for it. The names of
-    modules and the globals of functions are not held."""
+    """The objects that the program of ``graph`` can come to from the ``declared`` ones.
+
+    Names of modules and globals of functions do not count: they are not the object's. ``ignore``:
+    objects that are no state.
+    """
 
     def __init__(
         self, declared: Iterable[object], ignore: Iterable[Any], graph: ObjectGraph
@@ -61,7 +65,7 @@ class Holdings(ObjectGraph):
         self._owners = {id(node.owner) for node in self.nodes}
 
     def has(self, x: object) -> bool:
-        """Return whether ``x`` is declared or held by what is."""
+        """Return whether ``x`` is declared, or a declared object leads to it."""
         return id(x) in self._owners or super().has(x)
 
     def _learn_code(self, code: CodeType, names: dict[str, object]) -> None:
@@ -78,52 +82,65 @@ def refuse_undeclared(
     made: Sequence[Change],
     carried: frozenset[tuple[int, object]],
 ) -> None:
-    """Raise ``RuntimeError`` if the program of ``graph``, which has run, comes to mutable objects
-    beside those that ``declared`` hold, or has changed a variable beside these. ``made``: changes
-    that are put back by now. ``carried``: keys of places whose values are arguments."""
-    held = Holdings([*declared, *_parts_of_classes(graph)], ignore, graph)
-    others = [node for node in graph.nodes if not _is_constant(node) and not held.has(node.owner)]
-    if others:
-        _refuse(graph, "comes to", [_described(graph, n) for n in _outermost(others, graph)])
-    changes = [c for c in (*graph.changes(), *made) if not _keeps_results(c.node)]
-    outside = [c.what for c in changes if not held.has(c.node.owner)]
-    if outside:
-        _refuse(graph, "changes", outside)
-    moving = _numbers_outside(graph, held, carried)
-    if moving:
-        _refuse(graph, "comes to a number that changes,", moving)
+    """Raise ``RuntimeError`` if the program of ``graph`` comes to mutable objects that are not
+    ``declared`` and to which none of these leads, or has changed such an object or variable.
+
+    The program has run. ``made``: changes of its that are put back by now. ``carried``: keys of
+    places whose values are arguments, as :attr:`Place.key`.
+    """
+    holdings = Holdings([*declared, *_parts_of_classes(graph)], ignore, graph)
+    undeclared = [
+        node for node in graph.nodes if not _is_constant(node) and not holdings.has(node.owner)
+    ]
+    if undeclared:
+        _refuse(graph, "comes to", [_describe(graph, n) for n in _outermost(undeclared, graph)])
+    changes = [c for c in (*graph.changes(), *made) if not _is_ignored_change(c.node)]
+    changed = [c.what for c in changes if not holdings.has(c.node.owner)]
+    if changed:
+        _refuse(graph, "changes", changed)
+    numbers = _undeclared_numbers(graph, holdings, carried)
+    if numbers:
+        _refuse(graph, "comes to a number that changes,", numbers)
 
 
-def _numbers_outside(
-    graph: ObjectGraph, held: Holdings, carried: frozenset[tuple[int, object]]
+def _undeclared_numbers(
+    graph: ObjectGraph, holdings: Holdings, carried: frozenset[tuple[int, object]]
 ) -> list[str]:
-    """Return the names of the places in ``carried`` whose owners ``held`` does not have."""
-    owners = {id(node.owner): node for node in graph.nodes if not held.has(node.owner)}
-    return [Change(owners[i], label, None, None).what for i, label in carried if i in owners]
+    """List the names of the places in ``carried`` whose owners ``holdings`` does not have."""
+    nodes = {id(node.owner): node for node in graph.nodes if not holdings.has(node.owner)}
+    return [Change(nodes[i], label, None, None).what for i, label in carried if i in nodes]
 
 
 def _parts_of_classes(graph: ObjectGraph) -> Iterator[object]:
-    """What Python keeps in classes: the members of an enum, the fields of a data class."""
+    """List what Python itself stores in the classes of ``graph``, such as the fields of a data
+    class. Of an enum that is the class as a whole, with its members."""
     for node in graph.nodes:
-        if isinstance(node, ClassNames):
-            c = node.owner
-            names = [n for n in vars(c) if n.startswith("__") and n.endswith("__")]
-            yield from (c,) if issubclass(c, enum.Enum) else (vars(c)[n] for n in names)
+        if not isinstance(node, ClassNames):
+            continue
+        cls = node.owner
+        if issubclass(cls, enum.Enum):
+            yield cls
+            continue
+        for name in list(vars(cls)):
+            if name.startswith("__") and name.endswith("__"):
+                yield vars(cls)[name]
 
 
 def _outermost(nodes: Sequence[Node], graph: ObjectGraph) -> list[Node]:
-    """Those of ``nodes`` that hold the others, as many as an error names and one more."""
-    found: list[Node] = []
+    """List those of ``nodes`` that lead to the others, as many as an error names and one more,
+    which tells that there are others."""
+    outermost: list[Node] = []
     rest = list(nodes)
-    while rest and len(found) <= _NAMED:
-        found.append(rest[0])
-        held = Holdings([rest[0].owner], (), graph)
-        rest = [node for node in rest[1:] if not held.has(node.owner)]
-    return found
+    while rest and len(outermost) <= _MAX_NAMED:
+        outermost.append(rest[0])
+        holdings = Holdings([rest[0].owner], (), graph)
+        rest = [node for node in rest[1:] if not holdings.has(node.owner)]
+    return outermost
 
 
-def _described(graph: ObjectGraph, node: Node) -> str:
-    """Return the variable that has the object of ``node``, or how one comes to it."""
+def _describe(graph: ObjectGraph, node: Node) -> str:
+    """Return the variable that has the object of ``node``, such as ``'losses' of module (list)``.
+    Without a variable, return how the program comes to it."""
     kind = type(node.owner).__name__
     for place in graph.nodes:
         if isinstance(place, Globals):
@@ -138,7 +155,7 @@ def _described(graph: ObjectGraph, node: Node) -> str:
 def _is_constant(node: Node) -> bool:
     """Return whether the object is code or a constant, as far as its kind says."""
     if not isinstance(node, Attributes):
-        return isinstance(node, _OF_CODE)
+        return isinstance(node, _NODES_OF_CODE)
     kind = type(node.owner)
     if kind.__module__ == "typing" or (issubclass(kind, torch.Tensor) and not node.own):
         return True
@@ -146,17 +163,21 @@ def _is_constant(node: Node) -> bool:
     return issubclass(kind, _WITHOUT_STATE) or bool(frozen)
 
 
-def _keeps_results(node: Node) -> bool:
-    """Return whether it is a cache of a function, or is refused for a reason of its own."""
+def _is_ignored_change(node: Node) -> bool:
+    """Return whether a change of ``node`` is nothing to declare: it is a cache of a function, or is
+    refused for a reason of its own."""
     return isinstance(node, (Cursor, Parts))
 
 
 def _refuse(graph: ObjectGraph, verb: str, names: list[str]) -> None:
-    shown = list(dict.fromkeys(names))
-    more = ["others"] if len(shown) > _NAMED else []
-    line = line_naming(shown[0].partition(" (")[0], graph.code.entered.values())
+    """Raise ``RuntimeError`` with ``the program VERB NAMES``, and the line that has the first."""
+    names = list(dict.fromkeys(names))
+    shown = names[:_MAX_NAMED]
+    if len(names) > _MAX_NAMED:
+        shown.append("others")
+    line = line_naming(names[0].partition(" (")[0], graph.code.entered.values())
     raise RuntimeError(
-        f"the program {verb} {', '.join([*shown[:_NAMED], *more])}, which state=(…) does not "
+        f"the program {verb} {', '.join(shown)}, which state=(…) does not "
         "declare. Name the object, or one that holds it, in state=(…). Or pass it as an argument. "
         f"Or name it in ignore=(…) if nothing depends on it.{happened_at(line)}"
     )

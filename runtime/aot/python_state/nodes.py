@@ -1,4 +1,4 @@
-"""What kinds of objects have: a class for each kind.
+"""Remembers the values that an object had before the program: a class for each kind of object.
 
     node = ListItems([1, 2], "losses")      # a list, and what it had
     node.changes()                          # none until somebody appends to it
@@ -20,11 +20,15 @@ import torch
 from .values import MISSING, attributes_of, same, shown, slot_value, slots_of
 
 Label = Any
-"""Where an object has a value: a name, a key, a position. None if there is one place alone."""
+"""Where an object has a value, such as a name, a key or a position. None if there is only one
+place."""
 
 
 class Change(NamedTuple):
-    """What a program has made of one value. ``label``: None for the object as a whole."""
+    """The value ``before`` the program at one place, and the value ``now``.
+
+    ``label``: the place in the object of ``node``, None for the object as a whole.
+    """
 
     node: Node
     label: Label
@@ -33,14 +37,18 @@ class Change(NamedTuple):
 
     @property
     def what(self) -> str:
+        """How an error names the place, such as ``'x' of self.counts``."""
         if self.label is None:
             return self.node.name
         return f"{shown(self.label)} of {self.node.name}"
 
 
 class Node:
-    """An object and the values that it had. ``name``: how the program comes to it. ``free``: labels
-    of values that are inputs of the program, so that a call does not compare them."""
+    """An object, ``owner``, and the values that it had before the program, ``had``.
+
+    ``name``: how the program comes to it, such as ``self.losses``. ``free``: labels of values that
+    are inputs of the program, so that a call does not compare them.
+    """
 
     __slots__ = ("free", "had", "name", "owner")
     watched: bool = True
@@ -59,7 +67,7 @@ class Node:
         raise NotImplementedError
 
     def put(self, values: Any) -> None:
-        """Let the object have ``values``, which :meth:`look` gave."""
+        """Give the object the ``values`` that :meth:`look` returned."""
         raise NotImplementedError
 
     def redo(self, change: Change) -> None:
@@ -67,7 +75,7 @@ class Node:
         self.put(change.now)
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        """Return the objects that one comes to from here, each with its name."""
+        """Return the objects that the program can come to from here, each with its name."""
         return ((x, self.name) for x in self.had)
 
     def singles(self) -> Iterable[Any]:
@@ -81,7 +89,7 @@ class Node:
         return same(self.look(), self.had)
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
-        """For each value that a call finds changed: where, what it was, what it is."""
+        """List (label, value before, value now) of each value that a call finds changed."""
         now = self.look()
         return [] if same(now, self.had) else [(None, self.had, now)]
 
@@ -91,6 +99,7 @@ class Node:
         return [] if same(now, self.had) else [Change(self, None, self.had, now)]
 
     def restore(self) -> None:
+        """Put back the values from before the program, if that is possible."""
         if self.puts and self.changes():
             self.put(self.had)
 
@@ -99,25 +108,28 @@ class Node:
 
 
 class Place(NamedTuple):
-    """Where one value is that can be assigned by itself: an attribute, an item, a variable of a
-    function around."""
+    """One place that can be assigned by itself: an attribute, an item, or a variable of an
+    enclosing function."""
 
     node: OneByOne
     label: Label
 
     @property
     def key(self) -> tuple[int, Label]:
+        """What tells this place from others: its object, by identity, and its label."""
         return id(self.node.owner), self.label
 
     @property
     def what(self) -> str:
+        """How an error names the place, as :attr:`Change.what`."""
         return self.node.name if self.label is None else f"{shown(self.label)} of {self.node.name}"
 
     def current(self) -> Any:
+        """Return the value that is there now, or ``MISSING``."""
         return self.node.at(self.label)
 
     def put(self, value: Any) -> None:
-        """Let ``value`` be there. ``MISSING``: nothing."""
+        """Assign ``value``. ``MISSING`` deletes what is there."""
         self.node.assign(self.label, value)
 
 
@@ -131,7 +143,7 @@ class OneByOne(Node):
         raise NotImplementedError
 
     def assign(self, label: Label, value: object) -> None:
-        """Let ``value`` be at ``label``. ``MISSING``: nothing."""
+        """Assign ``value`` at ``label``. ``MISSING`` deletes what is there."""
         raise NotImplementedError
 
     def redo(self, change: Change) -> None:
@@ -154,7 +166,7 @@ class OneByOne(Node):
         return ()
 
     def move_last(self, labels: Iterable[Label]) -> None:
-        """Let the values at ``labels`` come last, in this order."""
+        """Move the values at ``labels`` to the end, in this order, by assigning them anew."""
         for label in labels:
             value = self.at(label)
             if value is not MISSING:
@@ -163,8 +175,10 @@ class OneByOne(Node):
 
 
 class Named(OneByOne):
-    """The values that a dictionary has under the names that the program's code has. ``had``: by
-    name, ``MISSING`` where there was nothing."""
+    """The values of a dictionary under the names that the program's code uses.
+
+    ``had``: the values by name, ``MISSING`` where there was none.
+    """
 
     __slots__ = ()
     had: dict[str, Any]
@@ -174,12 +188,12 @@ class Named(OneByOne):
 
     @property
     def names(self) -> Mapping[str, Any]:
-        """The dictionary."""
+        """The dictionary as it is now."""
         owner: Mapping[str, Any] = self.owner
         return owner
 
     def pick(self, names: Iterable[str]) -> list[Any]:
-        """Let ``names`` count, too. What was there."""
+        """Remember the values of further ``names``, and return those of the new ones."""
         new = {name: self.before(name) for name in names if name not in self.had}
         self.had.update(new)
         return list(new.values())
@@ -198,6 +212,7 @@ class Named(OneByOne):
             self.owner[label] = value
 
     def holds(self) -> bool:
+        # without a frame for each name: `differences` then leaves out what is free
         now = map(self.names.get, self.had, itertools.repeat(MISSING))
         return all(map(same, now, self.had.values())) or not self.differences()
 
@@ -227,9 +242,12 @@ class Named(OneByOne):
 
 
 class Globals(Named):
-    """Names of a module. ``counts``: whether a name that the module gets later would change what
-    the program does. None for a module that code has no name for: what its functions look up is
-    asked for by name, also where it is missing."""
+    """Names of a module.
+
+    ``counts``: whether a name that the module gets later would change what the program does. None
+    for a module that the code has no name for. What its functions look up is then remembered by
+    name, also where it is missing. ``defined``: the names that it had before the program.
+    """
 
     __slots__ = ("counts", "defined")
 
@@ -243,6 +261,7 @@ class Globals(Named):
 
     @property
     def asks_nothing(self) -> bool:
+        """Whether a call has nothing to compare here."""
         return not self.had and self.counts is None
 
     def holds(self) -> bool:
@@ -257,7 +276,7 @@ class Globals(Named):
         return [*super().changes(), *new]
 
     def _appeared(self) -> list[str]:
-        """Names that count, and that the module did not have."""
+        """List the names that count, and that the module did not have."""
         if self.counts is None or self.owner.keys() <= self.defined:
             return []
         new = self.owner.keys() - self.defined - self.had.keys()
@@ -269,8 +288,11 @@ NOTES = frozenset(("__slotnames__", "_runtime_definition"))
 
 
 class ClassNames(Named):
-    """Names that a class defines itself. ``counts``: as that of :class:`Attributes`.
-    ``dictionary``: where they are, whose version a write to the class changes."""
+    """Names that a class defines itself.
+
+    ``counts``: as that of :class:`Attributes`. ``defined``: the names that it had before the
+    program. ``dictionary``: where the names are, whose version a write to the class changes.
+    """
 
     __slots__ = ("counts", "defined", "dictionary")
 
@@ -297,7 +319,7 @@ class ClassNames(Named):
         return [*super().changes(), *(c for c in new if c.label not in self.had)]
 
     def _appeared(self) -> list[str]:
-        """Names that count, and that the class did not define."""
+        """List the names that count, and that the class did not define."""
         new = vars(self.owner).keys() - self.defined - NOTES
         return [n for n in sorted(new) if n not in self.free and self.counts(self.owner, n)]
 
@@ -332,15 +354,18 @@ class ClassParts(Node):
             self.owner.__bases__ = bases
 
 
-# a metaclass of the user's may have an attribute of this name
+# by the descriptor, since a metaclass of the user's may have an attribute of this name
 class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 
 
 class Attributes(Named):
     """Attributes in an object's own dictionary, its class, and its slots.
 
-    ``own``: its dictionary, and ``copy``: the same when the object was reached. ``counts``: whether
-    an attribute that the object gets later would change what the program does."""
+    ``own``: its dictionary, and ``copy``: what that had when the object was reached. ``size``: how
+    many attributes these were. ``kind``: its class, None once the object is let go. ``slots``: the
+    values of its slots by name. ``counts``: whether an attribute that the object gets later would
+    change what the program does.
+    """
 
     __slots__ = ("copy", "counts", "kind", "own", "size", "slots")
     kind: type | None
@@ -410,7 +435,7 @@ class Attributes(Named):
         return self._now is not self.own
 
     def _appeared(self) -> list[str]:
-        """Attributes that count, and were not there."""
+        """List the attributes that count, and that the object did not have."""
         new = [n for n in self.own if n not in self.had and n not in self.copy]
         return [n for n in new if n not in self.free and self.counts(self.owner, n)]
 
@@ -452,11 +477,12 @@ class Attributes(Named):
             object.__setattr__(self.owner, "__class__", self.kind)
         if self._has_another():
             object.__setattr__(self.owner, "__dict__", self.own)
+        # a dictionary only gets its order back by being filled anew
         if list(self.own) != list(self.copy):
             self.own.clear()
-        super_changes = self.changes()
+        changes = self.changes()
         self.own.update(self.copy)
-        for change in super_changes:
+        for change in changes:
             if change.label in self.slots:
                 self.assign(change.label, change.before)
 
@@ -464,22 +490,24 @@ class Attributes(Named):
         self.copy = dict.fromkeys(self.copy)  # the names, and not what was there
 
     def singles(self) -> Iterable[Any]:
-        of_module = [self.own.get(name) or {} for name in ("_parameters", "_buffers")]
-        of_module = of_module if isinstance(self.owner, torch.nn.Module) else []
-        named = itertools.chain.from_iterable(each.values() for each in of_module)
-        return (*super().singles(), *self.slots.values(), *named)
+        tensors: list[object] = []
+        if isinstance(self.owner, torch.nn.Module):
+            for name in ("_parameters", "_buffers"):
+                tensors += (self.own.get(name) or {}).values()
+        return (*super().singles(), *self.slots.values(), *tensors)
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ((x, f"{self.name}.{n}") for n, x in self.slots.items())
 
     def let_go(self) -> None:
-        """Keep the object's dictionary, and not the object."""
+        """Drop the object, and keep its dictionary. Slots are only in the object, so one with slots
+        stays."""
         if not self.slots:
             self.owner = self.kind = None
 
 
 class Cell(OneByOne):
-    """A variable of a function around."""
+    """A variable of an enclosing function."""
 
     __slots__ = ()
 

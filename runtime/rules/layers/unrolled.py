@@ -1,4 +1,7 @@
-"""One direction of one layer of an LSTM, GRU or RNN, over time, with the cotangents of its gates.
+"""Runs one direction of an LSTM, GRU or RNN layer over time, and backpropagates to its gates.
+
+    unrolled = Unrolled("lstm", x, [h, c], weights, sizes=[3, 3, 2], reverse=False)
+    cotangents = unrolled.pull(g_out, [g_h, None])
 
 The gradients of the weights are contracted over time once, as ``gates.mT @ x`` and
 ``gates.mT @ before``. So what a per-sample gradient needs are the cotangents of the gates at each
@@ -6,7 +9,9 @@ time. The loops are over time, with kernels for all sequences. The order of the 
 f, g, o of an LSTM (Hochreiter and Schmidhuber 1997), r, z, n of a GRU (Cho et al. 2014).
 
 Sequences may have several lengths. They are sorted by falling length, so the first ``sizes[t]`` of
-them have a time ``t``."""
+them have a time ``t``. In shapes, S is the number of sequences, T that of times, n the size of the
+input, p that of the hidden state, and G that of all gates together.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +26,12 @@ Tensor = torch.Tensor
 
 
 class Weights(NamedTuple):
-    """``x``: (G, n). ``h``: (G, p). ``b_x``, ``b_h``: (G,), or None. ``projection``: (p, hidden) of
-    an LSTM whose hidden state is a projection, else None. G is hidden times the number of gates."""
+    """The weights of one direction of one layer.
+
+    ``x``: (G, n), of the input. ``h``: (G, p), of the hidden state. ``b_x``, ``b_h``: (G,), or
+    None. ``projection``: (p, hidden) of an LSTM whose hidden state is a projection, else None. G is
+    hidden times the number of gates.
+    """
 
     x: Tensor
     h: Tensor
@@ -32,7 +41,7 @@ class Weights(NamedTuple):
 
 
 class Cotangents(NamedTuple):
-    """Of S sequences of T times, zero after the end of a sequence.
+    """What the backward pass of S sequences of T times finds. Zero after the end of a sequence.
 
     ``z_x``, ``z_h``: (S, T, G), of the parts of the gates that the input and the hidden state give.
     ``before``: (S, T, p), the hidden state before each time. ``initial``: of the initial states.
@@ -48,8 +57,12 @@ class Cotangents(NamedTuple):
     unprojected: Tensor | None
 
 
-class _Kept(NamedTuple):
-    """What one step leaves for the backward pass."""
+class _SavedStep(NamedTuple):
+    """What one step saves for the backward pass.
+
+    ``before``: the hidden state before it. ``parts``: what :meth:`_Cell.back` needs.
+    ``unprojected``: the hidden state before its projection, None without a projection.
+    """
 
     before: Tensor
     parts: tuple[Tensor, ...]
@@ -67,11 +80,14 @@ class _StepCotangents(NamedTuple):
 
 
 class Unrolled:
-    """``x``: (S, T, n). ``initial``: the hidden state, (S, p), and of an LSTM the cell state, (S,
+    """One run over time.
+
+    ``x``: (S, T, n). ``initial``: the hidden state, (S, p), and of an LSTM the cell state, (S,
     hidden). ``sizes``: how many sequences have each time. ``kind``: ``lstm``, ``gru``, ``rnn_tanh``
     or ``rnn_relu``.
 
     ``out``: (S, T, p), zero after the end of a sequence. ``final``: the last states.
+    ``saved_steps``: what the steps have saved, in the order of running.
     """
 
     def __init__(
@@ -88,105 +104,109 @@ class Unrolled:
         self.order = range(len(sizes))
         if reverse:
             self.order = self.order[::-1]
-        self.kept: list[_Kept] = []
+        self.saved_steps: list[_SavedStep] = []
         self.out, self.final = self._run(x)
 
     def _run(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Run all steps. Returns the outputs and the last states."""
         w, cell = self.weights, self.cell
         bias = w.b_x
-        if bias is not None and w.b_h is not None and not cell.apart:
+        if bias is not None and w.b_h is not None and not cell.separates_parts:
             bias = bias + w.b_h
-        of_input = torch.nn.functional.linear(x, w.x, bias).unbind(1)
-        to_gates, to_output = w.h.t(), map_optional(lambda p: p.t(), w.projection)
+        # the part of the gates that the input gives, of all times at once
+        z_x = torch.nn.functional.linear(x, w.x, bias).unbind(1)
+        h_to_gates, to_projection = w.h.t(), map_optional(lambda p: p.t(), w.projection)
         states = [s[: self.sizes[self.order[0]]] for s in self.initial]
         ended: list[list[Tensor]] = [[] for _ in states]
         outs = []
         for t in self.order:
-            n = self.sizes[t]
-            states = [_resized(*each, n) for each in zip(states, self.initial, ended, strict=True)]
+            rows = self.sizes[t]
+            states = [_resize(*s, rows) for s in zip(states, self.initial, ended, strict=True)]
             before, unprojected = states[0], None
-            states, parts = self._step(_first(of_input[t], n), states, to_gates)
-            if to_output is not None:
-                unprojected, states[0] = states[0], states[0] @ to_output
-            self.kept.append(_Kept(before, parts, unprojected))
+            states, parts = self._step(_first_rows(z_x[t], rows), states, h_to_gates)
+            if to_projection is not None:
+                unprojected, states[0] = states[0], states[0] @ to_projection
+            self.saved_steps.append(_SavedStep(before, parts, unprojected))
             outs.append(states[0])
-        return self._in_time(outs), [_whole(*each) for each in zip(states, ended, strict=True)]
+        final = [_join_rows(*s) for s in zip(states, ended, strict=True)]
+        return self._stack_by_time(outs), final
 
     def _step(
-        self, of_x: Tensor, states: list[Tensor], to_gates: Tensor
+        self, z_x: Tensor, states: list[Tensor], h_to_gates: Tensor
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """Run one step of the cell, before a projection. ``of_x``: the part of the gates that the
-        input gives. ``to_gates``: the transposed weight of the hidden state."""
+        """Run one step of the cell, before a projection. ``z_x``: the part of the gates that the
+        input gives. ``h_to_gates``: the transposed weight of the hidden state."""
         hidden, bias = states[0], self.weights.b_h
-        if not self.cell.apart:
-            return self.cell.step(torch.addmm(of_x, hidden, to_gates), None, states)
+        if not self.cell.separates_parts:
+            return self.cell.step(torch.addmm(z_x, hidden, h_to_gates), None, states)
         if bias is None:
-            return self.cell.step(of_x, hidden @ to_gates, states)
-        return self.cell.step(of_x, torch.addmm(bias, hidden, to_gates), states)
+            return self.cell.step(z_x, hidden @ h_to_gates, states)
+        return self.cell.step(z_x, torch.addmm(bias, hidden, h_to_gates), states)
 
     def pull(
         self, g_out: Tensor | None, g_final: Sequence[Tensor | None], again: bool = False
     ) -> Cotangents:
-        """Backpropagation through time. ``g_out``, ``g_final``: the cotangents of :attr:`out` and
+        """Backpropagate through time. ``g_out``, ``g_final``: the cotangents of :attr:`out` and
         :attr:`final`, None for zero.
 
-        What a step has left is dropped as soon as it is used, so that the cotangents of the gates
+        What a step has saved is dropped as soon as it is used, so that the cotangents of the gates
         take its memory. ``again``: another call follows, so nothing is dropped.
         """
-        kept = self.kept
+        saved_steps = self.saved_steps
         if again:
-            kept = list(kept)
-        ends = [zeros_if_none(g, s) for s, g in zip(self.final, g_final, strict=True)]
-        given = map_optional(lambda g: g.unbind(1), g_out)
-        carried = [g[: self.sizes[self.order[-1]]] for g in ends]
-        starts: list[list[Tensor]] = [[] for _ in ends]
+            saved_steps = list(saved_steps)
+        g_ends = [zeros_if_none(g, s) for s, g in zip(self.final, g_final, strict=True)]
+        g_out_by_time = map_optional(lambda g: g.unbind(1), g_out)
+        g_states = [g[: self.sizes[self.order[-1]]] for g in g_ends]
+        g_starts: list[list[Tensor]] = [[] for _ in g_ends]
         steps: list[_StepCotangents] = []
         for t in reversed(self.order):
-            n = self.sizes[t]
-            carried = [_resized(*state, n) for state in zip(carried, ends, starts, strict=True)]
-            if given is not None:
-                carried[0] = carried[0] + _first(given[t], n)
-            carried, step = self._step_back(carried, kept.pop())
+            rows = self.sizes[t]
+            g_states = [_resize(*g, rows) for g in zip(g_states, g_ends, g_starts, strict=True)]
+            if g_out_by_time is not None:
+                g_states[0] = g_states[0] + _first_rows(g_out_by_time[t], rows)
+            g_states, step = self._step_back(g_states, saved_steps.pop())
             steps.append(step)
         # each field as a tuple, in the order of running
-        each: Any = _StepCotangents._make(zip(*reversed(steps), strict=True))
-        z_x = z_h = self._in_time(each.z_h)
-        if self.cell.apart:
-            z_x = self._in_time(each.z_x)
-        initial = [_whole(*state) for state in zip(carried, starts, strict=True)]
-        before = self._in_time(each.before)
+        fields: Any = _StepCotangents._make(zip(*reversed(steps), strict=True))
+        z_x = z_h = self._stack_by_time(fields.z_h)
+        if self.cell.separates_parts:
+            z_x = self._stack_by_time(fields.z_x)
+        initial = [_join_rows(*g) for g in zip(g_states, g_starts, strict=True)]
+        before = self._stack_by_time(fields.before)
         if self.weights.projection is None:
             return Cotangents(z_x, z_h, before, initial, None, None)
-        projected, unprojected = self._in_time(each.projected), self._in_time(each.unprojected)
+        projected = self._stack_by_time(fields.projected)
+        unprojected = self._stack_by_time(fields.unprojected)
         return Cotangents(z_x, z_h, before, initial, projected, unprojected)
 
     def _step_back(
-        self, carried: list[Tensor], kept: _Kept
+        self, g_states: list[Tensor], saved: _SavedStep
     ) -> tuple[list[Tensor], _StepCotangents]:
-        """Return the cotangents of the states before a step, from those of the states after it,
-        and what the step adds to the result."""
+        """Return the cotangents of the states before a step, and what the step adds to the result.
+        ``g_states``: the cotangents of the states after the step."""
         w, projected = self.weights, None
         if w.projection is not None:
-            projected = carried[0]
-            carried[0] = projected @ w.projection
-        gates, carried, past = self.cell.back(carried, *kept.parts)
+            projected = g_states[0]
+            g_states[0] = projected @ w.projection
+        gates, g_states, g_direct = self.cell.back(g_states, *saved.parts)
         z_x, z_h = gates[0], gates[-1]
-        if past is None:
-            carried[0] = z_h @ w.h
+        if g_direct is None:
+            g_states[0] = z_h @ w.h
         else:
-            carried[0] = torch.addmm(past, z_h, w.h)
-        return carried, _StepCotangents(z_x, z_h, kept.before, projected, kept.unprojected)
+            g_states[0] = torch.addmm(g_direct, z_h, w.h)
+        return g_states, _StepCotangents(z_x, z_h, saved.before, projected, saved.unprojected)
 
-    def _in_time(self, steps: Sequence[Any]) -> Tensor:
-        """Return what each step gives, in the order of running, as (S, T, …) in the order of
+    def _stack_by_time(self, steps: Sequence[Tensor]) -> Tensor:
+        """Stack one tensor per step, listed in the order of running, as (S, T, …) in the order of
         time."""
-        padded = list(map(self._padded, steps))
+        padded = list(map(self._pad, steps))
         if self.reverse:
             padded.reverse()
         return torch.stack(padded, 1)
 
-    def _padded(self, t: Tensor) -> Tensor:
-        """Return the rows of a step, with zeros for the sequences that have ended."""
+    def _pad(self, t: Tensor) -> Tensor:
+        """Return the rows of a step as (S, …), with zeros for the sequences that have ended."""
         missing = self.initial[0].shape[0] - t.shape[0]
         if not missing:
             return t
@@ -194,22 +214,35 @@ class Unrolled:
 
 
 class _Cell:
-    """``apart``: whether the parts of the gates that input and state give are used apart.
+    """The formulas of one step.
 
-    ``step``: the next states, and what ``back`` needs. ``back``: the cotangents of the gates, of
-    those of the input and those of the state if they are apart; those of the states without what
-    comes through the gates; and the part of the hidden state in them, None for zero."""
+    ``separates_parts``: whether a step needs the two parts of the gates, that of the input and that
+    of the hidden state, or only their sum.
+    """
 
-    apart = False
+    separates_parts = False
 
     def step(
         self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """Return the next states, and what :meth:`back` needs.
+
+        ``gates``: their sum, or the part of the input if the cell separates the parts. ``of_h``:
+        the part of the hidden state, None if the cell does not.
+        """
         raise NotImplementedError
 
     def back(
-        self, g: list[Tensor], *kept: Tensor
+        self, g: list[Tensor], *saved: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+        """Return the cotangents of the gates, the states and the direct path.
+
+        ``g``: the cotangents of the next states. ``saved``: what :meth:`step` returned second.
+
+        The gates are a tuple of one, or of the part of the input and that of the hidden state. The
+        first of the states is replaced by the caller, which adds what comes through the gates. The
+        direct path is what the hidden state gets without the gates, None for zero.
+        """
         raise NotImplementedError
 
 
@@ -220,26 +253,27 @@ class _Lstm(_Cell):
         size = states[1].shape[1]
         i, f = gates[:, : 2 * size].sigmoid().chunk(2, 1)
         g, o = gates[:, 2 * size : 3 * size].tanh(), gates[:, 3 * size :].sigmoid()
-        after = torch.addcmul(f * states[1], i, g)
-        squashed = after.tanh()
-        return [o * squashed, after], (i, f, g, o, states[1], squashed)
+        cell = torch.addcmul(f * states[1], i, g)
+        tanh_cell = cell.tanh()
+        return [o * tanh_cell, cell], (i, f, g, o, states[1], tanh_cell)
 
     def back(
-        self, g: list[Tensor], *kept: Tensor
+        self, g: list[Tensor], *saved: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
-        i, f, new, o, before, squashed = kept
-        cell = g[1] + _tanh_slope(g[0] * o, squashed)
-        each = (
-            _sigmoid_slope(cell * new, i),
-            _sigmoid_slope(cell * before, f),
-            _tanh_slope(cell * i, new),
-            _sigmoid_slope(g[0] * squashed, o),
+        i, f, new, o, cell_before, tanh_cell = saved
+        g_cell = g[1] + _pull_tanh(g[0] * o, tanh_cell)
+        g_gates = (
+            _pull_sigmoid(g_cell * new, i),
+            _pull_sigmoid(g_cell * cell_before, f),
+            _pull_tanh(g_cell * i, new),
+            _pull_sigmoid(g[0] * tanh_cell, o),
         )
-        return (torch.cat(each, 1),), [g[0], cell * f], None
+        return (torch.cat(g_gates, 1),), [g[0], g_cell * f], None
 
 
 class _Gru(_Cell):
-    apart = True
+    # the reset gate multiplies the part of the hidden state alone: n = tanh(x_n + r * h_n)
+    separates_parts = True
 
     def step(
         self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]
@@ -247,27 +281,24 @@ class _Gru(_Cell):
         assert of_h is not None
         (h,) = states
         size = h.shape[1]
-        opened = (gates[:, : 2 * size] + of_h[:, : 2 * size]).sigmoid()
-        r, z = opened.chunk(2, 1)
-        new_of_h = of_h[:, 2 * size :].contiguous()  # a copy, so that the rest is freed
-        n = torch.addcmul(gates[:, 2 * size :], r, new_of_h).tanh()
-        past = h - n
-        return [torch.addcmul(n, z, past)], (opened, n, new_of_h, past)
+        r_and_z = (gates[:, : 2 * size] + of_h[:, : 2 * size]).sigmoid()
+        r, z = r_and_z.chunk(2, 1)
+        n_of_h = of_h[:, 2 * size :].contiguous()  # a copy, so that the rest is freed
+        n = torch.addcmul(gates[:, 2 * size :], r, n_of_h).tanh()
+        difference = h - n
+        return [torch.addcmul(n, z, difference)], (r_and_z, n, n_of_h, difference)
 
     def back(
-        self, g: list[Tensor], *kept: Tensor
+        self, g: list[Tensor], *saved: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
-        opened, n, new_of_h, past = kept
-        r, z = opened.chunk(2, 1)
-        (h,) = g
-        kept_h = h * z
-        new = _tanh_slope(h - kept_h, n)
-        reset, update = _sigmoid_slope(new * new_of_h, r), _sigmoid_slope(h * past, z)
-        return (
-            (torch.cat([reset, update, new], 1), torch.cat([reset, update, new * r], 1)),
-            g,
-            kept_h,
-        )
+        r_and_z, n, n_of_h, difference = saved
+        r, z = r_and_z.chunk(2, 1)
+        (g_h,) = g
+        g_direct = g_h * z
+        g_n = _pull_tanh(g_h - g_direct, n)
+        g_r, g_z = _pull_sigmoid(g_n * n_of_h, r), _pull_sigmoid(g_h * difference, z)
+        parts = torch.cat([g_r, g_z, g_n], 1), torch.cat([g_r, g_z, g_n * r], 1)
+        return parts, g, g_direct
 
 
 class _Rnn(_Cell):
@@ -281,12 +312,12 @@ class _Rnn(_Cell):
         return [h], (h,)
 
     def back(
-        self, g: list[Tensor], *kept: Tensor
+        self, g: list[Tensor], *saved: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
-        (h,) = kept
+        (h,) = saved
         if self.relu:
             return (torch.ops.aten.threshold_backward(g[0], h, 0),), g, None
-        return (_tanh_slope(g[0], h),), g, None
+        return (_pull_tanh(g[0], h),), g, None
 
 
 CELLS: dict[str, _Cell] = {
@@ -298,35 +329,43 @@ CELLS: dict[str, _Cell] = {
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-def _sigmoid_slope(g: Tensor, y: Tensor) -> Tensor:
-    """``g`` times the derivative of a sigmoid whose result is ``y``."""
+def _pull_sigmoid(g: Tensor, y: Tensor) -> Tensor:
+    """Return ``g`` times the derivative of a sigmoid whose result is ``y``."""
     return torch.ops.aten.sigmoid_backward(g, y)  # type: ignore[no-any-return]
 
 
-def _tanh_slope(g: Tensor, y: Tensor) -> Tensor:
+def _pull_tanh(g: Tensor, y: Tensor) -> Tensor:
+    """Return ``g`` times the derivative of a tanh whose result is ``y``."""
     return torch.ops.aten.tanh_backward(g, y)  # type: ignore[no-any-return]
 
 
-def _first(t: Tensor, rows: int) -> Tensor:
+def _first_rows(t: Tensor, rows: int) -> Tensor:
+    """Return ``t[:rows]``, without a view if these are all rows."""
     if t.shape[0] == rows:
         return t
     return t[:rows]
 
 
-def _resized(state: Tensor, more: Tensor, left: list[Tensor], rows: int) -> Tensor:
-    """Return the first ``rows`` rows. Rows that it lacks come from ``more``. Those that are too
-    many go into ``left``."""
-    known = state.shape[0]
-    if rows < known:
-        left.append(state[rows:])
+def _resize(state: Tensor, source: Tensor, removed: list[Tensor], rows: int) -> Tensor:
+    """Return a state of ``rows`` rows, one for each sequence that has the present time.
+
+    ``source``: (S, …), which gives the rows of sequences that begin here. ``removed``: gets the
+    rows of sequences that end here.
+    """
+    present = state.shape[0]
+    if rows < present:
+        removed.append(state[rows:])
         return state[:rows]
-    if rows > known:
-        return torch.cat([state, more[known:rows]])
+    if rows > present:
+        return torch.cat([state, source[present:rows]])
     return state
 
 
-def _whole(state: Tensor, left: list[Tensor]) -> Tensor:
-    """Return all rows of a state: the present ones, and those that have been left."""
-    if not left:
+def _join_rows(state: Tensor, removed: list[Tensor]) -> Tensor:
+    """Return a state of all sequences: its present rows, and those that :func:`_resize` removed.
+
+    The shorter sequences were removed first, and come last.
+    """
+    if not removed:
         return state
-    return torch.cat([state, *left[::-1]])
+    return torch.cat([state, *removed[::-1]])

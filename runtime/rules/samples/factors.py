@@ -1,13 +1,15 @@
-"""Gradients of a parameter for each sample, in factors: what a layer knows before it multiplies.
+"""Gradients of a parameter for each sample, as factors: the tensors whose product they are.
 
-    Outer(g, x)        # of y = x @ w.t(): the gradient of sample b is g[b].T @ x[b], and nobody has
-                       # computed it yet
+    Outer(g, x)        # of y = x @ w.t(): the gradient of sample b is g[b].T @ x[b], and is not
+                       # computed yet
 
 Most uses need no gradient of a single sample. Their norms, a weighted sum of them and their
 products with a vector follow from the factors in less time and memory. A record gives the factors
 by ``per_sample``; an op without such a part gets the general form of ``runtime/per_sample``.
 
 Gradients have torch's convention for complex numbers. A product of two is ``Re sum(conj(a) * b)``.
+
+In shapes, B is the number of samples, T that of vectors or times of a sample.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from ..derive.families import real as real
 
 Tensor = torch.Tensor
 Scale = Callable[[Tensor], Tensor]
-_CACHED = 1 << 21
-"""Bytes of operands that stay in a cache, with their copies."""
+"""A function that multiplies a tensor (B, …) by a number for each sample."""
+_BYTES_IN_CACHE = 1 << 21
+"""How many bytes of operands, with their copies, stay in a cache of the processor."""
 
 _bytes = operator.attrgetter("nbytes")
 
@@ -38,34 +41,37 @@ class Grams:
     shape (B, T, n).
 
     The weights of a recurrent layer share a factor, as those of queries, keys and values do. Its
-    matrix is computed once. ``asked``: all factors, as often as they will be asked for, so that
-    nothing is kept longer than that.
+    matrix is computed once. ``requests``: all factors, each as often as :meth:`of` will be called
+    with it, so that a matrix is freed after its last use.
     """
 
-    def __init__(self, asked: Iterable[Tensor]) -> None:
-        self._asked = collections.Counter(map(_place, asked))
-        self._found: dict[Hashable, Tensor] = {}
+    def __init__(self, requests: Iterable[Tensor]) -> None:
+        self._n_left = collections.Counter(map(_identity, requests))
+        self._matrices: dict[Hashable, Tensor] = {}
 
     def of(self, t: Tensor) -> Tensor:
-        place = _place(t)
-        found = self._found.pop(place, None)
-        if found is None:
-            found = wide(t).conj() @ wide(t).mT
-        self._asked[place] -= 1
-        if self._asked[place] > 0:
-            self._found[place] = found
-        return found
+        """Return the Gram matrices of ``t``, computed now or by an earlier call."""
+        key = _identity(t)
+        matrix = self._matrices.pop(key, None)
+        if matrix is None:
+            matrix = wide(t).conj() @ wide(t).mT
+        self._n_left[key] -= 1
+        if self._n_left[key] > 0:
+            self._matrices[key] = matrix
+        return matrix
 
 
-def _place(t: Tensor) -> Hashable:
-    """Return the same for two views of the same elements of memory, while they live."""
+def _identity(t: Tensor) -> Hashable:
+    """Return a key that two views of the same elements of memory share while they live."""
     if type(t) is not torch.Tensor or t.is_conj() or t.is_neg():
         return id(t)
     return t.data_ptr(), t.shape, t.stride(), t.dtype
 
 
 class Term:
-    """The gradients of one parameter for B samples. ``shape``: of the parameter.
+    """The gradients of one parameter for B samples.
+
+    ``size``: B. ``shape``: of the parameter. ``dtype``: of the gradients.
 
     A subclass has ``dense``, ``part``, ``scaled`` and ``weighted_sum``. The other methods work on
     the dense gradients, so a caller takes parts of the samples that fit into memory;
@@ -91,8 +97,8 @@ class Term:
         raise NotImplementedError
 
     def scaled(self, scale: Scale) -> Term:
-        """Return the gradients times a number for each sample. ``scale`` multiplies a tensor that
-        has the batch in front by it."""
+        """Return the gradients times a number for each sample. ``scale``: multiplies a tensor
+        (B, …) by these numbers."""
         raise NotImplementedError
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -149,7 +155,7 @@ class Term:
 
     @property
     def transposed(self) -> Term | None:
-        """The gradients of the transpose of a matrix; None if they have no factors that say so."""
+        """The gradients of the transpose of a matrix; None if the factors do not give them."""
         return None
 
 
@@ -171,7 +177,7 @@ class Outer(Term):
             self.way = _smaller_way(t, m, self.shape[1])
 
     def dense(self) -> Tensor:
-        if self._takes(self.left) and self.dense_bytes >= LARGE:
+        if self._can_write_to(self.left) and self.dense_bytes >= LARGE:
             out = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.left.device)
             self._write(out)
             return out
@@ -181,20 +187,21 @@ class Outer(Term):
         return left @ right
 
     def write(self, out: Tensor) -> None:
-        if self._takes(out):
+        if self._can_write_to(out):
             self._write(out)
         else:
             super().write(out)
 
-    def _takes(self, out: Tensor) -> bool:
-        """Return whether a kernel may write to a tensor such as ``out``: nothing is recorded or
-        converted on the way."""
+    def _can_write_to(self, out: Tensor) -> bool:
+        """Return whether a kernel may write to a tensor such as ``out``: nothing is recorded, and
+        no dtype is converted."""
         for t in (out, self.left, self.right):
             if t.requires_grad or t.dtype is not self.dtype:
                 return False
         return are_plain(out, self.left, self.right)
 
     def _write(self, out: Tensor) -> None:
+        """Compute the gradients right into ``out``, (B, m, n)."""
         left, right = self.left.mT, self.right
         if right.shape[1] == 1:
             torch.mul(left, right, out=out)
@@ -231,7 +238,9 @@ class Outer(Term):
         return self.left, self.right
 
     def dot(self, v: Tensor) -> Tensor:
-        return real(((wide(self.left).conj() @ wide(v)) * wide(self.right).conj()).sum((1, 2)))
+        # sum of conj(left.T @ right) * v: no gradient is computed
+        left_v = wide(self.left).conj() @ wide(v)
+        return real((left_v * wide(self.right).conj()).sum((1, 2)))
 
     def products(self, other: Term) -> Tensor:
         if isinstance(other, Outer) and not (self.needs_dense() or other.needs_dense()):
@@ -244,13 +253,15 @@ class Outer(Term):
     def gram(self, other: Term) -> Tensor:
         if isinstance(other, Outer) and self.gram_by_factors(other):
             left = wide(self.left[:, 0]).conj() @ wide(other.left[:, 0]).mT
-            return real(left * (wide(self.right[:, 0]).conj() @ wide(other.right[:, 0]).mT))
+            right = wide(self.right[:, 0]).conj() @ wide(other.right[:, 0]).mT
+            return real(left * right)
         return super().gram(other)
 
     def _by_pairs(self, other: Outer) -> Tensor:
         """Return the products from those of the vectors, T × T of them for each sample."""
         left = wide(self.left).conj() @ wide(other.left).mT
-        return real((left * (wide(self.right).conj() @ wide(other.right).mT)).sum((1, 2)))
+        right = wide(self.right).conj() @ wide(other.right).mT
+        return real((left * right).sum((1, 2)))
 
     @property
     def transposed(self) -> Outer:
@@ -258,8 +269,11 @@ class Outer(Term):
 
 
 class Dense(Term):
-    """Gradients that are at hand, of shape (B, *shape). For parameters that are added or multiplied
-    element by element: their gradients have at most as many elements as the cotangent."""
+    """Gradients that are computed already, of shape (B, *shape).
+
+    It is for parameters that are added or multiplied element by element. Their gradients have at
+    most as many elements as the cotangent.
+    """
 
     def __init__(self, values: Tensor) -> None:
         self.values = values
@@ -290,13 +304,20 @@ class Windows(Term):
     """The gradients of the weight of a convolution: outer products of the cotangent with the
     windows of the input.
 
-    ``x``: (B, N, C, *sizes). ``g``: (B, N, O, *places). The parameter has shape (O, C /
-    groups, *kernel).
+    ``x``: (B, N, C, *sizes). ``g``: (B, N, O, *places), the cotangent. The parameter has ``shape``
+    (O, C / groups, *kernel). N is the number of images of one sample. A place is one of a window.
     """
 
-    def __init__(self, g: Tensor, x: Tensor, shape: Sequence[int], stride: Sequence[int],
-        padding: Sequence[int], dilation: Sequence[int],
-                 groups: int) -> None:  # fmt: skip
+    def __init__(
+        self,
+        g: Tensor,
+        x: Tensor,
+        shape: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> None:
         self.g, self.x = g, x
         self.size, self.shape, self.dtype = g.shape[0], torch.Size(shape), g.dtype
         rank = len(shape) - 2
@@ -344,22 +365,28 @@ class Windows(Term):
         return left.reshape(self.size, self.groups, right.shape[2], -1), right
 
     def dense(self) -> Tensor:
-        """By backward passes of a convolution whose groups are those of some samples. It copies its
-        operands, so these fit into a cache."""
-        step = max(1, _CACHED * max(1, self.size) // max(1, self.x.nbytes + self.g.nbytes))
+        """Return the gradients, by backward passes of convolutions for some samples each.
+
+        Such a pass copies its operands. There are so few samples in one that these fit into a
+        cache.
+        """
+        bytes_of_operands = max(1, self.x.nbytes + self.g.nbytes)
+        step = max(1, _BYTES_IN_CACHE * max(1, self.size) // bytes_of_operands)
         if step >= self.size:
             return self._dense()
         parts = (self.part(i, min(i + step, self.size))._dense() for i in range(0, self.size, step))
         if not are_plain(self.x, self.g):
             return torch.cat(list(parts))
-        found = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.g.device)
-        for place, part in zip(found.split(step), parts, strict=True):
+        out = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.g.device)
+        for target, part in zip(out.split(step), parts, strict=True):
             # at once, as `part` is still in the cache; the replay of a captured program
             # does so as well
-            place.copy_(part)
-        return found
+            target.copy_(part)
+        return out
 
     def _dense(self) -> Tensor:
+        """Return the gradients by one backward pass of a convolution that has the samples as
+        groups."""
         x, g = (t.transpose(0, 1).flatten(1, 2) for t in (self.x, self.g))
         return self._backward(g, x, self.size).reshape(self.size, *self.shape)
 
@@ -369,7 +396,8 @@ class Windows(Term):
         )
 
     def _backward(self, g: Tensor, x: Tensor, times: int) -> Tensor:
-        """Return the gradient of the weight of a convolution with so many ``times`` the groups."""
+        """Return the gradient of the weight of a convolution with ``times`` as many groups. Its
+        shape is (times * O, C / groups, *kernel)."""
         shape = (times * self.shape[0], *self.shape[1:])
         like = g.new_empty(1).expand(shape)  # of the weight its shape alone matters
         geometry = (
@@ -380,10 +408,11 @@ class Windows(Term):
             [0] * len(self.stride),
             times * self.groups,
         )
-        found: Tensor = torch.ops.aten.convolution_backward(
-            g, x, like, None, *geometry, [False, True, False]
-        )[1]
-        return found
+        weight_alone = [False, True, False]
+        _, weight_grad, _ = torch.ops.aten.convolution_backward(
+            g, x, like, None, *geometry, weight_alone
+        )
+        return weight_grad  # type: ignore[no-any-return]
 
     def squared_norms(self, grams: Grams) -> Tensor:
         if self.needs_dense():
@@ -392,8 +421,9 @@ class Windows(Term):
         return real(((left.conj() @ left.mT) * (right.conj() @ right.mT)).sum((1, 2, 3)))
 
     def dot(self, v: Tensor) -> Tensor:
-        nothing = [0] * len(self.stride)
-        moved = torch.ops.aten.convolution(
+        # the tangent of the convolution's result along `v`
+        no_output_padding = [0] * len(self.stride)
+        tangent = torch.ops.aten.convolution(
             self.x.flatten(0, 1),
             v,
             None,
@@ -401,18 +431,20 @@ class Windows(Term):
             self.padding,
             self.dilation,
             False,
-            nothing,
+            no_output_padding,
             self.groups,
         )
-        return real((self.g.conj() * moved.reshape(self.g.shape)).flatten(1).sum(1))
+        return real((self.g.conj() * tangent.reshape(self.g.shape)).flatten(1).sum(1))
 
 
 class Rows(Term):
-    """Gradient ``b`` has ``g[b, i]`` in row ``indices[b, i]`` of a table, added up
-    where rows repeat.
+    """The gradients of a table of which the samples look up rows.
+
+    Gradient ``b`` has ``g[b, i]`` in row ``indices[b, i]``, added up where rows repeat.
 
     ``indices``: (B, T). ``g``: (B, T, n). The parameter has shape (rows, n). ``padding``: the row
-    that has no gradient, or -1."""
+    that has no gradient, or -1.
+    """
 
     way = "ghost"
 
@@ -425,11 +457,11 @@ class Rows(Term):
 
     def dense(self) -> Tensor:
         rows, n = self.shape
-        first = torch.arange(self.size, device=self.indices.device).unsqueeze(1) * rows
+        # one table with the rows of all samples, those of sample b from b * rows
+        offsets = torch.arange(self.size, device=self.indices.device).unsqueeze(1) * rows
         table = self.g.new_zeros(self.size * rows, n)
-        return table.index_add(0, (self.indices + first).flatten(), self.g.flatten(0, 1)).reshape(
-            self.size, rows, n
-        )
+        table = table.index_add(0, (self.indices + offsets).flatten(), self.g.flatten(0, 1))
+        return table.reshape(self.size, rows, n)
 
     def held(self) -> Sequence[Tensor]:
         return self.indices, self.g
@@ -458,6 +490,8 @@ class Rows(Term):
         return super().products(other)
 
     def _by_pairs(self, other: Rows) -> Tensor:
+        """Return the products from those of the cotangents, of which only pairs of one row
+        count."""
         same = self.indices.unsqueeze(2) == other.indices.unsqueeze(1)
         return real(((wide(self.g).conj() @ wide(other.g).mT) * same).sum((1, 2)))
 
@@ -470,44 +504,44 @@ def per_dimension(values: Sequence[int], rank: int) -> list[int]:
 
 
 def _smaller_way(places: int, rows: int, columns: int) -> str:
-    """Return the way to norms that needs fewer numbers: the products of all pairs of places, or
-    the gradient itself. See :attr:`Term.way`."""
+    """Return the way to norms that needs fewer numbers: ``ghost`` with the products of all pairs of
+    places, or ``direct`` with the gradient itself. See :attr:`Term.way`."""
     if places * (rows + columns) <= rows * columns:
         return "ghost"
     return "direct"
 
 
 def joined(terms: Sequence[Term]) -> list[Term]:
-    """Fewer terms of the same sum: those of one form become one, as the steps of a
-    recurrent layer do."""
+    """Return fewer terms of the same sum. Those of one form become one, as the steps of a recurrent
+    layer do."""
     outers: list[Outer] = []
     tables: list[Rows] = []
-    ready: list[Dense] = []
-    found: list[Term] = []
+    dense: list[Dense] = []
+    others: list[Term] = []
     for t in terms:
         if isinstance(t, Outer):
             outers.append(t)
         elif isinstance(t, Rows):
             tables.append(t)
         elif isinstance(t, Dense):
-            ready.append(t)
+            dense.append(t)
         else:
-            found.append(t)
+            others.append(t)
     if len(outers) > 1:
-        outers = [_joined_outers(outers)]
+        outers = [_join_outers(outers)]
     if len(tables) > 1:
-        tables = [_joined_tables(tables)]
-    if len(ready) > 1:
-        ready = [Dense(functools.reduce(torch.add, [t.values for t in ready]))]
-    return [*found, *outers, *tables, *ready]
+        tables = [_join_tables(tables)]
+    if len(dense) > 1:
+        dense = [Dense(functools.reduce(torch.add, [t.values for t in dense]))]
+    return [*others, *outers, *tables, *dense]
 
 
-def _joined_outers(terms: Sequence[Outer]) -> Outer:
+def _join_outers(terms: Sequence[Outer]) -> Outer:
     left = torch.cat([t.left for t in terms], 1)
     return Outer(left, torch.cat([t.right for t in terms], 1))
 
 
-def _joined_tables(terms: Sequence[Rows]) -> Rows:
+def _join_tables(terms: Sequence[Rows]) -> Rows:
     indices = torch.cat([t.indices for t in terms], 1)
     return Rows(indices, torch.cat([t.g for t in terms], 1), terms[0].shape[0])
 
@@ -519,25 +553,25 @@ def are_plain(*tensors: Tensor) -> bool:
 
 
 def flat(t: Tensor) -> Tensor:
-    """``t`` of shape (B, …) as a matrix of B rows."""
+    """Return ``t`` of shape (B, …) as a matrix of B rows."""
     return t.reshape(t.shape[0], -1)
 
 
 def wide(t: Tensor) -> Tensor:
-    """``t`` in float32 if its dtype is narrower, for sums and products of many numbers."""
+    """Return ``t`` in float32 if its dtype is narrower, for sums and products of many numbers."""
     if t.dtype in (torch.float16, torch.bfloat16):
         return t.float()
     return t
 
 
 def scaled_by(weights: Tensor, t: Tensor) -> Tensor:
-    """``t`` with row b times ``weights[b]``."""
+    """Return ``t``, (B, …), with row b times ``weights[b]``. In float32 if ``t`` is narrower."""
     t = wide(t)
     return t * weights.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
 
 
 def _with_one_scaled(scale: Scale, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Two factors of a product, the smaller one scaled."""
+    """Return the two factors of a product, the smaller one scaled, which takes less time."""
     if a.numel() <= b.numel():
         return scale(a), b
     return a, scale(b)
@@ -574,13 +608,14 @@ def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
     extra = g.dim() - 1 - len(shape)
     if extra:
         g = g.sum(list(range(1, 1 + extra)))
-    wide = [d for d, n in enumerate(shape, 1) if n == 1 and g.shape[d] != 1]
-    if wide:  # to ATen, no dimension means all
-        g = g.sum(wide, keepdim=True)
+    expanded = [d for d, n in enumerate(shape, 1) if n == 1 and g.shape[d] != 1]
+    if expanded:  # to ATen, no dimension means all
+        g = g.sum(expanded, keepdim=True)
     return Dense(g)
 
 
 def _scaled(g: Tensor, alpha: Any) -> Tensor:
+    """Return ``g`` times the conjugate of ``alpha``: the gradient of ``y`` in ``alpha * y``."""
     if alpha == 1:
         return g
     if isinstance(alpha, complex):

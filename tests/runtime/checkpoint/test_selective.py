@@ -36,14 +36,14 @@ class TestSelective:
         first run saves."""
         first, second = create_selective_checkpoint_contexts(policy)
         called: list[str] = []
-        kernel = second.kernel  # type: ignore[attr-defined]
+        run_kernel = second.run_kernel  # type: ignore[attr-defined]
 
         def noted(func: Any, call: Any, args: Any, kwargs: Any) -> Any:
             if call not in second.results.cached:  # type: ignore[attr-defined]
                 called.append(str(func))
-            return kernel(func, call, args, kwargs)
+            return run_kernel(func, call, args, kwargs)
 
-        second.kernel = noted  # type: ignore[attr-defined]
+        second.run_kernel = noted  # type: ignore[attr-defined]
         once(f, x, context_fn=lambda: (first, second), early_stop=False).sum().backward()
         return called, x.grad
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from runtime import aot
 from runtime.aot import Cache, CacheInfo, cache_clear, cache_info
 from runtime.aot.cache import cuts
-from runtime.aot.cache.cuts import VARIABLE, _cut, _saved, default_cache
+from runtime.aot.cache.cuts import VARIABLE, _cut, _positions_of_saved, default_cache
 from runtime.aot.cache.store import Damaged, Folder
 
 
@@ -50,7 +50,7 @@ def numbers(given: Any, *names: str) -> list[int]:
 def test_the_numbers_of_what_a_forward_saves_make_the_same_modules_again(dropped: Any) -> None:
     for cut in (aot.default_partition, aot.min_cut_rematerialization_partition):
         forward, backward = cut(dropped.module, None, num_fwd_outputs=1)
-        found = _saved(dropped, forward)
+        found = _positions_of_saved(dropped, forward)
         assert found is not None and len(found) == len(forward.graph.output_node().args[0]) - 1  # type: ignore[arg-type]
         again = _cut(dropped, found)
         assert [str(m.graph) for m in again] == [str(forward.graph), str(backward.graph)]
@@ -60,7 +60,7 @@ def test_a_forward_with_nodes_of_other_names_has_no_numbers(dropped: Any) -> Non
     forward, _ = aot.default_partition(dropped.module, None, num_fwd_outputs=1)
     results: Any = forward.graph.output_node().args[0]
     results[1].name = "another"
-    assert _saved(dropped, forward) is None
+    assert _positions_of_saved(dropped, forward) is None
 
 
 @pytest.mark.parametrize("saved", [None, {}, "1", 1, (1,), [1, 1], [1.0, 1.0], [[1], [1]]])
@@ -81,7 +81,7 @@ def test_what_cannot_be_saved_is_refused(dropped: Any) -> None:
 
 
 def test_a_cut_has_what_the_backward_needs_and_may_not_compute(dropped: Any) -> None:
-    found = _saved(
+    found = _positions_of_saved(
         dropped, aot.min_cut_rematerialization_partition(dropped.module, None, num_fwd_outputs=1)[0]
     )
     assert found is not None
@@ -139,7 +139,7 @@ def test_a_new_program_is_told_by_what_differs_from_the_nearest_one(
         folder.write(f"g-{i}", other)
     (tmp_path / "g-broken.json").write_bytes(b"")
     (tmp_path / "g-folder.json").mkdir()
-    assert cache._why_new("g-new", _entry()["key"]) == why
+    assert cache._explain_miss("g-new", _entry()["key"]) == why
 
 
 def gradient(cache: Cache | None) -> Any:
@@ -207,9 +207,9 @@ def test_a_hundred_reasons_are_counted_apart_and_known_ones_go_on(tmp_path: Path
 
 @pytest.fixture
 def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    cuts._of_folder.cache_clear()
+    cuts._cache_at.cache_clear()
     yield
-    cuts._of_folder.cache_clear()
+    cuts._cache_at.cache_clear()
 
 
 def test_there_is_one_cache_for_each_folder_that_the_environment_names(
@@ -236,8 +236,8 @@ COUNTED: dict[str, Callable[[Any], object]] = {
     "told": lambda cache: cache.info(),
     "cleared": lambda cache: cache.clear(),
     "a miss": lambda cache: cache._count(cache._misses, "why"),
-    "a hit": lambda cache: cache._found("name", {}, None),
-    "a write that fails": lambda cache: cache._keep("name", {}),
+    "a hit": lambda cache: cache._load("name", {}, None),
+    "a write that fails": lambda cache: cache._write("name", {}),
 }
 
 
