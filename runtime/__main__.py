@@ -68,11 +68,11 @@ def main(arguments: list[str] | None = None) -> int:
 def _own_arguments(given: list[str]) -> int:
     """Return how many of the arguments are ours: everything after the script or module belongs to
     it."""
-    for i, a in enumerate(given):
+    for index, a in enumerate(given):
         if a == "-m":
-            return i + 2
+            return index + 2
         if not a.startswith("-"):
-            return i + 1
+            return index + 1
     return len(given)
 
 

@@ -68,7 +68,7 @@ def _jvp(record: Record, vjp: str) -> str:
 def _batch(func: OpOverload, record: Record) -> str:
     if record.batch is not None:
         return "refused" if getattr(record.batch, "refuses", False) else "own"
-    if not any("Tensor" in str(a.type) for a in func._schema.arguments):
+    if not any("Tensor" in str(argument.type) for argument in func._schema.arguments):
         return "none needed"
     if record.decomposition is not None or op_of(func).composite:
         return "decomposition"

@@ -17,16 +17,16 @@ __all__ = ["KINDS", "differs"]
 Tensors = tuple[Any, ...]
 
 
-def _inexact(x: object) -> bool:
-    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+def _inexact(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _each(change: Callable[[Any], object]) -> Callable[[Tensors], Tensors]:
     return lambda tensors: tuple(change(x) if _inexact(x) else x for x in tensors)
 
 
-def _factor(x: Any) -> Any:
-    return x * 1.001 if x.dtype in (torch.float64, torch.complex128) else x
+def _factor(value: Any) -> Any:
+    return value * 1.001 if value.dtype in (torch.float64, torch.complex128) else value
 
 
 def _dropped(tensors: Tensors) -> Tensors:
@@ -67,8 +67,8 @@ def _transposed(tensors: Tensors) -> Tensors:
     return tensors
 
 
-def _with(tensors: Tensors, place: int, x: object) -> Tensors:
-    return (*tensors[:place], x, *tensors[place + 1 :])
+def _with(tensors: Tensors, place: int, value: object) -> Tensors:
+    return (*tensors[:place], value, *tensors[place + 1 :])
 
 
 KINDS: dict[str, Callable[[Tensors], Tensors]] = {

@@ -133,8 +133,8 @@ def _describe_wrong(wrong: Sequence[int], a: Tensor, e: Array) -> str:
     )
 
 
-def _array(x: Any) -> Array:
-    return numpy.asarray(x, dtype=object)
+def _array(value: Any) -> Array:
+    return numpy.asarray(value, dtype=object)
 
 
 def _expected(
@@ -261,22 +261,22 @@ def _number(a: Tensor, k: int) -> Any:
     return a.detach().reshape(-1)[k].item()
 
 
-def _near(a: Any, e: Any, dtype: torch.dtype, slack: Any) -> bool:
+def _near(argument: Any, e: Any, dtype: torch.dtype, slack: Any) -> bool:
     """Whether a number is close to the exact one. Near the end of the range of the dtype,
     infinity is too."""
-    if isinstance(a, complex):
+    if isinstance(argument, complex):
         part, size = torch.empty(0, dtype=dtype).real.dtype, abs(e) * RTOL[dtype]
         size = mpf(0) if mp.isinf(size) else size
-        return _near(a.real, mp.re(e), part, slack + size) and _near(
-            a.imag, mp.im(e), part, slack + size
+        return _near(argument.real, mp.re(e), part, slack + size) and _near(
+            argument.imag, mp.im(e), part, slack + size
         )
     info = torch.finfo(dtype)
     if mp.isinf(e):
-        return bool(a == float(e))
-    if not math.isfinite(a):
+        return bool(argument == float(e))
+    if not math.isfinite(argument):
         return bool(abs(e) > info.max / 2)
-    return bool(abs(mpf(a) - e) <= RTOL[dtype] * abs(e) + slack + 64 * info.smallest_normal)
+    return bool(abs(mpf(argument) - e) <= RTOL[dtype] * abs(e) + slack + 64 * info.smallest_normal)
 
 
-def _short(v: object) -> str:
-    return str(mp.nstr(v, 12))
+def _short(value: object) -> str:
+    return str(mp.nstr(value, 12))

@@ -257,28 +257,28 @@ class _Equality:
     signed: bool
     exact: bool
 
-    def holds(self, a: Any, e: object, dtype: torch.dtype) -> bool:
+    def holds(self, argument: Any, e: object, dtype: torch.dtype) -> bool:
         """Return whether a result is the expected number, as its dtype has it."""
         if not _is_inexact(dtype):
-            return _is_same_integer(a, e, dtype)
+            return _is_same_integer(argument, e, dtype)
         rounded = torch.tensor(e, dtype=torch.float64).to(dtype).item()
-        if math.isnan(rounded) or math.isnan(a):
-            return math.isnan(rounded) and math.isnan(a)
-        if a == rounded:
-            return not self.signed or _has_same_sign(a, rounded)
+        if math.isnan(rounded) or math.isnan(argument):
+            return math.isnan(rounded) and math.isnan(argument)
+        if argument == rounded:
+            return not self.signed or _has_same_sign(argument, rounded)
         if math.isinf(rounded) or (self.exact and not isinstance(e, Near)):
             return False
-        return _is_close(a, rounded, dtype)
+        return _is_close(argument, rounded, dtype)
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def _is_same_integer(a: object, e: object, dtype: torch.dtype) -> bool:
+def _is_same_integer(argument: object, e: object, dtype: torch.dtype) -> bool:
     if dtype is torch.bool:
-        return bool(a == bool(e))
-    return bool(a == e)
+        return bool(argument == bool(e))
+    return bool(argument == e)
 
 
 def _is_close(a: float, e: float, dtype: torch.dtype) -> bool:

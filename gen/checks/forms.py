@@ -110,7 +110,7 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     if variant is None:
         raise Unsuitable(f"{sample.op.name} has no out= variant")
     count = len(inputs)
-    raw = sample.raw(sample.op.call, [t.clone() for t in inputs])
+    raw = sample.raw(sample.op.call, [tensor.clone() for tensor in inputs])
     results = [raw] if isinstance(raw, Tensor) else list(raw)
     right = tuple(torch.full_like(r, 1, memory_format=torch.contiguous_format) for r in results)
     wrong = tuple(r.new_empty(0) for r in results)
@@ -234,7 +234,7 @@ def _for_out(
 ) -> tuple[Callable[..., Any], Any, list[Tensor]]:
     if sample.op.out is None:
         raise Unsuitable(f"{sample.op.name} has no out= variant")
-    raw = sample.raw(sample.op.call, [t.clone() for t in inputs])
+    raw = sample.raw(sample.op.call, [tensor.clone() for tensor in inputs])
     return sample.op.out, raw, [raw] if isinstance(raw, Tensor) else list(raw)
 
 

@@ -164,5 +164,5 @@ def _assert_equal(found: Tensor, expected: Tensor, where: str) -> None:
         raise Mismatch(f"{where} gives {found.detach()}, the plain program {expected}")
 
 
-def _bytes(t: Tensor) -> bytes:
-    return t.detach().numpy().tobytes()
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().numpy().tobytes()

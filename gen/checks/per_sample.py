@@ -35,7 +35,7 @@ def gradients(program: Program, axes: Axes) -> Program:
 
         def g(*values: Any) -> Values:
             inner = restricted(f, values, [place, *params], kept)
-            held = [values[p] for p in params]
+            held = [values[parameter] for parameter in params]
             found = target.per_sample(
                 inner,
                 values[place],
@@ -57,7 +57,7 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
     `program`. The axis ``cotangents`` is the layout of their cotangents."""
     place, params, kept = _parts(program, every=True)
     layout, each = axes.cotangents, axes.run_on == "sample"
-    shapes = [program.inputs[p].shape for p in params]
+    shapes = [program.inputs[parameter].shape for parameter in params]
     entries = sum(shape.numel() for shape in shapes)
     if of == "project" and entries > _ENTRIES:
         raise Unsuitable(
@@ -76,7 +76,11 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
         f, ask = program.over(target), cast(Answering, target).per_sample_answer
 
         def g(*values: Any) -> Values:
-            batch, held, some = values[place], [values[p] for p in params], inner(f, values)
+            batch, held, some = (
+                values[place],
+                [values[parameter] for parameter in params],
+                inner(f, values),
+            )
             if of == "project":
                 return _of_projections(
                     lambda f, batch: ask(
@@ -144,7 +148,12 @@ def _bound(f: Flat, inputs: Sequence[Tensor], place: int, params: Sequence[int])
     """Return a bound between the norms of the samples, so that some gradients are clipped and
     others are not. Raises Unsuitable if all are 0."""
     norms: Tensor = Loop().per_sample_answer(
-        f, inputs[place], [inputs[p] for p in params], of="norms", given=None, each=False
+        f,
+        inputs[place],
+        [inputs[parameter] for parameter in params],
+        of="norms",
+        given=None,
+        each=False,
     )[0]
     if not (norms > _ROUNDING).any() or not norms.isfinite().all():
         raise Unsuitable("no result depends on a parameter, or a gradient is not finite")
@@ -167,7 +176,7 @@ def _of_projections(
     projections of gradients with one entry each, of which there are fewer than columns. So the
     gradients follow from their projections.
     """
-    sizes = [p.numel() for p in params]
+    sizes = [parameter.numel() for parameter in params]
     constants = [p.detach().flatten() for p in params]
 
     def one_entry(places: Any, *held: Any) -> Values:
@@ -185,7 +194,7 @@ def _of_projections(
 
 
 def _works_by_sample(program: Program, place: int) -> bool:
-    f: Callable[..., tuple[Tensor, ...]] = program.over(Loop())
+    function: Callable[..., tuple[Tensor, ...]] = program.over(Loop())
     samples = len(program.inputs[place])
     if any(not output.ndim or len(output) % samples for output in program.observed[0]):
         # without a call: kernels of torch write outside of their memory for some arguments that do
@@ -193,7 +202,7 @@ def _works_by_sample(program: Program, place: int) -> bool:
         return False
     try:
         rows = [
-            f(*program.inputs[:place], entry[None], *program.inputs[place + 1 :])
+            function(*program.inputs[:place], entry[None], *program.inputs[place + 1 :])
             for entry in program.inputs[place]
         ]
         together = list(map(torch.cat, zip(*rows, strict=True)))

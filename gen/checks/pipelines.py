@@ -103,13 +103,13 @@ class Program:
         source = generator(self.seed, by_former_names(self.label), what)
         return tuple(
             torch.randn(
-                t.shape,
-                dtype=torch.complex128 if t.is_complex() else torch.float64,
+                tensor.shape,
+                dtype=torch.complex128 if tensor.is_complex() else torch.float64,
                 generator=source,
             )
-            .to(t.dtype)
-            .to(t.device)
-            for t in tensors
+            .to(tensor.dtype)
+            .to(tensor.device)
+            for tensor in tensors
         )
 
 

@@ -97,8 +97,8 @@ def session(program: Program) -> Program:
 def _as_leaves(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
     """Return `values`, with a leaf that requires grad for each whose flag is set."""
     return [
-        x.detach().clone().requires_grad_() if flag else x
-        for x, flag in zip(values, flags, strict=True)
+        value.detach().clone().requires_grad_() if flag else value
+        for value, flag in zip(values, flags, strict=True)
     ]
 
 
@@ -181,7 +181,7 @@ def compiled(program: Program, axes: Axes) -> Program:
             if not is_reference(target) and not axes.jitted:
                 others: tuple[Any, ...] = values
                 if size is not None:
-                    others = tuple(_doubled(x, size) for x in values)
+                    others = tuple(_doubled(value, size) for value in values)
                 elif variation is not None:
                     others = tuple(vary(x, 1, variation) for x in values)
                 f(*laid_out(others, layout))

@@ -244,10 +244,10 @@ def _altering(module: ProgramModule) -> Callable[[Tensor], Tensor]:
     return altering
 
 
-def _outcome(f: Callable[..., object], *arguments: object) -> object:
+def _outcome(function: Callable[..., object], *arguments: object) -> object:
     """Return what a call returns, or the exception that it raises."""
     try:
-        return f(*arguments)
+        return function(*arguments)
     except Exception as error:
         return error
 

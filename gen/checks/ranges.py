@@ -130,8 +130,8 @@ def _difference(
             yield f"{variant.label}: {mismatch}"
 
 
-def _alone(sample: Sample, f: Callable[..., object], variant: Variant) -> Answer:
-    return _tried(sample, f, variant.inputs)
+def _alone(sample: Sample, function: Callable[..., object], variant: Variant) -> Answer:
+    return _tried(sample, function, variant.inputs)
 
 
 def _looped(sample: Sample, variant: Variant) -> Answer:
@@ -148,9 +148,9 @@ def _mapped(target: Target, sample: Sample, variant: Variant) -> Answer:
     return attempt(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
 
 
-def _tried(sample: Sample, f: Callable[..., object], inputs: Inputs) -> Answer:
+def _tried(sample: Sample, function: Callable[..., object], inputs: Inputs) -> Answer:
     """Return what becomes of `f` on copies of `inputs`: see :func:`.illformed.attempt`."""
-    return attempt(sample, lambda: f(*_copies(inputs)))
+    return attempt(sample, lambda: function(*_copies(inputs)))
 
 
 def _copies(inputs: Inputs) -> Inputs:

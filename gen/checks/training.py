@@ -148,7 +148,7 @@ def _vary_data(given: Sequence[Tensor], k: int, variation: int, kind: str) -> tu
 
 
 def _repeated(x: Tensor, times: int) -> Tensor:
-    return torch.cat([vary(x, i, 1) for i in range(times)])
+    return torch.cat([vary(x, index, 1) for index in range(times)])
 
 
 def _outputs(
@@ -181,7 +181,7 @@ def _labels(
 
 def _train(
     target: Training,
-    f: Callable[[Sequence[Any], Sequence[Any]], Values],
+    function: Callable[[Sequence[Any], Sequence[Any]], Values],
     batches: Sequence[Sequence[object]],
     data: int,
     optimizer: str,
@@ -190,7 +190,7 @@ def _train(
     leaves: Sequence[object],
 ) -> list[Named]:
     """Return the steps, and what each leaves behind."""
-    trainer = Trainer(Model(f, leaves), OPTIMIZERS[optimizer], data)
+    trainer = Trainer(Model(function, leaves), OPTIMIZERS[optimizer], data)
     # a lock, since a replay would repeat what the step does to another object
     ran = threading.Lock()
     step = STEPS[kind](trainer)
@@ -240,8 +240,8 @@ def _arguments(state: object, batch: Sequence[object]) -> Sequence[object]:
 
 def _copies(what: str, tensors: Sequence[Tensor], when: str) -> Iterator[Named]:
     """Yield a copy of each tensor with its name: `result 0 of step 1`."""
-    for i, x in enumerate(tensors):
-        yield f"{what} {i} {when}", x.detach().clone()
+    for index, x in enumerate(tensors):
+        yield f"{what} {index} {when}", x.detach().clone()
 
 
 def _require_replay(ran: threading.Lock, steps: int) -> None:
@@ -255,10 +255,10 @@ def _require_replay(ran: threading.Lock, steps: int) -> None:
 
 def _left(trainer: Trainer, parameters: Sequence[Tensor]) -> Iterator[Named]:
     """What a step leaves in the model and its optimizers."""
-    for i, p in enumerate(parameters):
-        yield f"parameter {i}", p.detach().clone()
-        yield f".grad of parameter {i}", _gradient(p)
-        yield f"flag of parameter {i}", torch.tensor(p.requires_grad)
+    for index, parameter in enumerate(parameters):
+        yield f"parameter {index}", parameter.detach().clone()
+        yield f".grad of parameter {index}", _gradient(parameter)
+        yield f"flag of parameter {index}", torch.tensor(parameter.requires_grad)
     for name, buffer in trainer.model.named_buffers():
         yield f"buffer {name}", buffer.detach().clone()
     for name, x in (("mean", trainer.mean), ("total", trainer.total)):
@@ -282,15 +282,19 @@ def _left_in_optimizer(
     number: int, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]
 ) -> Iterator[Named]:
     """Yield the state of each parameter in an optimizer, and the learning rates."""
-    for i, p in enumerate(parameters):
-        for name, x in sorted(optimizer.state.get(p, {}).items()):
-            yield f"{name} of parameter {i} in optimizer {number}", _tensor(x)
+    for i, parameter in enumerate(parameters):
+        for name, value in sorted(optimizer.state.get(parameter, {}).items()):
+            yield f"{name} of parameter {i} in optimizer {number}", _tensor(value)
     for j, group in enumerate(optimizer.param_groups):
         yield f"lr of group {j} in optimizer {number}", _tensor(group["lr"])
 
 
-def _tensor(x: object) -> Tensor:
-    return x.detach().clone() if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64)
+def _tensor(value: object) -> Tensor:
+    return (
+        value.detach().clone()
+        if isinstance(value, Tensor)
+        else torch.tensor(value, dtype=torch.float64)
+    )
 
 
 def _require_progress(program: Program, kind: str, count: int) -> None:

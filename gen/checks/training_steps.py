@@ -50,11 +50,11 @@ class Model(nn.Module):
 
     def __init__(
         self,
-        f: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]],
+        function: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]],
         weights: Sequence[object],
     ) -> None:
         super().__init__()
-        self.f = f
+        self.f = function
         self.weights = nn.ParameterList(weights)
 
     def forward(self, *data: object) -> tuple[Any, ...]:
@@ -267,9 +267,9 @@ def _loaded(t: Trainer) -> Step:
             for of_parameter in state["state"].values():
                 of_parameter.update(
                     {
-                        name: 0.5 * x
-                        for name, x in of_parameter.items()
-                        if isinstance(x, Tensor) and x.ndim
+                        name: 0.5 * value
+                        for name, value in of_parameter.items()
+                        if isinstance(value, Tensor) and value.ndim
                     }
                 )
             t.optimizer.load_state_dict(state)
@@ -350,7 +350,8 @@ def _penalized(t: Trainer) -> Step:
         loss = t.loss(*batch)
         gradients = torch.autograd.grad(loss, t.parameters, create_graph=True)
         penalty: Any = sum(
-            (torch.view_as_real(g) if g.is_complex() else g).square().sum() for g in gradients
+            (torch.view_as_real(grad) if grad.is_complex() else grad).square().sum()
+            for grad in gradients
         )
         (loss + 0.125 * penalty).backward()
         t.optimizer.step()
@@ -443,7 +444,7 @@ def _by_hand(t: Trainer) -> Step:
 def _donated(t: Trainer) -> Step:
     """Parameters are donated to the step, which returns new ones."""
     t.donates = True
-    t.state = [p.detach().clone() for p in t.parameters]
+    t.state = [parameter.detach().clone() for parameter in t.parameters]
 
     def step(state: Sequence[Any], *batch: Any) -> tuple[Any, ...]:
         def loss(parameters: Sequence[object]) -> Any:
@@ -452,7 +453,7 @@ def _donated(t: Trainer) -> Step:
         leaves = [p.detach().requires_grad_() for p in state]
         found = loss(leaves)
         gradients = torch.autograd.grad(found, leaves)
-        return found.detach(), [p - 0.1 * g for p, g in zip(state, gradients, strict=True)]
+        return found.detach(), [p - 0.1 * grad for p, grad in zip(state, gradients, strict=True)]
 
     return step
 

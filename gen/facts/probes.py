@@ -288,11 +288,11 @@ def _texts(numbers: Any) -> str:
     return " ".join(str(float(x)) for x in numbers)
 
 
-def _gradients(f: Function, points: list[list[float]]) -> str:
+def _gradients(function: Function, points: list[list[float]]) -> str:
     found = []
     for point in points:
         x = torch.tensor(point, dtype=torch.float64, requires_grad=True)
-        y = f(x).sum()
+        y = function(x).sum()
         if not y.requires_grad:
             return "no gradient"
         found += torch.autograd.grad(y, x)[0].tolist()
@@ -304,25 +304,25 @@ def _of_two(f: Function, pair: tuple[float, float]) -> str:
     return _texts(g.item() for g in torch.autograd.grad(f(a, b).sum(), (a, b)))
 
 
-def _bounds(f: Function) -> str:
+def _bounds(function: Function) -> str:
     x = torch.tensor([0.0, 1.0], dtype=torch.float64, requires_grad=True)
-    return _texts(torch.autograd.grad(f(x, 0.0, 1.0).sum(), x)[0].tolist())
+    return _texts(torch.autograd.grad(function(x, 0.0, 1.0).sum(), x)[0].tolist())
 
 
 def _bounds_of_tensors() -> str:
     x = torch.tensor([0.0, 1.0], dtype=torch.float64, requires_grad=True)
     low, high = (torch.full_like(x, value).requires_grad_() for value in (0.0, 1.0))
     grads = torch.autograd.grad(torch.clamp(x, low, high).sum(), (x, low, high))
-    return ", ".join(_texts(g.tolist()) for g in grads)
+    return ", ".join(_texts(grad.tolist()) for grad in grads)
 
 
-def _strides(f: Function, make: Callable[[], Tensor]) -> str:
-    return str(tuple(f(make()).stride()))
+def _strides(function: Function, make: Callable[[], Tensor]) -> str:
+    return str(tuple(function(make()).stride()))
 
 
-def _alias(f: Function) -> str:
+def _alias(function: Function) -> str:
     x = torch.ones(2, 4, 3, requires_grad=True)
-    y = f(x)
+    y = function(x)
     node = "no node" if y.grad_fn is None else y.grad_fn.name()
     same = y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     memory = "the same memory" if same else "memory of its own"
@@ -368,15 +368,15 @@ def _passes_over_saved() -> None:
         y.backward(retain_graph=True)
 
 
-def _promoted(f: Function, dtype: torch.dtype) -> str:
+def _promoted(function: Function, dtype: torch.dtype) -> str:
     found: Mapping[torch.dtype, str] = {
-        other: _answer(partial(_dtype_of, f, dtype, other)) for other in DTYPES
+        other: _answer(partial(_dtype_of, function, dtype, other)) for other in DTYPES
     }
     return " ".join(found.values())
 
 
-def _dtype_of(f: Function, a: torch.dtype, b: torch.dtype) -> str:
-    return _name(f(torch.ones(1, dtype=a), torch.ones(1, dtype=b)).dtype)
+def _dtype_of(function: Function, a: torch.dtype, b: torch.dtype) -> str:
+    return _name(function(torch.ones(1, dtype=a), torch.ones(1, dtype=b)).dtype)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -393,9 +393,9 @@ def _hooks_of_a_policy() -> str:
 def _seen_by_hooks(respected: bool | None) -> str:
     seen: list[Tensor] = []
 
-    def pack(t: Tensor) -> Tensor:
-        seen.append(t)
-        return t
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(tensor)
+        return tensor
 
     saving = partial(create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
     x = torch.ones(1, requires_grad=True)

@@ -170,14 +170,14 @@ def _resolved(name: str) -> object:
     return ABSENT
 
 
-def _shown(x: object) -> str:
+def _shown(value: object) -> str:
     """Return what a user of an object depends on: the signature of a function, else its kind."""
-    if x is ABSENT:
-        return str(x)
-    if isinstance(x, FunctionType):
-        parameters = inspect.signature(x).parameters.values()
+    if value is ABSENT:
+        return str(value)
+    if isinstance(value, FunctionType):
+        parameters = inspect.signature(value).parameters.values()
         return f"function({', '.join(map(_parameter, parameters))})"
-    kind: str = type(x).__name__
+    kind: str = type(value).__name__
     return kind
 
 

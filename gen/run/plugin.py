@@ -268,7 +268,7 @@ def _selection(config: pytest.Config) -> str:
         option.deselect,
         option.sample,
         option.all_samples,
-        [a for a in config.args if "::" in str(a)],
+        [argument for argument in config.args if "::" in str(argument)],
     )
     return repr(given)
 

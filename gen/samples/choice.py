@@ -110,7 +110,9 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
 
 def _informative(sample: Sample) -> bool:
     """Return whether results can differ: no input is empty, and one has more than one element."""
-    return all(t.numel() for t in sample.inputs) and any(t.numel() > 1 for t in sample.inputs)
+    return all(tensor.numel() for tensor in sample.inputs) and any(
+        t.numel() > 1 for t in sample.inputs
+    )
 
 
 def _fresh_first(group: list[Sample]) -> list[Sample]:

@@ -115,7 +115,7 @@ class Sample:
 
     @property
     def numel(self) -> int:
-        return sum(t.numel() for t in self.inputs)
+        return sum(tensor.numel() for tensor in self.inputs)
 
     @property
     def numbers(self) -> list[Any]:
@@ -124,10 +124,10 @@ class Sample:
         return [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
 
 
-def _cloned_if(x: Any, written: bool) -> object:
+def _cloned_if(value: Any, written: bool) -> object:
     if written:
-        return x.clone()
-    return x
+        return value.clone()
+    return value
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class _RandomSpy(TorchDispatchMode):
 
 
 def _observe(sample: Sample) -> Facts:
-    inputs = tuple(t.clone() for t in sample.inputs)
+    inputs = tuple(tensor.clone() for tensor in sample.inputs)
     versions = [t._version for t in inputs]
     try:
         with seeded(sample.seed), warnings.catch_warnings(record=True) as seen, _RandomSpy() as spy:  # type: ignore[no-untyped-call]

@@ -146,10 +146,10 @@ def _ones(row: Sequence[float]) -> Inputs:
     return tuple(map(_one, row))
 
 
-def _one(x: object) -> Tensor:
-    if isinstance(x, float):
-        return torch.tensor([x], dtype=torch.float64)
-    return torch.tensor([x])
+def _one(value: object) -> Tensor:
+    if isinstance(value, float):
+        return torch.tensor([value], dtype=torch.float64)
+    return torch.tensor([value])
 
 
 def _is_usual(number: float) -> bool:

@@ -211,7 +211,7 @@ def _shown(comparison: Comparison) -> int | None:
             return float("inf")
         if not a.numel():
             return 0.0
-        wide = [t.to(torch.complex128) for t in (a, e)]
+        wide = [tensor.to(torch.complex128) for tensor in (a, e)]
         error = ((wide[0] - wide[1]).abs() / (1e-12 + wide[1].abs())).max().item()
         if error == error:
             return error
@@ -305,11 +305,11 @@ def _in_double(name: str, x: Tensor) -> tuple[str, Tensor]:
     return f"{name}.to({double})", x.to(double)
 
 
-def _rounded_to(x: Any, dtype: torch.dtype) -> object:
+def _rounded_to(value: Any, dtype: torch.dtype) -> object:
     """Return `x` in a dtype. One that has it already needs no call in the text."""
-    if x.dtype is dtype:
-        return x
-    return x.to(dtype)
+    if value.dtype is dtype:
+        return value
+    return value.to(dtype)
 
 
 def _literal(comparison: Comparison, shown: int | None, word: str) -> list[str]:

@@ -153,7 +153,9 @@ class Tracer:
         parameters = [self.name("x") for _ in values]
         self.scopes.append(Scope())
         try:
-            found = f(*(self.named(p, v) for p, v in zip(parameters, values, strict=True)))
+            found = f(
+                *(self.named(parameter, v) for parameter, v in zip(parameters, values, strict=True))
+            )
             outputs = (found,) if scalar else tuple(found)
         finally:
             scope = self.scopes.pop()
@@ -172,17 +174,17 @@ class Tracer:
         return name, outputs
 
 
-def text_of(x: Any) -> str:
+def text_of(value: Any) -> str:
     """Return the expression of a traced value, or the literal of any other."""
-    if isinstance(x, Traced):
-        return x.text
-    if isinstance(x, Tensor):
-        return python_values.tensor(x)
-    if isinstance(x, list):
-        return f"[{', '.join(map(text_of, x))}]"
-    if isinstance(x, tuple) and not isinstance(x, torch.Size):
-        return python_values.arguments(list(map(text_of, x)))
-    return python_values.value(x)
+    if isinstance(value, Traced):
+        return value.text
+    if isinstance(value, Tensor):
+        return python_values.tensor(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(text_of, value))}]"
+    if isinstance(value, tuple) and not isinstance(value, torch.Size):
+        return python_values.arguments(list(map(text_of, value)))
+    return python_values.value(value)
 
 
 class Traced(torch.Tensor):
@@ -200,7 +202,11 @@ class Traced(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        traced = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Traced)]
+        traced = [
+            argument
+            for argument in pytree.tree_leaves((args, kwargs))
+            if isinstance(argument, Traced)
+        ]
         with unseen_by_classes():
             plain_args, plain_kwargs = pytree.tree_map(_plain, (tuple(args), kwargs))
             found = func(*plain_args, **plain_kwargs)
@@ -224,7 +230,7 @@ def whole_functions() -> Iterator[None]:
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
         call = native.__get__(None, cls)
-        traced = [a for a in args if isinstance(a, Traced)]
+        traced = [argument for argument in args if isinstance(argument, Traced)]
         if not traced:
             return call(*args, **kwargs)
         if "<" in cls.__qualname__:
@@ -259,16 +265,16 @@ def _shown(tracer: Tracer, expression: str, found: Any, pure: bool) -> Any:
     return tuple(parts)
 
 
-def _plain(a: Any) -> Any:
-    if isinstance(a, Traced):
-        return a.as_subclass(Tensor)
-    return a
+def _plain(argument: Any) -> Any:
+    if isinstance(argument, Traced):
+        return argument.as_subclass(Tensor)
+    return argument
 
 
 def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     """Return the text of a call."""
     given = list(map(text_of, args))
-    named = [f"{k}={text_of(v)}" for k, v in kwargs.items()]
+    named = [f"{key}={text_of(value)}" for key, value in kwargs.items()]
     if isinstance(func, (OpOverload, OpOverloadPacket)):
         return f"torch.ops.{func}({', '.join(given + named)})"
     if getattr(func, "__name__", "") == "__get__":

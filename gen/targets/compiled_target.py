@@ -52,18 +52,20 @@ class CompiledTarget:
         # how many stages `backward` are still to be entered until one compiles its function
         self._backwards = 0
 
-    def pipeline(self, f: Callable[..., object], stages: Sequence[str]) -> Callable[..., Any]:
+    def pipeline(
+        self, function: Callable[..., object], stages: Sequence[str]
+    ) -> Callable[..., Any]:
         """Return `f`, a pipeline of `stages`, as one compiled function.
 
         `aot.function` compiles the op itself. The innermost `backward` compiles its function and
         calls the engine eagerly."""
         if COMPILED in stages:
             self._backwards = -1
-            return f
+            return function
         self._backwards = stages.count("backward")
         if self._backwards:
-            return f
-        return self._compiled(f)
+            return function
+        return self._compiled(function)
 
     def _compiled(self, f: Callable[..., object], dynamic: bool = False) -> Callable[..., object]:
         from gen.torch_private.compilers import inductor_config, reset_dynamo
@@ -82,13 +84,13 @@ class CompiledTarget:
 
         return g
 
-    def forward(self, f: Callable[..., object]) -> Callable[..., Any]:
-        return self._compiled(f)
+    def forward(self, function: Callable[..., object]) -> Callable[..., Any]:
+        return self._compiled(function)
 
     def compiled(
-        self, f: Callable[..., object], *, partition: str, dynamic: bool
+        self, function: Callable[..., object], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
-        return self._compiled(f, dynamic)
+        return self._compiled(function, dynamic)
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
         nested = any(p.requires_grad for p in primals)

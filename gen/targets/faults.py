@@ -143,12 +143,12 @@ class Call:
         Each tensor of a list counts."""
         left = math.inf if count is None else count
 
-        def change_first(x: object) -> Any:
+        def change_first(value: object) -> Any:
             nonlocal left
             left -= 1
             if left < 0:
-                return x
-            return change(x)
+                return value
+            return change(value)
 
         inputs = list(self.inputs)
         for place, has in enumerate(self.roles):
@@ -157,8 +157,8 @@ class Call:
         return replace(self, inputs=tuple(inputs))
 
 
-def inexact(x: object) -> bool:
-    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+def inexact(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def leaves(value: object) -> Sequence[Any]:
@@ -171,12 +171,12 @@ def leaves(value: object) -> Sequence[Any]:
 def moves(kind: str, result: object) -> bool:
     """Return whether a kind may change a result of these logical shapes. (The tensor behind a
     batched value has more dimensions.)"""
-    shapes = [torch.empty(x.shape, device="meta") for x in leaves(result) if _tensor(x)]
+    shapes = [torch.empty(value.shape, device="meta") for value in leaves(result) if _tensor(value)]
     return kind not in _ARRANGED or any(_OF_RESULT[kind](x) is not x for x in shapes)
 
 
-def _tensor(x: object) -> bool:
-    return isinstance(x, torch.Tensor)
+def _tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _mapped(
@@ -226,43 +226,43 @@ def _change_result(call: Call, kind: str, result: Any) -> object:
 # --- faults of results ----------------------------------------------------------------------------
 
 
-def _scaled(x: Any) -> object:
+def _scaled(value: Any) -> object:
     # a coarser dtype would not show it
-    if x.dtype not in _EXACT:
-        return x
-    return x * FACTOR
+    if value.dtype not in _EXACT:
+        return value
+    return value * FACTOR
 
 
-def _conjugated(x: Any) -> object:
-    if not x.is_complex():
-        return x
-    return x.conj()
+def _conjugated(value: Any) -> object:
+    if not value.is_complex():
+        return value
+    return value.conj()
 
 
-def _rolled(x: Any) -> object:
-    for dim in reversed(range(x.ndim)):
-        size = x.shape[dim]
+def _rolled(value: Any) -> object:
+    for dim in reversed(range(value.ndim)):
+        size = value.shape[dim]
         if size > 1:
-            return torch.cat([x.narrow(dim, size - 1, 1), x.narrow(dim, 0, size - 1)], dim)
-    return x
+            return torch.cat([value.narrow(dim, size - 1, 1), value.narrow(dim, 0, size - 1)], dim)
+    return value
 
 
-def _mixed(x: Any) -> object:
-    if x.ndim == 0 or len(x) <= 1:
-        return x
-    return torch.cat([x[1:], x[:1]])
+def _mixed(value: Any) -> object:
+    if value.ndim == 0 or len(value) <= 1:
+        return value
+    return torch.cat([value[1:], value[:1]])
 
 
-def _shared(x: Any) -> object:
-    if x.ndim == 0 or len(x) <= 1:
-        return x
-    return x[:1].expand(x.shape).clone()
+def _shared(value: Any) -> object:
+    if value.ndim == 0 or len(value) <= 1:
+        return value
+    return value[:1].expand(value.shape).clone()
 
 
-def _transposed(x: Any) -> object:
-    if x.ndim > 1 and x.shape[-1] == x.shape[-2] > 1:
-        return x.transpose(-1, -2)
-    return x
+def _transposed(value: Any) -> object:
+    if value.ndim > 1 and value.shape[-1] == value.shape[-2] > 1:
+        return value.transpose(-1, -2)
+    return value
 
 
 _OF_RESULT: dict[str, Callable[[Any], Any]] = {

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 class Parametric(nn.Module):
     """`f` as a module with the parameters `params`, for ``call_for_per_sample_grads``."""
 
-    def __init__(self, f: Callable[..., Any], params: Sequence[Tensor]) -> None:
+    def __init__(self, function: Callable[..., Any], params: Sequence[Tensor]) -> None:
         super().__init__()
-        self.f = f
-        self.held = nn.ParameterList([nn.Parameter(p.detach().clone()) for p in params])
+        self.f = function
+        self.held = nn.ParameterList(
+            [nn.Parameter(parameter.detach().clone()) for parameter in params]
+        )
 
     def forward(self, batch: Tensor) -> Any:
         return self.f(batch, *self.held)

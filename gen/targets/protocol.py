@@ -258,7 +258,7 @@ class Compiling(Target, Protocol):
 
     def part(
         self,
-        f: Callable[..., object],
+        function: Callable[..., object],
         examples: Values,
         *,
         partition: str,

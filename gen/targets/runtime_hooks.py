@@ -183,7 +183,7 @@ def _conformed(gradient: Any, meta: tuple[Any, Any]) -> Any:
     What it removes is not part of the rule."""
     shape, dtype = meta
     if isinstance(gradient, (tuple, list)):
-        return [_conformed(g, (s, d)) for g, s, d in zip(gradient, shape, dtype, strict=True)]
+        return [_conformed(g, (size, d)) for g, size, d in zip(gradient, shape, dtype, strict=True)]
     if gradient is None or shape is None or gradient.dim() < len(shape):
         return gradient
     return conform(gradient, meta, _NOBODY, 0)

@@ -46,8 +46,8 @@ class RuntimeTarget:
         runtime's dispatch too."""
 
         def g(*args: Any) -> Any:
-            outs = f(*[_with_tensor(runtime.wrap, a) for a in args])
-            return tuple(_with_tensor(runtime.unwrap, o) for o in outs)
+            outs = f(*[_with_tensor(runtime.wrap, argument) for argument in args])
+            return tuple(_with_tensor(runtime.unwrap, output) for output in outs)
 
         return g
 
@@ -61,9 +61,9 @@ class RuntimeTarget:
         outputs = f(*xs)
         return outputs, lambda cotangents: _plain(_gradients(outputs, xs, cotangents), primals)
 
-    def _backward_inside_another(self, f: Callable[..., Any], xs: tuple[Any, ...]) -> object:
+    def _backward_inside_another(self, function: Callable[..., Any], xs: tuple[Any, ...]) -> object:
         """Return a backward pass that another one differentiates."""
-        outputs = f(*xs)
+        outputs = function(*xs)
         return outputs, lambda cotangents: _gradients(outputs, xs, cotangents, create_graph=True)
 
     def jvp(
@@ -76,12 +76,12 @@ class RuntimeTarget:
         return outputs, lambda tangents: push(*tangents)
 
     def dual(
-        self, f: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
+        self, function: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
     ) -> Any:
         forward_ad = runtime.autograd.forward_ad
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, map(_held, primals), map(_held, tangents))
-            pairs = list(map(forward_ad.unpack_dual, f(*duals)))
+            pairs = list(map(forward_ad.unpack_dual, function(*duals)))
         pushed = [or_zeros(p.tangent, p.primal) for p in pairs]
         return _plain([p.primal for p in pairs], primals), _plain(pushed, primals)
 
@@ -119,18 +119,20 @@ class RuntimeTarget:
     def functionalize(self, f: Callable[..., object]) -> Callable[..., Any]:
         return func.functionalize(f)
 
-    def trace(self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool) -> Any:
+    def trace(
+        self, function: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
+    ) -> Any:
         mode = "symbolic" if dynamic else "real"
-        return aot.make_fx(f, tracing_mode=mode, _allow_non_fake_inputs=True)(*args)
+        return aot.make_fx(function, tracing_mode=mode, _allow_non_fake_inputs=True)(*args)
 
     def compiled(
-        self, f: Callable[..., object], *, partition: str, dynamic: bool
+        self, function: Callable[..., object], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
-        return self.part(f, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
+        return self.part(function, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
 
     def part(
         self,
-        f: Callable[..., object],
+        function: Callable[..., object],
         examples: tuple[object, ...],
         *,
         partition: str,
@@ -139,7 +141,7 @@ class RuntimeTarget:
         cache: object,
     ) -> Callable[..., Any]:
         if jits:
-            return jit(f)
+            return jit(function)
         options: dict[str, Any] = {
             "fw_compiler": aot.nop,
             "bw_compiler": aot.nop,
@@ -147,10 +149,10 @@ class RuntimeTarget:
             "cache": cache,
         }
         if examples:
-            return aot.aot_module_simplified(cast(torch.nn.Module, f), examples, **options)
-        if isinstance(f, torch.nn.Module):
-            return aot.aot_module(f, dynamic=dynamic, **options)
-        return aot.aot_function(f, dynamic=dynamic, **options)
+            return aot.aot_module_simplified(cast(torch.nn.Module, function), examples, **options)
+        if isinstance(function, torch.nn.Module):
+            return aot.aot_module(function, dynamic=dynamic, **options)
+        return aot.aot_function(function, dynamic=dynamic, **options)
 
     def offered(self, name: str, otherwise: object) -> Any:
         return attrgetter(name)(runtime)
@@ -174,13 +176,13 @@ class RuntimeTarget:
 
     def session(
         self,
-        f: Callable[..., Any],
+        function: Callable[..., Any],
         args: Sequence[Tensor],
         cotangents: Sequence[Tensor],
         kept: Sequence[int],
     ) -> Any:
         xs = [_leaf(x, x.requires_grad) for x in args]
-        outputs = f(*xs)
+        outputs = function(*xs)
         wanted = [x for x in xs if x.requires_grad]
         gradients = _gradients([outputs[place] for place in kept], wanted, cotangents)
         return _plain(outputs, args), _plain(gradients, args)
@@ -216,9 +218,9 @@ class RuntimeTarget:
         return aot.export(f, tuple(args), dynamic=dynamic).module()
 
     def saved(
-        self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
+        self, function: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
     ) -> Callable[..., Any]:
-        return reloaded(aot.export(f, tuple(args), dynamic=dynamic))
+        return reloaded(aot.export(function, tuple(args), dynamic=dynamic))
 
     def jit(self, f: Callable[..., object], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         return jit(f, donate=donate)
@@ -226,7 +228,7 @@ class RuntimeTarget:
     def training(
         self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool
     ) -> tuple[Tensor, ...]:
-        copies = [p.clone() for p in parameters]
+        copies = [parameter.clone() for parameter in parameters]
         if session:
             trained = [_leaf(p, True) for p in copies]
         else:
@@ -255,7 +257,7 @@ class RuntimeTarget:
 
     def per_sample_answer(
         self,
-        f: Callable[..., Any],
+        function: Callable[..., Any],
         batch: Tensor,
         params: Sequence[Tensor],
         *,
@@ -265,14 +267,14 @@ class RuntimeTarget:
     ) -> tuple[Tensor, ...]:
         def of_function(batch: Tensor) -> PerSampleGrads:
             def loss(params: Sequence[Tensor], x: Tensor) -> Tensor:
-                return batch_loss(f(x[None], *params), 1, "sum")  # type: ignore[no-any-return]
+                return batch_loss(function(x[None], *params), 1, "sum")  # type: ignore[no-any-return]
 
             return per_sample_grads(loss)(list(params), batch)
 
         def of_context(batch: Tensor) -> PerSampleGrads:
-            held = [_leaf(p, True) for p in params]
+            held = [_leaf(parameter, True) for parameter in params]
             with per_sample(held) as grads:
-                batch_loss(f(grads.batch(batch), *held), len(batch), "sum").backward()
+                batch_loss(function(grads.batch(batch), *held), len(batch), "sum").backward()
             return grads
 
         grads = of_function if each else of_context
@@ -298,11 +300,11 @@ class RuntimeTarget:
         return runtime_rules.planted(rule, kind)
 
 
-def _with_tensor(change: Callable[[Any], object], x: object) -> object:
+def _with_tensor(change: Callable[[Any], object], value: object) -> object:
     """Return a changed tensor, and anything else as it is."""
-    if isinstance(x, Tensor):
-        return change(x)
-    return x
+    if isinstance(value, Tensor):
+        return change(value)
+    return value
 
 
 def _leaf(x: Tensor, requires_grad: bool) -> Tensor:
@@ -330,7 +332,9 @@ def _gradients(
     outputs: Sequence[Any], xs: Sequence[Any], cotangents: Sequence[Any], create_graph: bool = False
 ) -> tuple[object, ...]:
     """Return gradients by the session's engine; zeros for an input that no output depends on."""
-    pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    pairs = [
+        (output, c) for output, c in zip(outputs, cotangents, strict=True) if output.requires_grad
+    ]
     if not pairs:
         return tuple(map(torch.zeros_like, xs))
     tracked, seeds = zip(*pairs, strict=True)

@@ -55,9 +55,9 @@ def _is_of_loop(warning: warnings.WarningMessage) -> bool:
 class _Module(nn.Module):
     """Hold `f` as a module without parameters, for torch.export."""
 
-    def __init__(self, f: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.f = f
+        self.f = function
 
     def forward(self, *args: object) -> Any:
         return self.f(*args)
@@ -77,8 +77,8 @@ class TorchTarget:
             warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
             importlib.import_module(DECOMPOSITIONS_OF_JVP)
 
-    def forward(self, f: Callable[..., object]) -> Callable[..., Any]:
-        return f
+    def forward(self, function: Callable[..., object]) -> Callable[..., Any]:
+        return function
 
     def vjp(self, f: Callable[..., object], *primals: object) -> Any:
         return torch.func.vjp(f, *primals)
@@ -105,11 +105,14 @@ class TorchTarget:
         return outputs, lambda tangents: push(*tangents)
 
     def dual(
-        self, f: Callable[..., Any], primals: tuple[object, ...], tangents: tuple[object, ...]
+        self,
+        function: Callable[..., Any],
+        primals: tuple[object, ...],
+        tangents: tuple[object, ...],
     ) -> Any:
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, primals, tangents)
-            pairs = list(map(forward_ad.unpack_dual, f(*duals)))
+            pairs = list(map(forward_ad.unpack_dual, function(*duals)))
         pushed = tuple(or_zeros(p.tangent, p.primal) for p in pairs)
         return tuple(p.primal for p in pairs), pushed
 
@@ -139,17 +142,19 @@ class TorchTarget:
     def functionalize(self, f: Callable[..., object]) -> Callable[..., Any]:
         return torch.func.functionalize(f)
 
-    def trace(self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool) -> Any:
+    def trace(
+        self, function: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
+    ) -> Any:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         mode: Literal["symbolic", "real"] = "symbolic" if dynamic else "real"
         with _fallback_is_expected():
-            return make_fx(f, tracing_mode=mode)(*args)
+            return make_fx(function, tracing_mode=mode)(*args)
 
     def compiled(
-        self, f: Callable[..., object], *, partition: str, dynamic: bool
+        self, function: Callable[..., object], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
-        return self.part(f, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
+        return self.part(function, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
 
     def part(
         self,
@@ -208,12 +213,12 @@ class TorchTarget:
 
     def session(
         self,
-        f: Callable[..., Any],
+        function: Callable[..., Any],
         args: Sequence[Tensor],
         cotangents: Sequence[Tensor],
         kept: Sequence[int],
     ) -> Any:
-        outputs = f(*args)
+        outputs = function(*args)
         wanted = [x for x in args if x.requires_grad]
         found = gradients([outputs[place] for place in kept], wanted, cotangents)
         return tuple(x.detach() for x in outputs), found
@@ -260,9 +265,9 @@ class TorchTarget:
         return _exported(f, args, dynamic).module()
 
     def saved(
-        self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
+        self, function: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
     ) -> Callable[..., Any]:
-        return reloaded(_exported(f, args, dynamic))
+        return reloaded(_exported(function, args, dynamic))
 
     def per_sample(
         self,
@@ -287,13 +292,13 @@ class TorchTarget:
 
 
 def _exported(
-    f: Callable[..., object], args: Sequence[Tensor], dynamic: bool
+    function: Callable[..., object], args: Sequence[Tensor], dynamic: bool
 ) -> torch.export.ExportedProgram:
     shapes: Any = None
     if dynamic:
         automatic = torch.export.Dim.AUTO
         shapes = {"args": tuple(dict.fromkeys(range(arg.ndim), automatic) for arg in args)}
-    return torch.export.export(_Module(f), tuple(args), dynamic_shapes=shapes, strict=False)
+    return torch.export.export(_Module(function), tuple(args), dynamic_shapes=shapes, strict=False)
 
 
 def _quiet(f: Callable[..., object]) -> Callable[..., object]:
@@ -311,7 +316,9 @@ def gradients(
     create_graph: bool = False,
 ) -> tuple[Tensor, ...]:
     """Return gradients by torch's engine; zeros for an input that no output depends on."""
-    pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    pairs = [
+        (output, c) for output, c in zip(outputs, cotangents, strict=True) if output.requires_grad
+    ]
     if not pairs:
         return tuple(map(torch.zeros_like, xs))
     tracked, seeds = zip(*pairs, strict=True)

@@ -105,9 +105,9 @@ class Explanation:
             saved=saved_values(parts, memory, saved, name_of, closed_over, bool(again)),
             # getting one of several results is no call of an op
             recomputed=tuple(
-                Recomputed(n.name, str(n.target), work(n), line_of(n))
-                for n in again
-                if not is_item(n)
+                Recomputed(node.name, str(node.target), work(node), line_of(node))
+                for node in again
+                if not is_item(node)
             ),
             saved_bytes=saved_bytes,
             new_bytes=saved_bytes - bytes_of_arguments,
@@ -168,7 +168,7 @@ class Explanation:
 
 def _saved_nodes(forward: fx.GraphModule, parts: Parts, num_fwd_outputs: int) -> list[fx.Node]:
     """List the nodes of the joint graph that ``forward`` returns after its results, once each."""
-    by_name = {n.name: n for n in parts.nodes}
+    by_name = {node.name: node for node in parts.nodes}
     results: Any = forward.graph.output_node().args[0]
     saved = results[num_fwd_outputs:]
     missing = [n.name for n in saved if n.name not in by_name]
@@ -186,7 +186,7 @@ def _recomputed_nodes(
     """List the nodes of the forward that ``backward`` computes once more, in its order."""
     inputs = {n.name for n in (*saved, *parts.tangents)}
     forward_only = {n.name: n for n in parts.forward if n.name not in inputs}
-    calls = [n.name for n in backward.graph.nodes if n.op == "call_function"]
+    calls = [node.name for node in backward.graph.nodes if node.op == "call_function"]
     return [forward_only[name] for name in calls if name in forward_only]
 
 
@@ -298,16 +298,16 @@ def _names_of_state(recipe: Recipe) -> dict[int, str]:
     """
     names: dict[int, str] = {}
     if isinstance(recipe.fn, torch.nn.Module):
-        for name, t in (*recipe.fn.named_parameters(), *recipe.fn.named_buffers()):
-            names[id(t)] = name
-    for m in recipe.modules:
-        for name, value in (*m._parameters.items(), *m._buffers.items()):
-            names.setdefault(id(value), f"{type(m).__name__}.{name}")
+        for name, tensor in (*recipe.fn.named_parameters(), *recipe.fn.named_buffers()):
+            names[id(tensor)] = name
+    for module in recipe.modules:
+        for name, value in (*module._parameters.items(), *module._buffers.items()):
+            names.setdefault(id(value), f"{type(module).__name__}.{name}")
     return names
 
 
-def _type_text(v: SavedValue) -> str:
+def _type_text(value: SavedValue) -> str:
     """Return dtype and shape, such as ``float32[2, 3]``, or ``number``."""
-    if v.dtype is None:
+    if value.dtype is None:
         return "number"
-    return f"{str(v.dtype).removeprefix('torch.')}[{', '.join(map(str, v.shape))}]"
+    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"

@@ -16,11 +16,11 @@ from .numerical import dense, one_hots, plain, zeros
 def as_tuple(result: object) -> tuple[Any, ...]:
     """Return the result of a function as a tuple of tensors."""
     outs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-    for o in outs:
-        if not isinstance(o, torch.Tensor):
+    for output in outs:
+        if not isinstance(output, torch.Tensor):
             raise TypeError(
                 "gradcheck: func must return a tensor or a sequence of tensors, "
-                f"but there is a {type(o).__name__} among them"
+                f"but there is a {type(output).__name__} among them"
             )
     return outs
 
@@ -87,17 +87,17 @@ def forward(
     func: Callable[..., object],
     inputs: Sequence[object],
     at: Sequence[int],
-    i: int,
+    index: int,
     outputs: Sequence[int],
 ) -> list[torch.Tensor]:
-    """Return the Jacobians of the numbered outputs by the real input ``i``. Each forward pass gives
-    a row. All inputs of ``at`` are dual."""
-    x = inputs[i]
+    """Return the Jacobians of the numbered outputs by the real input ``index``. Each forward pass
+    gives a row. All inputs of ``at`` are dual."""
+    x = inputs[index]
     still = at_rest(inputs, at)
     rows = []
     for direction in one_hots(x):
-        found = pushed(func, inputs, {**still, i: direction})
-        rows.append([found[o].reshape(-1) for o in outputs])
+        found = pushed(func, inputs, {**still, index: direction})
+        rows.append([found[output].reshape(-1) for output in outputs])
     if not rows:
         found = pushed(func, inputs, still)
         return [found[o].new_zeros(0, found[o].numel()) for o in outputs]

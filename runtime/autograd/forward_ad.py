@@ -136,12 +136,14 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
     return made
 
 
-def _refuse_no_float(t: torch.Tensor, name: str) -> None:
-    """Raise unless ``t`` is a dense tensor of real or complex numbers."""
-    if t.is_nested:
+def _refuse_no_float(tensor: torch.Tensor, name: str) -> None:
+    """Raise unless ``tensor`` is a dense tensor of real or complex numbers."""
+    if tensor.is_nested:
         raise NestedTensor
-    if not (t.is_floating_point() or t.is_complex()):
-        raise ValueError(f"Expected {name} to be floating point or complex, but got: {t.dtype}")
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(
+            f"Expected {name} to be floating point or complex, but got: {tensor.dtype}"
+        )
 
 
 def _refuse_unfit_tangent(dual: DualSession, primal: Any, moving: Any) -> None:
@@ -222,13 +224,13 @@ def _push(dual: DualSession, cls: Any, args: tuple[object, ...]) -> tuple[Any, A
     return output, ctx
 
 
-def _put_tangent(dual: DualSession, v: object, t: object) -> None:
+def _put_tangent(dual: DualSession, value: object, t: object) -> None:
     """Give an output its tangent, if it is a value of the session."""
-    if not isinstance(v, Value) or v._level is not dual.session:
+    if not isinstance(value, Value) or value._level is not dual.session:
         return
     if t is not None:
-        t = laid_out_like(t, v._inner)
-    dual.tangents.put(v._inner, t)
+        t = laid_out_like(t, value._inner)
+    dual.tangents.put(value._inner, t)
 
 
 def _tangents_of(dual: DualSession, args: Sequence[object]) -> list[Any]:
@@ -236,22 +238,22 @@ def _tangents_of(dual: DualSession, args: Sequence[object]) -> list[Any]:
     if not computes_tangents(0):
         return [None] * len(args)
     tangents: list[Any] = []
-    for a in args:
-        if isinstance(a, Value) and a._level is dual.session:
-            tangents.append(dual.tangents.of(a))
+    for argument in args:
+        if isinstance(argument, Value) and argument._level is dual.session:
+            tangents.append(dual.tangents.of(argument))
         else:
             tangents.append(None)
     return tangents
 
 
-def _check_write(before: Any, version: int | None, t: object) -> None:
+def _check_write(before: Any, version: int | None, tensor: object) -> None:
     """Check an input that ``forward`` wrote to. Its tangent must have been written to as well, so
     that both keep their aliases."""
     if before is None:
         return
     if before._version == version:
         raise RuntimeError(TANGENT_NOT_WRITTEN)
-    if t is not before:
+    if tensor is not before:
         raise RuntimeError(
             "An inplace custom Function is not returning the forward mode gradients as-is. "
             "For an input that forward writes to (mark_dirty), "
@@ -259,20 +261,20 @@ def _check_write(before: Any, version: int | None, t: object) -> None:
         )
 
 
-def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) -> bool:
+def _check_view(value: Any, tensor: Any, args: Sequence[Any], tangents: Sequence[Any]) -> bool:
     """Check an output that is a view of an input. Its tangent must be a view of that
     input's tangent."""
-    view = getattr(v, "_view", None)
+    view = getattr(value, "_view", None)
     if view is None or view.creation != "function":
         return False
-    found = t._view if isinstance(t, Value) else None
+    found = tensor._view if isinstance(tensor, Value) else None
     if found is None:
         raise RuntimeError(
             "A custom Function's forward is returning a view (or an input as-is) but the jvp "
             "is not returning a view."
         )
-    for a, given in zip(args, tangents, strict=True):
-        if given is None or not _shows(a, view.base):
+    for argument, given in zip(args, tangents, strict=True):
+        if given is None or not _shows(argument, view.base):
             continue
         if given._view is None:
             base, what = given, "the given grad input"
@@ -286,6 +288,6 @@ def _check_view(v: Any, t: Any, args: Sequence[Any], tangents: Sequence[Any]) ->
     return True
 
 
-def _shows(v: Any, base: object) -> bool:
-    """Return whether ``v`` is ``base`` or a view of it."""
-    return v is base or (v._view is not None and v._view.base is base)
+def _shows(value: Any, base: object) -> bool:
+    """Return whether ``value`` is ``base`` or a view of it."""
+    return value is base or (value._view is not None and value._view.base is base)

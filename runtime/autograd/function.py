@@ -220,16 +220,23 @@ def apply(cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]) 
         args = tuple(map(value, args))
     if _grad_enabled() and any(map(_is_plain_leaf, args)):
         args = tuple(
-            as_leaf(a) if isinstance(a, torch.Tensor) and a.requires_grad else a for a in args
+            as_leaf(argument)
+            if isinstance(argument, torch.Tensor) and argument.requires_grad
+            else argument
+            for argument in args
         )
     output = dispatch(cls, args)[0]
     pass_mark_on(args, output)
     return output
 
 
-def _is_plain_leaf(a: object) -> bool:
-    """Return whether ``a`` is a tensor that requires grad by torch's own engine."""
-    return isinstance(a, torch.Tensor) and not isinstance(a, Value) and a.requires_grad
+def _is_plain_leaf(argument: object) -> bool:
+    """Return whether ``argument`` is a tensor that requires grad by torch's own engine."""
+    return (
+        isinstance(argument, torch.Tensor)
+        and not isinstance(argument, Value)
+        and argument.requires_grad
+    )
 
 
 def dispatch(cls: FunctionClass, args: tuple[object, ...]) -> tuple[Any, Any]:
@@ -268,9 +275,11 @@ def _read_versions(level: Level, args: tuple[object, ...]) -> list[_Versions]:
     """Return the version counters of those ``args`` that are values of ``level``. An inference
     tensor has none."""
     return [
-        (a, a._version, a._inner, a._inner._version)
-        for a in args
-        if isinstance(a, Value) and a._level is level and not bottom(a).is_inference()
+        (argument, argument._version, argument._inner, argument._inner._version)
+        for argument in args
+        if isinstance(argument, Value)
+        and argument._level is level
+        and not bottom(argument).is_inference()
     ]
 
 
@@ -304,8 +313,8 @@ def _restore_written_arguments(output: object) -> object:
     An outer level returned the alias to its caller. ``setup_context`` marks the argument, and the
     tape makes an alias of its own."""
 
-    def original(v: Value) -> Value:
-        return v if v.released_from is None else v.released_from
+    def original(value: Value) -> Value:
+        return value if value.released_from is None else value.released_from
 
     return pytree.tree_map_only(Value, original, output)
 
@@ -323,7 +332,7 @@ def _innermost(args: tuple[object, ...]) -> Level | None:
     """Return the innermost level of the values among ``args``, also within containers. None if
     there is no value."""
     leaves: Sequence[Any] = args
-    if any(isinstance(a, (list, tuple, dict)) for a in args):
+    if any(isinstance(argument, (list, tuple, dict)) for argument in args):
         leaves = pytree.tree_leaves(args)
     best: Level | None = None
     for a in leaves:
@@ -370,11 +379,11 @@ def run_forward(
         set_grad_enabled(grad_mode)
     if ctx.dirty_tensors:
         # as torch does: forward may have written without the dispatcher
-        for t in ctx.dirty_tensors:
-            if isinstance(t, Value):
-                t.count_write()
+        for tensor in ctx.dirty_tensors:
+            if isinstance(tensor, Value):
+                tensor.count_write()
             else:
-                increment_version([t])
+                increment_version([tensor])
     return output, ctx
 
 
@@ -387,7 +396,7 @@ def _record(
     if not old_style:
         require_setup_context(cls)
     ctx, recording = _new_node(level, cls, args)
-    inner_args = tuple(lowered(level, a) for a in args)
+    inner_args = tuple(lowered(level, argument) for argument in args)
     grad_mode = _grad_enabled()
     set_grad_enabled(grad_mode and level.outer_mode)
     try:
@@ -439,10 +448,12 @@ def _new_node(
     argument requires grad. The node is the ctx in any case."""
     edges: list[Edge | None] = []  # one per tensor argument
     needs = []  # one per argument
-    for a in args:
-        edge = edge_of(a) if isinstance(a, Value) and a._level is level else None
+    for argument in args:
+        edge = (
+            edge_of(argument) if isinstance(argument, Value) and argument._level is level else None
+        )
         needs.append(edge is not None)
-        if isinstance(a, torch.Tensor):
+        if isinstance(argument, torch.Tensor):
             edges.append(edge)
     recording = _grad_enabled() and any(needs)
     return new_ctx(cls, needs, level, tuple(edges) if recording else ()), recording
@@ -452,7 +463,7 @@ def check_marks(ctx: FunctionCtx, outs: Sequence[object], given: Sequence[object
     """Raise unless every argument of ``mark_dirty`` is among the outputs ``outs``. Warn if one is
     not among the inputs ``given``, as ``forward`` got them."""
     for dirty in ctx.dirty_tensors:
-        if not any(dirty is o for o in outs):
+        if not any(dirty is output for output in outs):
             raise RuntimeError(
                 "Some elements marked as dirty during the forward method were not returned as "
                 "output. Return from forward every tensor that it gives to mark_dirty."
@@ -468,9 +479,9 @@ def check_marks(ctx: FunctionCtx, outs: Sequence[object], given: Sequence[object
             )
 
 
-def position_of(t: object, tensors: Sequence[object]) -> int | None:
-    """Return the position of the object ``t`` itself among ``tensors``."""
-    return next((i for i, x in enumerate(tensors) if x is t), None)
+def position_of(tensor: object, tensors: Sequence[object]) -> int | None:
+    """Return the position of the object ``tensor`` itself among ``tensors``."""
+    return next((index for index, x in enumerate(tensors) if x is tensor), None)
 
 
 @dataclass
@@ -489,21 +500,21 @@ class _Application:
     def outputs(self) -> tuple[Any, ...]:
         """Return the outputs as values of the level, each with its history."""
         check_marks(self.ctx, self.outs, self.inner_args)
-        wrapped = tuple(self.output(i, o) for i, o in enumerate(self.outs))
+        wrapped = tuple(self.output(index, output) for index, output in enumerate(self.outs))
         if self.recording:
             self.ctx.record(self.args, self.inner_args, self.outs)
         return wrapped
 
-    def output(self, i: int, o: object) -> Any:
-        """Return output number ``i``. ``o``: as ``forward`` returned it. A tensor becomes a value
-        of the level with its history."""
+    def output(self, index: int, o: object) -> Any:
+        """Return output number ``index``. ``o``: as ``forward`` returned it. A tensor becomes a
+        value of the level with its history."""
         if not isinstance(o, torch.Tensor):
             return o
         if isinstance(o, Value) and o._level.number > self.level.number:
             return o  # an inner level recorded it. Example: a trace of the session's tensors
         edge: Edge | None = None
         if self.recording and self.ctx.differentiates(o):
-            edge = (self.ctx, i)
+            edge = (self.ctx, index)
         source = position_of(o, self.inner_args)
         if source is not None and position_of(o, self.ctx.dirty_tensors) is not None:
             return self.rewrite_argument(source, edge)
@@ -514,10 +525,10 @@ class _Application:
             v._view = view_history.View(base, (), "function")
         return v
 
-    def base_of(self, o: torch.Tensor, source: int | None, edge: Edge | None) -> Any:
-        """Return what the output ``o`` is a view of: the first argument that shares its memory, or
-        the base of this argument. None if there is none. ``source``: the position of the argument
-        that ``forward`` returned as it was, if ``o`` is one.
+    def base_of(self, output: torch.Tensor, source: int | None, edge: Edge | None) -> Any:
+        """Return what the output ``output`` is a view of: the first argument that shares its
+        memory, or the base of this argument. None if there is none. ``source``: the position of the
+        argument that ``forward`` returned as it was, if ``output`` is one.
 
         An argument may share its memory with another one, as ``x.detach()`` does with ``x``. An
         output without a history is no view of an argument that has one.
@@ -528,13 +539,13 @@ class _Application:
         for a, inner in candidates:
             if not self.owns(a) or (edge is None and a.requires_grad):
                 continue
-            if view_history.aliases(o, inner):
+            if view_history.aliases(output, inner):
                 return a if a._view is None else a._view.base
         return None
 
-    def owns(self, a: object) -> bool:
-        """Return whether ``a`` is a value of this level."""
-        return isinstance(a, Value) and a._level is self.level
+    def owns(self, argument: object) -> bool:
+        """Return whether ``argument`` is a value of this level."""
+        return isinstance(argument, Value) and argument._level is self.level
 
     def rewrite_argument(self, source: int, edge: Edge | None) -> Any:
         """Return the output for argument ``source``, to which ``forward`` wrote. Its new history is
@@ -620,11 +631,11 @@ def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
         if not _grad_enabled():
             return result
         # whoever differentiates the result does so by one of these
-        witnesses = [t for t in (*grads, *ctx.saved_tensors) if isinstance(t, Value)]
+        witnesses = [tensor for tensor in (*grads, *ctx.saved_tensors) if isinstance(tensor, Value)]
         if not witnesses:
             return result
         gradients = as_outputs(result)
-        tensors = [g for g in gradients if isinstance(g, torch.Tensor)]
+        tensors = [grad for grad in gradients if isinstance(grad, torch.Tensor)]
         guarded = iter(_Once.apply(len(tensors), *tensors, *witnesses))
         # back to the places among Nones
         outputs = tuple(next(guarded) if isinstance(g, torch.Tensor) else g for g in gradients)
@@ -644,7 +655,7 @@ class _Once(Function):
 
     @staticmethod
     def forward(n: int, *tensors: Any) -> Any:
-        return tuple(t.clone() for t in tensors[:n])
+        return tuple(tensor.clone() for tensor in tensors[:n])
 
     @staticmethod
     def setup_context(ctx: object, inputs: object, output: object) -> None:

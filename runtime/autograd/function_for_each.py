@@ -92,9 +92,9 @@ class ForEach:
             gradients = list(as_outputs(result))
             # the outer Function complains of gradients without an argument
             of_arguments = zip(gradients, self.in_dims, ctx.shapes, strict=False)
-            for i, (g, dim, shape) in enumerate(of_arguments):
+            for index, (g, dim, shape) in enumerate(of_arguments):
                 if isinstance(g, torch.Tensor):
-                    gradients[i] = _gradient(level, g, dim, shape)
+                    gradients[index] = _gradient(level, g, dim, shape)
             return tuple(gradients)
 
     def jvp(self, ctx: Any, *tangents: object) -> Any:
@@ -104,11 +104,11 @@ class ForEach:
             return _physical(level, result, given, tangents)
 
 
-def _map_outputs(f: Callable[[Any], object], output: object) -> object:
-    """Apply ``f`` to each output of a tuple, or to the single output."""
+def _map_outputs(function: Callable[[Any], object], output: object) -> object:
+    """Apply ``function`` to each output of a tuple, or to the single output."""
     if isinstance(output, tuple):
-        return tuple(map(f, output))
-    return f(output)
+        return tuple(map(function, output))
+    return function(output)
 
 
 def _physical(
@@ -117,13 +117,13 @@ def _physical(
     """Return the result of a method of the Function as physical tensors. For one of ``values``: the
     same one of ``physical``."""
 
-    def out(o: object) -> Any:
-        if not isinstance(o, torch.Tensor):
-            return o
-        source = position_of(o, values)
+    def out(output: object) -> Any:
+        if not isinstance(output, torch.Tensor):
+            return output
+        source = position_of(output, values)
         if source is not None:
             return physical[source]
-        return _at_front(level, o)
+        return _at_front(level, output)
 
     return _map_outputs(out, output)
 
@@ -132,10 +132,10 @@ def _output_dims(output: object, physical: Sequence[object], in_dims: Sequence[A
     """Return the batch dimensions of the outputs: 0 for a tensor that the Function made, that of
     the input for an input returned as it is."""
 
-    def dim(o: object) -> int | None:
-        if not isinstance(o, torch.Tensor):
+    def dim(output: object) -> int | None:
+        if not isinstance(output, torch.Tensor):
             return None
-        source = position_of(o, physical)
+        source = position_of(output, physical)
         return 0 if source is None else in_dims[source]
 
     return _map_outputs(dim, output)
@@ -152,24 +152,26 @@ def _batched_if_present(
     level: BatchLevel, tensors: Sequence[object], dims: Sequence[int | None]
 ) -> Any:
     """Return the physical tensors as values of ``level``. An entry that is None stays None."""
-    present = tuple(None if t is None else d for t, d in zip(tensors, dims, strict=True))
+    present = tuple(
+        None if tensor is None else dim for tensor, dim in zip(tensors, dims, strict=True)
+    )
     return _batched(level, tensors, present)
 
 
 def batch_dims(level: BatchLevel, tree: pytree.PyTree) -> Any:
     """Return a tree with 0 for each leaf that is batched at ``level``, None for any other."""
 
-    def dim(t: object) -> int | None:
-        return 0 if isinstance(t, Value) and t._level is level else None
+    def dim(tensor: object) -> int | None:
+        return 0 if isinstance(tensor, Value) and tensor._level is level else None
 
     return pytree.tree_map(dim, tree)
 
 
-def _at_front(level: BatchLevel, t: torch.Tensor) -> torch.Tensor:
-    """Return ``t`` with the batch as its first dimension."""
-    if isinstance(t, Value) and t._level is level:
-        return t._inner
-    return t.expand(level.size, *t.shape)
+def _at_front(level: BatchLevel, tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor`` with the batch as its first dimension."""
+    if isinstance(tensor, Value) and tensor._level is level:
+        return tensor._inner
+    return tensor.expand(level.size, *tensor.shape)
 
 
 def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:

@@ -74,18 +74,18 @@ class FunctionCtx:
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
         """Save inputs, outputs or intermediate tensors. ``backward`` reads them as
         ``ctx.saved_tensors``."""
-        for i, t in enumerate(tensors):
-            if t is not None and not isinstance(t, torch.Tensor):
+        for index, tensor in enumerate(tensors):
+            if tensor is not None and not isinstance(tensor, torch.Tensor):
                 raise TypeError(
                     "save_for_backward can only save variables, "
-                    f"but argument {i} is of type {type(t).__name__}"
+                    f"but argument {index} is of type {type(tensor).__name__}"
                 )
         self.to_save = tensors
 
     def save_for_forward(self, *tensors: torch.Tensor | None) -> None:
         """Save tensors for ``jvp``, which reads them as ``ctx.saved_tensors``."""
-        for t in tensors:
-            if t is not None and not isinstance(t, torch.Tensor):
+        for tensor in tensors:
+            if tensor is not None and not isinstance(tensor, torch.Tensor):
                 raise AssertionError(
                     "save_for_forward expects all arguments to be tensors; "
                     "anything else can be an attribute of ctx."
@@ -122,9 +122,9 @@ def as_returned(outputs: tuple[object, ...], result: object) -> Any:
 
 
 def _tensors(complaint: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    for i, a in enumerate(args):
-        if not isinstance(a, torch.Tensor):
-            raise RuntimeError(f"{complaint} {i} is of type {type(a).__name__}")
+    for index, argument in enumerate(args):
+        if not isinstance(argument, torch.Tensor):
+            raise RuntimeError(f"{complaint} {index} is of type {type(argument).__name__}")
     return args
 
 
@@ -162,22 +162,29 @@ class FunctionNode(Node, FunctionCtx):
         got them. ``outs``: its outputs."""
         self.metas = _metas_of(outs)
         self._zeros = tuple(map(self._zeros_of, outs))
-        self._positions = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor))
+        self._positions = tuple(
+            index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)
+        )
         self._n_inputs = len(args)
         tensors_to_save = self.to_save or ()
-        self._histories = tuple(self._history(t, given, outs) for t in tensors_to_save)
+        self._histories = tuple(self._history(tensor, given, outs) for tensor in tensors_to_save)
         self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
 
-    def _zeros_of(self, o: object) -> object:
-        """Return what makes zeros in place of a missing gradient of output ``o``: arguments of
+    def _zeros_of(self, output: object) -> object:
+        """Return what makes zeros in place of a missing gradient of output ``output``: arguments of
         ``torch.zeros``, or a NestedMeta. None if ``backward`` gets None."""
-        if not isinstance(o, torch.Tensor) or not self.materialize_grads:
+        if not isinstance(output, torch.Tensor) or not self.materialize_grads:
             return None
-        if not (self._materialize_non_diff_grads or self.differentiates(o)):
+        if not (self._materialize_non_diff_grads or self.differentiates(output)):
             return None
-        if o.is_nested:
-            return NestedMeta.of(o)
-        return {"size": o.shape, "dtype": o.dtype, "device": o.device, "layout": o.layout}
+        if output.is_nested:
+            return NestedMeta.of(output)
+        return {
+            "size": output.shape,
+            "dtype": output.dtype,
+            "device": output.device,
+            "layout": output.layout,
+        }
 
     def forget_marks(self) -> None:
         """Drop the marks after the outputs and their tangents have been made. Marked tensors may
@@ -185,34 +192,38 @@ class FunctionNode(Node, FunctionCtx):
         for name in ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable"):
             self.__dict__.pop(name, None)
 
-    def differentiates(self, o: torch.Tensor) -> bool:
-        """Return whether output ``o``, as ``forward`` returned it, has a gradient."""
-        return _floating(o) and not any(o is n for n in self.non_differentiable)
+    def differentiates(self, output: torch.Tensor) -> bool:
+        """Return whether output ``output``, as ``forward`` returned it, has a gradient."""
+        return _floating(output) and not any(output is n for n in self.non_differentiable)
 
-    def _history(self, t: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
+    def _history(self, tensor: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
         """Return the history of a saved tensor: the number of an output of this node, the edge of
         an input, or None."""
-        for i, o in enumerate(outs):
-            if o is t:
-                return i if self.differentiates(o) else None
-        if isinstance(t, Value) and t._level is self.level:
-            found: Edge | None = edge_of(t)
+        for index, output in enumerate(outs):
+            if output is tensor:
+                return index if self.differentiates(output) else None
+        if isinstance(tensor, Value) and tensor._level is self.level:
+            found: Edge | None = edge_of(tensor)
             return found
         return next(
-            (edge for edge, i in zip(self.edges, self._positions, strict=True) if given[i] is t),
+            (
+                edge
+                for edge, i in zip(self.edges, self._positions, strict=True)
+                if given[i] is tensor
+            ),
             None,
         )
 
-    def _edge(self, i: int) -> Edge | None:
-        history = self._histories[i]
+    def _edge(self, index: int) -> Edge | None:
+        history = self._histories[index]
         if isinstance(history, int):
             return (self, history)
         return history
 
-    def _keep(self, t: object, i: int) -> object:
-        if t is None:
+    def _keep(self, tensor: object, index: int) -> object:
+        if tensor is None:
             return None
-        return save(self.level, self.level.lowered(t), self._edge(i))
+        return save(self.level, self.level.lowered(tensor), self._edge(index))
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -222,7 +233,7 @@ class FunctionNode(Node, FunctionCtx):
             return self.saved_for_forward
         if self.saved is None:
             raise RuntimeError(FREED)
-        return tuple(self._shown(s, self._edge(i)) for i, s in enumerate(self.saved))
+        return tuple(self._shown(s, self._edge(index)) for index, s in enumerate(self.saved))
 
     @property
     def saved_variables(self) -> tuple[Any, ...]:
@@ -246,7 +257,8 @@ class FunctionNode(Node, FunctionCtx):
         if self.saved is None:
             raise RuntimeError(FREED)
         return tuple(
-            SavedTensor.of(self, self.saved, i, self._edge(i)) for i in range(len(self.saved))
+            SavedTensor.of(self, self.saved, index, self._edge(index))
+            for index in range(len(self.saved))
         )
 
     def push(
@@ -268,28 +280,29 @@ class FunctionNode(Node, FunctionCtx):
                 "Function's jvp returned an invalid number of forward gradients "
                 f"(expected {len(outs)} but got {len(found)})"
             )
-        for i, (o, t) in enumerate(zip(outs, found, strict=True)):
-            if t is not None:
-                self._refuse_unfit_tangent(i, o, t)
+        for index, (o, tensor) in enumerate(zip(outs, found, strict=True)):
+            if tensor is not None:
+                self._refuse_unfit_tangent(index, o, tensor)
         return found
 
-    def _refuse_unfit_tangent(self, i: int, o: Any, t: object) -> None:
-        """Raise unless ``t`` can be the tangent of output number ``i``."""
-        if not isinstance(t, torch.Tensor):
+    def _refuse_unfit_tangent(self, index: int, output: Any, tensor: object) -> None:
+        """Raise unless ``tensor`` can be the tangent of output number ``index``."""
+        if not isinstance(tensor, torch.Tensor):
             raise RuntimeError(
-                f"expected Variable or None (got {type(t).__name__}) for grad output {i}."
+                f"expected Variable or None (got {type(tensor).__name__}) for grad output {index}."
             )
-        if not self.differentiates(o):
+        if not self.differentiates(output):
             raise RuntimeError(
-                f"Function's jvp returned a gradient at position {i}, "
+                f"Function's jvp returned a gradient at position {index}, "
                 "but the corresponding forward output is not a differentiable Tensor. "
                 "You should return None at that position instead."
             )
-        if t.shape != o.shape:
+        if tensor.shape != output.shape:
             raise RuntimeError(
                 "Trying to set a forward gradient that has a different size "
                 "than that of the original Tensor, this is not supported. "
-                f"The tensor is of size {list(o.shape)}, its tangent of size {list(t.shape)}."
+                f"The tensor is of size {list(output.shape)}, its tangent of size "
+                f"{list(tensor.shape)}."
             )
 
     def apply(
@@ -348,15 +361,15 @@ class FunctionNode(Node, FunctionCtx):
 
     def _refuse_gradients_of_others(self, result: tuple[object, ...]) -> None:
         """Raise if a result is no tensor, or belongs to an argument that is none."""
-        for i, r in enumerate(result):
+        for index, r in enumerate(result):
             if r is None:
                 continue
             if not isinstance(r, torch.Tensor):
                 raise RuntimeError(f"expected Variable or None (got {type(r).__name__})")
-            if i not in self._positions:
+            if index not in self._positions:
                 raise RuntimeError(
                     f"function {self.name()} returned a gradient different than None at position "
-                    f"{i + 1}, but the corresponding forward input was not a Variable"
+                    f"{index + 1}, but the corresponding forward input was not a Variable"
                 )
 
     def maybe_clear_saved_tensors(self) -> None:
@@ -379,10 +392,12 @@ def _make_zeros(arguments: Any) -> torch.Tensor:
 def _metas_of(outs: Sequence[object]) -> tuple[object, ...]:
     """Return shape and dtype of each output, None for one that is no tensor."""
     metas: list[Any] = []
-    for o in outs:
-        metas.append(meta_of(o, o.dtype) if isinstance(o, torch.Tensor) else None)
+    for output in outs:
+        metas.append(meta_of(output, output.dtype) if isinstance(output, torch.Tensor) else None)
     return tuple(metas)
 
 
-def _floating(a: object) -> bool:
-    return isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())
+def _floating(argument: object) -> bool:
+    return isinstance(argument, torch.Tensor) and (
+        argument.is_floating_point() or argument.is_complex()
+    )

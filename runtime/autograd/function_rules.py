@@ -53,18 +53,18 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     cls.setup_context(ctx, primals, output)
     outs = as_outputs(output)
     check_marks(ctx, outs, primals)
-    for i, (a, p, t) in enumerate(zip(args, primals, tangents, strict=True)):
+    for index, (argument, p, t) in enumerate(zip(args, primals, tangents, strict=True)):
         if t is None or position_of(p, ctx.dirty_tensors) is None:
             continue
         if _batches(p) - _batches(t):
             # `jvp` writes to it, so it must be as large a batch as the primal
-            level._set_tangent(a, t + torch.zeros_like(p))
-            tangents[i] = tangent_of(a)
+            level._set_tangent(argument, t + torch.zeros_like(p))
+            tangents[index] = tangent_of(argument)
     out_tangents = (None,) * len(outs)
     if any(t is not None for t in tangents):
         out_tangents = ctx.push(primals, outs, tangents)
     call = _Pushed(level, args, primals, tangents, ctx.dirty_tensors)
-    wrapped = tuple(call.output(o, t) for o, t in zip(outs, out_tangents, strict=True))
+    wrapped = tuple(call.output(o, tensor) for o, tensor in zip(outs, out_tangents, strict=True))
     ctx.forget_marks()
     return as_returned(wrapped, output), ctx
 
@@ -74,9 +74,9 @@ def _tangents_of(level: DualLevel, args: tuple[object, ...]) -> list[torch.Tenso
     if not computes_tangents(level.number):
         return [None] * len(args)
     tangents: list[torch.Tensor | None] = []
-    for a in args:
-        if isinstance(a, Value) and a._level is level:
-            tangents.append(tangent_of(a))
+    for argument in args:
+        if isinstance(argument, Value) and argument._level is level:
+            tangents.append(tangent_of(argument))
         else:
             tangents.append(None)
     return tangents
@@ -92,16 +92,16 @@ class _Pushed(NamedTuple):
     tangents: list[torch.Tensor | None]
     dirty: tuple[torch.Tensor, ...]
 
-    def output(self, o: object, t: torch.Tensor | None) -> Any:
-        """``o``, which ``forward`` returned, with the tangent ``t``."""
+    def output(self, o: object, tensor: torch.Tensor | None) -> Any:
+        """``o``, which ``forward`` returned, with the tangent ``tensor``."""
         if not isinstance(o, torch.Tensor):
             return o
         source = position_of(o, self.primals)
         if source is not None and position_of(o, self.dirty) is not None:
-            return _written(self.level, self.args[source], self.tangents[source], t)
+            return _written(self.level, self.args[source], self.tangents[source], tensor)
         if isinstance(o, Value) and o._level.number > self.level.number:
             return o  # as at a grad level: an inner level recorded it
-        v = self.level.wrap(o, t)
+        v = self.level.wrap(o, tensor)
         base = self._base_of(o)
         if base is not None:
             v._view = View(base, (), "function")
@@ -110,30 +110,30 @@ class _Pushed(NamedTuple):
     def _base_of(self, o: torch.Tensor) -> object:
         """Return what the output ``o`` is a view of: the first argument that shares memory with
         it, or the base of this argument. None if none does."""
-        for a, p in zip(self.args, self.primals, strict=True):
-            if isinstance(a, Value) and a._level is self.level and aliases(o, p):
-                return a if a._view is None else a._view.base
+        for argument, p in zip(self.args, self.primals, strict=True):
+            if isinstance(argument, Value) and argument._level is self.level and aliases(o, p):
+                return argument if argument._view is None else argument._view.base
         return None
 
 
-def _batches(t: object) -> set[BatchLevel]:
-    """Return the levels at which ``t`` is a batch."""
-    return {level for level in levels_of(t) if isinstance(level, BatchLevel)}
+def _batches(tensor: object) -> set[BatchLevel]:
+    """Return the levels at which ``tensor`` is a batch."""
+    return {level for level in levels_of(tensor) if isinstance(level, BatchLevel)}
 
 
 def _written(
-    level: DualLevel, target: object, before: torch.Tensor | None, t: torch.Tensor | None
+    level: DualLevel, target: object, before: torch.Tensor | None, tensor: torch.Tensor | None
 ) -> object:
     """Return the output for an input that ``forward`` wrote to. Its tangent must have been written
     to as well."""
     if not (isinstance(target, DualValue) and target._level is level):
-        if t is None:
+        if tensor is None:
             return target
         level.refuse_captured_write("a custom Function")
-    if before is not None and t is not before:
+    if before is not None and tensor is not before:
         raise RuntimeError(TANGENT_NOT_WRITTEN)
-    if before is None and t is not None:
-        level._set_tangent(target, t)
+    if before is None and tensor is not None:
+        level._set_tangent(target, tensor)
     return target
 
 
@@ -168,7 +168,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> t
     made from the other methods."""
     require_setup_context(cls)
     _require_one_rule(cls)
-    physical = tuple(lowered(level, a) for a in args)
+    physical = tuple(lowered(level, argument) for argument in args)
     in_dims = batch_dims(level, args)
     if cls.generate_vmap_rule:
         each = ForEach(cls, in_dims, level.size, level.randomness)
@@ -183,7 +183,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> t
     flat, spec = pytree.tree_flatten(output)
     dims = _checked_out_dims(out_dims, spec)
     return pytree.tree_unflatten(
-        [_rebatched(level, o, d, args, physical) for o, d in zip(flat, dims, strict=True)], spec
+        [_rebatched(level, o, dim, args, physical) for o, dim in zip(flat, dims, strict=True)], spec
     ), None
 
 
@@ -219,7 +219,7 @@ def _require_two_returns(result: object) -> None:
 def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[int | None]:
     """Return one entry for each leaf of an output of the structure ``spec``."""
     dims = broadcast_and_flatten(out_dims, spec)
-    if dims is None or not all(d is None or isinstance(d, int) for d in dims):
+    if dims is None or not all(dim is None or isinstance(dim, int) for dim in dims):
         raise RuntimeError(
             "The autograd.Function's vmap staticmethod returned an incompatible "
             f"(output, out_dims) tuple. out_dims={out_dims} has structure "
@@ -254,8 +254,8 @@ def run_functional(
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the
     next outer level."""
 
-    def read_own(v: FunctionalValue) -> Any:
-        return level.read(v) if v._level is level else v
+    def read_own(value: FunctionalValue) -> Any:
+        return level.read(value) if value._level is level else value
 
     with _below(level):
         read = pytree.tree_map_only(FunctionalValue, read_own, args)
@@ -270,11 +270,11 @@ def run_functional(
             "an outer transform has its derivative. Write a Function that returns a new tensor."
         )
 
-    def as_value(t: torch.Tensor) -> Any:
-        source = position_of(t, read)
+    def as_value(tensor: torch.Tensor) -> Any:
+        source = position_of(tensor, read)
         if source is not None:
             return args[source]  # an input that was returned as it is
-        return level.wrap(t)
+        return level.wrap(tensor)
 
     return pytree.tree_map_only(torch.Tensor, as_value, output), ctx
 
@@ -293,21 +293,23 @@ def _run_alone(
     if not level.releases or not ctx.dirty_tensors:
         return output, ctx
     dirty = [
-        t
-        for t in ctx.dirty_tensors
-        if isinstance(t, FunctionalValue) and t._level is level and t.dtype in DIFFERENTIABLE
+        tensor
+        for tensor in ctx.dirty_tensors
+        if isinstance(tensor, FunctionalValue)
+        and tensor._level is level
+        and tensor.dtype in DIFFERENTIABLE
     ]
 
-    def release_written(v: FunctionalValue) -> Any:
-        return v if position_of(v, dirty) is None else level.released(v)
+    def release_written(value: FunctionalValue) -> Any:
+        return value if position_of(value, dirty) is None else level.released(value)
 
     with _below(level):
         return pytree.tree_map_only(FunctionalValue, release_written, output), ctx
 
 
-def _transformed(t: object) -> bool:
-    """Return whether a level differentiates or batches ``t``. A trace does neither."""
-    return any(level.keeps_history or level.hidden for level in levels_of(t))
+def _transformed(tensor: object) -> bool:
+    """Return whether a level differentiates or batches ``tensor``. A trace does neither."""
+    return any(level.keeps_history or level.hidden for level in levels_of(tensor))
 
 
 @contextmanager

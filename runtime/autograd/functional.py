@@ -62,19 +62,19 @@ class _Errors(NamedTuple):
 _NO_ERRORS = _Errors()
 
 
-def _value(t: torch.Tensor) -> Tensor:
-    value: Tensor = as_leaf(t)  # type: ignore[assignment]
+def _value(tensor: torch.Tensor) -> Tensor:
+    value: Tensor = as_leaf(tensor)  # type: ignore[assignment]
     return value
 
 
 def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
     """``given`` as a tuple of tensors."""
     each = given if isinstance(given, tuple) else (given,)
-    for i, t in enumerate(each):
+    for index, t in enumerate(each):
         if not isinstance(t, torch.Tensor):
             which = f"the given {what}"
             if given is each:
-                which = f"the value at index {i}"
+                which = f"the value at index {index}"
             raise TypeError(
                 f"The {what} given to {function} must be either a Tensor or a tuple of Tensors "
                 f"but {which} has type {type(t)}."
@@ -88,14 +88,14 @@ def _opened(
     """Return the tensors to differentiate by. With ``create_graph``: views, which have the history
     of the tensors. Else: new leaves."""
     out = []
-    for t in _tensors(given, what, function):
-        v: Any = _value(t)
-        if create_graph and v.requires_grad:
-            out.append(v.view_as(v))
+    for tensor in _tensors(given, what, function):
+        value: Any = _value(tensor)
+        if create_graph and value.requires_grad:
+            out.append(value.view_as(value))
         elif track:
-            out.append(v.detach().requires_grad_())
+            out.append(value.detach().requires_grad_())
         else:
-            out.append(v.detach())
+            out.append(value.detach())
     return tuple(out)
 
 
@@ -105,14 +105,14 @@ def _called(
     """Return whether ``func`` returned a tuple, and its outputs."""
     result = func(*inputs)
     outs = _tensors(result, "outputs of the user-provided function", function)
-    for i, o in enumerate(outs):
-        if strict and not _tracked(o):
-            raise RuntimeError(_NO_GRAPH.format(i))
+    for index, output in enumerate(outs):
+        if strict and not _tracked(output):
+            raise RuntimeError(_NO_GRAPH.format(index))
     return isinstance(result, tuple), outs
 
 
-def _tracked(t: object) -> bool:
-    return isinstance(t, Value) and t.requires_grad
+def _tracked(tensor: object) -> bool:
+    return isinstance(tensor, Value) and tensor.requires_grad
 
 
 def _scalar(func: Callable[..., object], function: str, strict: bool) -> Callable[..., Any]:
@@ -144,9 +144,9 @@ def _direction(
             )
     elif len(vs) != 1:
         raise RuntimeError("The given v should contain a single Tensor.")
-    for i, (a, b) in enumerate(zip(like, vs, strict=True)):
+    for index, (a, b) in enumerate(zip(like, vs, strict=True)):
         if a.shape != b.shape:
-            entry = f"Entry {i} in " if is_tuple else ""
+            entry = f"Entry {index} in " if is_tuple else ""
             raise RuntimeError(f"{entry}v has invalid size: should be {a.shape} but got {b.shape}.")
     return vs
 
@@ -169,7 +169,7 @@ def _pull(
 ) -> tuple[object, ...]:
     """Gradients of ``inputs``, None where none arrives. Outputs that are None or have no
     history are left out."""
-    kept = [i for i, o in enumerate(outs) if o is not None and _tracked(o)]
+    kept = [index for index, output in enumerate(outs) if output is not None and _tracked(output)]
     if not kept:
         return (None,) * len(inputs)
     given = None
@@ -191,14 +191,14 @@ def _filled(
 ) -> tuple[object, ...]:
     """Return ``grads`` with zeros in place of None. Raise the error for one that ``errors``
     names."""
-    for i, g in enumerate(grads):
-        if g is None and errors.none is not None:
-            raise RuntimeError(errors.none.format(i))
-        if g is not None and errors.constant is not None and not _tracked(g):
-            raise RuntimeError(errors.constant.format(i))
+    for index, gradient in enumerate(grads):
+        if gradient is None and errors.none is not None:
+            raise RuntimeError(errors.none.format(index))
+        if gradient is not None and errors.constant is not None and not _tracked(gradient):
+            raise RuntimeError(errors.constant.format(index))
     filled = []
-    for g, x in zip(grads, like, strict=True):
-        filled.append(torch.zeros_like(x.detach()) if g is None else g)
+    for gradient, x in zip(grads, like, strict=True):
+        filled.append(torch.zeros_like(x.detach()) if gradient is None else gradient)
     return tuple(filled)
 
 
@@ -213,7 +213,7 @@ def _push(
 ) -> tuple[Any, ...]:
     """Return the Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by
     its cotangent, in which it is linear."""
-    cotangents = [_value(torch.zeros_like(_value(o).detach())).start_leaf() for o in outs]
+    cotangents = [_value(torch.zeros_like(_value(output).detach())).start_leaf() for output in outs]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
         _filled(pulled, inputs, _Errors(none))
@@ -224,7 +224,7 @@ def _push(
 def _returned(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any:
     each = tuple(tensors)
     if not create_graph:
-        each = tuple(t.detach() for t in each)
+        each = tuple(tensor.detach() for tensor in each)
     return each if is_tuple else each[0]
 
 
@@ -340,11 +340,13 @@ def _nested(blocks: list[list[object]], many_outputs: bool, many_inputs: bool) -
     return per_output if many_outputs else per_output[0]
 
 
-def _one_hot(t: Any) -> Any:
-    """(numel, *shape): one tensor per element of ``t``."""
-    if t.is_nested:
+def _one_hot(tensor: Any) -> Any:
+    """(numel, *shape): one tensor per element of ``tensor``."""
+    if tensor.is_nested:
         raise NestedTensor
-    return torch.eye(t.numel(), dtype=t.dtype, device=t.device).reshape((t.numel(), *t.shape))
+    return torch.eye(tensor.numel(), dtype=tensor.dtype, device=tensor.device).reshape(
+        (tensor.numel(), *tensor.shape)
+    )
 
 
 def jacobian(
@@ -385,17 +387,22 @@ def jacobian(
                 "depends on an input is seen only when it is computed alone: set vectorize=False."
             )
         rows = _rows_at_once if vectorize else _rows
-        blocks = [list(rows(i, o, opened, create_graph, strict)) for i, o in enumerate(outs)]
+        blocks = [
+            list(rows(index, output, opened, create_graph, strict))
+            for index, output in enumerate(outs)
+        ]
     return _nested(blocks, many_outputs, isinstance(inputs, tuple))
 
 
-def _rows(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool) -> list[Any]:
+def _rows(
+    index: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
+) -> list[Any]:
     if out.is_complex():
         raise RuntimeError(
             f"grad can be implicitly created only for real scalar outputs but got {out.dtype}"
         )
     rows = []
-    none = f"Output {i} of the user-provided function is independent of input {{}}. {_STRICT}"
+    none = f"Output {index} of the user-provided function is independent of input {{}}. {_STRICT}"
     errors = _Errors.of(strict, create_graph, none, _JACOBIAN_CONSTANT)
     for cotangent in _one_hot(out):
         grads = _pull((out,), inputs, (cotangent,), create_graph)
@@ -409,7 +416,7 @@ def _rows(i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: b
 
 
 def _rows_at_once(
-    i: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
+    index: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
 ) -> list[object]:
     found: Sequence[Any] = (None,) * len(inputs)
     if _tracked(out) and out.numel():
@@ -478,11 +485,11 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
     return _nested(blocks, many_outputs, isinstance(inputs, tuple))
 
 
-def _require_grad(x: Any) -> Any:
-    """Return ``x`` if it requires grad, else a leaf with its data that does."""
-    if x.requires_grad:
-        return x
-    return _value(x).start_leaf()
+def _require_grad(value: Any) -> Any:
+    """Return ``value`` if it requires grad, else a leaf with its data that does."""
+    if value.requires_grad:
+        return value
+    return _value(value).start_leaf()
 
 
 def hessian(
@@ -508,9 +515,9 @@ def hessian(
         if outer_jacobian_strategy == "forward-mode":
             xs = tuple(map(_require_grad, xs))
         found: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)
-        for i, g in enumerate(found):
+        for index, g in enumerate(found):
             if strict and not _tracked(g):
-                raise RuntimeError(_JACOBIAN_INDEPENDENT.format(i))
+                raise RuntimeError(_JACOBIAN_INDEPENDENT.format(index))
         return found
 
     found = jacobian(gradient, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)

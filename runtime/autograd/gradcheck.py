@@ -49,7 +49,7 @@ def _overlaps(x: torch.Tensor) -> bool:
     """Return whether two elements of ``x`` have one place in memory."""
     if x.numel() < 2:
         return False
-    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    span = 1 + sum((n - 1) * size for n, size in zip(x.shape, x.stride(), strict=True))
     places = torch.arange(span).as_strided(x.shape, x.stride())
     return bool(places.unique().numel() < x.numel())
 
@@ -65,7 +65,11 @@ def _checked_inputs(inputs: object) -> tuple[tuple[object, ...], tuple[int, ...]
     """Return the inputs as values, and the numbers of those that require grad."""
     given = _as_arguments(inputs)
     values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in given)
-    at = tuple(i for i, x in enumerate(values) if isinstance(x, Value) and x.requires_grad)
+    at = tuple(
+        index
+        for index, value in enumerate(values)
+        if isinstance(value, Value) and value.requires_grad
+    )
     if not at:
         raise ValueError(
             "gradcheck expects at least one input tensor to require gradient, "
@@ -76,39 +80,41 @@ def _checked_inputs(inputs: object) -> tuple[tuple[object, ...], tuple[int, ...]
     return values, at
 
 
-def _refuse_unfit_input(x: Any, i: int) -> None:
-    """Raise if no element of input ``x``, number ``i``, can be perturbed alone. Warn if its
+def _refuse_unfit_input(value: Any, index: int) -> None:
+    """Raise if no element of input ``value``, number ``index``, can be perturbed alone. Warn if its
     dtype is too coarse."""
-    if x.layout is torch.sparse_coo and not x.is_coalesced():
-        raise ValueError(f"gradcheck: input #{i} may specify an element twice; pass x.coalesce()")
-    if x.dtype not in (torch.float64, torch.complex128):
+    if value.layout is torch.sparse_coo and not value.is_coalesced():
+        raise ValueError(
+            f"gradcheck: input #{index} may specify an element twice; pass x.coalesce()"
+        )
+    if value.dtype not in (torch.float64, torch.complex128):
         warnings.warn(
             (
-                f"Input #{i} requires gradient and is not a double precision floating "
+                f"Input #{index} requires gradient and is not a double precision floating "
                 "point or complex. Finite differences in another dtype are coarser than "
                 "the tolerances: pass it as float64 or complex128."
             ),
             stacklevel=5,
         )
-    if x.layout is not torch.strided:
+    if value.layout is not torch.strided:
         return
-    if x.is_nested:
+    if value.is_nested:
         raise NestedTensor
-    if any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True)):
+    if any(size == 0 and n > 1 for n, size in zip(value.shape, value.stride(), strict=True)):
         raise RuntimeError(
-            f"The {i}th input has a dimension with stride 0, so none of its elements can be "
+            f"The {index}th input has a dimension with stride 0, so none of its elements can be "
             "perturbed alone. Pass .contiguous() of it to gradcheck."
         )
-    if _overlaps(x):
+    if _overlaps(value):
         raise RuntimeError(
-            f"The {i}th input has elements that share memory, "
+            f"The {index}th input has elements that share memory, "
             "so none of them can be perturbed alone. Pass .contiguous() of it to gradcheck."
         )
 
 
-def _layout_name(t: Any) -> str:
-    """Return what errors call the layout of ``t``, which is not dense."""
-    return "MKLDNN" if t.layout is mkldnn_layout else "Sparse"
+def _layout_name(tensor: Any) -> str:
+    """Return what errors call the layout of ``tensor``, which is not dense."""
+    return "MKLDNN" if tensor.layout is mkldnn_layout else "Sparse"
 
 
 def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
@@ -123,10 +129,10 @@ def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
 
 
 def _checked_outputs(outs: Sequence[Any]) -> None:
-    for o in outs:
-        if o.layout is not torch.strided:
+    for output in outs:
+        if output.layout is not torch.strided:
             raise ValueError(
-                f"{_layout_name(o)} output is not supported at gradcheck yet. "
+                f"{_layout_name(output)} output is not supported at gradcheck yet. "
                 "Let func return to_dense(masked_grad=...) of it."
             )
 
@@ -213,7 +219,9 @@ def _check(
 ) -> None:
     outs = as_tuple(func(*values))
     _checked_outputs(outs)
-    outputs = tuple(k for k, o in enumerate(outs) if isinstance(o, Value) and o.requires_grad)
+    outputs = tuple(
+        k for k, output in enumerate(outs) if isinstance(output, Value) and output.requires_grad
+    )
     if not outputs:
         no_derivative(Problem(func, values, at, tuple(range(len(outs)))), options)
         return
@@ -252,8 +260,8 @@ def _check_special_cotangents(
     """Check the backward pass with cotangents that are batched, zero or undefined."""
     at = problem.at
     if wanted.batched_backward:
-        for k, o in zip(problem.outputs, differentiable, strict=True):
-            special.batched_cotangents(o, problem.wrt(), k, at)
+        for k, output in zip(problem.outputs, differentiable, strict=True):
+            special.batched_cotangents(output, problem.wrt(), k, at)
     special.zero_cotangent(differentiable, problem.wrt(), at)
     if wanted.undefined:
         special.undefined_cotangents(differentiable, problem.wrt())
@@ -350,7 +358,7 @@ def _differentiable(result: object) -> tuple[object, ...]:
 def _cotangents(outs: Sequence[object], given: object, non_contiguous: bool) -> tuple[object, ...]:
     """Return a cotangent for each of ``outs``: those ``given``, or random ones."""
     if given is None:
-        return tuple(_cotangent_like(o, non_contiguous) for o in outs)
+        return tuple(_cotangent_like(output, non_contiguous) for output in outs)
     cotangents = _as_arguments(given)
     if len(cotangents) != len(outs):
         raise ValueError(
@@ -360,10 +368,10 @@ def _cotangents(outs: Sequence[object], given: object, non_contiguous: bool) -> 
     return cotangents
 
 
-def _cotangent_like(o: object, non_contiguous: bool) -> object:
-    """Return a random cotangent of ``o`` that requires grad, in double precision if ``o`` is not of
-    a floating dtype of its own."""
-    g = torch.randn_like(plain(o), memory_format=torch.contiguous_format)
+def _cotangent_like(output: object, non_contiguous: bool) -> object:
+    """Return a random cotangent of ``output`` that requires grad, in double precision if ``output``
+    is not of a floating dtype of its own."""
+    g = torch.randn_like(plain(output), memory_format=torch.contiguous_format)
     if non_contiguous:
         g = torch.stack([g, g], dim=-1).select(-1, 0)
     return wrap(g, requires_grad=True)
@@ -382,7 +390,7 @@ def _deprecated(name: str, grad_out: float, outs: Sequence[Any]) -> None:
         raise ValueError(
             f"Expected grad_out to be 1.0. Multiply the Jacobian that {name} returns instead."
         )
-    if any(o.is_complex() for o in outs):
+    if any(output.is_complex() for output in outs):
         raise ValueError(
             f"Expected output to be non-complex. {name} is for real outputs; "
             "gradcheck takes complex ones too."

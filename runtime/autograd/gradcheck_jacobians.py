@@ -72,15 +72,18 @@ class Problem:
     def wrt(self) -> list[Any]:
         return [self.inputs[i] for i in self.at]
 
-    def mismatch(self, mode: str, output: int, i: int, n: object, a: object) -> str:
-        which = f"output {self.outputs[output]} with respect to input {i}"
-        return f"{self.prefix}Jacobian {mode}mismatch for {which},\nnumerical:{n}\nanalytical:{a}\n"
+    def mismatch(self, mode: str, output: int, index: int, n: object, argument: object) -> str:
+        which = f"output {self.outputs[output]} with respect to input {index}"
+        return (
+            f"{self.prefix}Jacobian {mode}mismatch for "
+            f"{which},\nnumerical:{n}\nanalytical:{argument}\n"
+        )
 
 
 def parts_of_outputs(problem: Problem, outs: Sequence[Any]) -> Iterator[Problem]:
     """The problem. With complex outputs: two problems, of their imaginary and of
     their real parts."""
-    if not any(o.is_complex() for o in outs):
+    if not any(output.is_complex() for output in outs):
         yield problem
         return
     for name, part in (("imaginary", torch.imag), ("real", torch.real)):
@@ -119,16 +122,16 @@ def parts_of_inputs(problem: Problem) -> Iterator[Problem]:
         yield Problem(func, tuple(parts), problem.at, problem.outputs, prefix)
 
 
-def _directions(x: Any, draw: torch.Generator) -> list[torch.Tensor]:
-    """One random unit vector with positive entries, or two if ``x`` is complex."""
-    real = x.dtype.to_real()
+def _directions(value: Any, draw: torch.Generator) -> list[torch.Tensor]:
+    """One random unit vector with positive entries, or two if ``value`` is complex."""
+    real = value.dtype.to_real()
     found = []
-    n_axes = 2 if x.is_complex() else 1
+    n_axes = 2 if value.is_complex() else 1
     for _ in range(n_axes):
-        v = plain(torch.rand(x.numel(), dtype=real, generator=draw))
+        v = plain(torch.rand(value.numel(), dtype=real, generator=draw))
         if v.numel():
             v = v / v.norm()
-        found.append(v.to(x.device))
+        found.append(v.to(value.device))
     return found
 
 
@@ -161,9 +164,9 @@ def no_derivative(problem: Problem, options: Options) -> None:
 def slow_reverse(problem: Problem, outs: Sequence[object], options: Options) -> None:
     wrt = problem.wrt()
     by_input = [numerical.jacobian(problem.evaluate, x, options.steps) for x in wrt]
-    for k, o in enumerate(outs):
-        jacobians, same_dtype = analytical.reverse(o, wrt)
-        again, _ = analytical.reverse(o, wrt)
+    for k, output in enumerate(outs):
+        jacobians, same_dtype = analytical.reverse(output, wrt)
+        again, _ = analytical.reverse(output, wrt)
         for i, a, n in zip(problem.at, jacobians, by_input, strict=True):
             if not options.agree(a, n[k]):
                 raise GradcheckError(problem.mismatch("", k, i, n[k], a))
@@ -180,9 +183,9 @@ def _same_again(
             raise GradcheckError(_REENTRANT.format(options.nondet_tol))
 
 
-def _gradients(o: Any, wrt: Sequence[Any], v: torch.Tensor) -> list[torch.Tensor]:
-    """Pull the flat cotangent ``v`` of ``o`` back. Zeros stand for no gradient."""
-    pulled = zip(wrt, analytical.pull(o, wrt, v.reshape(o.shape)), strict=True)
+def _gradients(output: Any, wrt: Sequence[Any], v: torch.Tensor) -> list[torch.Tensor]:
+    """Pull the flat cotangent ``v`` of ``output`` back. Zeros stand for no gradient."""
+    pulled = zip(wrt, analytical.pull(output, wrt, v.reshape(output.shape)), strict=True)
     return [zeros(x, *x.shape) if g is None else g for x, g in pulled]
 
 
@@ -195,8 +198,8 @@ def fast_reverse(problem: Problem, outs: Sequence[object], options: Options) -> 
         numerical.vector_product(problem.evaluate, x, u, options.steps)
         for x, u in zip(wrt, us, strict=True)
     ]
-    for k, (o, v) in enumerate(zip(outs, vs, strict=True)):
-        rows, again = _gradients(o, wrt, v), _gradients(o, wrt, v)
+    for k, (output, v) in enumerate(zip(outs, vs, strict=True)):
+        rows, again = _gradients(output, wrt, v), _gradients(output, wrt, v)
         for j, (i, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):
             n = (moved[j][k].reshape(-1) * v).sum()
             a = _along_direction(row, u)
@@ -204,7 +207,7 @@ def fast_reverse(problem: Problem, outs: Sequence[object], options: Options) -> 
             if x.numel():
                 scale = float(max(part.sum() for part in u)) * float(v.sum())
             if not options.agree(a, n, scale):
-                full_a = analytical.reverse(o, [x])[0][0]
+                full_a = analytical.reverse(output, [x])[0][0]
                 full_n = numerical.jacobian(problem.evaluate, x, options.steps)[k]
                 raise GradcheckError(
                     problem.mismatch("", k, i, n.item(), a.item())
@@ -225,7 +228,7 @@ def _along_direction(row: torch.Tensor, u: Sequence[torch.Tensor]) -> torch.Tens
 
 def _check_dtypes(gradients: Sequence[torch.Tensor], inputs: Sequence[Any]) -> None:
     """Raise unless each gradient has the dtype of its input."""
-    if any(g.dtype != x.dtype for g, x in zip(gradients, inputs, strict=True)):
+    if any(grad.dtype != x.dtype for grad, x in zip(gradients, inputs, strict=True)):
         raise GradcheckError("Gradient has dtype mismatch")
 
 

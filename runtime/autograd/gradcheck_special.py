@@ -32,7 +32,7 @@ class GradcheckError(RuntimeError):
 
 
 def _all_zero(grads: Sequence[object]) -> bool:
-    return all(g is None or not dense(g).any() for g in grads)
+    return all(grad is None or not dense(grad).any() for grad in grads)
 
 
 def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
@@ -44,7 +44,7 @@ def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]
     grads = grad(
         outs,
         inputs,
-        [torch.zeros_like(plain(o)) for o in outs],
+        [torch.zeros_like(plain(output)) for output in outs],
         retain_graph=True,
         allow_unused=True,
     )
@@ -67,7 +67,7 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
     depend on get none, or zeros."""
     groups = [list(outs)]
     if len(outs) > 1:
-        groups += [[o] for o in outs]
+        groups += [[output] for output in outs]
     for group in groups:
         try:
             with torch.no_grad():  # as in a backward pass without create_graph
@@ -140,29 +140,29 @@ def batched_cotangents(
         )
     except RuntimeError as error:
         raise _failed(error, "check_batched_grad") from error
-    for i, g in enumerate(found):
-        want = [e[i] for e in expected]
+    for index, g in enumerate(found):
+        want = [e[index] for e in expected]
         if g is not None or want[0] is not None:
-            _same(number, at[i], g, want, inputs[i], "check_batched_grad")
+            _same(number, at[index], g, want, inputs[index], "check_batched_grad")
 
 
-def batched_tangents(func: Callable[..., object], inputs: Sequence[object], i: int) -> None:
-    """Check that vmap of the forward pass over tangents of input ``i`` equals a loop of it."""
-    tangents = [torch.randn_like(plain(inputs[i])) for _ in range(2)]
+def batched_tangents(func: Callable[..., object], inputs: Sequence[object], index: int) -> None:
+    """Check that vmap of the forward pass over tangents of input ``index`` equals a loop of it."""
+    tangents = [torch.randn_like(plain(inputs[index])) for _ in range(2)]
 
-    def one(t: object) -> tuple[Any, ...]:
+    def one(tensor: object) -> tuple[Any, ...]:
         tangents = []
-        for primal, tangent in analytical.push(func, inputs, {i: t}):
+        for primal, tangent in analytical.push(func, inputs, {index: tensor}):
             tangents.append(torch.zeros_like(primal) if tangent is None else tangent)
         return tuple(tangents)
 
-    expected = [analytical.pushed(func, inputs, {i: t}) for t in tangents]
+    expected = [analytical.pushed(func, inputs, {index: t}) for t in tangents]
     try:
         found = vmap(one)(torch.stack(tangents))
     except RuntimeError as error:
         raise _failed(error, "check_batched_forward_grad") from error
     for k, t in enumerate(found):
-        _same(k, i, t, [e[k] for e in expected], None, "check_batched_forward_grad")
+        _same(k, index, t, [e[k] for e in expected], None, "check_batched_forward_grad")
 
 
 def _failed(error: RuntimeError, option: str) -> GradcheckError:
@@ -177,12 +177,12 @@ def _failed(error: RuntimeError, option: str) -> GradcheckError:
 
 
 def _same(
-    output: int, i: int, found: object, expected: Sequence[Any], like: Any, option: str
+    output: int, index: int, found: object, expected: Sequence[Any], like: Any, option: str
 ) -> None:
     want = torch.stack([zeros(like, *like.shape) if e is None else e for e in expected])
     got = torch.zeros_like(want) if found is None else plain(found)
     if not torch.allclose(got, want):
         raise GradcheckError(
-            f"For output {output} and input {i}, the batched derivative is not a batch "
+            f"For output {output} and input {index}, the batched derivative is not a batch "
             f"of the derivatives:\nexpected: {want}\ngot: {got}\n\n{_BATCHED.format(option)}"
         )

@@ -84,17 +84,19 @@ class save_on_cpu(saved_tensors_hooks):
     def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
         device_module = getattr(torch, device_type, torch.cuda)
 
-        def pack(t: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
-            t = bottom(t)
+        def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+            tensor = bottom(tensor)
             if not pin_memory:
-                return t.device, t.cpu()
-            pinned = device_module.is_available() and not t.is_sparse
-            packed = torch.empty(t.size(), dtype=t.dtype, layout=t.layout, pin_memory=pinned)
-            return t.device, packed.copy_(t)
+                return tensor.device, tensor.cpu()
+            pinned = device_module.is_available() and not tensor.is_sparse
+            packed = torch.empty(
+                tensor.size(), dtype=tensor.dtype, layout=tensor.layout, pin_memory=pinned
+            )
+            return tensor.device, packed.copy_(tensor)
 
         def unpack(packed: tuple[torch.device, torch.Tensor]) -> torch.Tensor:
-            device, t = packed
-            return t.to(device, non_blocking=pin_memory)
+            device, tensor = packed
+            return tensor.to(device, non_blocking=pin_memory)
 
         super().__init__(pack, unpack)
 
@@ -148,26 +150,26 @@ class _AllowMutationOnSavedContext:
         )
         self.sid_to_tid: dict[int, set[Any]] = defaultdict(set)
 
-    def pack(self, t: torch.Tensor) -> _Handle:
-        t = bottom(t)
-        sid = storage_of(t)._cdata
-        if t.is_nested:
+    def pack(self, tensor: torch.Tensor) -> _Handle:
+        tensor = bottom(tensor)
+        sid = storage_of(tensor)._cdata
+        if tensor.is_nested:
             raise NestedTensor
         tid = (
             sid,
-            t.storage_offset(),
-            t.shape,
-            t.stride(),
-            t.dtype,
-            t.is_conj(),
-            t.is_neg(),
-            t._version,
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.is_conj(),
+            tensor.is_neg(),
+            tensor._version,
         )
         handle = self.tid_to_weakhandle.get(tid)
         if handle is None:
             handle = self.tid_to_weakhandle[tid] = _Handle()
             self.sid_to_tid[sid].add(tid)
-            self.original[handle] = t
+            self.original[handle] = tensor
         return handle
 
     def unpack(self, handle: _Handle) -> torch.Tensor:
@@ -181,9 +183,9 @@ class _AllowMutationOnSavedContext:
             )
         return t
 
-    def before_write(self, t: torch.Tensor) -> None:
-        """Copy the tensors in the storage of ``t`` that graphs still need."""
-        for tid in self.sid_to_tid.pop(storage_of(bottom(t))._cdata, ()):
+    def before_write(self, tensor: torch.Tensor) -> None:
+        """Copy the tensors in the storage of ``tensor`` that graphs still need."""
+        for tid in self.sid_to_tid.pop(storage_of(bottom(tensor))._cdata, ()):
             handle = self.tid_to_weakhandle.pop(tid, None)
             if handle is not None:
                 self.cloned[handle] = self.original.pop(handle).clone()
@@ -206,9 +208,9 @@ class _CopyBeforeWrite(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        for i, a in enumerate(func._schema.arguments):
-            if a.alias_info is not None and a.alias_info.is_write:
-                self._before_write(args[i] if i < len(args) else kwargs.get(a.name))
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self._before_write(args[index] if index < len(args) else kwargs.get(argument.name))
         return func(*args, **kwargs)
 
     def _before_write(self, argument: object) -> None:

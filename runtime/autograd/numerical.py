@@ -30,18 +30,18 @@ class Steps(NamedTuple):
     masked: bool = False
 
 
-def plain(t: Any) -> torch.Tensor:
+def plain(tensor: Any) -> torch.Tensor:
     """Return the tensor under a value of level zero, without history."""
-    if isinstance(t, Value):
-        t = unwrap(t)
-    return t.detach()  # type: ignore[no-any-return]
+    if isinstance(tensor, Value):
+        tensor = unwrap(tensor)
+    return tensor.detach()  # type: ignore[no-any-return]
 
 
-def dense(t: Any) -> torch.Tensor:
-    """Return the plain tensor under ``t`` without a sparse layout."""
-    if t.layout is torch.strided:
-        return plain(t)
-    return plain(t).to_dense()
+def dense(tensor: Any) -> torch.Tensor:
+    """Return the plain tensor under ``tensor`` without a sparse layout."""
+    if tensor.layout is torch.strided:
+        return plain(tensor)
+    return plain(tensor).to_dense()
 
 
 def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) -> torch.Tensor:
@@ -84,10 +84,10 @@ def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _moving(x: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], object]]:
-    """A function that adds a dense tensor to ``x``, below the tape and without a new version. At
-    the end ``x`` has its values back."""
-    held = plain(x)
+def _moving(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], object]]:
+    """A function that adds a dense tensor to ``value``, below the tape and without a new version.
+    At the end ``value`` has its values back."""
+    held = plain(value)
     if held.layout is torch.strided:
         data = held.data
         before = data.clone()
@@ -96,26 +96,26 @@ def _moving(x: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], object]]:
         finally:
             data.copy_(before)
         return
-    inner = x._inner
+    inner = value._inner
     before = held.to_dense()
     try:
-        yield lambda step: setattr(x, "_inner", _with_elements(held, before + step, masked))
+        yield lambda step: setattr(value, "_inner", _with_elements(held, before + step, masked))
     finally:
-        x._inner = inner
+        value._inner = inner
 
 
 def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
-    found = [plain(o).clone() for o in outputs()]
+    found = [plain(output).clone() for output in outputs()]
     return [o if o.is_floating_point() or o.is_complex() else o.double() for o in found]
 
 
 def along(
-    outputs: Outputs, x: object, direction: torch.Tensor, steps: Steps, where: str = ""
+    outputs: Outputs, value: object, direction: torch.Tensor, steps: Steps, where: str = ""
 ) -> list[torch.Tensor]:
-    """Return the derivatives of all outputs by ``x`` along ``direction``, a dense tensor.
+    """Return the derivatives of all outputs by ``value`` along ``direction``, a dense tensor.
     ``where``: the element, for an error."""
     eps = steps.eps
-    with _moving(x, steps.masked) as move:
+    with _moving(value, steps.masked) as move:
         move(-eps * direction)
         low = _snapshot(outputs)
         move(eps * direction)
@@ -131,16 +131,16 @@ def along(
     return [(b - a) / (2 * eps) for a, b in zip(low, high, strict=True)]
 
 
-def zeros(x: Any, *shape: int) -> torch.Tensor:
-    """Dense zeros of the dtype and on the device of ``x``."""
-    return plain(torch.zeros(shape, dtype=x.dtype, device=x.device))
+def zeros(value: Any, *shape: int) -> torch.Tensor:
+    """Dense zeros of the dtype and on the device of ``value``."""
+    return plain(torch.zeros(shape, dtype=value.dtype, device=value.device))
 
 
-def one_hots(x: Any) -> Iterator[torch.Tensor]:
-    """For each element of ``x``: a dense tensor of the same shape with one at that place
+def one_hots(value: Any) -> Iterator[torch.Tensor]:
+    """For each element of ``value``: a dense tensor of the same shape with one at that place
     and zero elsewhere."""
-    for index in product(*map(range, x.shape)):
-        step = zeros(x, *x.shape)
+    for index in product(*map(range, value.shape)):
+        step = zeros(value, *value.shape)
         step[index] = 1
         yield step
 
@@ -164,18 +164,18 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
                 "zero; pass masked=True"
             )
     if not rows:
-        return [o.new_zeros(0, o.numel()) for o in _snapshot(outputs)]
+        return [output.new_zeros(0, output.numel()) for output in _snapshot(outputs)]
     return list(map(torch.stack, zip(*rows, strict=True)))
 
 
 def vector_product(
-    outputs: Outputs, x: Any, u: Sequence[torch.Tensor], steps: Steps
+    outputs: Outputs, value: Any, u: Sequence[torch.Tensor], steps: Steps
 ) -> list[torch.Tensor]:
-    """Each Jacobian times a direction in the space of ``x``. ``u``: a direction for the real
-    axis, and for complex ``x`` one for the imaginary axis. The two derivatives become real
+    """Each Jacobian times a direction in the space of ``value``. ``u``: a direction for the real
+    axis, and for complex ``value`` one for the imaginary axis. The two derivatives become real
     and imaginary part."""
-    real = along(outputs, x, u[0].reshape(x.shape).to(x.dtype), steps)
-    if not x.is_complex():
+    real = along(outputs, value, u[0].reshape(value.shape).to(value.dtype), steps)
+    if not value.is_complex():
         return real
-    imaginary = along(outputs, x, 1j * u[1].reshape(x.shape), steps)
+    imaginary = along(outputs, value, 1j * u[1].reshape(value.shape), steps)
     return [a + 1j * b for a, b in zip(real, imaginary, strict=True)]

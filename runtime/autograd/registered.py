@@ -30,10 +30,12 @@ def _registered(op: Op, rule: str) -> Callable[..., object] | None:
     if definition is None or rule not in _FORMULAS or getattr(definition, _FORMULAS[rule]) is None:
         return None
     arguments = op.func._schema.arguments
-    lists = ["List" in str(a.type) and "Tensor" in str(a.type) for a in arguments]
+    lists = [
+        "List" in str(argument.type) and "Tensor" in str(argument.type) for argument in arguments
+    ]
 
     def run(*args: object, **kwargs: object) -> Any:
-        every = [op.argument(i, args, kwargs) for i in range(len(op.arg_names))]
+        every = [op.argument(index, args, kwargs) for index in range(len(op.arg_names))]
         lengths = _lengths_of(every, lists)
         key = op.func, lengths
         if key not in _functions:
@@ -79,7 +81,7 @@ def _gathered(flat: Iterable[object], lengths: Lengths) -> tuple[object, ...]:
 
 def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
     arguments = op.func._schema.arguments
-    positional = sum(not a.kwarg_only for a in arguments)
+    positional = sum(not argument.kwarg_only for argument in arguments)
     names = [a.name for a in arguments[positional:]]
 
     class Registered(Function):

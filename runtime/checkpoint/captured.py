@@ -89,24 +89,26 @@ def _write_to_older(calls: list[fx.Node]) -> bool:
     """Return whether the calls, which a trace without functionalization has, write to a tensor that
     none of them made."""
     inside = set(calls)
-    for n in calls:
-        func: Any = n.target
+    for node in calls:
+        func: Any = node.target
         if not isinstance(func, OpOverload) or not (facts := facts_of(func)).may_write:
             continue
         # an op that hides its writes may write to any argument
-        targets = [n.args[i] for i in facts.written if i < len(n.args)] or n.all_input_nodes
+        targets = [
+            node.args[i] for i in facts.written if i < len(node.args)
+        ] or node.all_input_nodes
         if any(isinstance(t, fx.Node) and _origin(t, inside) not in inside for t in targets):
             return True
     return False
 
 
-def _origin(n: fx.Node, inside: set[fx.Node]) -> fx.Node:
-    """The call whose memory ``n`` shows, or a node from before."""
-    while n in inside and isinstance(n.target, OpOverload) and runs_again(n.target):
-        if not n.all_input_nodes:
+def _origin(node: fx.Node, inside: set[fx.Node]) -> fx.Node:
+    """The call whose memory ``node`` shows, or a node from before."""
+    while node in inside and isinstance(node.target, OpOverload) and runs_again(node.target):
+        if not node.all_input_nodes:
             break
-        n = n.all_input_nodes[0]
-    return n
+        node = node.all_input_nodes[0]
+    return node
 
 
 class _Stop(BaseException):
@@ -135,11 +137,11 @@ class SecondRun:
         self.stop_at: int | None = None
         self.passes: WeakKeyDictionary[Any, list[Saved]] | None = None
 
-    def pack(self, t: torch.Tensor) -> tuple[int, Saved]:
-        """Return the pack hook of the first run: the position of ``t`` among what it saves, and
-        ``t``."""
+    def pack(self, tensor: torch.Tensor) -> tuple[int, Saved]:
+        """Return the pack hook of the first run: the position of ``tensor`` among what it saves,
+        and ``tensor``."""
         self.saves += 1
-        return self.saves - 1, Saved(t)
+        return self.saves - 1, Saved(tensor)
 
     def unpack(self, packed: tuple[int, Saved]) -> torch.Tensor:
         """Return what the second run has saved here. It may have read what the first one wrote."""
@@ -168,9 +170,9 @@ class SecondRun:
         """Run also when a gradient comes to one of ``results``, as a reentrant checkpoint does."""
         if self.passes is None:
             return
-        for t in pytree.tree_leaves(results):
-            if isinstance(t, Value) and t.requires_grad:
-                t.register_hook(self._at_gradient)  # type: ignore[no-untyped-call]
+        for tensor in pytree.tree_leaves(results):
+            if isinstance(tensor, Value) and tensor.requires_grad:
+                tensor.register_hook(self._at_gradient)  # type: ignore[no-untyped-call]
 
     def _at_gradient(self, gradient: torch.Tensor) -> None:
         self._run()
@@ -186,11 +188,11 @@ class SecondRun:
         if task is not None:
             self.passes[task] = saved
 
-        def pack(t: torch.Tensor) -> torch.Tensor:
-            saved.append(Saved(t))
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            saved.append(Saved(tensor))
             if len(saved) == self.stop_at:
                 raise _Stop
-            return t
+            return tensor
 
         hooks = FrameHooks(pack, lambda t: t)
         with suppress(_Stop), hooks, self.again, torch.enable_grad():
@@ -199,7 +201,7 @@ class SecondRun:
 
 
 def _refuse_draws(calls: list[fx.Node]) -> None:
-    if any(torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in calls):
+    if any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in calls):
         raise RuntimeError(
             "a function that is checkpointed draws random numbers and writes to an older tensor, "
             "such as the statistics of batch norm. It writes twice, and a graph would draw other "
@@ -208,15 +210,15 @@ def _refuse_draws(calls: list[fx.Node]) -> None:
         )
 
 
-def _wish(policy: Policy | None, n: fx.Node) -> CheckpointPolicy:
-    func: Any = n.target
+def _wish(policy: Policy | None, node: fx.Node) -> CheckpointPolicy:
+    func: Any = node.target
     if policy is None:
         return CheckpointPolicy.MUST_RECOMPUTE
     if not isinstance(func, OpOverload) or func in SAC_IGNORED_OPS or runs_again(func):
         return CheckpointPolicy.PREFER_RECOMPUTE
-    args, kwargs = fx.map_arg((n.args, n.kwargs), lambda a: a.meta.get("val"))
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda a: a.meta.get("val"))
     wish = policy(
-        SelectiveCheckpointContext(is_recompute=False, op_output=n.meta.get("val")),
+        SelectiveCheckpointContext(is_recompute=False, op_output=node.meta.get("val")),
         func,
         *args,
         **kwargs,

@@ -68,8 +68,12 @@ class CheckpointFunction(Function):
         check_backward_validity(args)
         ctx.run_function = run_function
         ctx.surroundings = Surroundings(args, preserve_rng_state)
-        ctx.inputs = tuple(None if isinstance(a, torch.Tensor) else a for a in args)
-        ctx.tensor_positions = tuple(i for i, a in enumerate(args) if isinstance(a, torch.Tensor))
+        ctx.inputs = tuple(
+            None if isinstance(argument, torch.Tensor) else argument for argument in args
+        )
+        ctx.tensor_positions = tuple(
+            index for index, a in enumerate(args) if isinstance(a, torch.Tensor)
+        )
         ctx.save_for_backward(*(args[i] for i in ctx.tensor_positions))
         return run_function(*args)
 
@@ -82,23 +86,27 @@ class CheckpointFunction(Function):
                 "use_reentrant=False has no such limit."
             )
         inputs = list(ctx.inputs)
-        for i, t in zip(ctx.tensor_positions, ctx.saved_tensors, strict=True):
-            inputs[i] = t
+        for i, tensor in zip(ctx.tensor_positions, ctx.saved_tensors, strict=True):
+            inputs[i] = tensor
         leaves = detach_variable(tuple(inputs))
         with ctx.surroundings.restored(), torch.enable_grad():
             outputs = ctx.run_function(*leaves)
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
         _run_backward(outputs, grads)
-        return (None, None, *(x.grad if isinstance(x, torch.Tensor) else None for x in leaves))
+        return (
+            None,
+            None,
+            *(value.grad if isinstance(value, torch.Tensor) else None for value in leaves),
+        )
 
 
 def _run_backward(outputs: Sequence[object], grads: Sequence[object]) -> None:
     """Run the backward pass of the outputs that have a history."""
     pairs = [
-        (o, g)
-        for o, g in zip(outputs, grads, strict=True)
-        if isinstance(o, torch.Tensor) and o.requires_grad
+        (output, grad)
+        for output, grad in zip(outputs, grads, strict=True)
+        if isinstance(output, torch.Tensor) and output.requires_grad
     ]
     if not pairs:
         raise RuntimeError(

@@ -42,8 +42,8 @@ _TIP = (
 )
 
 
-def _metadata(t: torch.Tensor) -> Metadata:
-    return {"shape": extent(t), "dtype": t.dtype, "device": t.device}
+def _metadata(tensor: torch.Tensor) -> Metadata:
+    return {"shape": extent(tensor), "dtype": tensor.dtype, "device": tensor.device}
 
 
 class FrameHooks(saved_tensors_hooks):
@@ -115,16 +115,16 @@ class _Argument:
         return present(self.level, restore(self.level, self.saved, self.edge), self.edge)
 
 
-def _saved(a: object) -> object:
-    if isinstance(a, Value) and hasattr(a, "_edge"):
-        return _Argument(a)
-    return a
+def _saved(argument: object) -> object:
+    if isinstance(argument, Value) and hasattr(argument, "_edge"):
+        return _Argument(argument)
+    return argument
 
 
-def _given(a: object) -> object:
-    if type(a) is _Argument:
-        return a.value()
-    return a
+def _given(argument: object) -> object:
+    if type(argument) is _Argument:
+        return argument.value()
+    return argument
 
 
 class GraphExecGroup:
@@ -189,10 +189,10 @@ class Frame:
             yield
         self.complete = True
 
-    def _pack(self, t: torch.Tensor) -> _Holder:
+    def _pack(self, tensor: torch.Tensor) -> _Holder:
         holder = _Holder(self, len(self.holders))
         self.holders.append(weakref.ref(holder))
-        self.metadata.append(_metadata(t))
+        self.metadata.append(_metadata(tensor))
         return holder
 
     def tensor(self, position: int) -> torch.Tensor:
@@ -218,21 +218,21 @@ class Frame:
         # so far: a backward pass inside the first run comes here before all tensors are saved
         expected = len(self.holders)
 
-        def pack(t: torch.Tensor) -> torch.Tensor:
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
             position = len(seen)
             if position >= expected and self.complete:
                 raise self._failure(
                     "torch.utils.checkpoint: trying to save more tensors during recomputation "
                     "than during the original forward pass."
                 )
-            seen.append(_metadata(t))
+            seen.append(_metadata(tensor))
             if position < expected and self.holders[position]() is not None:
-                run[position] = Saved(t._inner if isinstance(t, Value) else t)
+                run[position] = Saved(tensor._inner if isinstance(tensor, Value) else tensor)
             if self.early_stop and len(seen) == expected:
                 raise _Stop
             if position in run and run[position].tensor is HOOKS.about_to_bump:
                 run[position].version += 1
-            return t.detach()
+            return tensor.detach()
 
         args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}
         log = self.log.start_recomputation() if self.log is not None else None
@@ -286,5 +286,5 @@ def _unpack(holder: _Holder) -> torch.Tensor:
     return holder.frame.tensor(holder.position)
 
 
-def _same(t: torch.Tensor) -> torch.Tensor:
-    return t
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

@@ -20,12 +20,12 @@ def _section(title: str, lines: list[str]) -> str:
     return f"{title}\n\n" + "\n".join(lines) + "\n"
 
 
-def _describe(x: object) -> str:
+def _describe(value: object) -> str:
     """Return dtype and shape of a tensor, such as ``float32[3]``, or the ``repr`` of another
     value."""
-    if not isinstance(x, torch.Tensor):
-        return repr(x)
-    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
 
 
 class OpLog(TorchDispatchMode):

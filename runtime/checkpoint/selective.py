@@ -95,9 +95,9 @@ class _CachedTensor:
     the user's pair of hooks that packs and unpacks it, None without.
     """
 
-    def __init__(self, t: torch.Tensor, offload: bool, hooks: Hooks | None) -> None:
-        self.device = t.device
-        stored = t.cpu() if offload else t
+    def __init__(self, tensor: torch.Tensor, offload: bool, hooks: Hooks | None) -> None:
+        self.device = tensor.device
+        stored = tensor.cpu() if offload else tensor
         # the tensor, or what the pack hook returned for it, which may be anything
         self.payload: Any = stored
         self.unpack: Unpack | None = None

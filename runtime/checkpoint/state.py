@@ -31,7 +31,11 @@ class DefaultDeviceType:
 
 
 def _on_devices(args: Iterable[object]) -> list[torch.Tensor]:
-    return [a for a in args if isinstance(a, torch.Tensor) and a.device.type not in ("cpu", "meta")]
+    return [
+        argument
+        for argument in args
+        if isinstance(argument, torch.Tensor) and argument.device.type not in ("cpu", "meta")
+    ]
 
 
 def device_type_of(args: Iterable[object]) -> str:
@@ -49,7 +53,7 @@ def _module(device_type: str) -> Any:
 def get_device_states(*args: object) -> tuple[list[int], list[torch.Tensor]]:
     """As ``torch.utils.checkpoint.get_device_states``: the devices of tensors among ``args``,
     without the CPU, and their states."""
-    devices = sorted({a.get_device() for a in _on_devices(args)})
+    devices = sorted({argument.get_device() for argument in _on_devices(args)})
     module = _module(device_type_of(args))
     states = []
     for device in devices:

@@ -181,9 +181,9 @@ class Programs:
 
         return package
 
-    def load(self, f: Any, **options: Any) -> Any:
+    def load(self, function: Any, **options: Any) -> Any:
         with aside(self._patches):
-            program = _load(f, **options)
+            program = _load(function, **options)
         return self._received(program, Exchange())
 
     def patch(self, lasting: Patches) -> None:

@@ -36,12 +36,12 @@ _OWN = __name__.partition(".")[0]
 _swap_tensors: Any = torch.utils.swap_tensors
 
 
-def become_runtime(t: torch.Tensor) -> torch.Tensor:
+def become_runtime(tensor: torch.Tensor) -> torch.Tensor:
     """Turn a plain tensor into a runtime tensor of the same storage, in place. All references to it
     then refer to a runtime tensor."""
-    value = wrap(t.detach())
-    swap(t, value)
-    return t
+    value = wrap(tensor.detach())
+    swap(tensor, value)
+    return tensor
 
 
 def swap(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -61,23 +61,23 @@ class _RequiresGrad:
     """``Tensor.requires_grad`` of plain tensors. Reading it is as in torch. Setting it makes the
     tensor a runtime tensor."""
 
-    def __get__(self, t: object, owner: object = None) -> Any:
-        return _requires_grad.__get__(t)
+    def __get__(self, tensor: object, owner: object = None) -> Any:
+        return _requires_grad.__get__(tensor)
 
-    def __set__(self, t: Any, value: bool) -> None:
-        if isinstance(t, UNINITIALIZED):
-            _requires_grad.__set__(t, value)
+    def __set__(self, tensor: Any, value: bool) -> None:
+        if isinstance(tensor, UNINITIALIZED):
+            _requires_grad.__set__(tensor, value)
         else:
-            _require(t, value)
+            _require(tensor, value)
 
 
-def _require(t: torch.Tensor, requires_grad: bool = True) -> object:
+def _require(tensor: torch.Tensor, requires_grad: bool = True) -> object:
     """``requires_grad_`` of a tensor that is not a value."""
-    if inside_dispatch() or isinstance(t, UNINITIALIZED):
-        return _native_requires_grad_(t, requires_grad)
-    if not requires_grad and not t.requires_grad:
-        return t
-    return become_runtime(t).requires_grad_(requires_grad)
+    if inside_dispatch() or isinstance(tensor, UNINITIALIZED):
+        return _native_requires_grad_(tensor, requires_grad)
+    if not requires_grad and not tensor.requires_grad:
+        return tensor
+    return become_runtime(tensor).requires_grad_(requires_grad)
 
 
 def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -91,7 +91,9 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
     match args:
         case [Tensor() as t] if not kwargs:
             return t.as_subclass(cls)
-    args = tuple(readable(a) if isinstance(a, (list, tuple)) else a for a in args)
+    args = tuple(
+        readable(argument) if isinstance(argument, (list, tuple)) else argument for argument in args
+    )
     made = as_runtime(_new_tensor(torch.Tensor, *args, **kwargs))
     if cls is torch.Tensor:
         return made
@@ -156,16 +158,16 @@ def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: object) -> 
 _rebuild_from_type_v2.__module__ = "torch._tensor"  # pickle finds a function by its module and name
 
 
-def _set_metadata(t: torch.Tensor, metadata: object) -> None:
+def _set_metadata(tensor: torch.Tensor, metadata: object) -> None:
     """``torch._utils.set_tensor_metadata``, which makes a tensor that was just loaded lazily
     conjugated or negative."""
-    set_tensor_metadata(unwrap(t), metadata)
+    set_tensor_metadata(unwrap(tensor), metadata)
 
 
-def _backward(t: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+def _backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     from ..autograd import backward
 
-    backward(t, *args, **kwargs)
+    backward(tensor, *args, **kwargs)
 
 
 def _name_values(patches: Patches) -> None:

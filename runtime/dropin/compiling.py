@@ -57,17 +57,17 @@ def _in_session(
     return run
 
 
-def _wrap_plain(t: torch.Tensor) -> torch.Tensor:
+def _wrap_plain(tensor: torch.Tensor) -> torch.Tensor:
     """Return a plain tensor as one of the session, and any other as it is."""
-    if type(t) is torch.Tensor:
-        return wrap(t)
-    return t
+    if type(tensor) is torch.Tensor:
+        return wrap(tensor)
+    return tensor
 
 
-def _as_plain_tangent(t: Tensor, metadata: object, expected: object = None) -> torch.Tensor:
+def _as_plain_tangent(tensor: Tensor, metadata: object, expected: object = None) -> torch.Tensor:
     """AOTAutograd calls this on a cotangent whose class its compiled backward graph
     does not expect."""
-    return t._inner
+    return tensor._inner
 
 
 Tensor.__coerce_same_metadata_as_tangent__ = _as_plain_tangent  # type: ignore[attr-defined]
@@ -130,23 +130,23 @@ def _examples(mod: object, args: Any) -> list[object]:
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
     if graph is None:
         return list(args)
-    fakes = [n.meta.get("example_value") for n in graph.nodes if n.op == "placeholder"]
+    fakes = [node.meta.get("example_value") for node in graph.nodes if node.op == "placeholder"]
     if len(fakes) == len(args) and any(map(_has_symbols, fakes)):
         return fakes
     return list(args)
 
 
-def _has_symbols(x: object) -> bool:
-    """Return whether ``x`` is a symbol, or a tensor with a symbol among its sizes."""
-    sizes = x.shape if isinstance(x, torch.Tensor) else (x,)
+def _has_symbols(value: object) -> bool:
+    """Return whether ``value`` is a symbol, or a tensor with a symbol among its sizes."""
+    sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
     return any(isinstance(n, torch.SymInt) for n in sizes)
 
 
-def _boxed(f: Callable[..., object]) -> Callable[[list[Any]], object]:
+def _boxed(function: Callable[..., object]) -> Callable[[list[Any]], object]:
     def boxed(args: list[Any]) -> Any:
         given = tuple(args)
         args.clear()
-        return f(*given)
+        return function(*given)
 
     return boxed
 
@@ -158,7 +158,7 @@ def _needs_torchs(mod: Any, options: tuple[object, ...]) -> bool:
         return True
     for module in mod.modules():
         if isinstance(module, torch.fx.GraphModule):
-            targets = [n.target for n in module.graph.nodes]
+            targets = [node.target for node in module.graph.nodes]
             if any(isinstance(t, HigherOrderOperator) or _of_functorch(t) for t in targets):
                 return True
     return False
@@ -242,25 +242,25 @@ def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
     original = FakeTensorMode.from_tensor
     known: MutableMapping[FakeTensorMode, MutableMapping[Tensor, Tensor]] = WeakKeyDictionary()
 
-    def from_tensor(mode: Any, t: Any, **options: Any) -> Any:
-        if type(t) is not Tensor:
-            return original(mode, t, **options)
+    def from_tensor(mode: Any, tensor: Any, **options: Any) -> Any:
+        if type(tensor) is not Tensor:
+            return original(mode, tensor, **options)
         of_mode = known.setdefault(mode, WeakIdKeyDictionary())
         dynamo = TracingContext.try_get() is not None
-        if not dynamo and t in of_mode:
-            return of_mode[t]
+        if not dynamo and tensor in of_mode:
+            return of_mode[tensor]
         with aside(patches):
-            made = original(mode, _exchange(mode).plain(t), **options)
+            made = original(mode, _exchange(mode).plain(tensor), **options)
         if dynamo:
             return made
-        leaf = wrap(made, t.requires_grad)
-        of_mode[t] = leaf if t.is_leaf else leaf.clone()  # type: ignore[assignment]
-        return of_mode[t]
+        leaf = wrap(made, tensor.requires_grad)
+        of_mode[tensor] = leaf if tensor.is_leaf else leaf.clone()  # type: ignore[assignment]
+        return of_mode[tensor]
 
     original_description = MetaTensorDescriber.describe_tensor
 
-    def describe(describer: Any, t: Any, **options: Any) -> Any:
-        found = original_description(describer, t, **options)
+    def describe(describer: Any, tensor: Any, **options: Any) -> Any:
+        found = original_description(describer, tensor, **options)
         # a user's class makes its own instances, which are below the tape
         kind = getattr(found.type, "_kind", None)
         if kind is None:
@@ -299,9 +299,9 @@ def _unless_replaced(guard_on: Callable[..., object], patches: Patches) -> Calla
     return guarded
 
 
-def _history(t: torch.Tensor) -> tuple[bool, ...]:
+def _history(tensor: torch.Tensor) -> tuple[bool, ...]:
     """Return what a graph of Dynamo depends on, of what the session keeps for a tensor."""
-    return t.requires_grad, t.is_leaf, t.is_inference()
+    return tensor.requires_grad, tensor.is_leaf, tensor.is_inference()
 
 
 def _with_history(guards: Any) -> Callable[..., object]:

@@ -61,7 +61,7 @@ class GradBucket:
         return self._parameters
 
     def gradients(self) -> list[torch.Tensor]:
-        parts = self._buffer.split([p.numel() for p in self._parameters])
+        parts = self._buffer.split([parameter.numel() for parameter in self._parameters])
         return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
 
 
@@ -92,8 +92,8 @@ class Reducer:
         self._ready: set[int] = set()
         this = weakref.ref(self)
         self._handles = [
-            p.register_post_accumulate_grad_hook(_marker(this, i))
-            for i, p in enumerate(self._params)
+            parameter.register_post_accumulate_grad_hook(_marker(this, index))
+            for index, parameter in enumerate(self._params)
         ]
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -105,11 +105,11 @@ class Reducer:
             "which the drop-in does not offer. Leave that option out, or run on plain torch."
         )
 
-    def _mark(self, i: int) -> None:
+    def _mark(self, index: int) -> None:
         if self._waiting:
             if not self._ready:
                 queue_callback(self._reduce)
-            self._ready.add(i)
+            self._ready.add(index)
 
     def _reduce(self) -> None:
         """Replace every parameter's gradient by the mean over the processes. Runs at the end of
@@ -120,9 +120,9 @@ class Reducer:
             used = self._used_somewhere(ready)
         elif len(ready) < len(self._params):
             missing = [
-                self._names.get(i, f"number {i}")
-                for i in range(len(self._params))
-                if i not in ready
+                self._names.get(index, f"number {index}")
+                for index in range(len(self._params))
+                if index not in ready
             ]
             raise RuntimeError(_UNUSED.format(", ".join(missing)))
         with torch.no_grad():
@@ -134,7 +134,7 @@ class Reducer:
 
     def _used_somewhere(self, ready: set[int]) -> set[int]:
         """Return the parameters that have a gradient in one of the processes."""
-        flags = torch.tensor([float(i in ready) for i in range(len(self._params))])
+        flags = torch.tensor([float(index in ready) for index in range(len(self._params))])
         mask = unwrap(flags).to(self._params[0].device)
         dist.all_reduce(mask, group=self._group)
         return {i for i, n in enumerate(mask.tolist()) if n}
@@ -147,7 +147,7 @@ class Reducer:
 
     def _reduce_bucket(self, number: int, bucket: list[int], used: set[int]) -> None:
         params = [self._params[i] for i in bucket]
-        flat = torch.cat([self._gradient(p).reshape(-1) for p in params])
+        flat = torch.cat([self._gradient(parameter).reshape(-1) for parameter in params])
         if self._hook is None:
             flat.mul_(1.0 / dist.get_world_size(self._group))
             dist.all_reduce(flat, group=self._group)
@@ -225,11 +225,11 @@ class Reducer:
         self._group = group
 
 
-def _marker(reducer: weakref.ref[Reducer], i: int) -> object:
+def _marker(reducer: weakref.ref[Reducer], index: int) -> object:
     def mark(_: Tensor) -> None:
         found = reducer()
         if found is not None:
-            found._mark(i)
+            found._mark(index)
 
     return mark
 

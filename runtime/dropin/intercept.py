@@ -93,9 +93,9 @@ def _backward(
     *args: Any,
     **kwargs: Any,
 ) -> object:
-    for t in (*outputs, *inputs):
-        if type(t) in VALUES:
-            _refuse(t)
+    for tensor in (*outputs, *inputs):
+        if type(tensor) in VALUES:
+            _refuse(tensor)
     return _run_backward(outputs, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
 
 
@@ -142,7 +142,9 @@ def _surroundings_of_values(
     from ..checkpoint.checkpoint import noop_context_fn, surroundings
     from ..trace.regions import running_traces
 
-    if not running_traces() and not any(type(a) in VALUES for a in (*args, *kwargs.values())):
+    if not running_traces() and not any(
+        type(argument) in VALUES for argument in (*args, *kwargs.values())
+    ):
         return None
 
     if context_fn is _checkpoint.noop_context_fn:
@@ -189,8 +191,8 @@ def _refuse_trace(why: str) -> NoReturn:
     )
 
 
-def _refuse(t: Any) -> NoReturn:
-    where = "of the session" if isinstance(t, Tensor) else f"a value of {t._level.what}"
+def _refuse(tensor: Any) -> NoReturn:
+    where = "of the session" if isinstance(tensor, Tensor) else f"a value of {tensor._level.what}"
     raise RuntimeError(
         f"torch's engine was asked for gradients of a runtime tensor ({where}). "
         "It does not know the tensor's history. Call runtime.autograd.backward "
@@ -226,7 +228,7 @@ def intercept_torch_autograd() -> None:
     """Replace ``Function.apply``, the entry of torch's engine and what surrounds a function that
     is checkpointed, and count torch's transforms. ``import runtime`` calls this once."""
     # so subclasses of torch's Function work as subclasses of ours
-    function_node.INTERFACES.update(c for c in _Function.__mro__ if c is not object)
+    function_node.INTERFACES.update(cls for cls in _Function.__mro__ if cls is not object)
     _Function.apply = classmethod(_apply)
     # the drop-in answers `_current_level` by the class of the module, and this dictionary goes on
     # to say what torch's own level is

@@ -81,27 +81,27 @@ def _new_buffer(
     return made
 
 
-def _materialize(t: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+def _materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
     """Turn the lazy object into a runtime tensor of that shape, in place. A lazy parameter
     becomes a parameter."""
-    like = t.data
+    like = tensor.data
     made: Any = torch.empty(
         shape,
         device=device or like.device,
         dtype=dtype or like.dtype,
-        requires_grad=t.requires_grad,
+        requires_grad=tensor.requires_grad,
     )
-    if isinstance(t, UninitializedParameter):
-        made = torch.nn.Parameter(made, t.requires_grad)
-    made.__dict__.update(t.__dict__)
-    torch.utils.swap_tensors(t, made)
+    if isinstance(tensor, UninitializedParameter):
+        made = torch.nn.Parameter(made, tensor.requires_grad)
+    made.__dict__.update(tensor.__dict__)
+    torch.utils.swap_tensors(tensor, made)
 
 
 def _has_torch_function(args: Any) -> bool:
     """As ``torch.overrides.has_torch_function``. Nested tensors of the session do not count: theirs
     only refuses transforms. Encoders of ``torch.nn`` ask before they take their fast path, which
     leaves out what is padded."""
-    return _asks(tuple(a for a in args if not isinstance(a, Nested)))
+    return _asks(tuple(argument for argument in args if not isinstance(argument, Nested)))
 
 
 def patch_modules(patches: Patches) -> None:

@@ -89,7 +89,7 @@ def _one_or_all(outs: tuple[object, ...]) -> object:
 class _Undefined(Function):
     @staticmethod
     def forward(ctx: object, *tensors: Any) -> Any:
-        return tuple(t.view_as(t) for t in tensors)
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: object, *grads: object) -> Any:
@@ -108,7 +108,7 @@ class _Delayed(Function):
     @staticmethod
     def forward(ctx: Any, message: str, *tensors: Any) -> Any:
         ctx.message = message
-        return tuple(t.view_as(t) for t in tensors)
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: object) -> Any:

@@ -98,12 +98,12 @@ def ours_unless_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> C
     return call
 
 
-def _with_history(t: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the memory of ``t`` that is no leaf for torch, so that a captured
+def _with_history(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the memory of ``tensor`` that is no leaf for torch, so that a captured
     program may write to it."""
     with torch.enable_grad():
-        made = t.new_empty(0).requires_grad_().clone()
-    made.data = t
+        made = tensor.new_empty(0).requires_grad_().clone()
+    made.data = tensor
     return made
 
 
@@ -114,42 +114,42 @@ class Exchange:
         self._plain: dict[int, tuple[Tensor, torch.Tensor]] = {}
         self._session: dict[int, Tensor] = {}
 
-    def plain(self, t: Any) -> Any:
+    def plain(self, tensor: Any) -> Any:
         """Return the plain tensor for a tensor of the session. For a parameter: a parameter.
         Anything else stays as it is."""
-        if type(t) is not Tensor:
-            return t
-        found = self._plain.get(id(t))
+        if type(tensor) is not Tensor:
+            return tensor
+        found = self._plain.get(id(tensor))
         if found is None:
             with without_modes():
-                made = t._inner.detach()
-                if isinstance(t, torch.nn.Parameter):
-                    made = torch.nn.Parameter(made, t.requires_grad)
-                elif t.requires_grad:
-                    made = made.requires_grad_() if t.is_leaf else _with_history(made)
-            if t.is_leaf and t.grad is not None:
-                made.grad = self.plain(t.grad)
-            found = self._plain[id(t)] = t, made
-            self._session[id(made)] = t
+                made = tensor._inner.detach()
+                if isinstance(tensor, torch.nn.Parameter):
+                    made = torch.nn.Parameter(made, tensor.requires_grad)
+                elif tensor.requires_grad:
+                    made = made.requires_grad_() if tensor.is_leaf else _with_history(made)
+            if tensor.is_leaf and tensor.grad is not None:
+                made.grad = self.plain(tensor.grad)
+            found = self._plain[id(tensor)] = tensor, made
+            self._session[id(made)] = tensor
         return found[1]
 
-    def known(self, t: Any) -> Any:
+    def known(self, tensor: Any) -> Any:
         """Return the tensor of the session for a plain one that was made for it; anything else as
         it is."""
-        return self._session.get(id(t), t)
+        return self._session.get(id(tensor), tensor)
 
-    def session(self, t: Any) -> Any:
+    def session(self, tensor: Any) -> Any:
         """Return the tensor of the session for a plain one, made if there is none yet. Anything
         else stays as it is."""
-        if type(t) not in (torch.Tensor, torch.nn.Parameter):
-            return t
-        found = self._session.get(id(t))
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            return tensor
+        found = self._session.get(id(tensor))
         if found is None:
-            found = wrap(t.detach(), t.requires_grad and t.is_leaf)
-            if isinstance(t, torch.nn.Parameter):
-                found = torch.nn.Parameter(found, t.requires_grad)  # type: ignore[assignment]
-            self._session[id(t)] = found
-            self._plain[id(found)] = found, t
+            found = wrap(tensor.detach(), tensor.requires_grad and tensor.is_leaf)
+            if isinstance(tensor, torch.nn.Parameter):
+                found = torch.nn.Parameter(found, tensor.requires_grad)  # type: ignore[assignment]
+            self._session[id(tensor)] = found
+            self._plain[id(found)] = found, tensor
         return found
 
     def plain_tree(self, tree: Any) -> Any:
@@ -232,8 +232,8 @@ class _Items(list[Any]):
     def items(self) -> list[tuple[int, Any]]:
         return list(enumerate(self._items))
 
-    def get(self, i: int) -> Any:
-        return self._items[i]
+    def get(self, index: int) -> Any:
+        return self._items[index]
 
     def __setitem__(self, i: Any, value: Any) -> None:
         self._items[i] = value
@@ -366,7 +366,7 @@ class RefuseSession(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(isinstance(t, Value) for t in pytree.arg_tree_leaves(*args, **kwargs)):
+        if any(isinstance(tensor, Value) for tensor in pytree.arg_tree_leaves(*args, **kwargs)):
             raise RuntimeError(
                 f"runtime.dropin: {self._capture} met a tensor in a place where "
                 "the drop-in cannot replace it by a plain one. Pass it as an argument, "

@@ -42,10 +42,10 @@ _SEEN_BY_MODES = (
 )
 
 
-def _own(t: object, name: str) -> Any:
-    """Return the attribute ``name`` of the runtime's class of ``t``, whatever a user's class has.
-    None: it has torch's."""
-    for cls in type(t).__mro__:
+def _own(tensor: object, name: str) -> Any:
+    """Return the attribute ``name`` of the runtime's class of ``tensor``, whatever a user's class
+    has. None: it has torch's."""
+    for cls in type(tensor).__mro__:
         if issubclass(cls, Value) and name in vars(cls):
             return vars(cls)[name]
     return None
@@ -60,38 +60,38 @@ class Property:
         # `_grad` is another name of `grad`, as in torch
         self._own_name = "grad" if name == "_grad" else name
 
-    def __get__(self, t: Any, owner: Any = None) -> Any:
-        if t is None:
+    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+        if tensor is None:
             return self
-        if type(t) not in VALUES:
-            if not isinstance(t, UNINITIALIZED):
-                return self.native.__get__(t)
+        if type(tensor) not in VALUES:
+            if not isinstance(tensor, UNINITIALIZED):
+                return self.native.__get__(tensor)
             # the class of a lazy parameter recognizes torch's own descriptors alone
             with unseen_by_classes():
-                return self.native.__get__(t)
-        found = _own(t, self._own_name)
+                return self.native.__get__(tensor)
+        found = _own(tensor, self._own_name)
         if found is None:
-            return self.native.__get__(t)
-        return found.__get__(t)
+            return self.native.__get__(tensor)
+        return found.__get__(tensor)
 
-    def __set__(self, t: Any, value: Any) -> None:
-        if type(t) not in VALUES:
-            if not isinstance(t, UNINITIALIZED):
-                self.native.__set__(t, value)
+    def __set__(self, tensor: Any, value: Any) -> None:
+        if type(tensor) not in VALUES:
+            if not isinstance(tensor, UNINITIALIZED):
+                self.native.__set__(tensor, value)
                 return
             with unseen_by_classes():
-                self.native.__set__(t, value)
+                self.native.__set__(tensor, value)
             return
-        found = _own(t, self._own_name)
+        found = _own(tensor, self._own_name)
         if found is None:
             found = self.native
-        found.__set__(t, value)
+        found.__set__(tensor, value)
 
-    def __delete__(self, t: Any) -> None:
-        found = _own(t, self.name) if type(t) in VALUES else None
+    def __delete__(self, tensor: Any) -> None:
+        found = _own(tensor, self.name) if type(tensor) in VALUES else None
         if found is None:
             found = self.native
-        found.__delete__(t)
+        found.__delete__(tensor)
 
 
 def _method(name: str, native: Callable[..., object]) -> Callable[..., object]:

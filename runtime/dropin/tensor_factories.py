@@ -73,13 +73,13 @@ def as_runtime(result: Any, requires_grad: bool = False) -> Any:
     return result
 
 
-def _with_one_counter(t: Any) -> object:
-    """``t``, the result of ``ones_like`` or its like, wrapped again. Torch has given the value a
-    version counter of its own. Saved tensors are checked by the counter of the inner tensor, so the
-    two must share one."""
-    if type(t) in (Tensor, GradValue):
-        return t._level.wrap(t._inner, None)
-    return t
+def _with_one_counter(tensor: Any) -> object:
+    """``tensor``, the result of ``ones_like`` or its like, wrapped again. Torch has given the value
+    a version counter of its own. Saved tensors are checked by the counter of the inner tensor, so
+    the two must share one."""
+    if type(tensor) in (Tensor, GradValue):
+        return tensor._level.wrap(tensor._inner, None)
+    return tensor
 
 
 def _tensor(data: Any, **kwargs: Any) -> object:

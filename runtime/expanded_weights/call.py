@@ -49,7 +49,11 @@ def call_for_per_sample_grads(
         if size is None:
             size = _batch_size(args, kwargs, dim)
         _check_contained(args, kwargs, dim, size, batch_size is not None)
-        params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        params = {
+            name: parameter
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
         with Delivery(params, dim, loss_reduction, batch_size) as grads:
             grads.expect(_smaller(args, kwargs, dim, size))
             return module(*args, **kwargs)
@@ -70,8 +74,8 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
         raise RuntimeError(
             f"Expected loss_reduction argument to be sum or mean, got {loss_reduction}"
         )
-    for name, p in module.named_parameters():
-        if getattr(p, "grad_sample", None) is not None:
+    for name, parameter in module.named_parameters():
+        if getattr(parameter, "grad_sample", None) is not None:
             raise RuntimeError(
                 f"Expanded Weights accumulates: grad_sample of {name} would be incorrect for "
                 "multiple calls. Set it to None first."
@@ -87,16 +91,18 @@ def _tensors(given: Any, dim: int) -> list[torch.Tensor]:
             found.append(leaf)
         else:
             found += _contained(leaf)
-    return [t for t in found if t.dim() > dim]
+    return [tensor for tensor in found if tensor.dim() > dim]
 
 
 def _batch_size(args: tuple[object, ...], kwargs: dict[str, object], dim: int) -> int:
     found: int | None = None
-    for a in pytree.tree_leaves((args, kwargs), is_leaf=lambda a: isinstance(a, PackedSequence)):
-        if isinstance(a, PackedSequence):
-            n = int(a.batch_sizes[0])
-        elif isinstance(a, torch.Tensor) and a.dim() > dim:
-            n = a.shape[dim]
+    for argument in pytree.tree_leaves(
+        (args, kwargs), is_leaf=lambda a: isinstance(a, PackedSequence)
+    ):
+        if isinstance(argument, PackedSequence):
+            n = int(argument.batch_sizes[0])
+        elif isinstance(argument, torch.Tensor) and argument.dim() > dim:
+            n = argument.shape[dim]
         else:
             continue
         if found is not None and n != found:
@@ -116,18 +122,18 @@ def _batch_size(args: tuple[object, ...], kwargs: dict[str, object], dim: int) -
 def _smaller(args: tuple[object, ...], kwargs: dict[str, object], dim: int, size: int) -> int:
     """Return the size of the batch. As in torch, a batch may be smaller than what ``batch_size``
     says: the last one of an epoch."""
-    sizes = {t.shape[dim] for t in _tensors((args, kwargs), dim)}
+    sizes = {tensor.shape[dim] for tensor in _tensors((args, kwargs), dim)}
     if len(sizes) == 1 and max(sizes) < size:
         return sizes.pop()
     return size
 
 
-def _contained(a: object) -> Iterator[torch.Tensor]:
+def _contained(argument: object) -> Iterator[torch.Tensor]:
     """The tensors in the fields of a data class."""
-    if not is_dataclass(a) or isinstance(a, type):
+    if not is_dataclass(argument) or isinstance(argument, type):
         return
-    for f in fields(a):
-        value = getattr(a, f.name)
+    for f in fields(argument):
+        value = getattr(argument, f.name)
         if isinstance(value, torch.Tensor):
             yield value
         else:
@@ -138,8 +144,8 @@ def _check_contained(
     args: tuple[object, ...], kwargs: dict[str, object], dim: int, size: int, smaller: bool
 ) -> None:
     for leaf in pytree.tree_leaves((args, kwargs)):
-        for t in _contained(leaf):
-            n = t.shape[dim] if t.dim() > dim else size
+        for tensor in _contained(leaf):
+            n = tensor.shape[dim] if tensor.dim() > dim else size
             if n != size and not (smaller and n < size):
                 raise RuntimeError(
                     "Expected ExpandedWeights to have batch size matching input but got input "

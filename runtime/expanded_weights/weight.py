@@ -136,11 +136,11 @@ class ExpandedWeight(torch.Tensor):
         )
 
 
-def _original(a: object) -> object:
+def _original(argument: object) -> object:
     """Return the original of an ExpandedWeight. Any other argument is returned as it is."""
-    if isinstance(a, ExpandedWeight):
-        return a.orig_weight
-    return a
+    if isinstance(argument, ExpandedWeight):
+        return argument.orig_weight
+    return argument
 
 
 def _run_layer(
@@ -158,11 +158,11 @@ def _run_layer(
     check_input(func, args[0])
     _refuse_single_sample(func, args, kwargs)
     check_batch_size(args, kwargs)
-    for a in (*args[1:], *kwargs.values()):
-        unpack_expanded_weight_or_tensor(a)  # for its error
+    for argument in (*args[1:], *kwargs.values()):
+        unpack_expanded_weight_or_tensor(argument)  # for its error
     weights = [a for a in (*args, *kwargs.values()) if isinstance(a, ExpandedWeight)]
     first = weights[0]
-    params = {f"weight {i}": weight.orig_weight for i, weight in enumerate(weights)}
+    params = {f"weight {index}": weight.orig_weight for index, weight in enumerate(weights)}
     with Delivery(params, _batch_dim(first), first.loss_reduction, length=None) as grads:
         return func(
             grads.batch(args[0]),
@@ -217,41 +217,41 @@ def unpack_expanded_weight_or_tensor(
     return func(maybe_expanded_weight)
 
 
-def check_input(func: Callable[..., object], x: object) -> None:
-    """Raise ``RuntimeError`` unless ``x``, the first argument of the layer ``func``, is a tensor
-    with a batch."""
+def check_input(func: Callable[..., object], value: object) -> None:
+    """Raise ``RuntimeError`` unless ``value``, the first argument of the layer ``func``, is a
+    tensor with a batch."""
     name = getattr(func, "__name__", repr(func))
-    if isinstance(x, ExpandedWeight):
+    if isinstance(value, ExpandedWeight):
         raise RuntimeError(
             "Expanded Weights do not support inputs that are also ExpandedWeights. "
             f"Input of {name} must be a Tensor"
         )
-    if not isinstance(x, torch.Tensor):
+    if not isinstance(value, torch.Tensor):
         raise RuntimeError(
             "Expanded Weights requires a Tensor as the first input to get the batch dimension, "
-            f"got {type(x)} in {name}"
+            f"got {type(value)} in {name}"
         )
-    if x.dim() == 0:
+    if value.dim() == 0:
         raise RuntimeError(
             "Expanded Weights requires a batch dimension but got an input of size "
             f"0 dimensions in {name}"
         )
-    if x.shape[0] == 0:
+    if value.shape[0] == 0:
         raise RuntimeError(
             "0 is not a valid batch size for Expanded Weights but got an input of shape "
-            f"{list(x.shape)} in {name}"
+            f"{list(value.shape)} in {name}"
         )
 
 
 def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     """Raise ``RuntimeError`` unless each ExpandedWeight has the batch size of ``args[0]``."""
-    for a in (*args, *kwargs.values()):
-        if isinstance(a, ExpandedWeight):
-            size = args[0].shape[_batch_dim(a)]
-            if size != a.batch_size:
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, ExpandedWeight):
+            size = args[0].shape[_batch_dim(argument)]
+            if size != argument.batch_size:
                 raise RuntimeError(
                     "Expected ExpandedWeights to have batch size matching input but got input "
-                    f"batch size of {size} with ExpandedWeight of batch size {a.batch_size}"
+                    f"batch size of {size} with ExpandedWeight of batch size {argument.batch_size}"
                 )
 
 
@@ -289,23 +289,23 @@ def forward_helper(
     return func(*args, **kwargs)
 
 
-def _to_plain(a: object) -> Any:
+def _to_plain(argument: object) -> Any:
     """Return the tensor without history that an argument holds.
 
     Any other argument is returned as it is. ``RuntimeError`` for a value of a transform.
     """
-    if isinstance(a, ExpandedWeight):
-        return _to_plain(a.orig_weight)
-    if isinstance(a, Value):
-        if a._level is not SESSION:
+    if isinstance(argument, ExpandedWeight):
+        return _to_plain(argument.orig_weight)
+    if isinstance(argument, Value):
+        if argument._level is not SESSION:
             raise RuntimeError(
-                f"Expanded Weights are used inside {a._level.what}; "
+                f"Expanded Weights are used inside {argument._level.what}; "
                 "take per-sample gradients outside of it"
             )
-        return unwrap(a)
-    if isinstance(a, torch.Tensor):
-        return a.detach()
-    return a
+        return unwrap(argument)
+    if isinstance(argument, torch.Tensor):
+        return argument.detach()
+    return argument
 
 
 def set_grad_sample_if_exists(

@@ -128,25 +128,28 @@ class ExportedSizes(Abstraction):
         # by id of a place of a derived Dim: the size that follows from that of its root
         self.expected_sizes: dict[int, Any] = {}
 
-    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
-        """Return a fake tensor for the next input ``t``, with symbols for its dynamic sizes.
+    def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        """Return a fake tensor for the next input ``tensor``, with symbols for its dynamic sizes.
 
         All sizes of a ``fixed`` input are constants, and it is none of ``names``. ``ValueError`` if
-        ``t`` does not fit what ``dynamic_shapes`` says of it.
+        ``tensor`` does not fit what ``dynamic_shapes`` says of it.
         """
         if fixed:
-            return super().abstract(t, fixed=True)
+            return super().abstract(tensor, fixed=True)
         name = self.last_name = self.names_left.pop(0)
         spec = self.specs.get(name) or {}
-        _check_spec(t, spec, name)
+        _check_spec(tensor, spec, name)
         dims = {i: dim for i, dim in spec.items() if _is_dynamic(dim)}
-        kinds = [DimDynamic.DYNAMIC if i in dims else DimDynamic.STATIC for i in range(t.dim())]
+        kinds = [
+            DimDynamic.DYNAMIC if index in dims else DimDynamic.STATIC
+            for index in range(tensor.dim())
+        ]
         context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
         source = ConstantSource(f"input_{len(self.inputs)}")
-        fake: Any = faked(self.mode, t, symbolic_context=context, source=source)
+        fake: Any = faked(self.mode, tensor, symbolic_context=context, source=source)
         self.inputs.append(fake)
         for i, dim in dims.items():
-            self._constrain(_DimPlace(dim, name, i, fake.shape[i]), int(t.shape[i]))
+            self._constrain(_DimPlace(dim, name, i, fake.shape[i]), int(tensor.shape[i]))
         if not self.names_left:  # only now the sizes of all roots are known
             self._relate_derived()
         return fake  # type: ignore[no-any-return]
@@ -402,9 +405,9 @@ def _move_checks(graph: fx.Graph) -> None:
     needed = _nodes_of_checks(graph)
     nodes = [n for n in graph.nodes if n.op not in _INPUT_OPS]
     first_call = next(n for n in nodes if n not in needed and n.target is not _ASSERT_METADATA)
-    for n in nodes:
-        if n in needed:
-            first_call.prepend(n)
+    for node in nodes:
+        if node in needed:
+            first_call.prepend(node)
 
 
 def _nodes_of_checks(graph: fx.Graph) -> set[fx.Node]:
@@ -413,22 +416,22 @@ def _nodes_of_checks(graph: fx.Graph) -> set[fx.Node]:
     needed: set[fx.Node] = set()
     stack = [n for n in graph.nodes if n.target is _ASSERT and n in from_sizes]
     while stack:
-        n = stack.pop()
-        if n not in needed:
-            needed.add(n)
-            stack += n.all_input_nodes
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack += node.all_input_nodes
     return needed
 
 
 def _nodes_of_input_sizes(graph: fx.Graph) -> set[fx.Node]:
     """Find the inputs, and the nodes that compute with nothing but their sizes."""
     known = {n for n in graph.nodes if n.op in _INPUT_OPS}
-    for n in graph.nodes:
-        if n.op != "call_function" or not known.issuperset(n.all_input_nodes):
+    for node in graph.nodes:
+        if node.op != "call_function" or not known.issuperset(node.all_input_nodes):
             continue
         # a function of Python computes with numbers
-        if n.target in _SIZE_OPS or not isinstance(n.target, OpOverload):
-            known.add(n)
+        if node.target in _SIZE_OPS or not isinstance(node.target, OpOverload):
+            known.add(node)
     return known
 
 
@@ -439,28 +442,29 @@ def _is_dynamic(dim: object) -> bool:
     return isinstance(dim, Dim)
 
 
-def _check_spec(t: torch.Tensor, spec: Spec, name: str) -> None:
-    """Raise ``ValueError`` if ``t`` lacks a dimension of ``spec``, or has another size there."""
+def _check_spec(tensor: torch.Tensor, spec: Spec, name: str) -> None:
+    """Raise ``ValueError`` if ``tensor`` lacks a dimension of ``spec``, or has another size
+    there."""
     for i in spec:
-        if not 0 <= i < t.dim():
+        if not 0 <= i < tensor.dim():
             raise ValueError(
-                f"dynamic_shapes has dimension {i} of {name}, which has {t.dim()} dimensions"
+                f"dynamic_shapes has dimension {i} of {name}, which has {tensor.dim()} dimensions"
             )
     for i, size in spec.items():
-        if type(size) is int and size != t.shape[i]:
+        if type(size) is int and size != tensor.shape[i]:
             raise ValueError(
                 f"dynamic_shapes says {size} for dimension {i} of {name}, "
-                f"whose size is {t.shape[i]}"
+                f"whose size is {tensor.shape[i]}"
             )
 
 
 def specs_of(
-    f: Callable[..., object],
+    function: Callable[..., object],
     args: Sequence[object],
     kwargs: Mapping[str, Any],
     dynamic_shapes: object,
 ) -> list[Any]:
-    """Return for each leaf of the arguments of ``f`` what ``dynamic_shapes`` says of it.
+    """Return for each leaf of the arguments of ``function`` what ``dynamic_shapes`` says of it.
 
     The leaves of ``args`` come first, then those of ``kwargs``. A tensor has a ``Spec``, anything
     else None. ``dynamic_shapes`` is as ``torch.export.export`` takes it: a dictionary by name of
@@ -471,7 +475,7 @@ def specs_of(
     if dynamic_shapes is None:
         specs: list[Any] = [None] * len(arguments)
     elif isinstance(dynamic_shapes, Mapping):
-        specs = _specs_by_name(f, args, kwargs, dynamic_shapes)
+        specs = _specs_by_name(function, args, kwargs, dynamic_shapes)
     elif isinstance(dynamic_shapes, (tuple, list)):
         if len(dynamic_shapes) != len(arguments):
             raise ValueError(
@@ -489,35 +493,38 @@ def specs_of(
     return of_leaves
 
 
-def parameters_of(f: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+def parameters_of(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a function, or of the ``forward`` of a module."""
-    if isinstance(f, torch.nn.Module):
-        return inspect.signature(f.forward).parameters
-    return inspect.signature(f).parameters
+    if isinstance(function, torch.nn.Module):
+        return inspect.signature(function.forward).parameters
+    return inspect.signature(function).parameters
 
 
 def _specs_by_name(
-    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Mapping[str, Any]
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    shapes: Mapping[str, Any],
 ) -> list[Any]:
     """Return what ``shapes`` says of each argument, the positional ones first.
 
     The items of ``*args`` have a sequence there, under the name of that parameter. Those of
     ``**kwargs`` have a dictionary. ``ValueError`` for a name that is no parameter.
     """
-    parameters = parameters_of(f)
+    parameters = parameters_of(function)
     variadic: dict[Any, Any] = {}  # by name, or by the position of an item of ``*args``
     keys: list[Any] = []  # of positional arguments: a name, or the position of such an item
-    for p in parameters.values():
-        if p.kind is p.VAR_POSITIONAL:
+    for parameter in parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
             positions = range(len(keys), len(args))
-            specs = shapes.get(p.name)
+            specs = shapes.get(parameter.name)
             if specs is not None:
                 variadic |= {i: specs[i - positions.start] for i in positions}
             keys += positions
-        elif p.kind is p.VAR_KEYWORD:
-            variadic |= shapes.get(p.name) or {}
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            variadic |= shapes.get(parameter.name) or {}
         else:
-            keys.append(p.name)
+            keys.append(parameter.name)
     unknown = shapes.keys() - parameters.keys()
     if unknown:
         raise ValueError(
@@ -549,9 +556,9 @@ def _specs_of_leaves(value: Any, spec: Any) -> Iterator[Any]:
         )
 
 
-def _static_spec(x: object) -> dict[int, object] | None:
+def _static_spec(value: object) -> dict[int, object] | None:
     """Return the spec of a leaf that ``dynamic_shapes`` says nothing of: all sizes are constant."""
-    if isinstance(x, torch.Tensor):
+    if isinstance(value, torch.Tensor):
         return {}
     return None
 
@@ -560,7 +567,7 @@ def _spec_by_dimension(spec: Any) -> dict[int, object]:
     """Return the spec of a tensor as a dictionary. A sequence has an item for each dimension."""
     if isinstance(spec, Mapping):
         return dict(spec)
-    return {i: size for i, size in enumerate(spec) if size is not None}
+    return {index: size for index, size in enumerate(spec) if size is not None}
 
 
 def _are_sequences_of_one_length(value: Any, spec: Any) -> bool:

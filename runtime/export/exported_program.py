@@ -53,11 +53,11 @@ class Exported(ExportedProgram):
             leaves, spec = pytree.tree_flatten((args, kwargs))
             if spec != structure:
                 return  # torch refuses it
-            for i, (x, example) in enumerate(zip(leaves, examples, strict=True)):
-                if not isinstance(example, torch.Tensor) and type(x) is not type(example):
+            for index, (value, example) in enumerate(zip(leaves, examples, strict=True)):
+                if not isinstance(example, torch.Tensor) and type(value) is not type(example):
                     raise RuntimeError(
-                        f"argument {i} was {example!r} at export and is a constant "
-                        f"of the program; got {x!r}"
+                        f"argument {index} was {example!r} at export and is a constant "
+                        f"of the program; got {value!r}"
                     )
 
         module.register_forward_pre_hook(check, with_kwargs=True)
@@ -144,18 +144,20 @@ class _Given:
     ``state``: name and tensor of each parameter and buffer, a shared one under its first name.
     ``described``: the leaves in words."""
 
-    def __init__(self, f: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> None:
-        self.f = f
+    def __init__(
+        self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self.f = function
         self.params: dict[str, Any] = {}
         self.buffers: dict[str, Any] = {}
-        if isinstance(f, torch.nn.Module):
-            self.params = dict(f.named_parameters())
-            self.buffers = dict(f.named_buffers())
+        if isinstance(function, torch.nn.Module):
+            self.params = dict(function.named_parameters())
+            self.buffers = dict(function.named_buffers())
         self.state = {**self.params, **self.buffers}
         paths, self.in_spec = pytree.tree_flatten_with_path((tuple(args), kwargs))
         self.user = [x for _, x in paths]
         self.leaves = [*self.state.values(), *self.user]
-        self.names = _names(f, [path for path, _ in paths])
+        self.names = _names(function, [path for path, _ in paths])
         self.described = [
             *(f"parameter or buffer {n!r}" for n in self.state),
             *(f"argument {pytree.keystr(p[1:])}" for p, _ in paths),
@@ -163,11 +165,13 @@ class _Given:
         self.args = pytree.tree_map(plain, (tuple(args), kwargs))
 
     def call(self, *values: Any) -> Any:
-        n = len(self.state)
-        args, kwargs = pytree.tree_unflatten(list(values[n:]), self.in_spec)
+        count = len(self.state)
+        args, kwargs = pytree.tree_unflatten(list(values[count:]), self.in_spec)
         if not isinstance(self.f, torch.nn.Module):
             return self.f(*args, **kwargs)
-        return functional_call(self.f, dict(zip(self.state, values[:n], strict=True)), args, kwargs)
+        return functional_call(
+            self.f, dict(zip(self.state, values[:count], strict=True)), args, kwargs
+        )
 
     def other_names(self) -> dict[str, Any]:
         """Parameters and buffers under each name but the first."""
@@ -196,20 +200,20 @@ class _Given:
         }
 
 
-def _plain_parameter(t: object) -> object:
-    if isinstance(t, torch.nn.Parameter) and plain(t) is not t:
+def _plain_parameter(tensor: object) -> object:
+    if isinstance(tensor, torch.nn.Parameter) and plain(tensor) is not tensor:
         # torch's own constructor may make one of the session
-        return make_subclass(torch.nn.Parameter, plain(t).detach(), t.requires_grad)
-    return plain(t)
+        return make_subclass(torch.nn.Parameter, plain(tensor).detach(), tensor.requires_grad)
+    return plain(tensor)
 
 
-def _names(f: Callable[..., object], paths: Sequence[pytree.KeyPath]) -> list[str]:
+def _names(function: Callable[..., object], paths: Sequence[pytree.KeyPath]) -> list[str]:
     """Names for the placeholders of the arguments: ``x``, and ``x_0`` for an item of ``x``."""
     try:
         known = [
-            p.name
-            for p in parameters_of(f).values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+            parameter.name
+            for parameter in parameters_of(function).values()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
     except (TypeError, ValueError):  # a callable without a signature
         known = []
@@ -300,14 +304,16 @@ class _Container:
             specs.append(InputSpec(InputKind.USER_INPUT, _argument(node), None))
         return specs, placeholders
 
-    def _state_spec(self, node: fx.Node, name: str, t: object, is_parameter: bool) -> InputSpec:
+    def _state_spec(
+        self, node: fx.Node, name: str, tensor: object, is_parameter: bool
+    ) -> InputSpec:
         """Return the record of an input that is a parameter or a buffer."""
         argument = TensorArgument(node.name)
         if is_parameter:
             return InputSpec(InputKind.PARAMETER, argument, name, None)
         persistent = self.given.persistent(name)
         if not persistent:  # no state dict has it
-            self.constants[name] = plain(t)
+            self.constants[name] = plain(tensor)
         return InputSpec(InputKind.BUFFER, argument, name, persistent)
 
     def _other_names(self, known: Mapping[str, fx.Node], before: fx.Node) -> list[InputSpec]:
@@ -374,7 +380,10 @@ class _Container:
         output = self.graph.output_node()
         results: Any = output.args[0]
         output.args = (tuple(results),)
-        owners = [*given.state, *(p.name for p in placeholders[len(given.state) :])]
+        owners = [
+            *given.state,
+            *(placeholder.name for placeholder in placeholders[len(given.state) :]),
+        ]
         specs = []
         for r, i in zip(results, joint.boundary.written, strict=False):
             specs.append(OutputSpec(self._kind_of_write(i), _argument(r), owners[i]))
@@ -388,17 +397,17 @@ class _Container:
             specs.append(OutputSpec(self._kind_of_gradient(i), _argument(r), owners[i]))
         return specs
 
-    def _kind_of_write(self, i: int) -> OutputKind:
-        """Return what a new value of input ``i`` is. Parameters come first, then buffers."""
-        if i < len(self.given.params):
+    def _kind_of_write(self, index: int) -> OutputKind:
+        """Return what a new value of input ``index`` is. Parameters come first, then buffers."""
+        if index < len(self.given.params):
             return OutputKind.PARAMETER_MUTATION
-        if i < len(self.given.state):
+        if index < len(self.given.state):
             return OutputKind.BUFFER_MUTATION
         return OutputKind.USER_INPUT_MUTATION
 
-    def _kind_of_gradient(self, i: int) -> OutputKind:
-        """Return what a gradient of input ``i`` is."""
-        if i < len(self.given.params):
+    def _kind_of_gradient(self, index: int) -> OutputKind:
+        """Return what a gradient of input ``index`` is."""
+        if index < len(self.given.params):
             return OutputKind.GRADIENT_TO_PARAMETER
         return OutputKind.GRADIENT_TO_USER_INPUT
 
@@ -433,7 +442,7 @@ def _describe_sizes(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op != "call_function" or "val" in node.meta:
             continue
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda node: node.meta["val"])
         if isinstance(node.target, OpOverload):
             node.meta["val"] = None
         else:
@@ -456,4 +465,4 @@ def _returns_view(func: object) -> bool:
     """Return whether an op shares memory with an argument."""
     if not isinstance(func, OpOverload):
         return False
-    return any(a.alias_info is not None for a in func._schema.arguments)
+    return any(argument.alias_info is not None for argument in func._schema.arguments)

@@ -53,12 +53,12 @@ WHOLE = frozenset(
 
 
 def traced_before_dispatch(
-    f: Callable[..., Any],
+    function: Callable[..., Any],
     leaves: Sequence[Any],
     decompositions: Mapping[Any, Callable[..., Any]] | None,
     dynamic: bool,
 ) -> Joint:
-    """Return the graph of ``f`` on ``leaves``, without gradients, in the grad mode of the
+    """Return the graph of ``function`` on ``leaves``, without gradients, in the grad mode of the
     caller."""
     boundary: Boundary | None = None
     out_spec: Any = None
@@ -69,13 +69,13 @@ def traced_before_dispatch(
         values = [level.wrap(t) if isinstance(t, torch.Tensor) else t for t in traced]
         try:
             with level.mode:
-                outs, out_spec = pytree.tree_flatten(living(level.run_inside(f, values, {})))
+                outs, out_spec = pytree.tree_flatten(living(level.run_inside(function, values, {})))
             _refuse_writes_outside(level)
             inputs = tuple(map(_record, values))
             written = [
                 level.read(v) for v, record in zip(values, inputs, strict=True) if record.written
             ]
-            results = tuple(Output(Made.RESULT, i) for i in range(len(outs)))
+            results = tuple(Output(Made.RESULT, index) for index in range(len(outs)))
             boundary = Boundary(inputs, results, (None,) * len(outs))
             return [*written, *map(level.lowered, outs)]
         finally:
@@ -101,16 +101,16 @@ def _refuse_writes_outside(level: FunctionalLevel) -> None:
             )
 
 
-def _record(v: object) -> Input:
-    if not isinstance(v, FunctionalValue):
+def _record(value: object) -> Input:
+    if not isinstance(value, FunctionalValue):
         return Input(False)
-    store = v._store
+    store = value._store
     return Input(
         False,
         bool(store.memory.generation),
         None,
         store.counter[0],
-        tuple(ViewStep(*step) for step in v._chain),
+        tuple(ViewStep(*step) for step in value._chain),
         written_at=store.memory.written_at,
     )
 
@@ -207,19 +207,23 @@ class Loss:
 
     def _refuse_other_histories(self, outs: Sequence[object]) -> None:
         """Raise if a result beside the loss requires grad."""
-        for i, o in enumerate(outs):
-            if i != self.number % len(outs) and any(needs_gradients(pytree.tree_leaves(o))):
+        for index, output in enumerate(outs):
+            if index != self.number % len(outs) and any(
+                needs_gradients(pytree.tree_leaves(output))
+            ):
                 raise RuntimeError(
                     "Found an output of the forward that requires gradients, that was not "
                     f"the loss. The graph has the gradients of result {self.number} alone. "
-                    f"Return {i} as .detach()."
+                    f"Return {index} as .detach()."
                 )
 
 
 def needs_gradients(leaves: Sequence[object], trace_joint: bool = True) -> list[bool]:
     """Return for each leaf whether a graph has its gradient: for tensors that require grad, if
     there is a backward pass at all."""
-    return [trace_joint and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
+    return [
+        trace_joint and isinstance(value, torch.Tensor) and value.requires_grad for value in leaves
+    ]
 
 
 @without_collection()  # whose callbacks would be code of the program for the graph of objects
@@ -286,9 +290,9 @@ def _refuse_writes(joint: Joint, given: Sequence[object], names: Sequence[str]) 
     _refuse_writes_to_shared_memory(boundary, given, names)
 
 
-def _refuse_changes_of_input(name: str, record: Input, x: object) -> None:
-    """Refuse what a program does to the input ``x`` and a graph cannot."""
-    if not record.keeps_geometry(x):
+def _refuse_changes_of_input(name: str, record: Input, value: object) -> None:
+    """Refuse what a program does to the input ``value`` and a graph cannot."""
+    if not record.keeps_geometry(value):
         raise RuntimeError(
             f"Found an input that received a metadata mutation: {name} has other sizes "
             f"or strides after the call ({record.reshaped[0].func._schema.name}_). "
@@ -333,9 +337,9 @@ def _refuse_writes_to_shared_memory(
 def named(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]:
     """Return the placeholders of the inputs, with the names that torch gives them."""
     placeholders = [n for n in joint.module.graph.nodes if n.op == "placeholder"][:n_inputs]
-    for i, n in enumerate(placeholders):
-        n._rename(prefix.format(i))
-        n.target = n.name
+    for index, node in enumerate(placeholders):
+        node._rename(prefix.format(index))
+        node.target = node.name
     joint.module.recompile()
     return placeholders
 
@@ -352,7 +356,7 @@ def _abstraction_of(
     """Return whether sizes are symbols, and what makes abstract values."""
     mode = fake_mode_of(leaves)
     if mode is None and isinstance(mod, fx.GraphModule):
-        mode = fake_mode_of([n.meta.get("val") for n in mod.graph.nodes])
+        mode = fake_mode_of([node.meta.get("val") for node in mod.graph.nodes])
     if mode is None:
         return bool(dynamic), None
     return False, Given(mode)
@@ -417,7 +421,7 @@ def aot_export_module(
     whole_spec = pytree.tree_structure(((*[0] * n, *args), kwargs or {}))
     names = [
         *(f"parameter or buffer {name!r}" for name in state),
-        *(f"argument {i}" for i in range(len(user))),
+        *(f"argument {index}" for index in range(len(user))),
     ]
     dynamic, abstraction = _abstraction_of(mod, leaves, dynamic_shapes)
     if pre_dispatch:
@@ -483,7 +487,7 @@ def _signature(
     in_spec: pytree.TreeSpec,
     loss: Loss | None,
 ) -> GraphSignature:
-    inputs = [p.name for p in placeholders]
+    inputs = [placeholder.name for placeholder in placeholders]
     outputs = output_names(joint)
     n_params, n_state = len(params), len(params) + len(buffers)
     owners = [*params, *buffers, *inputs[n_state:]]
@@ -531,7 +535,7 @@ def _is_flat(args: object) -> bool:
     """Tell whether ``args`` is a tuple or list without containers in it."""
     if not isinstance(args, (tuple, list)):
         return False
-    return all(pytree.tree_structure(a).is_leaf() for a in args)
+    return all(pytree.tree_structure(argument).is_leaf() for argument in args)
 
 
 def _is_flat_sequence(spec: Any) -> bool:
@@ -570,7 +574,7 @@ def aot_export_joint_simple(
         raise RuntimeError(
             "aot_export_joint_simple requires a flat tuple of inputs; take pytrees apart in func"
         )
-    names = [f"input {i}" for i in range(len(args))]
+    names = [f"input {index}" for index in range(len(args))]
     wanted = needs_gradients(args, trace_joint)
     mode = fake_mode_of(args)
     joint = captured(
@@ -604,7 +608,10 @@ def aot_export_joint_simple(
 
 def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
     inputs = {
-        n: i for i, n in enumerate(n for n in joint.module.graph.nodes if n.op == "placeholder")
+        n: index
+        for index, n in enumerate(
+            node for node in joint.module.graph.nodes if node.op == "placeholder"
+        )
     }
     results: Any = joint.module.graph.output_node().args[0]
     for number, r in enumerate(results[: joint.n_forward]):
@@ -623,12 +630,12 @@ def _base_of(n: object) -> object:
     return n
 
 
-def _is_view(n: fx.Node) -> bool:
+def _is_view(node: fx.Node) -> bool:
     """Return whether the result shares memory with the first argument. An item of a list of views
     does."""
-    func: Any = n.target
+    func: Any = node.target
     if not isinstance(func, OpOverload):
-        source = n.all_input_nodes[0]
+        source = node.all_input_nodes[0]
         return isinstance(source.target, OpOverload) and _is_view(source)
     return func._schema.arguments[0].alias_info is not None  # of an op that writes to nothing
 
@@ -641,8 +648,8 @@ def _restructured(joint: Joint, n_inputs: int) -> fx.GraphModule:
     results: Any = output.args[0]
     outs, grads = list(results[: joint.n_forward]), results[joint.n_forward :]
     full: list[Any] = [None] * n_inputs
-    for i, g in zip(joint.boundary.differentiated, grads, strict=True):
-        full[i] = g
+    for i, grad in zip(joint.boundary.differentiated, grads, strict=True):
+        full[i] = grad
     output.args = ([*outs, *full],)
     in_spec = pytree.tree_structure((([0] * n_inputs, [0] * joint.boundary.n_tangents), {}))
     out_spec = pytree.tree_structure(([0] * len(outs), [0] * n_inputs))

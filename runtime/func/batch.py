@@ -136,9 +136,9 @@ class BatchLevel(Level):
         v._inner = inner
         return v
 
-    def spread(self, t: torch.Tensor) -> Any:
-        """``t``, which all elements share, as a batch."""
-        return self.wrap(t.expand(self.size, *t.shape))
+    def spread(self, tensor: torch.Tensor) -> Any:
+        """``tensor``, which all elements share, as a batch."""
+        return self.wrap(tensor.expand(self.size, *tensor.shape))
 
     def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         op = _OPS.get(id(func)) or op_of(func)  # inlined: most calls are of ops that are known
@@ -205,17 +205,17 @@ class BatchLevel(Level):
         """
         out = list(args)
         flags: list[Any] = [False] * len(out)
-        for i, a in enumerate(out):
+        for index, a in enumerate(out):
             kind = type(a)
             if kind in VALUES:
                 if a._level is self:
-                    out[i] = a._inner
-                    flags[i] = True
+                    out[index] = a._inner
+                    flags[index] = True
             elif kind is list or kind is tuple:
                 mine = tuple(type(b) in VALUES and b._level is self for b in a)
                 if any(mine):
-                    out[i] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
-                    flags[i] = mine
+                    out[index] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
+                    flags[index] = mine
         return out, tuple(flags)
 
     def line_up(self, args: Any) -> tuple[list[Any] | None, int]:
@@ -251,10 +251,10 @@ class BatchLevel(Level):
         results = [result]
         if isinstance(result, tuple):
             results = list(result)
-        for i, r in enumerate(results):
+        for index, r in enumerate(results):
             # a result of lower rank depends on no batched argument
             if isinstance(r, torch.Tensor) and r.dim() == rank:
-                results[i] = self.wrap(r)
+                results[index] = self.wrap(r)
         if isinstance(result, tuple):
             return tuple(results)
         return results[0]
@@ -409,7 +409,7 @@ class EmptyBatch(BatchLevel):
             raise BatchingError(
                 f"vmap: {op.func} reads the elements of an empty batch{called_from()}"
             )
-        return trees.map_tensors(lambda t: t.new_empty((0, *t.shape)), result)
+        return trees.map_tensors(lambda tensor: tensor.new_empty((0, *tensor.shape)), result)
 
     def _zeros(self, args: object) -> list[Any]:
         """``args`` with one element of zeros in place of each batch."""
@@ -423,7 +423,9 @@ def _needs_check(op: Op, target: Value, args: Sequence[object]) -> bool:
     might."""
     if op.record is None or not op.record.in_place:
         return True
-    return any(isinstance(a, torch.Tensor) and a.dim() > target.dim() for a in args)
+    return any(
+        isinstance(argument, torch.Tensor) and argument.dim() > target.dim() for argument in args
+    )
 
 
 def _element_of(a: Any, flag: Any, b: int) -> object:
@@ -435,13 +437,13 @@ def _element_of(a: Any, flag: Any, b: int) -> object:
     return a
 
 
-def _one_of_zeros(a: Any, flag: Any) -> object:
+def _one_of_zeros(argument: Any, flag: Any) -> object:
     """Return an argument with one element of zeros in place of each batch in it."""
     if flag is True:
-        return a.new_zeros((1, *a.shape[1:]))
+        return argument.new_zeros((1, *argument.shape[1:]))
     if type(flag) is tuple:
-        return [_one_of_zeros(x, is_batched) for x, is_batched in zip(a, flag, strict=True)]
-    return a
+        return [_one_of_zeros(x, is_batched) for x, is_batched in zip(argument, flag, strict=True)]
+    return argument
 
 
 def _plain_rule(op: Op) -> object:

@@ -58,7 +58,7 @@ class Batch(Protocol):
 
     def wrap(self, inner: torch.Tensor, /) -> Any: ...
 
-    def spread(self, t: torch.Tensor) -> Any: ...
+    def spread(self, tensor: torch.Tensor) -> Any: ...
 
     def valued(self, result: object) -> Any: ...
 
@@ -101,12 +101,15 @@ def draw(level: Batch, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -
 
 
 def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Run a random op that overwrites its first argument, as ``x.bernoulli_(p)`` does.
+    """Run a random op that overwrites its first argument, as ``x.bernoulli_(parameter)`` does.
     ``randomness`` decides how often it draws."""
     if level.randomness == "error":
         raise DrawError()
     target, *parameters = args
-    parameters = [p.expand(target.shape) if isinstance(p, torch.Tensor) else p for p in parameters]
+    parameters = [
+        parameter.expand(target.shape) if isinstance(parameter, torch.Tensor) else parameter
+        for parameter in parameters
+    ]
     (inner, *parameters), batched = level.physical([target, *parameters])
     if level.randomness == "different":
         op.func(inner, *parameters, **kwargs)
@@ -252,7 +255,7 @@ class DrawPerElement(TorchDispatchMode):
     def _drawn(self, op: Op, args: Any, kwargs: dict[str, Any]) -> object:
         """Return the results of a call without batched arguments, as values of the level."""
         level, func, record = self.level, op.func, op.record
-        if not any(isinstance(a, torch.Tensor) for a in args):
+        if not any(isinstance(argument, torch.Tensor) for argument in args):
             # a factory: the batch dimension goes before its size
             if record is not None and record.batch is not None:
                 return level.wrap(

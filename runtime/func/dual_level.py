@@ -57,13 +57,13 @@ class DualValue(Value):
         )
 
 
-def tangent_of(v: Any) -> torch.Tensor | None:
+def tangent_of(value: Any) -> torch.Tensor | None:
     """Return the tangent of a dual value. A view takes it from its base again if the tangent of the
     base has changed."""
-    view = v._view
+    view = value._view
     if view is not None and view.generation != view.base._generation:
         if view.creation == "function":
-            refuse_rebase(v, STALE)
+            refuse_rebase(value, STALE)
         if view.generation < view.base._detached:
             raise RuntimeError(
                 "the base of this view was both modified inplace and detached inplace (detach_), "
@@ -75,9 +75,9 @@ def tangent_of(v: Any) -> torch.Tensor | None:
         shown: torch.Tensor | None = None
         if base is not None:
             with torch.enable_grad():  # whoever asks first, under no_grad perhaps
-                shown = view.replay(view.laid_out(base), v)
-        v._tangent = shown
-    tangent: torch.Tensor | None = v._tangent
+                shown = view.replay(view.laid_out(base), value)
+        value._tangent = shown
+    tangent: torch.Tensor | None = value._tangent
     return tangent
 
 
@@ -89,13 +89,13 @@ class DualLevel(Level):
     keeps_history = shows_strides = True
 
     def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None = None, /) -> DualValue:
-        v: DualValue = same_shape(DualValue, inner)
-        v._level = self
-        v._tangent = tangent
-        return v
+        value: DualValue = same_shape(DualValue, inner)
+        value._level = self
+        value._tangent = tangent
+        return value
 
-    def is_constant(self, v: Value) -> bool:
-        return tangent_of(v) is None
+    def is_constant(self, value: Value) -> bool:
+        return tangent_of(value) is None
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         try:
@@ -157,7 +157,10 @@ class DualLevel(Level):
 
     def _any_dual(self, args: Iterable[Any]) -> bool:
         return any(
-            isinstance(a, Value) and a._level is self and tangent_of(a) is not None for a in args
+            isinstance(argument, Value)
+            and argument._level is self
+            and tangent_of(argument) is not None
+            for argument in args
         )
 
     def _split(self, op: Op, args: Sequence[Any]) -> tuple[list[Any], list[Any], bool]:
@@ -212,18 +215,23 @@ class DualLevel(Level):
         return rewrapped(result, wrapped)
 
     def _mark(
-        self, v: DualValue, op: Op, args: Sequence[Any], kwargs: dict[str, Any], which: int | None
+        self,
+        value: DualValue,
+        op: Op,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        which: int | None,
     ) -> None:
         source = args[0]
         if isinstance(source, Value) and source._level is self:
             step = ((op.func, tuple(args[1:]), kwargs, which),)
             of = source._view
             if of is None:
-                v._view = View(source, step, "")
+                value._view = View(source, step, "")
             else:
-                v._view = View(of.base, of.chain + step, of.creation)
+                value._view = View(of.base, of.chain + step, of.creation)
             if op.func is _AS_STRIDED:
-                _show_memory_of_base(v)
+                _show_memory_of_base(value)
 
     def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         target = args[0]
@@ -235,15 +243,15 @@ class DualLevel(Level):
             return change_geometry(op.functional.func, target, args[1:], kwargs)
         primals, tangents, found = self._split(op, args)
         kwargs = self.lowered_kwargs(kwargs)
-        v: DualValue = target  # type: ignore[assignment]
+        value: DualValue = target  # type: ignore[assignment]
         if op.base_name == "detach_":
-            return self._detach(v)
+            return self._detach(value)
         if op.base_name in METADATA:
-            return self._replace(op, v, primals, kwargs, found)
+            return self._replace(op, value, primals, kwargs, found)
         if not found:
             _write(op, primals, kwargs)
             return target
-        return self._write_tangent(op, v, primals, tangents, kwargs)
+        return self._write_tangent(op, value, primals, tangents, kwargs)
 
     def _write_tangent(
         self,
@@ -271,27 +279,27 @@ class DualLevel(Level):
         self._set_tangent(target, t)
         return target
 
-    def _detach(self, v: DualValue) -> DualValue:
-        if v._view is not None:
+    def _detach(self, value: DualValue) -> DualValue:
+        if value._view is not None:
             raise RuntimeError(
                 "Can't detach views in-place. Use detach() instead, which leaves the base as it is."
             )
-        v._tangent = None
-        v._detached = v._generation
-        if isinstance(v._inner, Value):  # it loses its history at outer levels as well
-            detach_inner(v)
-        return v
+        value._tangent = None
+        value._detached = value._generation
+        if isinstance(value._inner, Value):  # it loses its history at outer levels as well
+            detach_inner(value)
+        return value
 
     def _replace(
-        self, op: Op, v: DualValue, primals: list[Any], kwargs: dict[str, Any], found: bool
+        self, op: Op, value: DualValue, primals: list[Any], kwargs: dict[str, Any], found: bool
     ) -> DualValue:
         """Run ``set_``, ``resize_`` or ``resize_as_``, which give a tensor other memory or another
         shape. A tangent is an error."""
         if found:
             raise InplaceError(f"{op.func} has no derivative; make a new tensor instead")
         op.func(*primals, **kwargs)
-        follow_inner(v)
-        return v
+        follow_inner(value)
+        return value
 
     def _write_to_foreign(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Write to a tensor that is no value of this level. If an argument has a tangent, the
@@ -303,7 +311,7 @@ class DualLevel(Level):
         uncounted(op.func, *primals, **self.lowered_kwargs(kwargs))
         return args[0]
 
-    def _set_tangent(self, v: DualValue, t: torch.Tensor | None) -> None:
+    def _set_tangent(self, value: DualValue, tensor: torch.Tensor | None) -> None:
         """Give a mutated value its new tangent. It is set out of place, because a rule may give the
         same tangent to several values.
 
@@ -312,19 +320,19 @@ class DualLevel(Level):
         tangent is copied into a copy of the old one, which has the old history. A new object in its
         place would have none.
         """
-        view = v._view
-        base: Any = v
+        view = value._view
+        base: Any = value
         if view is not None:
             if view.creation == "function":
-                refuse_rebase(v, WRITTEN)
+                refuse_rebase(value, WRITTEN)
             base = view.base
         old = base._tangent
         if view is None and (old is None or torch.is_grad_enabled()):
-            base._tangent = t
-        elif old is None and t is None:
+            base._tangent = tensor
+        elif old is None and tensor is None:
             return
         else:
-            base._tangent = _tangent_after_write(v, base, t)
+            base._tangent = _tangent_after_write(value, base, tensor)
         base._generation += 1
 
     def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
@@ -338,40 +346,40 @@ class DualLevel(Level):
         return kwargs.get("out")
 
 
-def _tangent_after_write(v: DualValue, base: Any, t: torch.Tensor | None) -> torch.Tensor:
-    """Return the tangent of ``base`` after a write to ``v``, a view of it or ``base`` itself: its
-    old one, with ``t`` in place of the part that ``v`` shows. None: zeros."""
-    view, old = v._view, base._tangent
+def _tangent_after_write(value: DualValue, base: Any, tensor: torch.Tensor | None) -> torch.Tensor:
+    """Return the tangent of ``base`` after a write to ``value``, a view of it or ``base`` itself:
+    its old one, with ``tensor`` in place of the part that ``value`` shows. None: zeros."""
+    view, old = value._view, base._tangent
     with torch.enable_grad():
-        if t is None:
+        if tensor is None:
             new = old.clone()  # one of the two is a tensor
         else:
             # made from t, so that it is batched if t is
-            new = t.new_zeros(base.shape, dtype=base.dtype)
+            new = tensor.new_zeros(base.shape, dtype=base.dtype)
             if old is not None:
                 new = new + old
         if view is not None:
             new = view.laid_out(new)
     part = new
     if view is not None:
-        part = view.replay(new, v)
-    if t is None:
+        part = view.replay(new, value)
+    if tensor is None:
         part.zero_()
     else:
-        part.copy_(t)
+        part.copy_(tensor)
     return new  # type: ignore[no-any-return]
 
 
-def _show_memory_of_base(v: DualValue) -> None:
-    """Let the tangent of ``v``, which ``as_strided`` has made of a view, show elements of the
+def _show_memory_of_base(value: DualValue) -> None:
+    """Let the tangent of ``value``, which ``as_strided`` has made of a view, show elements of the
     tangent of the base: ``as_strided`` reaches beside the view. ``x.diagonal().as_strided((2,),
     (1,))`` is the start of the first row."""
-    view = v._view
+    view = value._view
     if view is None or view.reshaped != view.base._reshaped or view.base._tangent is None:
         return
     memory = view.laid_out(view.base._tangent)
     if memory is not view.base._tangent:
-        v._tangent = view.replay(memory, v)
+        value._tangent = view.replay(memory, value)
 
 
 def _write(op: Op, primals: Sequence[object], kwargs: dict[str, object]) -> None:

@@ -59,18 +59,21 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     accepted.add(key)
 
 
-def _described(a: object) -> object:
-    if isinstance(a, torch.Tensor):
-        return a.shape, a.dtype
-    if isinstance(a, (list, tuple)):
-        return tuple(map(_described, a))
-    return a
+def _described(argument: object) -> object:
+    if isinstance(argument, torch.Tensor):
+        return argument.shape, argument.dtype
+    if isinstance(argument, (list, tuple)):
+        return tuple(map(_described, argument))
+    return argument
 
 
 def first_error(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Exception | None:
     """Return the error of the first element that refuses the call. ``None`` if all accept it. For a
     nested tensor: ``NestedTensor``."""
-    if any(isinstance(a, torch.Tensor) and a.is_nested for a in _leaves(args, kwargs)):
+    if any(
+        isinstance(argument, torch.Tensor) and argument.is_nested
+        for argument in _leaves(args, kwargs)
+    ):
         return NestedTensor()
     sizes = _sizes(args, kwargs)
     for at in itertools.islice(itertools.product(*map(range, sizes.values())), SEARCHED):
@@ -142,19 +145,21 @@ def _element(a: object, at: dict[int, int], empty: bool, copied: bool) -> Any:
         return [_element(b, at, empty, copied) for b in a]
     if not isinstance(a, torch.Tensor):
         return a
-    t: Any = a
+    tensor: Any = a
     index: list[int] = []
-    while type(t) in VALUES:
-        if t._level.hidden:
-            index.append(at.get(t._level.number, 0))
-        t = t._inner
+    while type(tensor) in VALUES:
+        if tensor._level.hidden:
+            index.append(at.get(tensor._level.number, 0))
+        tensor = tensor._inner
     if empty:
-        return torch.empty_strided(a.shape, t.stride()[len(index) :], dtype=t.dtype, device="meta")
+        return torch.empty_strided(
+            a.shape, tensor.stride()[len(index) :], dtype=tensor.dtype, device="meta"
+        )
     for i in reversed(index):
-        t = t.select(0, i)
+        tensor = tensor.select(0, i)
     if copied:
-        return t.clone()
-    return t.view_as(t)
+        return tensor.clone()
+    return tensor.view_as(tensor)
 
 
 def _leaves(args: Sequence[object], kwargs: dict[str, object]) -> Iterator[Any]:
@@ -175,8 +180,8 @@ def _sizes(args: Sequence[object], kwargs: dict[str, object]) -> dict[int, int]:
 def _accelerators(args: Sequence[object]) -> list[torch.device]:
     return list(
         {
-            a.device
-            for a in _leaves(args, {})
-            if isinstance(a, torch.Tensor) and a.device.type not in ("cpu", "meta")
+            argument.device
+            for argument in _leaves(args, {})
+            if isinstance(argument, torch.Tensor) and argument.device.type not in ("cpu", "meta")
         }
     )

@@ -93,8 +93,8 @@ def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """``tensors``, with each tensor under every name of the module's tensor that it replaces."""
     groups: dict[int, list[str]] = {}
-    for name, t in _named_tensors(module).items():
-        groups.setdefault(id(t), []).append(name)
+    for name, tensor in _named_tensors(module).items():
+        groups.setdefault(id(tensor), []).append(name)
     out = dict(tensors)
     for group in groups.values():
         present = [name for name in group if name in tensors]
@@ -137,9 +137,9 @@ class _Swapped:
     ) -> None:
         # raises before the module is changed
         self.places = {name: _place(module, name) for name in tensors}
-        for name, t in tensors.items():
-            if t is not None and not isinstance(t, torch.Tensor):
-                raise TypeError(f"{name}: {t} is not an instance of torch.Tensor")
+        for name, tensor in tensors.items():
+            if tensor is not None and not isinstance(tensor, torch.Tensor):
+                raise TypeError(f"{name}: {tensor} is not an instance of torch.Tensor")
         self.tensors = tensors
         self.given = given
         self.before: dict[str, Any] = {}
@@ -215,7 +215,9 @@ def _exchange(module: nn.Module, name: str, new: Any) -> object:
     unknown = module._parameters if isinstance(new, nn.Parameter) else module.__dict__
     if name in module.__dict__:
         unknown = module.__dict__
-    table = next((t for t in (module._parameters, module._buffers) if name in t), unknown)
+    table = next(
+        (tensor for tensor in (module._parameters, module._buffers) if name in tensor), unknown
+    )
     old = table.pop(name, _ABSENT) if new is _ABSENT else table.get(name, _ABSENT)
     if new is not _ABSENT:
         table[name] = new
@@ -254,7 +256,7 @@ def _stacked_by_name(states: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, 
 
 
 def _stacked(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    requires_grad = {t.requires_grad for t in tensors}
+    requires_grad = {tensor.requires_grad for tensor in tensors}
     if len(requires_grad) > 1:
         raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")
     return torch.stack([t.detach() for t in tensors]).requires_grad_(requires_grad.pop())

@@ -34,24 +34,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def versioned(x: object) -> Any:
-    """``x``, or an alias of the same memory if it is a tensor of inference mode. The
+def versioned(value: object) -> Any:
+    """``value``, or an alias of the same memory if it is a tensor of inference mode. The
     alias has a version, and may be written to. While a program is captured it is what
-    stands for ``x`` there."""
+    stands for ``value`` there."""
     if number_of_dispatch_modes():
-        return entered(x)
-    if type(x) in VALUES:
-        refuse_value_of_torch(x)
-        return x
-    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
-        return x
-    if not x.is_inference():
-        return entered(x)
-    alias = torch.empty(0, dtype=x.dtype, device=x.device).set_(
-        storage_of(x), x.storage_offset(), x.shape, x.stride()
+        return entered(value)
+    if type(value) in VALUES:
+        refuse_value_of_torch(value)
+        return value
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return value
+    if not value.is_inference():
+        return entered(value)
+    alias = torch.empty(0, dtype=value.dtype, device=value.device).set_(
+        storage_of(value), value.storage_offset(), value.shape, value.stride()
     )
-    set_conj(alias, x.is_conj())
-    set_neg(alias, x.is_neg())
+    set_conj(alias, value.is_conj())
+    set_neg(alias, value.is_neg())
     return alias
 
 
@@ -68,16 +68,17 @@ def _recorded(
         set_grad_enabled(before)
 
 
-def outside_inference(f: Callable[P, R]) -> Callable[P, R]:
-    """``f``, called under ``no_grad`` where inference mode is on. A transform differentiates there,
-    too, and tensors of inference mode have neither versions nor views that a write could follow."""
+def outside_inference(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, called under ``no_grad`` where inference mode is on. A transform differentiates
+    there, too, and tensors of inference mode have neither versions nor views that a write could
+    follow."""
 
-    @wraps(f)
+    @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         if not _inference():
-            return f(*args, **kwargs)
+            return function(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
-            return f(*args, **kwargs)
+            return function(*args, **kwargs)
 
     return called
 
@@ -87,7 +88,7 @@ def _as_inputs(level: GradLevel, tree: trees.Tree) -> trees.Tree:
     if isinstance(tree, torch.Tensor):
         return _input(level, tree)
     leaves, spec = trees.flatten(tree)
-    return trees.unflatten([_input(level, x) for x in leaves], spec)
+    return trees.unflatten([_input(level, value) for value in leaves], spec)
 
 
 def _input(level: GradLevel, x: object) -> GradValue:
@@ -106,10 +107,10 @@ def _lowered(level: GradLevel, tree: trees.Tree) -> trees.Tree:
     return trees.map_tensors(level.lowered, tree)
 
 
-def _edge(level: GradLevel, v: object) -> Edge | None:
-    if isinstance(v, Value) and v._level is level:
-        return edge_of(v)
-    refuse_closed(v, "the derivative")
+def _edge(level: GradLevel, value: object) -> Edge | None:
+    if isinstance(value, Value) and value._level is level:
+        return edge_of(value)
+    refuse_closed(value, "the derivative")
     return None
 
 
@@ -229,8 +230,8 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
                 f"{pytree.treespec_pprint(trees.torch_spec(ct_spec))}, primal output: "
                 f"{pytree.treespec_pprint(trees.torch_spec(spec))}"
             )
-        for i, (g, o) in enumerate(zip(flat_ct, flat, strict=True)):
-            _check_cotangent(i, g, o)
+        for index, (g, o) in enumerate(zip(flat_ct, flat, strict=True)):
+            _check_cotangent(index, g, o)
         found = _pull(level, edges, flat_ct, inputs, input_edges, retain_graph)
         pass_mark_on(flat, tuple(found))
         return trees.unflatten(found, in_spec)
@@ -240,23 +241,25 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
     return results, pullback
 
 
-def _check_cotangent(i: int, g: object, o: torch.Tensor) -> None:
-    """Raise unless ``g`` fits ``o``, which is output number ``i``. None stands for zeros and
-    fits any output."""
+def _check_cotangent(index: int, g: object, output: torch.Tensor) -> None:
+    """Raise unless ``g`` fits ``output``, which is output number ``index``. None stands for zeros
+    and fits any output."""
     if g is None:
         return
     if not isinstance(g, torch.Tensor):
         raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
-    if g.shape != o.shape:
+    if g.shape != output.shape:
         raise RuntimeError(
-            f"Mismatch in shape: grad_output[{i}] has a shape of {g.shape} and output[{i}] has "
-            f"a shape of {o.shape}."
+            f"Mismatch in shape: grad_output[{index}] has a shape of {g.shape} and "
+            f"output[{index}] has "
+            f"a shape of {output.shape}."
         )
-    if g.is_complex() != o.is_complex():
+    if g.is_complex() != output.is_complex():
         raise RuntimeError(
             "For complex Tensors, "
             "both grad_output and output are required to have the same dtype. Mismatch in dtype: "
-            f"grad_output[{i}] has a dtype of {g.dtype} and output[{i}] has a dtype of {o.dtype}."
+            f"grad_output[{index}] has a dtype of {g.dtype} and output[{index}] has a dtype "
+            f"of {output.dtype}."
         )
 
 

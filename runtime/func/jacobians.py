@@ -22,40 +22,40 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     sizes = [t.numel() for t in tensors]
     total = sum(sizes)
     if len(tensors) == 1:
-        t = tensors[0]
-        b = t.new_ones(total).diag_embed()
-        if t.dim() == 1:
+        tensor = tensors[0]
+        b = tensor.new_ones(total).diag_embed()
+        if tensor.dim() == 1:
             return [b]
-        return [b.view(total, *t.shape)]
+        return [b.view(total, *tensor.shape)]
     out, start = [], 0
-    for t, n in zip(tensors, sizes, strict=True):
+    for tensor, n in zip(tensors, sizes, strict=True):
         if type(start) is int:
-            b = t.new_zeros(total, n)
+            b = tensor.new_zeros(total, n)
             b.diagonal(-start).fill_(1)
         else:  # a symbol, which `diagonal` would take for its present value
-            rows = torch.arange(total, device=t.device).unsqueeze(1) - start
-            b = (rows == torch.arange(n, device=t.device)).to(t.dtype)
-        out.append(b.view(total, *t.shape))
+            rows = torch.arange(total, device=tensor.device).unsqueeze(1) - start
+            b = (rows == torch.arange(n, device=tensor.device)).to(tensor.dtype)
+        out.append(b.view(total, *tensor.shape))
         start += n
     return out
 
 
-def _parts(t: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
-    """``t`` in pieces of these ``sizes`` along its first dimension."""
+def _parts(tensor: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
+    """``tensor`` in pieces of these ``sizes`` along its first dimension."""
     if len(sizes) == 1:
-        return (t,)
-    parts: Sequence[torch.Tensor] = t.split(sizes)
+        return (tensor,)
+    parts: Sequence[torch.Tensor] = tensor.split(sizes)
     return parts
 
 
 def _require_real(what: str, which: str, flat: list[object]) -> None:
     """Raise for a complex tensor. Its derivative is linear over the reals only, so its Jacobian has
     more than one meaning."""
-    for i, t in enumerate(flat):
-        if isinstance(t, torch.Tensor) and t.is_complex():
+    for index, tensor in enumerate(flat):
+        if isinstance(tensor, torch.Tensor) and tensor.is_complex():
             raise RuntimeError(
                 f"{what}: Expected all {which} to be real but received complex tensor at "
-                f"flattened input idx: {i}"
+                f"flattened input idx: {index}"
             )
 
 
@@ -119,16 +119,16 @@ def _rows(pull: Callable[..., object], outs: list[torch.Tensor], chunk_size: int
     batch, which would cost each call of the pass a level and often a view."""
     if len(outs) == 1 and _has_one_element(outs[0]):
         leaves, spec = trees.flatten(pull(outs[0].new_ones(outs[0].shape)))
-        return trees.unflatten([t.unsqueeze(0) for t in leaves], spec)
+        return trees.unflatten([tensor.unsqueeze(0) for tensor in leaves], spec)
     if chunk_size == 1:
         return _looped(pull)(*_basis(outs))
     return vmap(pull, chunk_size=chunk_size)(*_basis(outs))
 
 
-def _has_one_element(t: torch.Tensor) -> bool:
-    """Tell whether ``t`` has one element, without asking a symbol, which would be a condition of
-    the graph."""
-    n = t.numel()
+def _has_one_element(tensor: torch.Tensor) -> bool:
+    """Tell whether ``tensor`` has one element, without asking a symbol, which would be a condition
+    of the graph."""
+    n = tensor.numel()
     return type(n) is int and n == 1
 
 
@@ -155,8 +155,8 @@ def _blocks_by_output(
     sizes = [o.numel() for o in outs]
     split = [_parts(r, sizes) for r in flat]
     per_output = []
-    for k, o in enumerate(outs):
-        blocks = [parts[k].reshape((*o.shape, *parts[k].shape[1:])) for parts in split]
+    for k, output in enumerate(outs):
+        blocks = [parts[k].reshape((*output.shape, *parts[k].shape[1:])) for parts in split]
         tree = trees.unflatten(blocks, in_spec)
         per_output.append(tree if many else tree[0])
     return trees.unflatten(per_output, spec)
@@ -212,7 +212,7 @@ def jacfwd(
         )
         flat_c, out_spec = trees.flatten(columns)
         _require_real("jacfwd", "outputs", flat_c)
-        sizes = [x.numel() for x in flat]
+        sizes = [value.numel() for value in flat]
         per_output = []
         for c in flat_c:
             blocks = [
@@ -224,7 +224,7 @@ def jacfwd(
         result = trees.unflatten(per_output, out_spec)
         if not has_aux:
             return result
-        return result, trees.unflatten([t[0] for t in aux_tensors], aux_spec)[0]
+        return result, trees.unflatten([tensor[0] for tensor in aux_tensors], aux_spec)[0]
 
     return transformed
 

@@ -19,20 +19,23 @@ from .grad import check_outputs, outside_inference, versioned, with_aux
 from .tangent_rules import fit
 
 
-def own_memory(t: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
-    """``t``, the tangent of ``result``, or a copy of it that is safe to write to.
+def own_memory(
+    tensor: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor
+) -> torch.Tensor:
+    """``tensor``, the tangent of ``result``, or a copy of it that is safe to write to.
 
     It is copied if it shares memory with a tangent of the caller (``given``), or if its elements
     share memory and those of ``result`` do not.
     """
     expanded = any(
-        a == 0 != b and n > 1 for n, a, b in zip(t.shape, t.stride(), result.stride(), strict=True)
+        a == 0 != b and n > 1
+        for n, a, b in zip(tensor.shape, tensor.stride(), result.stride(), strict=True)
     )
     if expanded:
-        return t.clone(memory_format=torch.contiguous_format)
-    if any(aliases(t, g) for g in given):
-        return t.clone()
-    return t
+        return tensor.clone(memory_format=torch.contiguous_format)
+    if any(aliases(tensor, g) for g in given):
+        return tensor.clone()
+    return tensor
 
 
 @outside_inference
@@ -127,30 +130,31 @@ def _checked(
     return flat, flat_t, spec
 
 
-def _refuse_no_float(x: object, what: str) -> None:
-    """Raise unless ``x``, one of the leaves of ``what``, is a real or complex tensor."""
-    if not isinstance(x, torch.Tensor):
+def _refuse_no_float(value: object, what: str) -> None:
+    """Raise unless ``value``, one of the leaves of ``what``, is a real or complex tensor."""
+    if not isinstance(value, torch.Tensor):
         raise RuntimeError(
-            f"jvp(f, primals, tangents): Expected {what} to only contain Tensors, got {type(x)}"
+            f"jvp(f, primals, tangents): Expected {what} to only contain Tensors, got {type(value)}"
         )
-    if x.is_nested:
+    if value.is_nested:
         raise NestedTensor
-    if not (x.is_floating_point() or x.is_complex()):
+    if not (value.is_floating_point() or value.is_complex()):
         raise ValueError(
-            f"Expected {what.removesuffix('s')} to be floating point or complex, but got: {x.dtype}"
+            f"Expected {what.removesuffix('s')} to be floating point or complex, but got: "
+            f"{value.dtype}"
         )
 
 
-def _refuse_unfit_tangent(p: torch.Tensor, t: torch.Tensor) -> None:
-    """Raise unless the primal ``p`` can have the tangent ``t``."""
-    if p.shape != t.shape:
+def _refuse_unfit_tangent(p: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Raise unless the primal ``p`` can have the tangent ``tensor``."""
+    if p.shape != tensor.shape:
         raise RuntimeError(
             "Trying to set a forward gradient that has a different size "
             "than that of the original Tensor, this is not supported. "
-            f"The tensor is of size {list(p.shape)}, its tangent of size {list(t.shape)}."
+            f"The tensor is of size {list(p.shape)}, its tangent of size {list(tensor.shape)}."
         )
-    if t.is_complex() and not p.is_complex():
+    if tensor.is_complex() and not p.is_complex():
         raise RuntimeError(
             "jvp(f, primals, tangents): "
-            f"a primal of dtype {p.dtype} cannot have a complex tangent ({t.dtype})."
+            f"a primal of dtype {p.dtype} cannot have a complex tangent ({tensor.dtype})."
         )

@@ -29,13 +29,13 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
     The results are the tensors that its values hold. The level is closed at the end. A value that
     the function has stored raises ``EscapedValue`` when it is used later."""
 
-    def of(f: Function) -> Function:
-        @wraps(f)
+    def of(function: Function) -> Function:
+        @wraps(function)
         def transformed(*args: object, **kwargs: object) -> Any:
             level = make_level()
             try:
                 given, named = map_tensors(lambda t: level.wrap(entered(t)), (args, kwargs))
-                return map_tensors(level.lowered, living(level.run_inside(f, given, named)))
+                return map_tensors(level.lowered, living(level.run_inside(function, given, named)))
             finally:
                 level.close()
 

@@ -56,16 +56,18 @@ def linearize(func: Callable[..., object], *primals: object) -> tuple[Any, Calla
             raise RuntimeError(
                 f"Expected the tangents {t_spec} to have the same argspec as the primals {spec}"
             )
-        for i, (p, t) in enumerate(zip(flat, flat_t, strict=True)):
-            if not isinstance(t, torch.Tensor):
-                raise RuntimeError(f"tangent:{i} in flattened pytree is not a Tensor but {type(t)}")
+        for index, (p, tensor) in enumerate(zip(flat, flat_t, strict=True)):
+            if not isinstance(tensor, torch.Tensor):
+                raise RuntimeError(
+                    f"tangent:{index} in flattened pytree is not a Tensor but {type(tensor)}"
+                )
             for what, actual, required in (
-                ("shape", t.shape, p.shape),
-                ("dtype", t.dtype, p.dtype),
+                ("shape", tensor.shape, p.shape),
+                ("dtype", tensor.dtype, p.dtype),
             ):
                 if actual != required:
                     raise RuntimeError(
-                        f"tangent:{i} with {what} {actual} in flattened pytree doesn't match "
+                        f"tangent:{index} with {what} {actual} in flattened pytree doesn't match "
                         f"the {what} {required} of the corresponding primal."
                     )
         return push(flat_t)
@@ -105,8 +107,8 @@ def _record_derivative(
     examples = list(map(torch.zeros_like, flat))
     try:
         duals = [
-            level.wrap(versioned(p), trace.input(example, f"tangent{i}"))
-            for i, (p, example) in enumerate(zip(flat, examples, strict=True))
+            level.wrap(versioned(p), trace.input(example, f"tangent{index}"))
+            for index, (p, example) in enumerate(zip(flat, examples, strict=True))
         ]
         flat_out, out_spec = pytree.tree_flatten(
             with_forward_mode(level, func, pytree.tree_unflatten(duals, spec))
@@ -135,26 +137,26 @@ def _record_derivative(
         tangents = [_with_strides(t, stride) for t, stride in zip(tangents, strides, strict=True)]
         computed = iter(linear_part(*tangents, *map(_constant, saved_constants)))
         pushed = []
-        for o, has in zip(results, has_tangent, strict=True):
+        for output, has in zip(results, has_tangent, strict=True):
             if has:
-                pushed.append(own_memory(next(computed), tangents, o))
+                pushed.append(own_memory(next(computed), tangents, output))
             else:
-                pushed.append(torch.zeros_like(o))
+                pushed.append(torch.zeros_like(output))
         return pytree.tree_unflatten(pushed, out_spec)
 
     return pytree.tree_unflatten(results, out_spec), push
 
 
-def _split_output(level: DualLevel, o: object) -> tuple[object, torch.Tensor | None]:
+def _split_output(level: DualLevel, output: object) -> tuple[object, torch.Tensor | None]:
     """Return an output of the function without its tangent, and the tangent, None for zero."""
-    if not isinstance(o, torch.Tensor):
+    if not isinstance(output, torch.Tensor):
         raise RuntimeError(
-            f"linearize(f, *primals): Expected f to return only Tensors, got {type(o)}"
+            f"linearize(f, *primals): Expected f to return only Tensors, got {type(output)}"
         )
-    refuse_closed(o, "the derivative")
-    if isinstance(o, Value) and o._level is level:
-        return o._inner, tangent_of(o)
-    return o, None
+    refuse_closed(output, "the derivative")
+    if isinstance(output, Value) and output._level is level:
+        return output._inner, tangent_of(output)
+    return output, None
 
 
 @cache
@@ -173,17 +175,17 @@ def _linear_part() -> Any:
             self.saved: dict[str, Saved] = {}
             self.numbers: dict[str, object] = {}  # constants that are no tensors
 
-        def constant(self, t: torch.Tensor, literal: bool = False) -> Any:
+        def constant(self, tensor: torch.Tensor, literal: bool = False) -> Any:
             if self.copying:
-                t = t.clone()
-            value = super().constant(t, literal)
+                tensor = tensor.clone()
+            value = super().constant(tensor, literal)
             if value._node.op == "get_attr":
-                self.saved.setdefault(str(value._node.target), store(self, t))
+                self.saved.setdefault(str(value._node.target), store(self, tensor))
             return value
 
-        def other_constant(self, a: object) -> Any:
-            node = super().other_constant(a)
-            self.numbers[str(node.target)] = a
+        def other_constant(self, argument: object) -> Any:
+            node = super().other_constant(argument)
+            self.numbers[str(node.target)] = argument
             return node
 
         def take_constants(self) -> list[object]:
@@ -217,22 +219,23 @@ def _linear_part() -> Any:
     return LinearPart
 
 
-def _strides_of(t: torch.Tensor) -> tuple[int, ...] | None:
-    """Return the strides of ``t``, None if it has none."""
-    if not has_strides(t):
+def _strides_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Return the strides of ``tensor``, None if it has none."""
+    if not has_strides(tensor):
         return None
-    return t.stride()
+    return tensor.stride()
 
 
-def _with_strides(t: torch.Tensor, stride: tuple[int, ...] | None) -> torch.Tensor:
-    """Return ``t`` with the strides of the tangent with which the graph was recorded. Calls of the
-    graph such as ``as_strided`` would show other elements with other strides. None: as it is."""
-    own = _strides_of(t)
+def _with_strides(tensor: torch.Tensor, stride: tuple[int, ...] | None) -> torch.Tensor:
+    """Return ``tensor`` with the strides of the tangent with which the graph was recorded. Calls of
+    the graph such as ``as_strided`` would show other elements with other strides. None: as it
+    is."""
+    own = _strides_of(tensor)
     if stride is None or own is None:
-        return t
-    if own == stride and t.storage_offset() == 0 and not (t.is_conj() or t.is_neg()):
-        return t
-    return t.new_empty_strided(t.shape, stride).copy_(t)
+        return tensor
+    if own == stride and tensor.storage_offset() == 0 and not (tensor.is_conj() or tensor.is_neg()):
+        return tensor
+    return tensor.new_empty_strided(tensor.shape, stride).copy_(tensor)
 
 
 def _constant(saved: object) -> object:
@@ -243,9 +246,9 @@ def _constant(saved: object) -> object:
     return saved
 
 
-def _detach_parameter(t: torch.Tensor) -> torch.Tensor:
+def _detach_parameter(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of torch that requires grad without that flag, so that torch's own autograd
     does not record. Other tensors stay as they are."""
-    if t.requires_grad and not isinstance(t, Value):
-        return t.detach()
-    return t
+    if tensor.requires_grad and not isinstance(tensor, Value):
+        return tensor.detach()
+    return tensor

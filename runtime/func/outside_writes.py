@@ -106,11 +106,12 @@ class OutsideWrites(TorchDispatchMode):
             self.memory.before(op, *trees.map_tensors(self._below, (args, kwargs)))
 
 
-def _changes_history(t: torch.Tensor) -> bool:
-    """Return whether a write to ``t``, a tensor from outside, is more than a write to memory."""
-    if isinstance(t, Value) and t._level.number:
+def _changes_history(tensor: torch.Tensor) -> bool:
+    """Return whether a write to ``tensor``, a tensor from outside, is more than a write to
+    memory."""
+    if isinstance(tensor, Value) and tensor._level.number:
         return True
-    return t.requires_grad and torch.is_grad_enabled()
+    return tensor.requires_grad and torch.is_grad_enabled()
 
 
 def _addresses(tree: object) -> set[int]:
@@ -120,4 +121,8 @@ def _addresses(tree: object) -> set[int]:
 
 def _strided(each: Any) -> Iterator[torch.Tensor]:
     """The tensors among ``each`` that have one storage."""
-    return (t for t in each if isinstance(t, torch.Tensor) and t.layout is torch.strided)
+    return (
+        tensor
+        for tensor in each
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+    )

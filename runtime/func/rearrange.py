@@ -126,8 +126,8 @@ def _sizes(
         )
     sizes: dict[str, list[int]] = {}
     dims = list(x.shape)
-    for i, group in enumerate(left):
-        if i == at:
+    for index, group in enumerate(left):
+        if index == at:
             sizes[_REST], dims = dims[:rest], dims[rest:]
             continue
         size, dims = dims[0], dims[1:]

@@ -24,17 +24,17 @@ TangentRule = Callable[[Op, list[Any], list[Any], dict[str, Any], Any], Any]
 where it is zero."""
 
 
-def fit(t: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor | None:
-    """Return the tangent ``t`` with the shape and dtype of ``result``."""
-    if t is None:
+def fit(tensor: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor | None:
+    """Return the tangent ``tensor`` with the shape and dtype of ``result``."""
+    if tensor is None:
         return None
-    if t.shape != result.shape:
-        t = t.expand(result.shape)
-    if t.dtype is not result.dtype:
-        if t.is_complex() and not result.is_complex():
-            t = torch.real(t)
-        t = t.to(result.dtype)
-    return t
+    if tensor.shape != result.shape:
+        tensor = tensor.expand(result.shape)
+    if tensor.dtype is not result.dtype:
+        if tensor.is_complex() and not result.is_complex():
+            tensor = torch.real(tensor)
+        tensor = tensor.to(result.dtype)
+    return tensor
 
 
 def tangent_rule(op: Op) -> TangentRule:
@@ -64,7 +64,7 @@ def _compiled(op: Op, jvp: object) -> tuple[TangentRule, frozenset[int]]:
         ) -> Any:
             return call(primals, tangents, kwargs, result)
 
-        arguments = (_argument_of_tangent(op, p) for p in parameters(jvp))
+        arguments = (_argument_of_tangent(op, parameter) for parameter in parameters(jvp))
         return rule, frozenset(at for at in arguments if at is not None)
     return transposed_twice, op.vjp_args
 
@@ -100,10 +100,10 @@ def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
 def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
     elementwise = op.record is not None and op.record.elementwise
     sources = []
-    for p in parameters(formula):
-        at = _argument_of_tangent(op, p)
+    for parameter in parameters(formula):
+        at = _argument_of_tangent(op, parameter)
         if at is None:
-            sources.append((False, *op.locate(p)))
+            sources.append((False, *op.locate(parameter)))
         else:
             sources.append((True, at, None))
     reach = 1 + max(at for _, at, _ in sources)
@@ -159,12 +159,12 @@ def _linear(
 ) -> object:
     like = next(t for t in items_of(tangents) if t is not None)
 
-    def zeros(p: Any, t: object) -> Any:
+    def zeros(p: Any, tensor: object) -> Any:
         """Zeros in place of a missing tangent. They are made from another tangent, so that they are
         batched if that one is."""
-        if t is None and p is not None:
+        if tensor is None and p is not None:
             return like.new_zeros(p.shape, dtype=p.dtype)
-        return t
+        return tensor
 
     actual = list(primals)
     for i in op.vjp_args:
@@ -182,9 +182,9 @@ def _multilinear(
     op: Op, primals: list[object], tangents: list[object], kwargs: dict[str, object], result: object
 ) -> object:
     total = None
-    for i, t in enumerate(tangents):
+    for index, t in enumerate(tangents):
         if t is not None:
-            total = _add(total, op.func(*primals[:i], t, *primals[i + 1 :], **kwargs))
+            total = _add(total, op.func(*primals[:index], t, *primals[index + 1 :], **kwargs))
     return total
 
 
@@ -212,9 +212,9 @@ def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]
     without derivative."""
     outs = [result] if isinstance(result, torch.Tensor) else list(result)
     cotangents: list[GradValue | None] = [None] * len(outs)
-    for i, o in enumerate(outs):
-        if i not in op.nondiff and (o.is_floating_point() or o.is_complex()):
-            cotangents[i] = level.input(torch.zeros_like(o))
+    for index, output in enumerate(outs):
+        if index not in op.nondiff and (output.is_floating_point() or output.is_complex()):
+            cotangents[index] = level.input(torch.zeros_like(output))
     return cotangents
 
 
@@ -232,7 +232,7 @@ def _pulled_back(
 
     The tangent serves as the cotangent of that gradient in the second transpose.
     """
-    wanted = [i for i, t in enumerate(tangents) if t is not None]
+    wanted = [index for index, t in enumerate(tangents) if t is not None]
     spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
     ts = list(items_of(tangents[i] for i in wanted))
     ps: list[Any] = []

@@ -48,7 +48,9 @@ def map_tensors(function: Callable[[torch.Tensor], object], tree: Tree) -> Tree:
     if isinstance(tree, torch.Tensor):
         return function(tree)
     leaves, spec = flatten(tree)
-    return unflatten([function(x) if isinstance(x, torch.Tensor) else x for x in leaves], spec)
+    return unflatten(
+        [function(value) if isinstance(value, torch.Tensor) else value for value in leaves], spec
+    )
 
 
 def torch_spec(spec: Spec) -> pytree.TreeSpec:

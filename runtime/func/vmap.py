@@ -162,10 +162,10 @@ class MappedFunction:
                 f"that of in_dims {trees.structure(self.in_dims)}."
             )
         sizes = []
-        for i, (x, d) in enumerate(zip(leaves, dims, strict=True)):
-            if d is not None:
-                dims[i] = self._dim(x, d)
-                sizes.append(x.shape[dims[i]])
+        for index, (value, dim) in enumerate(zip(leaves, dims, strict=True)):
+            if dim is not None:
+                dims[index] = self._dim(value, dim)
+                sizes.append(value.shape[dims[index]])
         if not sizes:
             raise ValueError(
                 f"{self._call()}: at least one input must be vmapped over: all of in_dims are None."
@@ -180,28 +180,29 @@ class MappedFunction:
     def _call(self) -> str:
         return f"vmap({self.name}, in_dims={self.in_dims}, ...)(<inputs>)"
 
-    def _dim(self, x: object, d: object) -> int:
-        """Return the batch dimension of the leaf ``x`` for its in_dim ``d``. Raise if it does not
-        fit."""
+    def _dim(self, value: object, d: object) -> int:
+        """Return the batch dimension of the leaf ``value`` for its in_dim ``d``. Raise if it does
+        not fit."""
         if not isinstance(d, int):
             raise ValueError(
                 f"{self._call()}: Got in_dim={d} for an input but in_dim must be either "
                 "an integer dimension or None."
             )
-        if not isinstance(x, torch.Tensor):
+        if not isinstance(value, torch.Tensor):
             raise ValueError(
-                f"{self._call()}: Got in_dim={d} for an input but the input is of type {type(x)}. "
+                f"{self._call()}: Got in_dim={d} for an input but the input is of type "
+                f"{type(value)}. "
                 "With in_dim=None every element of the batch gets the same one."
             )
-        if x.is_nested:
+        if value.is_nested:
             raise NestedTensor
-        if not -x.dim() <= d < x.dim():
+        if not -value.dim() <= d < value.dim():
             raise ValueError(
                 f"{self._call()}: Got in_dim={d} for some input, "
-                f"but that input is a Tensor of dimensionality {x.dim()} so expected in_dim "
-                f"to satisfy -{x.dim()} <= in_dim < {x.dim()}."
+                f"but that input is a Tensor of dimensionality {value.dim()} so expected in_dim "
+                f"to satisfy -{value.dim()} <= in_dim < {value.dim()}."
             )
-        return d % x.dim()
+        return d % value.dim()
 
     def run(
         self,
@@ -214,7 +215,10 @@ class MappedFunction:
         """Run the function on the whole batch."""
         level = self.level(size)
         try:
-            entering = [x if d is None else entered(x) for x, d in zip(leaves, dims, strict=True)]
+            entering = [
+                value if dim is None else entered(value)
+                for value, dim in zip(leaves, dims, strict=True)
+            ]
             inputs = [_batch_along(level, x, d) for x, d in zip(entering, dims, strict=True)]
             args = trees.unflatten(inputs, spec)
             with draws.Randomness(level):
@@ -246,7 +250,8 @@ class MappedFunction:
                 states.restore()
             n = min(piece, size - start)
             part = [
-                x if d is None else x.narrow(d, start, n) for x, d in zip(leaves, dims, strict=True)
+                value if dim is None else value.narrow(dim, start, n)
+                for value, dim in zip(leaves, dims, strict=True)
             ]
             parts.append(self.run(part, dims, spec, n, kwargs))
         outputs, specs = zip(*map(trees.flatten, parts), strict=True)
@@ -277,7 +282,7 @@ class MappedFunction:
                 "out_dims is not compatible with the structure of `outputs`. Theirs "
                 f"is {trees.torch_spec(spec)}, that of out_dims {trees.structure(self.out_dims)}."
             )
-        wrong = [d for d in dims if d is not None and not isinstance(d, int)]
+        wrong = [dim for dim in dims if dim is not None and not isinstance(dim, int)]
         if wrong:
             raise ValueError(
                 f"vmap({self.name}, ..., out_dims={self.out_dims}): `out_dims` must be an int, "
@@ -288,21 +293,23 @@ class MappedFunction:
         pass_mark_on(flat, tuple(results))
         return trees.unflatten(results, spec)
 
-    def _output(self, level: BatchLevel, o: object, d: int | None) -> Any:
-        mine = isinstance(o, Value) and o._level is level
+    def _output(self, level: BatchLevel, output: object, d: int | None) -> Any:
+        mine = isinstance(output, Value) and output._level is level
         if d is None:
             if mine:
                 raise ValueError(
                     f"vmap({self.name}, ...): "
                     f"`{self.name}` can not return a BatchedTensor when out_dim is None"
                 )
-            return o
-        if not isinstance(o, torch.Tensor):
+            return output
+        if not isinstance(output, torch.Tensor):
             raise ValueError(
                 f"vmap({self.name}, ...): `{self.name}` must only return Tensors, "
-                f"got type {type(o)}. With None as its out_dim it is returned as it is."
+                f"got type {type(output)}. With None as its out_dim it is returned as it is."
             )
-        inner = level.lowered(o) if mine else o.unsqueeze(0).expand(level.size, *o.shape)
+        inner = (
+            level.lowered(output) if mine else output.unsqueeze(0).expand(level.size, *output.shape)
+        )
         if not -inner.dim() <= d < inner.dim():
             raise IndexError(
                 f"vmap: out_dim {d} is out of range for an output with {inner.dim()} "

@@ -156,12 +156,12 @@ class FunctionalLevel(Level):
 
     def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
         """Return the value at ``place``. None: the base of a new store."""
-        v: FunctionalValue = faithful_shell(FunctionalValue, inner)
-        v._level = self
-        v._inner = inner
-        v._store, v._chain, v._unrecorded = place or Place(Store(inner))
-        v._seen = v._store.memory.generation
-        return v
+        value: FunctionalValue = faithful_shell(FunctionalValue, inner)
+        value._level = self
+        value._inner = inner
+        value._store, value._chain, value._unrecorded = place or Place(Store(inner))
+        value._seen = value._store.memory.generation
+        return value
 
     def valued(self, result: Any) -> Any:
         if not isinstance(result, torch.Tensor):
@@ -208,27 +208,27 @@ class FunctionalLevel(Level):
             v._seen = generation
         return v._inner
 
-    def write(self, v: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
-        """Make ``new`` the value of ``v``, and put it into the base of ``v``. ``counted``: whether
-        the write increments the version."""
-        if new.dtype is not v.dtype:
-            new = new.to(v.dtype)
-        if new.shape != v.shape:
+    def write(self, value: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
+        """Make ``new`` the value of ``value``, and put it into the base of ``value``. ``counted``:
+        whether the write increments the version."""
+        if new.dtype is not value.dtype:
+            new = new.to(value.dtype)
+        if new.shape != value.shape:
             raise RuntimeError(
-                f"output with shape {list(v.shape)} doesn't match the broadcast "
+                f"output with shape {list(value.shape)} doesn't match the broadcast "
                 f"shape {list(new.shape)}"
             )
-        refuse_restrided(v._store.memory, v._chain)
-        self._replace(v, self.put_back(v._chain, self.present(v._store), new), counted)
+        refuse_restrided(value._store.memory, value._chain)
+        self._replace(value, self.put_back(value._chain, self.present(value._store), new), counted)
 
-    def _replace(self, v: FunctionalValue, new: torch.Tensor, counted: bool) -> None:
-        """Make ``new`` the value of the base of ``v``."""
-        store = v._store
+    def _replace(self, value: FunctionalValue, new: torch.Tensor, counted: bool) -> None:
+        """Make ``new`` the value of the base of ``value``."""
+        store = value._store
         refuse_taken(store.memory)
         refuse_overlapping_piece(store.memory)
         old = self.present(store)
         recorded = torch.is_grad_enabled()
-        if v._unrecorded and recorded:
+        if value._unrecorded and recorded:
             refuse_recorded_write(old, new)
         if not recorded and has_history(old):  # only the numbers change, not the history
             with torch.enable_grad():
@@ -272,8 +272,8 @@ class FunctionalLevel(Level):
     def overtakes(self, address: int) -> bool:
         return any(s.memory.generation and address_of(t) == address for t, s in self.held)
 
-    def has_written(self, v: Any) -> bool:
-        return bool(v._store.memory.generation)
+    def has_written(self, value: Any) -> bool:
+        return bool(value._store.memory.generation)
 
     def settle(self, stores: Iterable[Store]) -> None:
         """Bring the memories of ``stores`` to what was written to pieces of them, when the
@@ -287,22 +287,22 @@ class FunctionalLevel(Level):
         value = self.present(store) if store.memory.generation else None
         return WrittenBack(value, store.recorded, store.counter[0] > len(turns), turns)
 
-    def released(self, v: FunctionalValue) -> FunctionalValue:
-        """Return what a Function returns after it wrote to ``v`` without grad mode: ``v``, or an
-        alias if ``v`` requires grad outside."""
-        result = self.wrap(self.read(v), Place(v._store, v._chain, v._unrecorded))
-        result.released_from = v
+    def released(self, value: FunctionalValue) -> FunctionalValue:
+        """Return what a Function returns after it wrote to ``value`` without grad mode: ``value``,
+        or an alias if ``value`` requires grad outside."""
+        result = self.wrap(self.read(value), Place(value._store, value._chain, value._unrecorded))
+        result.released_from = value
         return result
 
-    def own(self, t: torch.Tensor) -> FunctionalValue:
-        """``t`` as a value of this level. For a closed-over tensor always the same value: later
-        reads see writes to it, and they are carried out at the end."""
-        if isinstance(t, FunctionalValue) and t._level is self:
-            return t
-        known = self.closed_over.get(id(t))
+    def own(self, tensor: torch.Tensor) -> FunctionalValue:
+        """``tensor`` as a value of this level. For a closed-over tensor always the same value:
+        later reads see writes to it, and they are carried out at the end."""
+        if isinstance(tensor, FunctionalValue) and tensor._level is self:
+            return tensor
+        known = self.closed_over.get(id(tensor))
         if known is None:
-            known = self.closed_over[id(t)] = self.wrap(t)
-            self.held.append((t, known._store))
+            known = self.closed_over[id(tensor)] = self.wrap(tensor)
+            self.held.append((tensor, known._store))
         return known
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -343,29 +343,31 @@ class FunctionalLevel(Level):
             return self._hidden_writes(op, op.record.hidden_writes, args, kwargs)
         return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
 
-    def _valued_literal(self, t: torch.Tensor) -> torch.Tensor:
-        """Return ``t``, a literal in the program, as a value of this level. It does not come from
-        outside, and the program may write to it."""
-        if isinstance(t, FunctionalValue) and t._level is self:
-            return t
-        value: torch.Tensor = self.valued(aten.lift_fresh.default(t))
+    def _valued_literal(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return ``tensor``, a literal in the program, as a value of this level. It does not come
+        from outside, and the program may write to it."""
+        if isinstance(tensor, FunctionalValue) and tensor._level is self:
+            return tensor
+        value: torch.Tensor = self.valued(aten.lift_fresh.default(tensor))
         return value
 
-    def lowered(self, a: Any) -> Any:
-        """Return the present value of ``a`` if it is a value of this level, or a closed-over tensor
-        that the program has viewed or written to. Else ``a``."""
-        if isinstance(a, torch.Tensor):
-            if isinstance(a, FunctionalValue) and a._level is self:
-                return self.read(a)
-            known = self.closed_over.get(id(a))
+    def lowered(self, argument: Any) -> Any:
+        """Return the present value of ``argument`` if it is a value of this level, or a closed-over
+        tensor that the program has viewed or written to. Else ``argument``."""
+        if isinstance(argument, torch.Tensor):
+            if isinstance(argument, FunctionalValue) and argument._level is self:
+                return self.read(argument)
+            known = self.closed_over.get(id(argument))
             if known is not None:
                 return self.read(known)
-        return a
+        return argument
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
         return [
-            list(map(self.lowered, a)) if isinstance(a, (list, tuple)) else self.lowered(a)
-            for a in args
+            list(map(self.lowered, argument))
+            if isinstance(argument, (list, tuple))
+            else self.lowered(argument)
+            for argument in args
         ]
 
     def _view_op(self, func: Any) -> Any:
@@ -397,14 +399,14 @@ class FunctionalLevel(Level):
             ),
         )
 
-    def _has_strides_of_copy(self, v: Any) -> bool:
-        """Return whether the strides of ``v`` may come of a copy that stands for a view, and are
-        not those that the program means."""
-        if not self.views or not isinstance(v, FunctionalValue) or v._level is not self:
+    def _has_strides_of_copy(self, value: Any) -> bool:
+        """Return whether the strides of ``value`` may come of a copy that stands for a view, and
+        are not those that the program means."""
+        if not self.views or not isinstance(value, FunctionalValue) or value._level is not self:
             return False
-        store = v._store
+        store = value._store
         shared = store.value is not store.memory.value  # as that of detach()
-        return bool(v._chain) or shared or store.memory.of_copies
+        return bool(value._chain) or shared or store.memory.of_copies
 
     def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         """Return the results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own
@@ -482,7 +484,9 @@ class FunctionalLevel(Level):
         first = args[0]
         if not isinstance(first, FunctionalValue):
             return
-        others = [a._store.memory for a in args[1:] if isinstance(a, FunctionalValue)]
+        others = [
+            argument._store.memory for argument in args[1:] if isinstance(argument, FunctionalValue)
+        ]
         if first._store.memory in others:
             refuse_shared_by(self, op.func, args, kwargs, targets)
 
@@ -510,19 +514,19 @@ class FunctionalLevel(Level):
         refuse_gaps(self.present(target._store), target._chain)
 
         def write(part: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
-            def read(a: Any, plain: Any) -> Any:
-                if a is target:
+            def read(argument: Any, plain: Any) -> Any:
+                if argument is target:
                     return part
                 if (
-                    not isinstance(a, FunctionalValue)
-                    or a._store.memory is not target._store.memory
+                    not isinstance(argument, FunctionalValue)
+                    or argument._store.memory is not target._store.memory
                 ):
                     return plain
-                if a._store is target._store:
-                    return self.viewed(copy, a._chain)
+                if argument._store is target._store:
+                    return self.viewed(copy, argument._chain)
                 if has_history(plain):
                     return plain
-                return self.viewed(copy.detach(), a._chain)
+                return self.viewed(copy.detach(), argument._chain)
 
             written: torch.Tensor = func(*map(read, args, given), **options)
             return written
@@ -542,14 +546,14 @@ class FunctionalLevel(Level):
             return True
         return any(overlaps(self.present(v._store), v._chain) for v in map(self.own, targets))
 
-    def _detach(self, v: FunctionalValue) -> FunctionalValue:
-        if v._chain:
+    def _detach(self, value: FunctionalValue) -> FunctionalValue:
+        if value._chain:
             raise RuntimeError(
                 "Can't detach views in-place. Use detach() instead, which leaves the base as it is."
             )
-        v._inner = self.read(v).detach()
-        v._store = Store(v._inner, v._store)
-        return v
+        value._inner = self.read(value).detach()
+        value._store = Store(value._inner, value._store)
+        return value
 
     def _set(self, target: Any, source: torch.Tensor) -> object:
         """``target.set_(source)``: ``target`` shares the memory of ``source``, and has a

@@ -128,12 +128,12 @@ def _turned(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
     return t
 
 
-def _order(t: torch.Tensor) -> list[int]:
-    """Return the dimensions of ``t`` from the largest stride to the smallest. Those of size 1 have
-    no place in memory and stay where they are."""
-    wide = [d for d in range(t.dim()) if t.shape[d] != 1]
-    ordered = iter(sorted(wide, key=t.stride().__getitem__, reverse=True))
-    return [next(ordered) if d in wide else d for d in range(t.dim())]
+def _order(tensor: torch.Tensor) -> list[int]:
+    """Return the dimensions of ``tensor`` from the largest stride to the smallest. Those of size 1
+    have no place in memory and stay where they are."""
+    wide = [d for d in range(tensor.dim()) if tensor.shape[d] != 1]
+    ordered = iter(sorted(wide, key=tensor.stride().__getitem__, reverse=True))
+    return [next(ordered) if d in wide else d for d in range(tensor.dim())]
 
 
 @cache

@@ -37,19 +37,19 @@ def shows_twice(t: torch.Tensor) -> bool:
     return False
 
 
-def has_gaps(t: torch.Tensor) -> bool:
-    """Return whether there are elements of memory between those of ``t``, each of which ``t`` shows
-    once."""
+def has_gaps(tensor: torch.Tensor) -> bool:
+    """Return whether there are elements of memory between those of ``tensor``, each of which
+    ``tensor`` shows once."""
     return (
-        t.layout is torch.strided
-        and not aten.is_non_overlapping_and_dense.default(t)
-        and not shows_twice(t)
+        tensor.layout is torch.strided
+        and not aten.is_non_overlapping_and_dense.default(tensor)
+        and not shows_twice(tensor)
     )
 
 
 def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
     """Return whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
-    last = max((i for i, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
+    last = max((index for index, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
     t = base
     for func, rest, kwargs, which in chain[: last + 1]:
         t = _viewed(t, func, rest, kwargs, which)
@@ -62,7 +62,8 @@ def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
     """Refuse a write through ``as_strided`` of ``base``, or of a view of it, that may reach
     elements which this tensor does not show."""
     last = max(
-        (i for i, step in enumerate(chain) if step[0] is aten.as_strided.default), default=-1
+        (index for index, step in enumerate(chain) if step[0] is aten.as_strided.default),
+        default=-1,
     )
     t = base
     for func, rest, kwargs, which in chain[: last + 1]:
@@ -88,7 +89,7 @@ def _is_within(part: torch.Tensor, whole: torch.Tensor) -> bool:
 def _span(t: torch.Tensor) -> tuple[Any, Any]:
     """Return the places in memory of the first and the last element."""
     first = t.storage_offset()
-    return first, first + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    return first, first + sum((n - 1) * size for n, size in zip(t.shape, t.stride(), strict=True))
 
 
 def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -123,20 +124,21 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _bytes_of(t: torch.Tensor) -> tuple[int, int]:
     """Where in its storage the first element of ``t`` begins, and where the last one ends."""
-    last = sum((int(n) - 1) * int(s) for n, s in zip(t.shape, t.stride(), strict=True))
+    last = sum((int(n) - 1) * int(size) for n, size in zip(t.shape, t.stride(), strict=True))
     first = int(t.storage_offset())
     return first * t.itemsize, (first + last + 1) * t.itemsize
 
 
-def _memory_of(t: Any) -> torch.Tensor | None:
-    """Return the plain tensor in whose memory the elements of ``t`` lie. None if there is none."""
-    while isinstance(t, Value):
-        t = t._inner
-    if type(t) not in (torch.Tensor, torch.nn.Parameter) or t.layout is not torch.strided:
+def _memory_of(tensor: Any) -> torch.Tensor | None:
+    """Return the plain tensor in whose memory the elements of ``tensor`` lie. None if there is
+    none."""
+    while isinstance(tensor, Value):
+        tensor = tensor._inner
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return None
-    if t.device.type == "meta":
+    if tensor.device.type == "meta":
         return None
-    found: torch.Tensor = t
+    found: torch.Tensor = tensor
     return found
 
 
@@ -201,12 +203,12 @@ def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
 
 
 def _viewed(
-    t: torch.Tensor,
+    tensor: torch.Tensor,
     func: Any,
     rest: tuple[object, ...],
     kwargs: dict[str, object],
     which: int | None,
 ) -> torch.Tensor:
-    out = func(t, *rest, **kwargs)
+    out = func(tensor, *rest, **kwargs)
     part: torch.Tensor = out if which is None else out[which]
     return part

@@ -169,10 +169,10 @@ class Pieces:
             memory.part_of = self
         store.memory.pieces.append(self)
 
-    def place(self, i: int) -> Chain:
-        """Return the views that lead from the base of the whole to piece ``i``."""
+    def place(self, index: int) -> Chain:
+        """Return the views that lead from the base of the whole to piece ``index``."""
         func, rest, kwargs, _ = self.chain[-1]
-        which = i if self.several else None
+        which = index if self.several else None
         return (*self.chain[:-1], (func, rest, kwargs, which))
 
 
@@ -259,10 +259,10 @@ def _fetch(memory: Memory, views: Views) -> None:
         whole = own.store.memory
         _collect(whole, views, own)
         if whole.generation != own.whole_seen:
-            for i, piece in enumerate(own.memories):
-                piece.value = views.viewed(whole.value, own.place(i)).detach()
+            for index, piece in enumerate(own.memories):
+                piece.value = views.viewed(whole.value, own.place(index)).detach()
                 piece.generation += 1
-                own.seen[i] = piece.generation
+                own.seen[index] = piece.generation
             own.whole_seen = whole.generation
 
 
@@ -274,13 +274,13 @@ def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
         for piece in pieces.memories:
             order += [(piece, own) for own in piece.pieces]
     for memory, pieces in reversed(order):
-        for i, piece in enumerate(pieces.memories):
-            if piece.generation != pieces.seen[i]:
+        for index, piece in enumerate(pieces.memories):
+            if piece.generation != pieces.seen[index]:
                 memory.value = views.put_back(
-                    pieces.place(i), memory.value.detach(), piece.value.detach()
+                    pieces.place(index), memory.value.detach(), piece.value.detach()
                 )
                 memory.generation += 1
-                pieces.seen[i], pieces.whole_seen = piece.generation, memory.generation
+                pieces.seen[index], pieces.whole_seen = piece.generation, memory.generation
 
 
 class Replaced:

@@ -22,9 +22,9 @@ from .writes import WrittenBack
 
 
 def _run(
-    f: Callable[..., Sequence[Any]], inputs: Sequence[Any], remove: str = "mutations"
+    function: Callable[..., Sequence[Any]], inputs: Sequence[Any], remove: str = "mutations"
 ) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
-    """Run ``f`` on functional values of ``inputs``.
+    """Run ``function`` on functional values of ``inputs``.
 
     Returns three things: its results, at the next outer level; the inputs that were written
     to, each as its number and what was written; the closed-over tensors that were written to, each
@@ -34,12 +34,14 @@ def _run(
         refuse_value_of_torch(x)
     level = FunctionalLevel(remove)
     try:
-        values = {i: level.wrap(x) for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)}
+        values = {
+            index: level.wrap(x) for index, x in enumerate(inputs) if isinstance(x, torch.Tensor)
+        }
         # `set_` gives a value another store
         stores = {i: v._store for i, v in values.items()}
         level.turns = {id(v): [] for v in values.values()}
         with memory_gate() as gate, level.mode:
-            outs = living(f(*(values.get(i, x) for i, x in enumerate(inputs))))
+            outs = living(function(*(values.get(i, x) for i, x in enumerate(inputs))))
         results = list(map(level.lowered, outs))
         level.settle((*stores.values(), *(s for _, s in level.held)))
         changed = []

@@ -56,7 +56,7 @@ def refuse_unfit(
     """Raise the kernel's error if ``func`` cannot write ``results`` to ``targets`` because of their
     dtypes. Lists of tensors may be among both."""
     pairs = zip(pytree.tree_leaves(list(targets)), pytree.tree_leaves(list(results)), strict=False)
-    if all(t is None or r is None or t.dtype is r.dtype for t, r in pairs):
+    if all(tensor is None or r is None or tensor.dtype is r.dtype for tensor, r in pairs):
         return
     with without_dispatch_to_python():
         plain, named = pytree.tree_map_only(torch.Tensor, _zeros, (list(args), kwargs))
@@ -73,7 +73,11 @@ def refuse_shared(
     """Raise the kernel's error if ``func`` cannot write to ``targets`` because of the places of
     memory that they share with one another or with other arguments. ``memory``: what the aliases of
     a tensor have in common, or None."""
-    given = [t for t in pytree.tree_leaves((list(args), kwargs)) if isinstance(t, torch.Tensor)]
+    given = [
+        tensor
+        for tensor in pytree.tree_leaves((list(args), kwargs))
+        if isinstance(tensor, torch.Tensor)
+    ]
     if any(t.layout is not torch.strided for t in given):
         return
     of_given = list(map(memory, given))
@@ -95,14 +99,16 @@ def _is_shared(memory: object, of_given: Sequence[object]) -> bool:
     return memory is not None and sum(memory is other for other in of_given) > 1
 
 
-def _depends_on_values(t: torch.Tensor) -> bool:
-    """Tell whether a size, a stride or the offset of ``t`` depends on values."""
-    return None in _known((*t.shape, *t.stride(), t.storage_offset()))
+def _depends_on_values(tensor: torch.Tensor) -> bool:
+    """Tell whether a size, a stride or the offset of ``tensor`` depends on values."""
+    return None in _known((*tensor.shape, *tensor.stride(), tensor.storage_offset()))
 
 
-def _shows_twice(t: torch.Tensor) -> bool:
-    """Tell whether two elements of ``t`` have one place in memory."""
-    return shows_twice(torch.empty_strided(_known(t.shape), _known(t.stride()), device="meta"))
+def _shows_twice(tensor: torch.Tensor) -> bool:
+    """Tell whether two elements of ``tensor`` have one place in memory."""
+    return shows_twice(
+        torch.empty_strided(_known(tensor.shape), _known(tensor.stride()), device="meta")
+    )
 
 
 class _ZerosInPlace:
@@ -115,21 +121,21 @@ class _ZerosInPlace:
         self.memory = memory
         self.flat: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
-    def _key(self, t: torch.Tensor, memory: object) -> tuple[int, torch.dtype]:
-        owner = t if memory is None else memory
-        return id(owner), t.dtype
+    def _key(self, tensor: torch.Tensor, memory: object) -> tuple[int, torch.dtype]:
+        owner = tensor if memory is None else memory
+        return id(owner), tensor.dtype
 
-    def reserve(self, t: torch.Tensor, memory: object) -> None:
-        """Make zeros for ``t``, or more of them if aliases of ``t`` reach less far."""
-        key = self._key(t, memory)
-        if key not in self.flat or len(self.flat[key]) < _reach(t):
-            self.flat[key] = torch.zeros(_reach(t), dtype=t.dtype, device=t.device)
+    def reserve(self, tensor: torch.Tensor, memory: object) -> None:
+        """Make zeros for ``tensor``, or more of them if aliases of ``tensor`` reach less far."""
+        key = self._key(tensor, memory)
+        if key not in self.flat or len(self.flat[key]) < _reach(tensor):
+            self.flat[key] = torch.zeros(_reach(tensor), dtype=tensor.dtype, device=tensor.device)
 
-    def stand_in(self, t: torch.Tensor) -> torch.Tensor:
-        """Return the zeros that lie where ``t`` does."""
-        flat = self.flat[self._key(t, self.memory(t))]
-        (offset,) = _known([t.storage_offset()])
-        return flat.as_strided(_known(t.shape), _known(t.stride()), offset)
+    def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the zeros that lie where ``tensor`` does."""
+        flat = self.flat[self._key(tensor, self.memory(tensor))]
+        (offset,) = _known([tensor.storage_offset()])
+        return flat.as_strided(_known(tensor.shape), _known(tensor.stride()), offset)
 
 
 def _ask(
@@ -144,13 +150,13 @@ def _ask(
                 raise
 
 
-def _zeros(t: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(_known(t.shape), dtype=t.dtype, device=t.device)
+def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(_known(tensor.shape), dtype=tensor.dtype, device=tensor.device)
 
 
 def _known(sizes: Sequence[Any]) -> list[int]:
     """``sizes`` as they are in the arguments of the capture, without a guard."""
-    return [s if isinstance(s, int) else s.node.hint for s in sizes]
+    return [size if isinstance(size, int) else size.node.hint for size in sizes]
 
 
 def _reach(t: torch.Tensor) -> int:
@@ -158,7 +164,7 @@ def _reach(t: torch.Tensor) -> int:
     sizes, strides, (offset,) = _known(t.shape), _known(t.stride()), _known([t.storage_offset()])
     if not all(sizes):
         return offset
-    last = sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    last = sum((n - 1) * size for n, size in zip(sizes, strides, strict=True))
     return offset + last + 1
 
 
@@ -255,13 +261,13 @@ class WrittenBack(NamedTuple):
     counted: bool
     turns: Sequence[Callable[[torch.Tensor], Any]] = ()
 
-    def into(self, t: torch.Tensor) -> None:
+    def into(self, tensor: torch.Tensor) -> None:
         if self.value is not None:
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
-                target = t if self.counted else t.data
+                target = tensor if self.counted else tensor.data
                 target.copy_(self.value)
         for turn in self.turns:
-            turn(t)
+            turn(tensor)
 
 
 # --- written arguments ----------------------------------------------------------------------------
@@ -270,8 +276,8 @@ class WrittenBack(NamedTuple):
 def written_arguments(op: Op) -> list[tuple[int, str]]:
     """List the arguments that ``op`` writes to, by position and name."""
     return [
-        (i, argument.name)
-        for i, argument in enumerate(op.func._schema.arguments)
+        (index, argument.name)
+        for index, argument in enumerate(op.func._schema.arguments)
         if argument.alias_info and argument.alias_info.is_write
     ]
 
@@ -295,11 +301,11 @@ def refuse_several_written(op: Op) -> None:
         )
 
 
-def _copied(x: Any) -> object:
+def _copied(value: Any) -> object:
     """Return a copy of a tensor, or of each in a list."""
-    if isinstance(x, list):
-        return [t.clone() for t in x]
-    return x.clone()
+    if isinstance(value, list):
+        return [tensor.clone() for tensor in value]
+    return value.clone()
 
 
 def run_on_copies(
@@ -341,7 +347,7 @@ def pack_results(values: Sequence[object]) -> Any:
 class FunctionalLevel(Protocol):
     """What a functionalize level does for these functions."""
 
-    def lowered(self, a: Any) -> Any: ...
+    def lowered(self, argument: Any) -> Any: ...
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]: ...
 
@@ -408,7 +414,9 @@ def _results_for_out(
         )
     refuse_shared_by(level, op.func, args, kwargs, targets)
     given = level.lowered_args(args)
-    options = level.lowered_kwargs({k: v for k, v in kwargs.items() if k not in names})
+    options = level.lowered_kwargs(
+        {key: value for key, value in kwargs.items() if key not in names}
+    )
     options |= factory_options(op.func, functional, targets[0])
     results = filled(op.func, level.lowered_args(targets), given, options)
     results = results or functional(*given, **options)
@@ -431,10 +439,10 @@ def refuse_shared_by(
 ) -> None:
     """:func:`refuse_shared` of values of ``level``."""
 
-    def memory(t: Any) -> Any:
-        if getattr(t, "_level", None) is not level:
+    def memory(tensor: Any) -> Any:
+        if getattr(tensor, "_level", None) is not level:
             return None
-        return t._store.memory.whole
+        return tensor._store.memory.whole
 
     refuse_shared(func, args, kwargs, targets, memory)
 

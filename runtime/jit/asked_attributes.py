@@ -56,7 +56,7 @@ class TensorAttributes:
         arguments."""
         tensors = tensors_by_key((args, kwargs), {p.key: p.current() for p in places})
         found = {(k, name): _attribute(tensors.get(k), name) for k, name in self.asked}
-        kind = tuple([(which, constant(x)) for which, x in found.items()])
+        kind = tuple([(which, constant(value)) for which, value in found.items()])
         return self._known.setdefault(kind, Attributes(found))
 
     @contextmanager
@@ -71,15 +71,15 @@ class TensorAttributes:
         keys = {id(v): key for key, v in values.items()}
         known = attributes.found
 
-        def ask(v: object, name: str) -> Any:
-            if id(v) not in keys:
-                return object.__getattribute__(v, name)
-            which = keys[id(v)], name
+        def ask(value: object, name: str) -> Any:
+            if id(value) not in keys:
+                return object.__getattribute__(value, name)
+            which = keys[id(value)], name
             if which not in known:
                 self.asked.append(which)
                 raise again()
             if known[which] is MISSING:
-                return object.__getattribute__(v, name)
+                return object.__getattribute__(value, name)
             return _only_constant(known[which], name)
 
         with _asked(ask):
@@ -104,23 +104,23 @@ def tensors_by_key(arguments: object, at_places: Mapping[Any, Any]) -> dict[Key,
     that is at several is at the first of them."""
     found: dict[Key, Any] = dict(enumerate(opened.flatten(arguments)[0]))
     for key, value in at_places.items():
-        found |= {(key, i): x for i, x in enumerate(opened.flatten(value)[0])}
+        found |= {(key, index): x for index, x in enumerate(opened.flatten(value)[0])}
     once = {id(x): key for key, x in reversed(found.items()) if isinstance(x, torch.Tensor)}
     return {key: found[key] for key in once.values()}
 
 
-def _attribute(t: object, name: str) -> object:
-    return MISSING if t is None else getattr(t, name, MISSING)
+def _attribute(tensor: object, name: str) -> object:
+    return MISSING if tensor is None else getattr(tensor, name, MISSING)
 
 
-def _only_constant(x: object, name: str) -> object:
-    """``x``, what a tensor has under ``name``. ``RuntimeError`` if it may change."""
-    parts = x if type(x) is tuple else (x,)
-    if x is MISSING or all(type(part) in SIMPLE for part in parts):
-        return x
+def _only_constant(value: object, name: str) -> object:
+    """``value``, what a tensor has under ``name``. ``RuntimeError`` if it may change."""
+    parts = value if type(value) is tuple else (value,)
+    if value is MISSING or all(type(part) in SIMPLE for part in parts):
+        return value
     raise RuntimeError(
         f"the program asks a tensor that it is given for its attribute {name!r}, a "
-        f"{type(x).__name__}. A call would not see what changes in it. Pass it as an argument."
+        f"{type(value).__name__}. A call would not see what changes in it. Pass it as an argument."
         f"{here()}"
     )
 
@@ -164,21 +164,21 @@ def _ask_of_values(change: int) -> None:
             del Value.__getattr__  # type: ignore[attr-defined]
 
 
-def _answer(v: object, name: str) -> object:
-    """Return what ``v.name`` is, which Python has not found."""
-    kind: Any = type(v)
+def _answer(value: object, name: str) -> object:
+    """Return what ``value.name`` is, which Python has not found."""
+    kind: Any = type(value)
     if _ASKING.ask is None or name.startswith("__") or _is_own(kind, name):
-        return object.__getattribute__(v, name)  # the same error once more
-    return _ASKING.ask(v, name)
+        return object.__getattribute__(value, name)  # the same error once more
+    return _ASKING.ask(value, name)
 
 
-def _given(v: object) -> list[str]:
-    """Return the names of the attributes that a program has given to the value ``v``."""
-    kind: Any = type(v)
-    return [name for name in vars(v) if not (name.startswith("__") or _is_own(kind, name))]
+def _given(value: object) -> list[str]:
+    """Return the names of the attributes that a program has given to the value ``value``."""
+    kind: Any = type(value)
+    return [name for name in vars(value) if not (name.startswith("__") or _is_own(kind, name))]
 
 
 @cache
 def _is_own(kind: Any, name: str) -> bool:
     """Return whether ``name`` is one of the class, and not of the user's."""
-    return hasattr(kind, name) or any(name in inspect.get_annotations(c) for c in kind.__mro__)
+    return hasattr(kind, name) or any(name in inspect.get_annotations(cls) for cls in kind.__mro__)

@@ -40,7 +40,7 @@ class Beginning:
     def of(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
         """Return what a call of this program does, which returns what an error of the graph does
         not undo. None if that is nothing."""
-        targets = [n.target for n in joint.traced.graph.nodes]
+        targets = [node.target for node in joint.traced.graph.nodes]
         if on_side in targets:
             return self._before_branches(_draws(targets))
         if not (self.leaves or self.donates or self.arguments):

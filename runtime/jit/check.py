@@ -40,13 +40,13 @@ class CheckedCalls:
 
     def __init__(
         self,
-        f: Callable[..., Any],
+        function: Callable[..., Any],
         run: Callable[..., Any],
         every: int,
         name: str,
         ignore: Iterable[Any],
     ) -> None:
-        self._f = f
+        self._f = function
         self._run = run
         self._every = every
         self._name = name
@@ -84,15 +84,19 @@ class _Snapshot(ObjectGraph):
         self.generators_before: list[tuple[torch.Generator, torch.Tensor]] = []
         super().__init__(roots)
 
-    def _reach(self, x: Any, name: str) -> None:
-        if id(x) not in self._reached:
-            if issubclass(type(x), torch.Tensor):
-                self.copies.append(TensorCopy(x, name))
-            elif issubclass(type(x), torch.Generator):
-                self.generators_before.append((x, x.get_state()))
-            elif issubclass(type(x), Optimizer):  # whose groups and state a capture follows itself
-                self._pending += [(vars(x)[n], f"{name}.{n}") for n in ("param_groups", "state")]
-        super()._reach(x, name)
+    def _reach(self, value: Any, name: str) -> None:
+        if id(value) not in self._reached:
+            if issubclass(type(value), torch.Tensor):
+                self.copies.append(TensorCopy(value, name))
+            elif issubclass(type(value), torch.Generator):
+                self.generators_before.append((value, value.get_state()))
+            elif issubclass(
+                type(value), Optimizer
+            ):  # whose groups and state a capture follows itself
+                self._pending += [
+                    (vars(value)[n], f"{name}.{n}") for n in ("param_groups", "state")
+                ]
+        super()._reach(value, name)
 
     def outcome(self, ignored: Holdings) -> dict[Any, tuple[str, Frozen]]:
         """Return what differs from before now, by place, and what the tensors have."""
@@ -124,19 +128,19 @@ class _Check:
         self._result: Frozen = None
         self._error: Exception | None = None
 
-    def run_eagerly(self, f: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        """Run ``f``, note what it returns and changes, and put that back."""
+    def run_eagerly(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Run ``function``, note what it returns and changes, and put that back."""
         states = GeneratorStates()
-        roots = [f, *modules_of(f), *args, *kwargs.values()]
+        roots = [function, *modules_of(function), *args, *kwargs.values()]
         # what is ignored is put back, too, and not compared
         self._graph = graph = _Snapshot(roots)
         seen = Seen()
         with Noted() as noted:
             try:
                 with watching(graph) as seen:
-                    self._result = freeze(watched(f, *args, **kwargs), graph.knows)
-            except Exception as e:
-                self._error = e
+                    self._result = freeze(watched(function, *args, **kwargs), graph.knows)
+            except Exception as error:
+                self._error = error
         self._calls = [(name, freeze(x, graph.knows)) for name, x in noted.calls]
         self._ignored = Holdings(self._ignore, (), graph)
         self._state = graph.outcome(self._ignored)
@@ -155,9 +159,9 @@ class _Check:
         """Return the result of ``run``. ``RuntimeError`` if it is not as that of the eager run."""
         try:
             result = run(*args, **kwargs)
-        except Exception as e:
+        except Exception as error:
             if self._error is None:
-                e.add_note(f"{self.what}: eager mode raises nothing.")
+                error.add_note(f"{self.what}: eager mode raises nothing.")
             raise
         if self._error is not None:
             raise RuntimeError(f"{self.what} raises nothing, and eager mode an error.") from (

@@ -45,10 +45,10 @@ class _Parts:
     items: Mapping[Any, Frozen]
 
 
-def freeze(x: object, known: Callable[[Any], bool]) -> Frozen:
-    """Note ``x``. ``known``: whether an object was there before, so that it is compared by
+def freeze(value: object, known: Callable[[Any], bool]) -> Frozen:
+    """Note ``value``. ``known``: whether an object was there before, so that it is compared by
     identity. Tensors are compared by their elements."""
-    return _freeze(x, known, {})
+    return _freeze(value, known, {})
 
 
 def _freeze(x: object, known: Callable[[Any], bool], seen: dict[int, object]) -> Frozen:
@@ -70,9 +70,9 @@ def _parts_of(x: object) -> dict[Any, Any]:
     return attributes_of(x) or {}
 
 
-def _copy(t: torch.Tensor) -> torch.Tensor:
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
     with torch.no_grad(), unseen_by_handlers():
-        copied: torch.Tensor = unwrap(t).detach().clone()
+        copied: torch.Tensor = unwrap(tensor).detach().clone()
         return copied
 
 
@@ -126,21 +126,21 @@ class TensorCopy:
 
     ``name``: how the graph comes to it. ``RuntimeError`` for a tensor that cannot be put back."""
 
-    def __init__(self, t: torch.Tensor, name: str) -> None:
-        self.tensor = t
+    def __init__(self, tensor: torch.Tensor, name: str) -> None:
+        self.tensor = tensor
         self.name = name
-        self._plain = unwrap(t)
+        self._plain = unwrap(tensor)
         if type(self._plain) not in _PLAIN or self._plain.layout is not torch.strided:
             raise RuntimeError(
                 f"check= cannot copy {name}, a {type(self._plain).__name__} of layout "
                 f"{self._plain.layout}. Leave check= out, or name it in ignore=(…)."
             )
         self._alias = self._plain.detach()  # the same memory, also if the tensor gets another one
-        self._elements = _copy(t)
+        self._elements = _copy(tensor)
         self._version = self._plain._version
-        self._requires_grad = t.requires_grad
-        self._history = t.grad_fn
-        self._grad = _grad_of(t)
+        self._requires_grad = tensor.requires_grad
+        self._history = tensor.grad_fn
+        self._grad = _grad_of(tensor)
         self._grad_copy = None if self._grad is None else TensorCopy(self._grad, f"{name}.grad")
 
     def outcome(self) -> Frozen:
@@ -154,15 +154,15 @@ class TensorCopy:
 
     def restore(self) -> None:
         """Put everything back. ``RuntimeError`` if a write has given the tensor a history."""
-        t, plain = self.tensor, self._plain
-        if t.grad_fn is not self._history:
+        tensor, plain = self.tensor, self._plain
+        if tensor.grad_fn is not self._history:
             raise RuntimeError(
                 f"check= cannot put {self.name} back: a write has given it another history. Leave "
                 "check= out, or pass its detach()."
             )
         with torch.no_grad(), unseen_by_handlers():
-            if t.requires_grad != self._requires_grad:
-                t.requires_grad_(self._requires_grad)
+            if tensor.requires_grad != self._requires_grad:
+                tensor.requires_grad_(self._requires_grad)
             if _geometry(plain) != _geometry(self._alias):
                 plain.data = self._alias
             # not by the version: batch_norm writes its statistics and does not count that
@@ -171,16 +171,16 @@ class TensorCopy:
             set_version_counters((plain,), (self._version,))
         if self._grad_copy is not None:
             self._grad_copy.restore()
-        if _grad_of(t) is not self._grad:
-            t.grad = self._grad
+        if _grad_of(tensor) is not self._grad:
+            tensor.grad = self._grad
 
 
-def _grad_of(t: torch.Tensor) -> torch.Tensor | None:
-    if isinstance(t, Tensor):
-        found: torch.Tensor | None = t._grad
+def _grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    if isinstance(tensor, Tensor):
+        found: torch.Tensor | None = tensor._grad
         return found
-    return t.grad if t.is_leaf else None
+    return tensor.grad if tensor.is_leaf else None
 
 
-def _geometry(t: torch.Tensor) -> Sequence[Any]:
-    return t.shape, t.stride(), t.data_ptr(), t.dtype
+def _geometry(tensor: torch.Tensor) -> Sequence[Any]:
+    return tensor.shape, tensor.stride(), tensor.data_ptr(), tensor.dtype

@@ -65,8 +65,8 @@ def donate_arguments(
         # to the capture of a program around this one, which may need it after this call.
         if any(isinstance(t, Value) and t._level.number for t in tensors):
             return run(*args, **kwargs)
-        for t in tensors:
-            _refuse_unfit(t)
+        for tensor in tensors:
+            _refuse_unfit(tensor)
         # Calls may nest, so what an outer one donates is put back.
         before, _DONATED.tensors = _DONATED.tensors, tensors
         try:
@@ -77,32 +77,32 @@ def donate_arguments(
     return call
 
 
-def _refuse_unfit(t: torch.Tensor) -> None:
-    """Raise ``ValueError`` if the memory of ``t`` was taken before, or is not its own to give.
+def _refuse_unfit(tensor: torch.Tensor) -> None:
+    """Raise ``ValueError`` if the memory of ``tensor`` was taken before, or is not its own to give.
 
     A subclass may hold other tensors, a view shares its memory with its base, and a
     backward pass may need a tensor that requires grad.
     """
-    if getattr(t, _TAKEN, False) and not t.numel():
+    if getattr(tensor, _TAKEN, False) and not tensor.numel():
         raise ValueError(
             "a donated argument has been donated before, and is empty. "
             "Donate what the last call has returned."
         )
-    is_plain = type(t) is torch.Tensor and t.layout is torch.strided
-    if not is_plain or t.requires_grad or t._is_view():
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    if not is_plain or tensor.requires_grad or tensor._is_view():
         raise ValueError(
-            f"a donated argument has a {_describe_unfit(t)}. "
+            f"a donated argument has a {_describe_unfit(tensor)}. "
             "Donate plain tensors without history that own their memory."
         )
 
 
-def _describe_unfit(t: torch.Tensor) -> str:
-    """Return what keeps ``t`` from being donated, for the error of :func:`_refuse_unfit`."""
-    if type(t) is not torch.Tensor:
-        return type(t).__name__
-    if t.layout is not torch.strided:
-        return f"tensor of layout {t.layout}"
-    if t.requires_grad:
+def _describe_unfit(tensor: torch.Tensor) -> str:
+    """Return what keeps ``tensor`` from being donated, for the error of :func:`_refuse_unfit`."""
+    if type(tensor) is not torch.Tensor:
+        return type(tensor).__name__
+    if tensor.layout is not torch.strided:
+        return f"tensor of layout {tensor.layout}"
+    if tensor.requires_grad:
         return "tensor that requires grad"
     return "view of another tensor"
 
@@ -116,7 +116,7 @@ def take(call: Call, joint: Joint) -> None:
     nothing is taken.
     """
     donated_ids = set(map(id, _DONATED.tensors))
-    donated = {i: t for i, t in enumerate(call.plain) if id(t) in donated_ids}
+    donated = {index: t for index, t in enumerate(call.plain) if id(t) in donated_ids}
     if any(id(unwrap(t)) in donated_ids for t in joint.closed_over):
         raise RuntimeError(
             "the program also closes over a tensor that is donated. "
@@ -130,9 +130,9 @@ def take(call: Call, joint: Joint) -> None:
             "the program writes to an argument that is donated, or returns it or a view of it. "
             "Donate what it only reads."
         )
-    for i, t in donated.items():
-        call.plain[i] = t.detach()
+    for i, tensor in donated.items():
+        call.plain[i] = tensor.detach()
     # In a second loop, because one tensor may be given twice: it is detached for each place first.
-    for t in donated.values():
-        t.data = t.new_empty(0)
-        setattr(t, _TAKEN, True)
+    for tensor in donated.values():
+        tensor.data = tensor.new_empty(0)
+        setattr(tensor, _TAKEN, True)

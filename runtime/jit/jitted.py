@@ -80,10 +80,10 @@ class Jitted:
         try:
             result = self._run(*args, **kwargs)
             return result.finish(self._turns) if type(result) is WithCalls else result
-        except Raised as e:
-            raised = e.__cause__
-        except BesideEager as e:
-            if e.turns is not self._turns:
+        except Raised as error:
+            raised = error.__cause__
+        except BesideEager as error:
+            if error.turns is not self._turns:
                 raise
             with self._turns.in_eager_mode():
                 return self.__wrapped__(*args, **kwargs)
@@ -133,15 +133,19 @@ class Jitted:
     def _with_static(self, *args: object, **kwargs: object) -> object:
         """A call of the function for these static arguments."""
         named = self._static_names
-        static = {name: args[i] for i, name in enumerate(self._names[: len(args)]) if name in named}
-        static |= {name: x for name, x in kwargs.items() if name in named}
+        static = {
+            name: args[index]
+            for index, name in enumerate(self._names[: len(args)])
+            if name in named
+        }
+        static |= {name: value for name, value in kwargs.items() if name in named}
         try:
             key = tuple((name, _key_of(x)) for name, x in sorted(static.items()))
             run = self._runs.get(key)
-        except TypeError as e:
+        except TypeError as error:
             raise TypeError(
-                f"a static argument of {self.__name__} is compared and so must be hashable: {e}"
-            ) from e
+                f"a static argument of {self.__name__} is compared and so must be hashable: {error}"
+            ) from error
         if run is None:
             with self._lock:
                 if key not in self._runs:
@@ -221,7 +225,11 @@ def _parameters(f: Callable[..., object]) -> list[str]:
         parameters = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
 
 
 def _partial(
@@ -235,7 +243,7 @@ def _partial(
     def without_static(*args: object, **kwargs: object) -> Any:
         known = {**static, **dict(zip(free, args, strict=False))}
         positional = list(itertools.takewhile(known.__contains__, names))
-        named = {name: x for name, x in known.items() if name not in positional}
+        named = {name: value for name, value in known.items() if name not in positional}
         return f(*(known[name] for name in positional), *args[len(free) :], **named, **kwargs)
 
     # for the graph of objects, which does not look into functions of ours

@@ -50,9 +50,11 @@ class Options:
         self.check = _checked(check, donate)
         self.donate: tuple[int | str, ...] = _several(donate)
 
-    def refuse_others(self, f: Callable[..., object], name: str, names: Sequence[str]) -> None:
-        """``ValueError`` for arguments that ``f`` does not take. ``name``: of ``f``. ``names``: of
-        its positional parameters."""
+    def refuse_others(
+        self, function: Callable[..., object], name: str, names: Sequence[str]
+    ) -> None:
+        """``ValueError`` for arguments that ``function`` does not take. ``name``: of ``function``.
+        ``names``: of its positional parameters."""
         for keyword, positions in (
             ("static_argnums", self.static_argnums),
             ("donate", self.donate),
@@ -64,7 +66,7 @@ class Options:
                 )
         by_name = {"static_argnames": self.static_argnames, "donate": self.donate}
         for keyword, given in by_name.items():
-            unknown = [x for x in given if isinstance(x, str) and not _takes(f, x)]
+            unknown = [x for x in given if isinstance(x, str) and not _takes(function, x)]
             if unknown:
                 raise ValueError(f"{keyword}={unknown[0]!r}, but {name} takes no such argument")
 
@@ -110,14 +112,17 @@ def _checked(check: int | None, donate: int | str | Sequence[int | str]) -> int 
     return check
 
 
-def _is_of(i: int, names: Sequence[str]) -> bool:
-    return -len(names) <= i < len(names)
+def _is_of(index: int, names: Sequence[str]) -> bool:
+    return -len(names) <= index < len(names)
 
 
-def _takes(f: Callable[..., object], name: str) -> bool:
-    """Return whether ``f`` has a parameter ``name``, or any name, as far as that is known."""
+def _takes(function: Callable[..., object], name: str) -> bool:
+    """Return whether ``function`` has a parameter ``name``, or any name, as far as that is
+    known."""
     try:
-        parameters = inspect.signature(f).parameters
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         return True
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return name in parameters or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    )

@@ -101,15 +101,15 @@ def without_repetition(values: Iterable[Any]) -> list[Any]:
     """``values``, in which a container that comes once more is :class:`SameAs`."""
     first: dict[int, int] = {}
     found: list[Any] = []
-    for i, value in enumerate(values):
-        known = first.setdefault(id(value), i) if is_made(value) else i
-        found.append(value if known == i else SameAs(known))
+    for index, value in enumerate(values):
+        known = first.setdefault(id(value), index) if is_made(value) else index
+        found.append(value if known == index else SameAs(known))
     return found
 
 
 def with_repetition(values: Sequence[Any]) -> list[Any]:
     """Return the reverse of :func:`without_repetition`."""
-    return [values[x.index] if type(x) is SameAs else x for x in values]
+    return [values[value.index] if type(value) is SameAs else value for value in values]
 
 
 def values_at(places: Sequence[Place]) -> list[Any]:
@@ -146,26 +146,28 @@ def _as_value(found: Any) -> Any:
     return opened.replaced(_as_argument, found)
 
 
-def _as_argument(x: Any) -> object:
-    return _as_float(x) if type(x) is float else _without_history_of_torch(x)
+def _as_argument(value: Any) -> object:
+    return _as_float(value) if type(value) is float else _without_history_of_torch(value)
 
 
 def _as_float(x: float) -> Float:
     return Float(torch.tensor(x, dtype=torch.float64, device="cpu"))
 
 
-def _without_history_of_torch(x: Any) -> object:
-    """``x``, what is at a place to which the program assigns. Most often the program
+def _without_history_of_torch(value: Any) -> object:
+    """``value``, what is at a place to which the program assigns. Most often the program
     does not compute with it, so that only a gradient that comes to what torch has
     recorded of it is an error."""
     if (
-        not isinstance(x, torch.Tensor)
-        or isinstance(x, Tensor)
-        or x.grad_fn is None
+        not isinstance(value, torch.Tensor)
+        or isinstance(value, Tensor)
+        or value.grad_fn is None
         or not torch.is_grad_enabled()
     ):
-        return x
-    return SESSION.wrap(x.detach(), (_Uncrossable(SESSION, (), ((x.shape, x.dtype),)), 0))
+        return value
+    return SESSION.wrap(
+        value.detach(), (_Uncrossable(SESSION, (), ((value.shape, value.dtype),)), 0)
+    )
 
 
 class Destinations:
@@ -211,8 +213,8 @@ class Outcome:
     def carry_out(self, args: Any, kwargs: Any) -> Any:
         """Put all where it belongs, in a call with these arguments. What is for the caller."""
         to = self.destinations
-        for leaf, g in zip(to.leaves, self.gradients, strict=True):
-            _owner_of(leaf, args, kwargs).grad = g
+        for leaf, grad in zip(to.leaves, self.gradients, strict=True):
+            _owner_of(leaf, args, kwargs).grad = grad
         for t in to.frozen:
             t.requires_grad_(False)
         result = self._with_histories() if to.spent else self.result
@@ -229,8 +231,10 @@ class Outcome:
     def _with_histories(self) -> Any:
         flat, spec = opened.flatten(self.result)
         for i in self.destinations.spent:
-            t = unwrap(flat[i])
-            flat[i] = SESSION.wrap(t, (_Spent(SESSION, (), ((t.shape, t.dtype),)), 0))
+            tensor = unwrap(flat[i])
+            flat[i] = SESSION.wrap(
+                tensor, (_Spent(SESSION, (), ((tensor.shape, tensor.dtype),)), 0)
+            )
         return opened.unflatten(flat, spec)
 
 

@@ -62,22 +62,24 @@ class _Argument:
         return opened.unflatten(leaves, self.spec)
 
 
-def _taken_apart(x: object) -> tuple[_Argument, list[object]]:
+def _taken_apart(value: object) -> tuple[_Argument, list[object]]:
     """Return an argument without its tensors and symbols, and copies of these. What has none is one
     leaf, so that a list is the caller's own list."""
-    leaves, spec = opened.flatten(x)
-    computed = [i for i, leaf in enumerate(leaves) if isinstance(leaf, (torch.Tensor, *SYMBOLIC))]
+    leaves, spec = opened.flatten(value)
+    computed = [
+        index for index, leaf in enumerate(leaves) if isinstance(leaf, (torch.Tensor, *SYMBOLIC))
+    ]
     if not computed:
-        return _Argument((x,), (), pytree.tree_flatten(None)[1]), []
+        return _Argument((value,), (), pytree.tree_flatten(None)[1]), []
     values = [leaves[i] for i in computed]
     for i in computed:
         leaves[i] = None
     return _Argument(tuple(leaves), tuple(computed), spec), list(map(_copied, values))
 
 
-def _copied(x: object) -> object:
+def _copied(value: object) -> object:
     """Return a copy without a history, which no later write changes. Numbers are as they are."""
-    return x.detach().clone() if isinstance(x, torch.Tensor) else x
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 @dataclass(frozen=True)
@@ -97,20 +99,20 @@ class OutsideCall:
     def run(self, values: Iterator[object]) -> None:
         """Make the call."""
         arguments = self.made(values)
-        n = len(arguments) - len(self.names)
-        named = dict(zip(self.names, arguments[n:], strict=True))
-        self.function.run(arguments[:n], named, self.line)
+        count = len(arguments) - len(self.names)
+        named = dict(zip(self.names, arguments[count:], strict=True))
+        self.function.run(arguments[:count], named, self.line)
 
 
 class Outside:
     """What ``jit.outside`` makes of a function ``f``. It has no ``__wrapped__``: the state that
     ``f`` reads is no state of the program."""
 
-    def __init__(self, f: Callable[..., None]) -> None:
-        self._f = f
-        self.name = getattr(f, "__qualname__", type(f).__qualname__)
-        self.__name__ = getattr(f, "__name__", type(f).__name__)
-        self.__doc__ = f.__doc__
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._f = function
+        self.name = getattr(function, "__qualname__", type(function).__qualname__)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = function.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         call, values = self._noted(args, kwargs)
@@ -152,18 +154,18 @@ class Outside:
             )
 
 
-def outside(f: Callable[..., None] | None = None) -> Any:
+def outside(function: Callable[..., None] | None = None) -> Any:
     """Leave a function out of programs: a decorator for what logs, counts or prints.
 
-    ``f``: a function or method that returns None. Its tensors are copies without a history, in a
-    jitted program and in eager mode; other arguments are as they are. Each call of a jitted
-    function calls it after its graph, in the program's order. What ``f`` draws is drawn after what
-    the program draws.
+    ``function``: a function or method that returns None. Its tensors are copies without a history,
+    in a jitted program and in eager mode; other arguments are as they are. Each call of a jitted
+    function calls it after its graph, in the program's order. What ``function`` draws is drawn
+    after what the program draws.
 
     ``TypeError`` without a function: Python cannot skip the block of a ``with`` statement.
-    ``RuntimeError`` where a jitted program would not do the same as eager mode: if ``f`` returns
-    something, if the program changes something after the call, if ``f`` changes what the program
-    may read, and in transforms and branches inside of the program.
+    ``RuntimeError`` where a jitted program would not do the same as eager mode: if ``function``
+    returns something, if the program changes something after the call, if ``function`` changes what
+    the program may read, and in transforms and branches inside of the program.
 
     >>> losses = []
     >>> @outside
@@ -177,12 +179,12 @@ def outside(f: Callable[..., None] | None = None) -> Any:
     >>> step(torch.ones(2)), step(torch.ones(3)), losses
     (tensor(2.), tensor(3.), [2.0, 3.0])
     """
-    if not callable(f):
+    if not callable(function):
         raise TypeError(
             "jit.outside is a decorator of a function: @jit.outside above it. A block cannot be "
             "left out, as Python runs it whenever the program is captured."
         )
-    return Outside(f)
+    return Outside(function)
 
 
 @dataclass(eq=False)
@@ -319,7 +321,7 @@ class _Moment:
             v._store.memory for t in tensors for v in values_of(t) if isinstance(v, FunctionalValue)
         ]
         self.written = {id(m): (m, m.generation) for m in memories}
-        self.gradients = {id(leaf): g for leaf, g in gradients}
+        self.gradients = {id(leaf): grad for leaf, grad in gradients}
         self.facts = {id(read.owner): read.current() for read in state.graph.tensors.values()}
 
     def changed_until(self, later: _Moment) -> list[str]:
@@ -334,7 +336,7 @@ class _Moment:
             if generation != self.written.get(key, (memory, 0))[1]:
                 line = memory.written_at
                 found.append("a tensor" if line is None else f"a tensor (at {text_of(line)})")
-        if any(self.gradients.get(key, self) is not g for key, g in later.gradients.items()):
+        if any(self.gradients.get(key, self) is not grad for key, grad in later.gradients.items()):
             found.append(".grad of a tensor")
         if any(later.facts.get(key) != known for key, known in self.facts.items()):
             found.append("what a tensor says of itself")
@@ -371,15 +373,15 @@ class OutsideCalls:
     """Finds the calls outside in the programs of one function ``f``. ``program``: ``f`` as it is
     captured, which returns :class:`WithCalls` if there are any."""
 
-    def __init__(self, f: Callable[..., Any]) -> None:
-        self.f = f
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.f = function
         self._state: ProgramState | None = None
 
-        @wraps(f, updated=())
+        @wraps(function, updated=())
         def program(*args: object, **kwargs: object) -> Any:
             state = self._state
             if state is None or RUN.state is not state or _PROGRAM.captured is not None:
-                return f(*args, **kwargs)  # in a transform, or in another program
+                return function(*args, **kwargs)  # in a transform, or in another program
             return unwatched(self._captured, state, args, kwargs)
 
         self.program = program

@@ -123,21 +123,23 @@ class Captures:
         programs.recipe.lost.clear()
         try:
             program, call = programs.find(around, spec, given, entered)
-        except Exception as e:
-            self.refused.append(f"({', '.join(arguments)}): {e}")
+        except Exception as error:
+            self.refused.append(f"({', '.join(arguments)}): {error}")
             if programs.recipe.lost:
                 raise
-            if raised_by_user(e):
-                raise Raised from e
+            if raised_by_user(error):
+                raise Raised from error
             if not self.breaks:
                 raise
-            self._broken[kind] = str(e)
-            raise Break(str(e)) from e
+            self._broken[kind] = str(error)
+            raise Break(str(error)) from error
         except KeyboardInterrupt:
             raise
-        except BaseException as e:  # such as SystemExit, or what has the capture begin once more
-            if raised_by_user(e) and not programs.recipe.lost:
-                raise Raised from e
+        except (
+            BaseException
+        ) as error:  # such as SystemExit, or what has the capture begin once more
+            if raised_by_user(error) and not programs.recipe.lost:
+                raise Raised from error
             raise
         if all(c.program is not program for c in self.captured):
             dynamic = programs.recipe.dynamic
@@ -182,24 +184,26 @@ def _shortly(was: tuple[str, ...], now: tuple[str, ...]) -> str:
     """Return how many values there were, or which one was another one."""
     if len(was) != len(now):
         return str(len(was))
-    i, x = next((i, x) for i, (x, y) in enumerate(zip(was, now, strict=True)) if x != y)
+    i, x = next((index, x) for index, (x, y) in enumerate(zip(was, now, strict=True)) if x != y)
     return f"other ones: {i} is {now[i]}, was {x}"
 
 
-def described(x: object) -> str:
+def described(value: object) -> str:
     """Return an object in a few words: ``float32[2, 3]`` for a tensor."""
-    if x is MISSING:
+    if value is MISSING:
         return "not there"
-    if isinstance(x, Outside):
-        return f"{described(x.tensor)}, which the program comes to by itself"
-    if isinstance(x, Facts):
-        return str(x)
-    if isinstance(x, torch.Tensor):
-        return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+    if isinstance(value, Outside):
+        return f"{described(value.tensor)}, which the program comes to by itself"
+    if isinstance(value, Facts):
+        return str(value)
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return (
-        repr(x) if isinstance(x, (bool, int, float, complex, str, type(None))) else type(x).__name__
+        repr(value)
+        if isinstance(value, (bool, int, float, complex, str, type(None)))
+        else type(value).__name__
     )
 
 
-def _without_sizes(x: object, kind: Kind) -> Kind:
-    return kind_of(x, bool(kind[0]), True) if isinstance(x, torch.Tensor) else kind
+def _without_sizes(value: object, kind: Kind) -> Kind:
+    return kind_of(value, bool(kind[0]), True) if isinstance(value, torch.Tensor) else kind

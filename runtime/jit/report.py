@@ -28,11 +28,11 @@ class Report:
 
     def __str__(self) -> str:
         rows = [("program", "sizes", "ops", "arguments", "captured because of")]
-        for i, c in enumerate(self.programs):
-            number = sum(n.op == "call_function" for n in c.program.joint.traced.graph.nodes)
+        for index, c in enumerate(self.programs):
+            number = sum(node.op == "call_function" for node in c.program.joint.traced.graph.nodes)
             rows.append(
                 (
-                    str(i),
+                    str(index),
                     "any" if c.dynamic else "fixed",
                     str(number),
                     ", ".join(c.arguments),
@@ -76,45 +76,51 @@ def source(f: object) -> str:
     above the calls names the user's line that makes them. A program with gradients is shown as one
     function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
     return "\n\n".join(
-        _text(f"program_{i}", c.program.joint.traced.graph)
-        for i, c in enumerate(_jitted(f).captured)
+        _text(f"program_{index}", c.program.joint.traced.graph)
+        for index, c in enumerate(_jitted(f).captured)
     )
 
 
-def _jitted(f: object) -> Jitted:
-    found = f.jitted if isinstance(f, JittedModule) else getattr(f, "__func__", f)
+def _jitted(function: object) -> Jitted:
+    found = (
+        function.jitted
+        if isinstance(function, JittedModule)
+        else getattr(function, "__func__", function)
+    )
     if not isinstance(found, Jitted):
-        raise TypeError(f"{type(f).__name__} is not jitted: give what jit returned")
+        raise TypeError(f"{type(function).__name__} is not jitted: give what jit returned")
     return found
 
 
 def _text(name: str, graph: fx.Graph) -> str:
     lines = [f"def {name}({', '.join(n.name for n in graph.nodes if n.op == 'placeholder')}):"]
     before = None
-    for n in graph.nodes:
-        line = line_of(n)
-        if n.op not in ("placeholder", "output") and line is not None and line != before:
+    for node in graph.nodes:
+        line = line_of(node)
+        if node.op not in ("placeholder", "output") and line is not None and line != before:
             lines.append(f"    # {line}")
             before = line
-        if n.op == "get_attr":
-            lines.append(f"    {n.name} = self.{n.target}")
-        elif n.op == "call_function":
-            given = list(map(_spelled, n.args)) + [
-                f"{k}={_spelled(a)}" for k, a in n.kwargs.items()
+        if node.op == "get_attr":
+            lines.append(f"    {node.name} = self.{node.target}")
+        elif node.op == "call_function":
+            given = list(map(_spelled, node.args)) + [
+                f"{k}={_spelled(a)}" for k, a in node.kwargs.items()
             ]
             func = (
-                f"torch.ops.{n.target}"
-                if hasattr(n.target, "overloadpacket")
-                else getattr(n.target, "__name__", str(n.target))
+                f"torch.ops.{node.target}"
+                if hasattr(node.target, "overloadpacket")
+                else getattr(node.target, "__name__", str(node.target))
             )
-            lines.append(f"    {n.name} = {func}({', '.join(given)})")
-        elif n.op == "output":
-            lines.append(f"    return {_spelled(n.args[0])}")
+            lines.append(f"    {node.name} = {func}({', '.join(given)})")
+        elif node.op == "output":
+            lines.append(f"    return {_spelled(node.args[0])}")
     return "\n".join(lines)
 
 
-def _spelled(a: object) -> str:
-    if isinstance(a, (list, tuple)):
-        inner = ", ".join(map(_spelled, a))
-        return f"[{inner}]" if isinstance(a, list) else f"({inner}{',' * (len(a) == 1)})"
-    return repr(a)  # of a node its name
+def _spelled(argument: object) -> str:
+    if isinstance(argument, (list, tuple)):
+        inner = ", ".join(map(_spelled, argument))
+        return (
+            f"[{inner}]" if isinstance(argument, list) else f"({inner}{',' * (len(argument) == 1)})"
+        )
+    return repr(argument)  # of a node its name

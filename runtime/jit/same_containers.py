@@ -63,14 +63,14 @@ class _Repeat:
 MARKS = (_Known, _Argument, _Given, _Repeat)
 
 
-def is_made(x: object) -> bool:
-    """Return whether ``x`` is a container or an object of a data class, which a call makes anew
+def is_made(value: object) -> bool:
+    """Return whether ``value`` is a container or an object of a data class, which a call makes anew
     where the program does."""
-    return type(x) in _MUTABLE or opened.is_object(x)
+    return type(value) in _MUTABLE or opened.is_object(value)
 
 
-def _is_tuple(x: object) -> bool:
-    kind = type(x)
+def _is_tuple(value: object) -> bool:
+    kind = type(value)
     return kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
 
@@ -81,35 +81,35 @@ def containers_in(tree: object) -> list[Any]:
     return found
 
 
-def _find(x: Any, found: list[Any]) -> None:
-    if type(x) in _MUTABLE:
-        found.append(x)
-        parts = x.values() if isinstance(x, dict) else x
-    elif opened.is_object(x):
-        found.append(x)
-        parts = opened.contents(x).values()
-    elif _is_tuple(x):
-        parts = x
+def _find(value: Any, found: list[Any]) -> None:
+    if type(value) in _MUTABLE:
+        found.append(value)
+        parts = value.values() if isinstance(value, dict) else value
+    elif opened.is_object(value):
+        found.append(value)
+        parts = opened.contents(value).values()
+    elif _is_tuple(value):
+        parts = value
     else:
         return
     for part in parts:
         _find(part, found)
 
 
-def contents_of(x: Any) -> Any:
+def contents_of(value: Any) -> Any:
     """Return what is in a container or an object of a data class, as a list or dictionary."""
-    if opened.is_object(x):
-        return opened.contents(x)
-    return dict(x) if isinstance(x, dict) else list(x)
+    if opened.is_object(value):
+        return opened.contents(value)
+    return dict(value) if isinstance(value, dict) else list(value)
 
 
-def put_contents(x: Any, contents: Any) -> None:
+def put_contents(value: Any, contents: Any) -> None:
     """Let a container or an object of a data class have ``contents``."""
-    if opened.is_object(x):
-        opened.set_contents(x, contents)
+    if opened.is_object(value):
+        opened.set_contents(value, contents)
         return
-    x.clear()
-    x.update(contents) if isinstance(x, dict) else x.extend(contents)
+    value.clear()
+    value.update(contents) if isinstance(value, dict) else value.extend(contents)
 
 
 def _are_same(now: Any, before: Any) -> bool:
@@ -129,21 +129,21 @@ class Entered:
         self._arguments = containers_in(arguments)
         self._before = list(map(contents_of, self._arguments))
         self._numbers = {id(x): number for number, x in enumerate(self._arguments)}
-        found = [(p, x) for p, x in zip(places, values, strict=True) if is_made(x)]
+        found = [(p, value) for p, value in zip(places, values, strict=True) if is_made(value)]
         self._found = {id(x): (place, x, *opened.flatten(x)) for place, x in found}
 
-    def place_of(self, x: object) -> Place | None:
-        """Where the container ``x`` is from, if the program has not changed it."""
-        return _if_unchanged(self._found.get(id(x)))
+    def place_of(self, value: object) -> Place | None:
+        """Where the container ``value`` is from, if the program has not changed it."""
+        return _if_unchanged(self._found.get(id(value)))
 
     @property
     def given(self) -> Sequence[Any]:
         """The containers among the arguments."""
         return self._arguments
 
-    def number_of(self, x: object) -> int | None:
-        """Return which one among the arguments the container ``x`` is."""
-        return self._numbers.get(id(x))
+    def number_of(self, value: object) -> int | None:
+        """Return which one among the arguments the container ``value`` is."""
+        return self._numbers.get(id(value))
 
     def changes(self, number: int) -> bool:
         """Return whether the program has changed the container of that number among the
@@ -161,10 +161,10 @@ class Entered:
         for number in numbers:
             put_contents(self._arguments[number], self._before[number])
 
-    def has(self, x: object) -> bool:
-        """Return whether the program has found ``x``, and has not changed it beyond what a call
+    def has(self, value: object) -> bool:
+        """Return whether the program has found ``value``, and has not changed it beyond what a call
         does."""
-        return self.place_of(x) is not None or self.number_of(x) is not None
+        return self.place_of(value) is not None or self.number_of(value) is not None
 
 
 R = TypeVar("R")
@@ -211,12 +211,12 @@ class _Marks:
         parts, spec = pytree.tree_flatten(x, is_leaf=lambda y: y is not x)
         return pytree.tree_unflatten(map(self.marked, parts), spec)
 
-    def _mark_of(self, x: object) -> Any:
-        if id(x) in self._numbers:
-            return _Repeat(self._numbers[id(x)])
-        if self._knows(x):
-            return _Known(x)
-        place, number = self._entered.place_of(x), self._entered.number_of(x)
+    def _mark_of(self, value: object) -> Any:
+        if id(value) in self._numbers:
+            return _Repeat(self._numbers[id(value)])
+        if self._knows(value):
+            return _Known(value)
+        place, number = self._entered.place_of(value), self._entered.number_of(value)
         if place is not None:
             return _Argument(place)
         return None if number is None else _Given(number)
@@ -264,20 +264,20 @@ class _Made:
         for label, y in list(items):
             x[label] = self.unmarked(y)
 
-    def unmarked(self, x: Any) -> Any:
-        if isinstance(x, _Known):
-            return x.container
-        if isinstance(x, _Argument):
-            return x.place.current()
-        if isinstance(x, _Given):
-            return self._given[x.number]
-        if isinstance(x, _Repeat):
-            return self.found[x.number]
-        if not _is_tuple(x):
-            return x
-        parts = list(map(self.unmarked, x))
-        unchanged = all(a is b for a, b in zip(parts, x, strict=True))
-        return x if unchanged else _with_parts(x, parts)
+    def unmarked(self, value: Any) -> Any:
+        if isinstance(value, _Known):
+            return value.container
+        if isinstance(value, _Argument):
+            return value.place.current()
+        if isinstance(value, _Given):
+            return self._given[value.number]
+        if isinstance(value, _Repeat):
+            return self.found[value.number]
+        if not _is_tuple(value):
+            return value
+        parts = list(map(self.unmarked, value))
+        unchanged = all(a is b for a, b in zip(parts, value, strict=True))
+        return value if unchanged else _with_parts(value, parts)
 
 
 class Sharing:
@@ -319,7 +319,7 @@ class SharedContainers:
         if not given:
             return ()
         values = containers_in([place.current() for place in places])
-        first = {id(x): -1 - number for number, x in enumerate(values)}
+        first = {id(value): -1 - number for number, value in enumerate(values)}
         pattern = []
         for number, x in enumerate(given):
             other = first.setdefault(id(x), number)

@@ -55,9 +55,9 @@ class Sides:
         for side in self.known[1:]:
             try:
                 result = run(side)
-            except OtherSide as e:
+            except OtherSide as error:
                 undraw()
-                other = max(other, e, key=_length)
+                other = max(other, error, key=_length)
                 continue
             self._put_first(side)
             return result
@@ -79,9 +79,9 @@ class Sides:
             side = Side(other.way)
             try:
                 result = run(side)
-            except OtherSide as e:
+            except OtherSide as error:
                 undraw()
-                other = e
+                other = error
                 continue
             self._put_first(side)
             return result

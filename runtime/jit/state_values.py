@@ -165,9 +165,9 @@ def _is_number(x: object) -> bool:
     return type(x) is int or type(x) is float
 
 
-def _is_data(x: object) -> bool:
-    """Return whether ``x`` is a tensor such as a batch, and no parameter."""
-    return isinstance(x, torch.Tensor) and not x.requires_grad
+def _is_data(value: object) -> bool:
+    """Return whether ``value`` is a tensor such as a batch, and no parameter."""
+    return isinstance(value, torch.Tensor) and not value.requires_grad
 
 
 def _is_symbol(x: object) -> bool:
@@ -197,10 +197,10 @@ class Numbers:
             return value
         return opened.replaced(partial(self._read, place=place), value)
 
-    def _read(self, x: object, place: Place) -> Any:
-        if type(x) is not Float:
-            return x
-        number = x.tensor.item()
+    def _read(self, value: object, place: Place) -> Any:
+        if type(value) is not Float:
+            return value
+        number = value.tensor.item()
         known = number_of(number)
         for node in known.sources if known is not None else ():
             self._places[node] = place

@@ -119,7 +119,7 @@ class _Leaves:
     """Leaves to whose gradients a program adds."""
 
     def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
-        self._plain = [x for x in leaves if not isinstance(x, Tensor)]
+        self._plain = [value for value in leaves if not isinstance(value, Tensor)]
         self._others = [x for x in leaves if isinstance(x, Tensor)]
 
     @property
@@ -148,8 +148,8 @@ class Steps:
     call is given. ``attributes``: of tensors. ``donates``: whether calls take the memory of
     arguments, see :mod:`.donation`. ``turns``: of the calls of the function."""
 
-    def __init__(self, f: Callable[..., Any], donates: bool, turns: Turns) -> None:
-        self.f = f
+    def __init__(self, function: Callable[..., Any], donates: bool, turns: Turns) -> None:
+        self.f = function
         self.donates = donates
         self.asked: list[Any] = []
         self.values = StateValues()
@@ -165,7 +165,7 @@ class Steps:
         self._turns = turns
         self._found: ProgramState | None = None  # by the program that is captured last
 
-        @wraps(f)
+        @wraps(function)
         def program(*args: object, **kwargs: object) -> Any:
             return unwatched(self._captured, args, kwargs)
 
@@ -276,8 +276,8 @@ class Steps:
         """Return what ``run`` gives and leaves, by the program for the side that the call is on."""
         try:
             return self._by_side(run, args, kwargs, self.sides.known[0])
-        except OtherSide as e:
-            other = e
+        except OtherSide as error:
+            other = error
         return self.sides.by_another(partial(self._by_side, run, args, kwargs), other)
 
     def _by_side(
@@ -327,7 +327,7 @@ class Steps:
         by_number = any(type(x) is int for x in layout.asked)
         flat = opened.flatten((args, kwargs))[0] if by_number else ()
         leaves = [flat[x] if type(x) is int else x for x in layout.asked]
-        gradients = [x._grad if isinstance(x, Tensor) else x.grad for x in leaves]
+        gradients = [value._grad if isinstance(value, Tensor) else value.grad for value in leaves]
         return Entry(layout, gradients, values_at(layout.places))
 
     # --- captures ---------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class Steps:
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
         entered = Entered(places, values, (args, kwargs))
         attributes = _first(ours, Attributes, _NO_ATTRIBUTES)
-        at_places = {p.key: x for p, x in zip(places, values, strict=True)}
+        at_places = {p.key: value for p, value in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
         with (
             going(side.way),
@@ -399,7 +399,7 @@ class Steps:
         names = [change.what for change in made]
         kept = list(zip(places, entered.values, left, strict=False))
         names += [p.what for p, x, y in kept if _grows(x, y)]
-        as_found = {i for i, (_, x, y) in enumerate(kept) if x is y and not is_made(x)}
+        as_found = {index for index, (_, x, y) in enumerate(kept) if x is y and not is_made(x)}
         puts = [(i, place) for i, place in enumerate(to) if i not in as_found]
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
         ordered = [order for order in orders.values() if len(order.labels) > 1]
@@ -429,9 +429,9 @@ class Steps:
         """Run the program once more where it fails on a number that is an argument."""
         try:
             yield
-        except AskedForNumber as e:
-            if self.values.fix(numbers.places_of(e)):
-                raise self._again() from e
+        except AskedForNumber as error:
+            if self.values.fix(numbers.places_of(error)):
+                raise self._again() from error
             raise
         except Exception:
             self._try_constants()
@@ -498,7 +498,7 @@ class Steps:
             self._beside = Beside(_without_hooks(gradients.differentiated), self._begin)
             return result[0]
         self._assigns = True
-        spent = [i for i, t in enumerate(flat) if gradients.is_spent(t)]
+        spent = [index for index, t in enumerate(flat) if gradients.is_spent(t)]
         for i in spent:
             flat[i] = flat[i].detach()
         if spent:
@@ -524,7 +524,7 @@ class Steps:
         get another gradient."""
         added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
         arguments = [self._offset + x for x in gradients.added if isinstance(x, int)]
-        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
         self._beside = replace(
             self._beside,
             reads=_without_hooks([*added, *gradients.differentiated]),
@@ -541,7 +541,7 @@ def _refuse_retained(results: Sequence[object]) -> None:
 
 
 def _refuse_histories(gradients: Sequence[Any]) -> None:
-    if any(g is not None and g.requires_grad for g in gradients):
+    if any(grad is not None and grad.requires_grad for grad in gradients):
         raise RuntimeError(
             "backward(create_graph=True) leaves a gradient with a history behind, "
             "which a call cannot assign to .grad. Use torch.autograd.grad, "

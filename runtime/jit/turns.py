@@ -90,4 +90,4 @@ class Turns:
         me = threading.get_ident()
         if self._alone != me:
             self._alone = None
-        self._eager = Counter({x: n for x, n in self._eager.items() if x == me})
+        self._eager = Counter({value: n for value, n in self._eager.items() if value == me})

@@ -97,21 +97,21 @@ class BatchSession(StandIn):
 
     # states
 
-    def state(self, v: Any) -> Any:
+    def state(self, value: Any) -> Any:
         """Return the state of a tensor of the session, or None."""
-        held, view = v.__dict__.get("_samples"), v._view
+        held, view = value.__dict__.get("_samples"), value._view
         is_own = held is not None and held[0]() is self
-        if is_own and held[2] == _writes(v)[0]:
+        if is_own and held[2] == _writes(value)[0]:
             return held[1]
         if view is not None:
-            return self._state_of_view(v, view.base)
-        writes = v.__dict__.get("_sample_writes")
+            return self._state_of_view(value, view.base)
+        writes = value.__dict__.get("_sample_writes")
         # another session, whose state it has, followed the writes itself
         if writes and writes[0] and (is_own or held is None):
             return Mixture(WRITTEN_ELSEWHERE)
         return None
 
-    def _state_of_view(self, v: object, base: object) -> object:
+    def _state_of_view(self, value: object, base: object) -> object:
         """Return the state of a view that has none of its own, as it follows from its base."""
         of_base = self.state(base)
         if not isinstance(of_base, Place):
@@ -119,7 +119,7 @@ class BatchSession(StandIn):
         assert self.size is not None
         if self.size < 2:
             return of_base
-        place = place_in_view(v, of_base, self.size)
+        place = place_in_view(value, of_base, self.size)
         if place is None:
             return Mixture(
                 "per_sample: a view shows parts of several samples that were written to its "
@@ -127,15 +127,15 @@ class BatchSession(StandIn):
             )
         return place
 
-    def state_of(self, a: object) -> Any:
+    def state_of(self, argument: object) -> Any:
         """Return the state of an argument of any kind. Only tensors of the session have one."""
-        if isinstance(a, Value) and a._level is SESSION:
-            return self.state(a)
+        if isinstance(argument, Value) and argument._level is SESSION:
+            return self.state(argument)
         return None
 
-    def put(self, v: Any, state: Any) -> None:
-        """Give ``v`` a state. It holds until its memory is written to."""
-        v.__dict__["_samples"] = (weakref.ref(self), state, _writes(v)[0])
+    def put(self, value: Any, state: Any) -> None:
+        """Give ``value`` a state. It holds until its memory is written to."""
+        value.__dict__["_samples"] = (weakref.ref(self), state, _writes(value)[0])
 
     def follow_data(self, out: Any, of: object) -> None:
         """``out`` is ``of.data`` or ``of.detach()``, which share the memory of ``of``."""
@@ -155,17 +155,17 @@ class BatchSession(StandIn):
             give_back(SESSION, t)
         self.lifted.clear()
 
-    def lift(self, t: object, op: Op) -> None:
-        """Make the plain tensor ``t``, and its base, values of the session until :meth:`give_back`.
-        ``op``: what writes to it."""
-        v: Any = lift_in_place(SESSION, t, op.func)
-        self.lifted.append(weakref.ref(v))
-        if v._view is not None:
-            self.lifted.append(weakref.ref(v._view.base))
+    def lift(self, tensor: object, op: Op) -> None:
+        """Make the plain tensor ``tensor``, and its base, values of the session until
+        :meth:`give_back`. ``op``: what writes to it."""
+        value: Any = lift_in_place(SESSION, tensor, op.func)
+        self.lifted.append(weakref.ref(value))
+        if value._view is not None:
+            self.lifted.append(weakref.ref(value._view.base))
 
-    def mark(self, v: Any, dim: int) -> None:
-        """The samples lie in dimension ``dim`` of ``v``."""
-        n = v.shape[dim]
+    def mark(self, value: Any, dim: int) -> None:
+        """The samples lie in dimension ``dim`` of ``value``."""
+        n = value.shape[dim]
         if self.size is None:
             self.size = n
         if n != self.size:
@@ -173,10 +173,10 @@ class BatchSession(StandIn):
                 f"per_sample: a batch has {n} samples in dimension {dim}, "
                 f"and another one has {self.size}"
             )
-        self.put(v, ALONE if n < 2 else Place(dim))
+        self.put(value, ALONE if n < 2 else Place(dim))
 
-    def mark_rows(self, v: object, owners: Tensor) -> None:
-        """Row i of ``v`` belongs to sample ``owners[i]``."""
+    def mark_rows(self, value: object, owners: Tensor) -> None:
+        """Row i of ``value`` belongs to sample ``owners[i]``."""
         n = int(owners.max()) + 1
         if self.size is None:
             self.size = n
@@ -184,7 +184,7 @@ class BatchSession(StandIn):
             raise RuntimeError(
                 f"per_sample: a packed sequence has {n} samples, and another batch has {self.size}"
             )
-        self.put(v, ALONE if self.size < 2 else listed(0, owners, self.size, packed=True))
+        self.put(value, ALONE if self.size < 2 else listed(0, owners, self.size, packed=True))
 
     # calls
 
@@ -271,9 +271,9 @@ class BatchSession(StandIn):
         return outs
 
     def _put_all(self, results: list[object], where: list[object]) -> None:
-        for o, place in zip(results, where, strict=True):
-            if place is not None and isinstance(o, Value):
-                self.put(o, place)
+        for output, place in zip(results, where, strict=True):
+            if place is not None and isinstance(output, Value):
+                self.put(output, place)
 
     def _place_results(self, call: FollowedCall, outs: list[object]) -> tuple[list[object], Placed]:
         """Return where the samples lie in the results, and the call with the places of all
@@ -289,7 +289,7 @@ class BatchSession(StandIn):
         assert self.size is not None
         placed = call.placed(outs, self.size)
         if self.size < 2:
-            return [ALONE if isinstance(o, torch.Tensor) else None for o in outs], placed
+            return [ALONE if isinstance(output, torch.Tensor) else None for output in outs], placed
         return apply_rule(op, placed, outs), placed
 
     def _still_pooled(self, call: FollowedCall) -> Pooled:
@@ -312,9 +312,9 @@ class BatchSession(StandIn):
         return pooled[0]
 
     def _put_parameters(self, outs: object) -> object:
-        for o in leaves_of(outs):
-            if isinstance(o, Value) and edge_of(o) is not None:
-                self.put(o, PARAMETERS)
+        for output in leaves_of(outs):
+            if isinstance(output, Value) and edge_of(output) is not None:
+                self.put(output, PARAMETERS)
         return outs
 
     def _refuse_mixed(self, outs: object, op: Op, error: Mixed) -> object:
@@ -333,12 +333,12 @@ class BatchSession(StandIn):
     def refuse(self, outs: object, why: str, written: bool = False) -> Any:
         """Return the results of a call, with a refusal before their histories. ``written``: they
         existed before the call."""
-        for o in leaves_of(outs):
-            if not isinstance(o, Value):
+        for output in leaves_of(outs):
+            if not isinstance(output, Value):
                 continue
             # a view that is new follows its base
-            whole: Any = _whole(o) if written else o
-            if o.dtype in DIFFERENTIABLE and (edge := edge_of(whole)) is not None:
+            whole: Any = _whole(output) if written else output
+            if output.dtype in DIFFERENTIABLE and (edge := edge_of(whole)) is not None:
                 whole._edge = (Refusal(edge, (meta_of(whole, whole.dtype),), why), 0)
             self.put(whole, Mixture(why))
         return outs
@@ -350,7 +350,7 @@ class BatchSession(StandIn):
         def note() -> None:
             self.note_pool(pooled.factor)
 
-        values: list[Any] = [o for o in leaves_of(outs) if isinstance(o, Value)]
+        values: list[Any] = [output for output in leaves_of(outs) if isinstance(output, Value)]
         for o in values:
             if o.dtype in DIFFERENTIABLE and (edge := edge_of(o)) is not None:
                 o._edge = (Pool(edge, (meta_of(o, o.dtype),), note), 0)
@@ -392,11 +392,11 @@ class BatchSession(StandIn):
     def alone(self, place: Place) -> bool:
         return place is ALONE
 
-    def of_samples(self, g: Tensor, place: Place) -> Tensor:
+    def of_samples(self, grad: Tensor, place: Place) -> Tensor:
         """Return a cotangent with the batch in front. :meth:`factor` makes it that of the losses of
         the samples."""
         assert self.size is not None
-        found: Tensor = place.split_gradient(g, self.size)
+        found: Tensor = place.split_gradient(grad, self.size)
         return found
 
     def note_uses(self, uses: Iterable[Use]) -> None:
@@ -412,9 +412,11 @@ class BatchSession(StandIn):
         """Return the results, each with a history that leads to one tap."""
         op, results = call.op, leaves_of(outs)
         tapped = [
-            i
-            for i, o in enumerate(results)
-            if isinstance(o, Value) and o.dtype in DIFFERENTIABLE and i not in op.nondiff
+            index
+            for index, output in enumerate(results)
+            if isinstance(output, Value)
+            and output.dtype in DIFFERENTIABLE
+            and index not in op.nondiff
         ]
         edges = tuple(edge_of(results[i]) for i in tapped)
         metas = tuple(meta_of(results[i], results[i].dtype) for i in tapped)
@@ -462,8 +464,8 @@ class BatchSession(StandIn):
                     found[i] = p
         return found
 
-    def is_parameter(self, a: object) -> bool:
-        return self.state_of(a) is PARAMETERS
+    def is_parameter(self, argument: object) -> bool:
+        return self.state_of(argument) is PARAMETERS
 
     # writes
 
@@ -490,11 +492,11 @@ class BatchSession(StandIn):
             return self._write(call, state, of_base)
         return self._write_samples(call, functional, of_base)
 
-    def _state_of_base(self, v: Any) -> object:
-        """Return the state of the base of ``v``. None if ``v`` is no view."""
-        if v._view is None:
+    def _state_of_base(self, value: Any) -> object:
+        """Return the state of the base of ``value``. None if ``value`` is no view."""
+        if value._view is None:
             return None
-        return self.state(v._view.base)
+        return self.state(value._view.base)
 
     def _target(self, call: FollowedCall) -> Any:
         """Return the tensor that a call writes to, as a value of the session."""
@@ -544,18 +546,18 @@ class BatchSession(StandIn):
         self.put(outs, where[0])
         return self._follow_base(outs, where[0], of_base, call.op)
 
-    def follow_filled(self, v: object, place: Place, op: Op) -> None:
-        """A call of ``op`` has filled its argument ``v``, beside its results, with samples in
+    def follow_filled(self, value: object, place: Place, op: Op) -> None:
+        """A call of ``op`` has filled its argument ``value``, beside its results, with samples in
         ``place``."""
-        of_base = self._state_of_base(v)
-        _writes(v)[0] += 1
-        self.put(v, place)
-        self._follow_base(v, place, of_base, op)
+        of_base = self._state_of_base(value)
+        _writes(value)[0] += 1
+        self.put(value, place)
+        self._follow_base(value, place, of_base, op)
 
-    def refuse_filled(self, v: object, op: Op, error: Mixed) -> None:
-        """A call of ``op`` has filled its argument ``v`` with a mixture of samples."""
-        _writes(v)[0] += 1
-        self.refuse(v, self._why(op, error), written=True)
+    def refuse_filled(self, value: object, op: Op, error: Mixed) -> None:
+        """A call of ``op`` has filled its argument ``value`` with a mixture of samples."""
+        _writes(value)[0] += 1
+        self.refuse(value, self._why(op, error), written=True)
 
     def _record_write(self, call: FollowedCall) -> object:
         outs = SESSION.record(call.op.func, call.args, call.kwargs)
@@ -564,16 +566,16 @@ class BatchSession(StandIn):
             _writes(target)[0] += call.op.base_name not in GEOMETRY
         return outs
 
-    def _follow_base(self, v: Any, state: object, of_base: object, op: Op) -> object:
-        """Give the base of ``v``, which was written to, a state that fits. ``of_base``: its former
-        state. Returns ``v``."""
-        if v._view is None:
-            return v
+    def _follow_base(self, value: Any, state: object, of_base: object, op: Op) -> object:
+        """Give the base of ``value``, which was written to, a state that fits. ``of_base``: its
+        former state. Returns ``value``."""
+        if value._view is None:
+            return value
         try:
-            self.put(v._view.base, base_after_write(v, state, of_base, self.size or 1))
+            self.put(value._view.base, base_after_write(value, state, of_base, self.size or 1))
         except Mixed as error:
-            self._refuse_mixed(v, op, error)
-        return v
+            self._refuse_mixed(value, op, error)
+        return value
 
 
 def _is_followed_by_its_parts(op: Op) -> bool:
@@ -599,18 +601,18 @@ def _state_of_copy(target: object, former: object, source: object) -> object:
     return former  # a history that the copy does not enter goes on
 
 
-def _whole(v: Any) -> object:
+def _whole(value: Any) -> object:
     """Return the base of a view, and any other tensor as it is."""
-    if v._view is None:
-        return v
-    return v._view.base
+    if value._view is None:
+        return value
+    return value._view.base
 
 
-def _writes(v: Any) -> list[int]:
-    """Return how often the memory of ``v`` was written to while samples were followed, in a list
-    that ``v.detach()`` shares."""
-    whole = v
-    if v._view is not None:
-        whole = v._view.base
+def _writes(value: Any) -> list[int]:
+    """Return how often the memory of ``value`` was written to while samples were followed, in a
+    list that ``value.detach()`` shares."""
+    whole = value
+    if value._view is not None:
+        whole = value._view.base
     found: list[int] = whole.__dict__.setdefault("_sample_writes", [0])
     return found

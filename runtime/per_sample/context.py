@@ -170,23 +170,23 @@ class per_sample(PerSampleGrads):
         """Return the arguments of the outermost module, with the batch marked. The fields of data
         classes are marked in place of their tensors."""
 
-        def of_leaf(a: Any) -> Any:
-            if isinstance(a, PackedSequence):
-                return self._packed(a)
-            if isinstance(a, torch.Tensor):
-                return self._marked_if_batch(a)
-            if is_dataclass(a) and not isinstance(a, type):
-                return self._with_marked_fields(a)
-            return a
+        def of_leaf(argument: Any) -> Any:
+            if isinstance(argument, PackedSequence):
+                return self._packed(argument)
+            if isinstance(argument, torch.Tensor):
+                return self._marked_if_batch(argument)
+            if is_dataclass(argument) and not isinstance(argument, type):
+                return self._with_marked_fields(argument)
+            return argument
 
         return pytree.tree_map(of_leaf, args, is_leaf=lambda a: isinstance(a, PackedSequence))
 
-    def _with_marked_fields(self, a: Any) -> object:
-        given = {f.name: getattr(a, f.name) for f in fields(a) if f.init}
+    def _with_marked_fields(self, argument: Any) -> object:
+        given = {f.name: getattr(argument, f.name) for f in fields(argument) if f.init}
         marked = {name: self.marked(value) for name, value in given.items()}
         if all(marked[name] is value for name, value in given.items()):
-            return a
-        return replace(a, **marked)
+            return argument
+        return replace(argument, **marked)
 
     def _packed(self, a: PackedSequence) -> PackedSequence:
         """Return a packed sequence: first the first elements of all sequences, then the second
@@ -280,7 +280,7 @@ class _Functions(TorchFunctionMode):
                 self._refuse_data(args[1])
             return func(*args, **kwargs)
         tensors: list[Tensor] = []
-        args = [self._value(a, tensors) for a in args]
+        args = [self._value(argument, tensors) for argument in args]
         if kwargs:
             kwargs = {k: self._value(a, tensors) for k, a in kwargs.items()}
         if name in LAYERS and len(args) > 3:
@@ -303,11 +303,11 @@ class _Functions(TorchFunctionMode):
                 "or parameters. Use copy_()"
             )
 
-    def made_inside(self, t: Tensor) -> bool:
-        """Return whether ``t`` is a plain tensor that was made in the context of nothing from
+    def made_inside(self, tensor: Tensor) -> bool:
+        """Return whether ``tensor`` is a plain tensor that was made in the context of nothing from
         outside."""
-        found = self._made.get(id(t))
-        return found is not None and found() is t
+        found = self._made.get(id(tensor))
+        return found is not None and found() is tensor
 
     def _value(self, a: Any, tensors: list[Tensor]) -> Any:
         """Return what a function gets for its argument ``a``: for a tensor that requires grad its
@@ -359,7 +359,7 @@ class Modules:
         if not self.stack:
             return "the program"
         outermost, inner = self.stack[0], self.stack[-1]
-        names = [name for name, m in outermost.named_modules() if m is inner and name]
+        names = [name for name, module in outermost.named_modules() if module is inner and name]
         kind = type(inner).__name__
         if not names:
             return f"a {kind}"
@@ -425,11 +425,11 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
 
 
 def _place_in_states(
-    session: BatchSession, x: Any, batch_dim: int, first: Tensor, packed: bool
+    session: BatchSession, value: Any, batch_dim: int, first: Tensor, packed: bool
 ) -> Place | None:
-    """Return the place in the first states, of which ``first`` is one. None if the input ``x`` has
-    no samples, or not in its ``batch_dim``: the ops of the layer say what is wrong."""
-    place = session.state_of(x)
+    """Return the place in the first states, of which ``first`` is one. None if the input ``value``
+    has no samples, or not in its ``batch_dim``: the ops of the layer say what is wrong."""
+    place = session.state_of(value)
     if not isinstance(place, Place):
         return None
     if place is ALONE:
@@ -437,7 +437,7 @@ def _place_in_states(
     assert session.size is not None
     sequences = first.shape[1]
     # the first time step of a packed sequence has all of them
-    owners = place.owners(session.size, x.device)[:sequences]
+    owners = place.owners(session.size, value.device)[:sequences]
     if owners.numel() != sequences or place.dim != batch_dim:
         return None
     return listed(1, owners, session.size, packed)

@@ -43,7 +43,7 @@ def _followed(
     name = f"{cls.__module__}.{cls.__name__}"
     if name == _TORCH_CHECKPOINT or cls is CheckpointFunction:
         return _checkpointed(cls, args), None
-    args = tuple(_parameter(session, a) for a in args)
+    args = tuple(_parameter(session, argument) for argument in args)
     states = _states(session, args)
     if all(s is None for s in states):
         output, _, ctx = record(SESSION, cls, args)
@@ -93,20 +93,25 @@ def _states(session: BatchSession, tensors: Iterable[object]) -> list[object]:
 
 def _refuse_mixtures(session: BatchSession, outs: list[object]) -> None:
     """Put a refusal before the history that the Function gave to each mixture."""
-    for o in outs:
-        state = session.state_of(o)
+    for output in outs:
+        state = session.state_of(output)
         if isinstance(state, Mixture):
-            session.refuse([o], state.why)
+            session.refuse([output], state.why)
 
 
-def _parameter(session: BatchSession, a: object) -> object:
+def _parameter(session: BatchSession, argument: object) -> object:
     """Return the value that stands for a parameter, for its leaf. ``apply`` is no function of
     torch, so it got the parameter itself."""
-    if isinstance(a, Value) and a._level is SESSION and a.is_leaf and a.requires_grad:
+    if (
+        isinstance(argument, Value)
+        and argument._level is SESSION
+        and argument.is_leaf
+        and argument.requires_grad
+    ):
         for v in session.parameters.values():
-            if v.shape == a.shape and aliases(v, a):
+            if v.shape == argument.shape and aliases(v, argument):
                 return v
-    return a
+    return argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +126,20 @@ class _Places:
     saved: list[Any]
 
     def put(self, tensors: Any, states: list[Any]) -> None:
-        for t, state in zip(tensors, states, strict=True):
-            if isinstance(t, Value) and state is not None and state is not PARAMETERS:
-                self.session.put(t, state)
+        for tensor, state in zip(tensors, states, strict=True):
+            if isinstance(tensor, Value) and state is not None and state is not PARAMETERS:
+                self.session.put(tensor, state)
 
     def check(self, found: tuple[object, ...]) -> None:
         """Raise if a gradient does not have the samples where the input has them."""
-        for i, (g, place) in enumerate(zip(found, self.inputs, strict=False)):
+        for index, (g, place) in enumerate(zip(found, self.inputs, strict=False)):
             state = self.session.state_of(g)
             if not isinstance(place, Place) or state is None or state == place:
                 continue
             why = f" {state.why}" if isinstance(state, Mixture) else ""
             raise RuntimeError(
                 f"per_sample: the backward of the custom Function {self.name} mixes samples "
-                f"in the gradient of its input {i}.{why}"
+                f"in the gradient of its input {index}.{why}"
             )
 
 

@@ -42,9 +42,9 @@ class Filled:
             error = why or Mixed(f"it writes values of all samples to its argument {name}")
             session.refuse_filled(t, self.op, error)
 
-    def _lift(self, session: Any, name: str, t: Tensor) -> None:
+    def _lift(self, session: Any, name: str, tensor: Tensor) -> None:
         try:
-            session.lift(t, self.op)
+            session.lift(tensor, self.op)
         except InplaceError as error:
             raise RuntimeError(
                 f"per_sample: {self.op.func} writes values of the samples to its argument {name} "
@@ -67,7 +67,7 @@ def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Filled:
 
 def _names(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Sequence[str]:
     if op.fills_argument:
-        return [a.name for a in op.func._schema.arguments if _is_written(a)]
+        return [argument.name for argument in op.func._schema.arguments if _is_written(argument)]
     if op.record is None or op.record.hidden_writes is None:
         return ()
     hidden = op.record.hidden_writes
@@ -81,5 +81,5 @@ def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _memory(t: Any) -> Tensor:
-    return t._inner.detach() if isinstance(t, Value) else t.detach()
+def _memory(tensor: Any) -> Tensor:
+    return tensor._inner.detach() if isinstance(tensor, Value) else tensor.detach()

@@ -56,7 +56,7 @@ class FollowedCall(NamedTuple):
 
     def parameters(self) -> list[int]:
         """Return the numbers in ``flat`` of the arguments that follow from parameters alone."""
-        return [i for i, s in enumerate(self.states) if s is PARAMETERS]
+        return [index for index, s in enumerate(self.states) if s is PARAMETERS]
 
     def by_name(self, flat: Sequence[object]) -> dict[str, Any]:
         """Return what ``flat`` has for the arguments, by their names. Those that are left to their
@@ -70,7 +70,7 @@ class FollowedCall(NamedTuple):
         plain = [a._inner if isinstance(a, Value) and a._level is SESSION else a for a in self.flat]
         named = dict(zip(op.arg_names, op.defaults, strict=True)) | self.by_name(plain)
         places = self.by_name([s if isinstance(s, Place) else None for s in self.states])
-        results = [o._inner if isinstance(o, Value) else o for o in outs]
+        results = [output._inner if isinstance(output, Value) else output for output in outs]
         return Placed(op, named, places, results, size)
 
     def writes_samples_with_parameters(self) -> bool:
@@ -138,10 +138,10 @@ class UsedParameters:
                 found[i] = self.session.of_samples(g, place)
         return found
 
-    def _of_rows(self, i: int, term: Term) -> Term:
-        if i not in self.rows:
+    def _of_rows(self, index: int, term: Term) -> Term:
+        if index not in self.rows:
             return term
-        return OwnRows(term, self.rows[i], self.values[i].shape)
+        return OwnRows(term, self.rows[index], self.values[index].shape)
 
 
 def apply_rule(op: Op, placed: Placed, outs: Sequence[object]) -> list[Any]:
@@ -155,13 +155,13 @@ def apply_rule(op: Op, placed: Placed, outs: Sequence[object]) -> list[Any]:
     return [found] * len(outs)
 
 
-def without_history(a: object) -> Any:
+def without_history(argument: object) -> Any:
     """Return an argument as a tensor that the session does not follow."""
-    if isinstance(a, Value) and a._level is SESSION:
-        return a._inner
-    if isinstance(a, torch.Tensor):
-        return a.detach()
-    return a
+    if isinstance(argument, Value) and argument._level is SESSION:
+        return argument._inner
+    if isinstance(argument, torch.Tensor):
+        return argument.detach()
+    return argument
 
 
 def leaves_of(outs: object) -> list[Any]:

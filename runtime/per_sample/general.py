@@ -42,7 +42,7 @@ class General(Term):
         """Return the results of one sample that have cotangents."""
         outs = self.op(*args)
         results = (outs,) if isinstance(outs, torch.Tensor) else outs
-        return tuple(o for o, g in zip(results, self.gs, strict=True) if g is not None)
+        return tuple(output for output, g in zip(results, self.gs, strict=True) if g is not None)
 
     def _cotangents(self) -> tuple[Tensor, ...]:
         return tuple(g for g in self.gs if g is not None)
@@ -70,9 +70,9 @@ class General(Term):
 
     def part(self, start: int, stop: int) -> General:
         args = list(self.args)
-        for i, dim in enumerate(self.dims):
+        for index, dim in enumerate(self.dims):
             if dim is not None:
-                args[i] = args[i][start:stop]
+                args[index] = args[index][start:stop]
         return self._of(args, lambda g: g[start:stop])
 
     def scaled(self, scale: Scale) -> General:

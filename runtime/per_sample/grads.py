@@ -113,10 +113,11 @@ class PerSampleGrads:
         leaves, spec = trees.flatten(vector)
         if spec != self._spec:
             raise ValueError("dot: the vector has another structure than the parameters")
-        for p, v in zip(self._parameters, leaves, strict=True):
-            if v.shape != p.value.shape:
+        for parameter, v in zip(self._parameters, leaves, strict=True):
+            if v.shape != parameter.value.shape:
                 raise ValueError(
-                    f"dot: expected shape {list(p.value.shape)} for {p.name}, got {list(v.shape)}"
+                    f"dot: expected shape {list(parameter.value.shape)} for {parameter.name}, "
+                    f"got {list(v.shape)}"
                 )
         self._refuse_written()
         found = [
@@ -159,11 +160,11 @@ class PerSampleGrads:
         """
         checked(k)
         self._refuse_written()
-        for p in self._parameters:
-            if p.value.is_complex():
-                raise ValueError(f"project: {p.name} is complex")
+        for parameter in self._parameters:
+            if parameter.value.is_complex():
+                raise ValueError(f"project: {parameter.name} is complex")
         of = self._projection(k, seed)
-        found = (of(i, p.value.shape, p.terms) for i, p in enumerate(self._parameters))
+        found = (of(index, p.value.shape, p.terms) for index, p in enumerate(self._parameters))
         if _checked(per) == "parameter":
             return trees.unflatten(list(found), self._spec)
         sides = k if isinstance(k, tuple) else (k,)
@@ -189,12 +190,12 @@ class PerSampleGrads:
         shapes = [(len(self), *shape) for shape in self._shapes()]
         if spec != self._spec or [tuple(t.shape) for t in leaves] != shapes:
             raise ValueError(f"materialize: out must be a tree of tensors of shapes {shapes}")
-        for p, t in zip(self._parameters, leaves, strict=True):
-            for start, stop in self._parts(p):
-                if len(p.terms) == 1:
-                    p.terms[0].part(start, stop).write(t[start:stop])
+        for parameter, tensor in zip(self._parameters, leaves, strict=True):
+            for start, stop in self._parts(parameter):
+                if len(parameter.terms) == 1:
+                    parameter.terms[0].part(start, stop).write(tensor[start:stop])
                 else:
-                    t[start:stop].copy_(self._dense(p, start, stop))
+                    tensor[start:stop].copy_(self._dense(parameter, start, stop))
         return out
 
     def second_moment(self) -> Any:
@@ -205,14 +206,14 @@ class PerSampleGrads:
         """Return the variance over the samples of each entry of the gradients, as a tree. It
         divides by B."""
 
-        def of(p: Parameter) -> Tensor:
-            mean = self._summed(p, lambda d: d) / len(self)
+        def of(parameter: Parameter) -> Tensor:
+            mean = self._summed(parameter, lambda d: d) / len(self)
 
             def squared(d: Tensor) -> Tensor:
                 centered = d - mean
                 return real(centered.conj() * centered)
 
-            return self._summed(p, squared) / len(self)
+            return self._summed(parameter, squared) / len(self)
 
         return self._tree(of)
 
@@ -228,12 +229,20 @@ class PerSampleGrads:
         for column in ("form", "norms"):
             table.add_column(column)
         table.add_column("dense bytes", justify="right")
-        for p in self._parameters:
-            forms = ", ".join(dict.fromkeys(type(t).__name__.lower() for t in p.terms)) or "unused"
-            way = "ghost" if p.terms and _in_factors(p.terms) else "direct"
-            size = p.value.numel() * p.value.element_size() * len(self)
+        for parameter in self._parameters:
+            forms = (
+                ", ".join(dict.fromkeys(type(t).__name__.lower() for t in parameter.terms))
+                or "unused"
+            )
+            way = "ghost" if parameter.terms and _in_factors(parameter.terms) else "direct"
+            size = parameter.value.numel() * parameter.value.element_size() * len(self)
             table.add_row(
-                p.name, str(list(p.value.shape)), str(len(p.terms)), forms, way, f"{size:,}"
+                parameter.name,
+                str(list(parameter.value.shape)),
+                str(len(parameter.terms)),
+                forms,
+                way,
+                f"{size:,}",
             )
         console = Console(width=120)
         with console.capture() as captured:
@@ -243,7 +252,7 @@ class PerSampleGrads:
     # parts
 
     def _shapes(self) -> list[torch.Size]:
-        return [p.value.shape for p in self._parameters]
+        return [parameter.value.shape for parameter in self._parameters]
 
     def _refuse_written(self) -> None:
         refuse_written(self._held, "a tensor that the gradients are computed of")
@@ -264,45 +273,56 @@ class PerSampleGrads:
             left[i] = None
         return trees.unflatten(found, self._spec)
 
-    def _sum_of(self, p: Parameter, weights: Tensor) -> Tensor:
-        found = [term.weighted_sum(weights) for term in p.terms]
+    def _sum_of(self, parameter: Parameter, weights: Tensor) -> Tensor:
+        found = [term.weighted_sum(weights) for term in parameter.terms]
         if not found:
-            return torch.zeros_like(p.value)
-        return _total(found).to(p.value.dtype)
+            return torch.zeros_like(parameter.value)
+        return _total(found).to(parameter.value.dtype)
 
-    def _dense(self, p: Parameter, start: int, stop: int) -> Tensor:
-        found = [term.part(start, stop).dense() for term in p.terms]
+    def _dense(self, parameter: Parameter, start: int, stop: int) -> Tensor:
+        found = [term.part(start, stop).dense() for term in parameter.terms]
         if not found:
-            return p.value.new_zeros(stop - start, *p.value.shape)
-        return _total(found).to(p.value.dtype)
+            return parameter.value.new_zeros(stop - start, *parameter.value.shape)
+        return _total(found).to(parameter.value.dtype)
 
-    def _parts(self, p: Parameter) -> Iterator[tuple[int, int]]:
+    def _parts(self, parameter: Parameter) -> Iterator[tuple[int, int]]:
         """The samples in parts whose dense gradients are within the limit. At least one at a
         time."""
-        step = max(1, self.memory_limit // max(1, p.value.numel() * p.value.element_size()))
+        step = max(
+            1, self.memory_limit // max(1, parameter.value.numel() * parameter.value.element_size())
+        )
         return ((start, min(start + step, len(self))) for start in range(0, len(self), step))
 
-    def _summed(self, p: Parameter, f: Callable[[Tensor], Tensor]) -> Tensor:
-        parts = [f(self._dense(p, start, stop)).sum(0) for start, stop in self._parts(p)]
+    def _summed(self, parameter: Parameter, function: Callable[[Tensor], Tensor]) -> Tensor:
+        parts = [
+            function(self._dense(parameter, start, stop)).sum(0)
+            for start, stop in self._parts(parameter)
+        ]
         if not parts:
-            return torch.zeros_like(p.value)
+            return torch.zeros_like(parameter.value)
         return _total(parts)
 
     def _squared_norms(self) -> list[Tensor]:
         self._refuse_written()
-        factored = [p for p in self._parameters if _in_factors(p.terms)]
+        factored = [parameter for parameter in self._parameters if _in_factors(parameter.terms)]
         grams = Grams(t for p in factored for term in p.terms for t in term.vectors())
         return [self._squared_norms_of(p, grams) for p in self._parameters]
 
-    def _squared_norms_of(self, p: Parameter, grams: Grams) -> Tensor:
-        if not p.terms:
+    def _squared_norms_of(self, parameter: Parameter, grams: Grams) -> Tensor:
+        if not parameter.terms:
             return self._zeros(len(self))
-        if _in_factors(p.terms):
-            found = [t.squared_norms(grams) for t in p.terms]
-            found += [2 * a.products(b) for i, a in enumerate(p.terms) for b in p.terms[:i]]
+        if _in_factors(parameter.terms):
+            found = [t.squared_norms(grams) for t in parameter.terms]
+            found += [
+                2 * a.products(b)
+                for i, a in enumerate(parameter.terms)
+                for b in parameter.terms[:i]
+            ]
             # the cross terms may round below
             return _total(found).clamp_min(0)
-        dense = (flat(self._dense(p, start, stop)) for start, stop in self._parts(p))
+        dense = (
+            flat(self._dense(parameter, start, stop)) for start, stop in self._parts(parameter)
+        )
         return torch.cat([real((d.conj() * d).sum(1)) for d in dense] or [self._zeros(len(self))])
 
     def _gram_of(self, a: Term, b: Term) -> Tensor:
@@ -331,9 +351,9 @@ def _in_factors(terms: Sequence[Term]) -> bool:
     return len(set(map(type, terms))) == 1
 
 
-def _taken(p: Parameter) -> int:
+def _taken(parameter: Parameter) -> int:
     """Return how many bytes a sum of the gradients takes, less those of its factors."""
-    return p.value.nbytes - sum(t.nbytes for term in p.terms for t in term.held())
+    return parameter.value.nbytes - sum(t.nbytes for term in parameter.terms for t in term.held())
 
 
 def _checked(per: str) -> str:

@@ -44,24 +44,24 @@ def run(level: Any, x: Any, weight: object, bias: object) -> Any:
         return level.wrap(tape.wrap(out, (node, 0)))
 
 
-def _uses_parameters(level: Any, x: object, weight: object, bias: object) -> bool:
-    """Return whether ``x`` is a batch, and all samples have the same parameters."""
+def _uses_parameters(level: Any, value: object, weight: object, bias: object) -> bool:
+    """Return whether ``value`` is a batch, and all samples have the same parameters."""
     if is_autocast_enabled() or not torch.is_grad_enabled():
         return False
-    return not level.is_shared(x) and level.is_shared(weight) and level.is_shared(bias)
+    return not level.is_shared(value) and level.is_shared(weight) and level.is_shared(bias)
 
 
-def fits(x: Any, weight: Any, bias: Any) -> bool:
+def fits(value: Any, weight: Any, bias: Any) -> bool:
     """Return whether dtypes and shapes are those of a layer. ATen refuses others in its own
     words."""
     if (
-        x.dim() == 0
+        value.dim() == 0
         or weight.dim() != 2
-        or weight.dtype is not x.dtype
-        or weight.shape[1] != x.shape[-1]
+        or weight.dtype is not value.dtype
+        or weight.shape[1] != value.shape[-1]
     ):
         return False
-    return bias is None or (bias.dtype is x.dtype and bias.shape == weight.shape[:1])
+    return bias is None or (bias.dtype is value.dtype and bias.shape == weight.shape[:1])
 
 
 class _Linear(Node):
@@ -101,9 +101,9 @@ class _Linear(Node):
         self.given, self.versions = None, []
 
 
-def in_vectors(t: Tensor) -> Tensor:
-    """(B, …, n) as (B, T, n). ``t`` itself if it has this shape, so that layers on the same
+def in_vectors(tensor: Tensor) -> Tensor:
+    """(B, …, n) as (B, T, n). ``tensor`` itself if it has this shape, so that layers on the same
     tensor share a factor."""
-    if t.dim() == 3:
-        return t
-    return t.reshape(t.shape[0], math.prod(t.shape[1:-1]), t.shape[-1])
+    if tensor.dim() == 3:
+        return tensor
+    return tensor.reshape(tensor.shape[0], math.prod(tensor.shape[1:-1]), tensor.shape[-1])

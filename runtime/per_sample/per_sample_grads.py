@@ -197,11 +197,13 @@ class _Run:
         return by_source(samples.uses.settled())
 
 
-def _is_differentiable(a: object) -> bool:
-    return isinstance(a, torch.Tensor) and (a.is_floating_point() or a.is_complex())
+def _is_differentiable(argument: object) -> bool:
+    return isinstance(argument, torch.Tensor) and (
+        argument.is_floating_point() or argument.is_complex()
+    )
 
 
-def _kind(a: object) -> str:
-    if isinstance(a, torch.Tensor):
-        return f"a tensor of dtype {a.dtype} and shape {list(a.shape)}"
-    return type(a).__name__
+def _kind(argument: object) -> str:
+    if isinstance(argument, torch.Tensor):
+        return f"a tensor of dtype {argument.dtype} and shape {list(argument.shape)}"
+    return type(argument).__name__

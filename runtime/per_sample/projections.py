@@ -56,7 +56,7 @@ class Projection:
         for start in range(0, self.size, step):
             parts = [t.part(start, min(start + step, self.size)) for t in terms]
             pieces = self._pieces(parts, n, rows, known)
-            each = (self._projected(number, i, columns) for i, columns in enumerate(pieces))
+            each = (self._projected(number, index, columns) for index, columns in enumerate(pieces))
             found.append(functools.reduce(torch.add, each))
         whole: Tensor = torch.cat(found) / self.k**0.5
         return whole

@@ -145,7 +145,7 @@ def in_layers(
 def _layer(
     level: Any,
     kind: str,
-    x: object,
+    value: object,
     initial: Sequence[object],
     weights: Weights,
     reverse: bool,
@@ -155,7 +155,7 @@ def _layer(
     """Return the output of one direction of one layer, (N, T, p) for each sample, and its last
     states, (N, …)."""
     tape = level.tape
-    given = [level.spread_once(a)._inner for a in (x, *initial)]
+    given = [level.spread_once(a)._inner for a in (value, *initial)]
     with scope_outside(tape), without_draws(level):
         inner = list(map(tape.lowered, given))
         flat = list(map(_in_rows, inner))
@@ -169,7 +169,7 @@ def _layer(
     node.unrolled, node.x, node.samples = unrolled, flat[0], level
     node.parameters = Weights._make(map(level.source, weights))
     node.versions = versions([*inner, *tensors_among(w)])
-    return [level.wrap(tape.wrap(t, (node, i))) for i, t in enumerate(outs)]
+    return [level.wrap(tape.wrap(t, (node, index))) for index, t in enumerate(outs)]
 
 
 def tensors_among(optional: Iterable[object]) -> list[Any]:
@@ -197,11 +197,11 @@ class _Layer(Node):
         out, *final = _map_gradients(_in_rows, grads)
         found = unrolled.pull(out, final)
 
-        def in_samples(t: Tensor) -> Tensor:
-            return _in_samples(t, size)
+        def in_samples(tensor: Tensor) -> Tensor:
+            return _in_samples(tensor, size)
 
-        def of_samples(t: Tensor) -> Tensor:
-            return in_samples(t).flatten(1, 2)
+        def of_samples(tensor: Tensor) -> Tensor:
+            return in_samples(tensor).flatten(1, 2)
 
         terms = terms_of(self.parameters, found, self.x, of_samples, of_samples)
         self.samples.uses.add((edge, term) for edge, term in terms if edge is not None)
@@ -216,7 +216,7 @@ class _Layer(Node):
 
 def _map_gradients(f: Callable[[Tensor], Tensor], grads: Iterable[Any]) -> list[Any]:
     """Apply ``f`` to each gradient. None, of what nothing uses, stays None."""
-    return [None if g is None else f(g) for g in grads]
+    return [None if grad is None else f(grad) for grad in grads]
 
 
 def terms_of(
@@ -247,15 +247,15 @@ def terms_of(
     return terms
 
 
-def _in_rows(t: Tensor) -> Tensor:
+def _in_rows(tensor: Tensor) -> Tensor:
     """(B, N, …) as (N * B, …). Those of one place of all samples lie together, so the first
     sequences are a slice."""
-    return t.transpose(0, 1).flatten(0, 1)
+    return tensor.transpose(0, 1).flatten(0, 1)
 
 
-def _in_samples(t: Tensor, size: int) -> Tensor:
+def _in_samples(tensor: Tensor, size: int) -> Tensor:
     """Return the inverse of :func:`_in_rows`."""
-    return t.reshape(-1, size, *t.shape[1:]).transpose(0, 1)
+    return tensor.reshape(-1, size, *tensor.shape[1:]).transpose(0, 1)
 
 
 def _weights(
@@ -313,8 +313,11 @@ def _fit_layers(call: Call) -> bool:
     return True
 
 
-def _are_alike(x: Any, others: Iterable[object]) -> bool:
-    return all(t.dtype is x.dtype and t.device == x.device for t in tensors_among(others))
+def _are_alike(value: Any, others: Iterable[object]) -> bool:
+    return all(
+        tensor.dtype is value.dtype and tensor.device == value.device
+        for tensor in tensors_among(others)
+    )
 
 
 def _fits_layer(

@@ -84,23 +84,23 @@ class Samples(BatchLevel):
             return linear.run(self, *args)
         return recurrent_nodes.run(self, func, args)
 
-    def is_shared(self, a: object) -> bool:
-        """Return whether all samples have one ``a``."""
-        return not (isinstance(a, Value) and a._level is self)
+    def is_shared(self, argument: object) -> bool:
+        """Return whether all samples have one ``argument``."""
+        return not (isinstance(argument, Value) and argument._level is self)
 
-    def spread_once(self, t: Tensor) -> Any:
-        """``t`` as a batch, if it is none."""
-        if not self.is_shared(t):
-            return t
-        return self.spread(t)
+    def spread_once(self, tensor: Tensor) -> Any:
+        """``tensor`` as a batch, if it is none."""
+        if not self.is_shared(tensor):
+            return tensor
+        return self.spread(tensor)
 
-    def spread(self, t: Tensor) -> Any:
-        edge = self.source(t)
+    def spread(self, tensor: Tensor) -> Any:
+        edge = self.source(tensor)
         if edge is None:
-            return super().spread(t)
+            return super().spread(tensor)
         if not torch.is_grad_enabled():
-            return super().spread(self.tape.lowered(t))
-        wide = self.tape.lowered(t).expand(self.size, *t.shape)
+            return super().spread(self.tape.lowered(tensor))
+        wide = self.tape.lowered(tensor).expand(self.size, *tensor.shape)
 
         def found(grads: list[Any]) -> None:
             self.uses.add([(edge, Dense(grads[0]))])
@@ -109,12 +109,12 @@ class Samples(BatchLevel):
         return self.wrap(self.tape.wrap(wide, (tap, 0)))
 
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        if any(self.source(a) is not None for a in args):
+        if any(self.source(argument) is not None for argument in args):
             return formula(*args)  # op by op
         return super().elementwise(formula, args)
 
     def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        if any(self.source(a) is not None for a in args):
+        if any(self.source(argument) is not None for argument in args):
             return formula(*args, (False,) * len(args))
         return super().batchwise(formula, args)
 
@@ -122,12 +122,12 @@ class Samples(BatchLevel):
         """Return whether one of these arguments, or of the lists among them, is computed of
         parameters alone. It runs for every call."""
         tape = self.tape
-        for a in args:
-            kind = type(a)
+        for argument in args:
+            kind = type(argument)
             if kind in VALUES:
-                if a._level is tape and edge_of(a) is not None:
+                if argument._level is tape and edge_of(argument) is not None:
                     return True
-            elif (kind is list or kind is tuple) and self._uses_any(a):
+            elif (kind is list or kind is tuple) and self._uses_any(argument):
                 return True
         return False
 
@@ -148,7 +148,7 @@ class Samples(BatchLevel):
         return args[0].copy_(op.functional.func(args[0].clone(), *args[1:], **kwargs))
 
     def _sources(self, flat: list[object]) -> dict[int, Edge]:
-        return {i: edge for i, a in enumerate(flat) if (edge := self.source(a)) is not None}
+        return {index: edge for index, a in enumerate(flat) if (edge := self.source(a)) is not None}
 
     def _for_each(
         self, op: Op, constants: list[object], layout: Layout, sources: dict[int, Edge]
@@ -168,7 +168,7 @@ class Samples(BatchLevel):
         """Return the results of a call, each with a history that leads to one tap."""
         flat: list[Any] = [outs] if isinstance(outs, torch.Tensor) else list(outs)
         n_results = len(flat)
-        tapped = [i for i, o in enumerate(flat) if self._is_differentiable_batch(o)]
+        tapped = [index for index, o in enumerate(flat) if self._is_differentiable_batch(o)]
         if not tapped:
             return outs
         inner = [flat[i]._inner for i in tapped]
@@ -176,11 +176,11 @@ class Samples(BatchLevel):
 
         def found(grads: list[Any]) -> None:
             each: list[Any] = [None] * n_results
-            for i, g in zip(tapped, grads, strict=True):
-                each[i] = g
+            for i, grad in zip(tapped, grads, strict=True):
+                each[i] = grad
             self.uses.add(call.uses(each))
 
-        metas = tuple(meta_of(t, t.dtype) for t in lowered)
+        metas = tuple(meta_of(tensor, tensor.dtype) for tensor in lowered)
         tap = Tap(self.tape, tuple(map(self.source, inner)), metas, found)
         for k, (i, t) in enumerate(zip(tapped, lowered, strict=True)):
             flat[i] = self.wrap(self.tape.wrap(t, (tap, k)))

@@ -25,17 +25,17 @@ class Inherited(Mixed):
     """An argument is a mixture already."""
 
 
-def base_after_write(v: object, written: object, of_base: object, size: int) -> Any:
-    """Return the state of the base of the view ``v``, to which was written what has the state
+def base_after_write(value: object, written: object, of_base: object, size: int) -> Any:
+    """Return the state of the base of the view ``value``, to which was written what has the state
     ``written``. ``of_base``: the former state of the base. ``Mixed`` if the two do not fit."""
     if written is None or isinstance(of_base, Mixture):
         return of_base
     if isinstance(written, Mixture):
         return written
     if of_base is not None:
-        found = of_base if _agree(v, written, of_base, size) else None
+        found = of_base if _agree(value, written, of_base, size) else None
     elif isinstance(written, Place) and size > 1:
-        found = place_in_base(v, written, size)
+        found = place_in_base(value, written, size)
     else:
         found = written  # constants beside parameters, sums or means change no gradient
     if found is None:
@@ -45,10 +45,10 @@ def base_after_write(v: object, written: object, of_base: object, size: int) -> 
     return found
 
 
-def _agree(v: object, written: object, of_base: object, size: int) -> bool:
-    """Return whether the base of the view ``v`` keeps its state ``of_base``."""
+def _agree(value: object, written: object, of_base: object, size: int) -> bool:
+    """Return whether the base of the view ``value`` keeps its state ``of_base``."""
     if isinstance(written, Place) and isinstance(of_base, Place):
-        return size < 2 or fits(v, written, of_base, size)
+        return size < 2 or fits(value, written, of_base, size)
     if isinstance(written, Pooled) and isinstance(of_base, Pooled):
         return equal(of_base.factor, written.factor)
     return of_base is written

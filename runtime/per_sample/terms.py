@@ -70,9 +70,9 @@ def _transposed(terms: Sequence[Term]) -> list[Term] | None:
 
 
 def _pull(tape: Level, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
-    def pull(g: Tensor) -> Tensor:
+    def pull(grad: Tensor) -> Tensor:
         (found,) = execute(
-            tape, [(at, g)], [end], create_graph=False, keep_graph=True, accumulate=False
+            tape, [(at, grad)], [end], create_graph=False, keep_graph=True, accumulate=False
         )
         return found  # type: ignore[no-any-return]
 

@@ -32,16 +32,17 @@ NO_SECOND = (
 
 def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
     """Return each tensor with its version. A tensor of inference mode has none."""
-    return [(t, t._version) for t in tensors if not t.is_inference()]
+    return [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
 
 
 def refuse_written(known: Iterable[tuple[Tensor, int]], what: str) -> None:
     """Raise if one of these tensors has been written to since. ``what``: what it is."""
-    for t, version in known:
-        if t._version != version:
+    for tensor, version in known:
+        if tensor._version != version:
             raise RuntimeError(
-                f"per_sample_grads: {what}, of shape {list(t.shape)}, has been modified by "
-                f"an inplace operation: it is at version {t._version}, and gradients need version "
+                f"per_sample_grads: {what}, of shape {list(tensor.shape)}, has been modified by "
+                f"an inplace operation: it is at version {tensor._version}, and gradients "
+                "need version "
                 f"{version}. Write to a copy, or compute what you need before."
             )
 
@@ -112,19 +113,24 @@ class _Scale:
         # with the tensor, whose address is then not reused
         self._copies: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, t: Tensor) -> Tensor:
-        if type(t) is not torch.Tensor or not t.is_contiguous() or t.is_conj() or t.is_neg():
-            return self._scaled(t)
-        key = t.data_ptr(), t.numel(), t.dtype
+    def __call__(self, tensor: Tensor) -> Tensor:
+        if (
+            type(tensor) is not torch.Tensor
+            or not tensor.is_contiguous()
+            or tensor.is_conj()
+            or tensor.is_neg()
+        ):
+            return self._scaled(tensor)
+        key = tensor.data_ptr(), tensor.numel(), tensor.dtype
         if key not in self._copies:
-            self._copies[key] = t, self._scaled(t)
-        return self._copies[key][1].view(t.shape)
+            self._copies[key] = tensor, self._scaled(tensor)
+        return self._copies[key][1].view(tensor.shape)
 
-    def _scaled(self, t: Tensor) -> Tensor:
+    def _scaled(self, tensor: Tensor) -> Tensor:
         factor = self.factor
         if isinstance(factor, torch.Tensor):
-            factor = factor.reshape(-1, *[1] * (t.dim() - 1)).to(t.dtype)
-        return torch.mul(t, factor)
+            factor = factor.reshape(-1, *[1] * (tensor.dim() - 1)).to(tensor.dtype)
+        return torch.mul(tensor, factor)
 
 
 class Layout(NamedTuple):
@@ -143,12 +149,12 @@ def flattened(args: Sequence[object], kwargs: dict[str, Any]) -> tuple[list[Any]
     """Return the arguments of an ATen call in one list."""
     flat: list[Any] = []
     shape: list[int | None] = []
-    for a in (*args, *kwargs.values()):
-        if isinstance(a, (list, tuple)):
-            flat += a
-            shape.append(len(a))
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, (list, tuple)):
+            flat += argument
+            shape.append(len(argument))
         else:
-            flat.append(a)
+            flat.append(argument)
             shape.append(None)
     return flat, Layout(tuple(shape), len(args), tuple(kwargs))
 
@@ -193,7 +199,9 @@ class Tap(Node):
         if self.found is None:
             raise RuntimeError(FREED)
         self.found(grads)
-        return tuple(g if e is not None else None for g, e in zip(grads, self.edges, strict=True))
+        return tuple(
+            grad if edge is not None else None for grad, edge in zip(grads, self.edges, strict=True)
+        )
 
     def release(self) -> None:
         self.found = None
@@ -240,38 +248,38 @@ class ParameterCall:
         refuse_written(self.versions, f"an argument of {self.op.func}")
         return [(edge, self._term(i, gs)) for i, edge in self.edges.items() if edge is not None]
 
-    def _shape(self, i: int) -> torch.Size:
+    def _shape(self, index: int) -> torch.Size:
         """Return the shape of an argument for one sample."""
-        shape: torch.Size = self.given[i].shape
-        if self.batched[i]:
+        shape: torch.Size = self.given[index].shape
+        if self.batched[index]:
             return shape[1:]
         return shape
 
-    def _term(self, i: int, gs: list[Any]) -> Term:
-        if self.batched[i]:  # each sample uses a part of its own
-            return Dense(self._general(i, gs).dense())
+    def _term(self, index: int, gs: list[Any]) -> Term:
+        if self.batched[index]:  # each sample uses a part of its own
+            return Dense(self._general(index, gs).dense())
         # of ops with factors, only the first result depends on parameters
-        if gs[0] is not None and (term := self._factored(i, gs[0])) is not None:
+        if gs[0] is not None and (term := self._factored(index, gs[0])) is not None:
             return term
-        general = self._general(i, gs)
+        general = self._general(index, gs)
         largest = max(g.numel() for g in gs if g is not None)
         # dense gradients take no more memory than the cotangents that they follow from
         if general.shape.numel() * self.size <= largest:
             return _of_dtype(Dense(general.dense()), general.dtype)
         return general
 
-    def _factored(self, i: int, g: Tensor) -> Term | None:
+    def _factored(self, index: int, grad: Tensor) -> Term | None:
         """Return the gradients by the op's record: its factors, or the formula of an elementwise
         op."""
         record = self.op.record
         if record is None:
             return None
         call = self._arguments()
-        name = call.name_of(i)
+        name = call.name_of(index)
         if name is None:  # one of a list
             return None
         if record.per_sample is not None and (factors := record.per_sample.get(name)) is not None:
-            operands = (self._operand(p, call, g) for p in parameters(factors))
+            operands = (self._operand(parameter, call, grad) for parameter in parameters(factors))
             found: Term = factors(*operands)
             return found
         if record.vjp is None or not record.elementwise:
@@ -279,10 +287,10 @@ class ParameterCall:
         formula = record.vjp.get(name)
         if formula is None:
             return None
-        return self._by_element(formula, call, i, g)
+        return self._by_element(formula, call, index, grad)
 
     def _by_element(
-        self, formula: Callable[..., Any], call: _Arguments, i: int, g: Tensor
+        self, formula: Callable[..., Any], call: _Arguments, index: int, grad: Tensor
     ) -> Term | None:
         """Return the gradients by the formula of an elementwise op."""
         operands: list[Any] = []
@@ -290,7 +298,7 @@ class ParameterCall:
         for p in parameters(formula):
             number = call.numbers.get(p)
             if p == "g":
-                operands.append(g)
+                operands.append(grad)
                 dims.append(0)
             elif p not in call.defaults:
                 return None
@@ -300,12 +308,12 @@ class ParameterCall:
             else:
                 operands.append(self.given[number])
                 dims.append(0 if self.batched[number] else None)
-        parameter = self.given[i]
+        parameter = self.given[index]
 
         def of_sample(*given: object) -> Tensor:
             found: Tensor | None = formula(*given)
             if found is None:
-                return g.new_zeros(g.shape[1:])
+                return grad.new_zeros(grad.shape[1:])
             return found
 
         each = vmap(of_sample, in_dims=tuple(dims))(*operands)
@@ -317,10 +325,10 @@ class ParameterCall:
         numbers = dict(zip(op.arg_names, args, strict=False)) | kwargs
         return _Arguments(numbers, dict(zip(op.arg_names, op.defaults, strict=True)))
 
-    def _operand(self, name: str, call: _Arguments, g: Tensor) -> object:
+    def _operand(self, name: str, call: _Arguments, grad: Tensor) -> object:
         """Return what a formula of factors takes as ``name``, with a batch in front."""
         if name == "g":
-            return g
+            return grad
         if name not in call.defaults:  # weight_shape
             return self._shape(call.numbers[name.removesuffix("_shape")])
         number = call.numbers.get(name)

@@ -26,22 +26,24 @@ from . import recurrent_nodes as recurrent_layer
 from .uses import NO_SECOND, Use, refuse_written, versions
 
 
-def _place(session: Any, t: object) -> Place | None:
-    state = session.state_of(t)
+def _place(session: Any, tensor: object) -> Place | None:
+    state = session.state_of(tensor)
     return state if isinstance(state, Place) else None
 
 
-def _is_weight(session: Any, t: Any) -> bool:
-    """Return whether ``t`` is computed of parameters alone, or is a constant."""
-    if not isinstance(t, Value):
-        return t is None or not t.requires_grad
-    if t._level is not SESSION:
+def _is_weight(session: Any, tensor: Any) -> bool:
+    """Return whether ``tensor`` is computed of parameters alone, or is a constant."""
+    if not isinstance(tensor, Value):
+        return tensor is None or not tensor.requires_grad
+    if tensor._level is not SESSION:
         return False
-    return session.is_parameter(t) or (session.state(t) is None and edge_of(t) is None)
+    return session.is_parameter(tensor) or (
+        session.state(tensor) is None and edge_of(tensor) is None
+    )
 
 
-def _source(t: object) -> Edge | None:
-    return edge_of(t) if isinstance(t, Value) else None
+def _source(tensor: object) -> Edge | None:
+    return edge_of(tensor) if isinstance(tensor, Value) else None
 
 
 def _plain() -> bool:
@@ -56,25 +58,27 @@ def run(session: object, func: object, args: Sequence[object]) -> Any:
     return _recurrent(session, func, args)
 
 
-def _can_follow_linear(session: Any, place: Place, x: Any, weight: object, bias: object) -> bool:
+def _can_follow_linear(
+    session: Any, place: Place, value: Any, weight: object, bias: object
+) -> bool:
     """Return whether a linear layer has shared weights, and samples in ``place`` of its input."""
     if not _plain():
         return False
     if not (_is_weight(session, weight) and _is_weight(session, bias)):
         return False
-    if x.dtype not in DIFFERENTIABLE or not linear_layer.fits(x, weight, bias):
+    if value.dtype not in DIFFERENTIABLE or not linear_layer.fits(value, weight, bias):
         return False
     # in the last dimension the features would be those of all samples
-    return bool(place.dim < x.dim() - 1 or session.alone(place))
+    return bool(place.dim < value.dim() - 1 or session.alone(place))
 
 
-def _linear(session: Any, x: object, weight: object, bias: object = None) -> object:
-    place = _place(session, x)
-    if place is None or not _can_follow_linear(session, place, x, weight, bias):
+def _linear(session: Any, value: object, weight: object, bias: object = None) -> object:
+    place = _place(session, value)
+    if place is None or not _can_follow_linear(session, place, value, weight, bias):
         return NotImplemented
-    inner = list(map(SESSION.lowered, (x, weight, bias)))
+    inner = list(map(SESSION.lowered, (value, weight, bias)))
     out = torch.nn.functional.linear(*inner)
-    edges = list(map(_source, (x, weight, bias)))
+    edges = list(map(_source, (value, weight, bias)))
     if edges.count(None) == len(edges):
         v = SESSION.wrap(out)
     else:
@@ -113,9 +117,9 @@ class _Linear(Node):
             return (None,)
         return (torch.matmul(g, weight.conj()),)
 
-    def _uses(self, g: Tensor, x: Tensor) -> list[Use]:
+    def _uses(self, grad: Tensor, x: Tensor) -> list[Use]:
         to_weight, to_bias = self.parameters
-        left = linear_layer.in_vectors(self.session.of_samples(g, self.place))
+        left = linear_layer.in_vectors(self.session.of_samples(grad, self.place))
         uses: list[Use] = []
         if to_weight is not None:
             right = linear_layer.in_vectors(self.place.split(x, self.session.size))
@@ -166,7 +170,7 @@ def _recurrent(session: Any, func: object, args: Sequence[object]) -> object:
 def _direction(
     session: Any,
     kind: str,
-    x: object,
+    value: object,
     initial: Sequence[object],
     weights: Weights,
     reverse: bool,
@@ -175,17 +179,17 @@ def _direction(
 ) -> list[Any]:
     """Return the output of one direction of one layer, (S, T, p), and its last states, (S, …), of S
     sequences."""
-    given = [x, *initial]
+    given = [value, *initial]
     inner = list(map(SESSION.lowered, given))
     w = Weights._make(map(_detached, weights))
     unrolled = Unrolled(kind, inner[0], inner[1:], w, steps, reverse)
     outs = [unrolled.out, *(s.clone() for s in unrolled.final)]
-    place = session.state(x)
+    place = session.state(value)
     node = _Recurrent(SESSION, tuple(map(_source, given)), tuple(meta_of(t, t.dtype) for t in outs))
     node.unrolled, node.x, node.session, node.place = unrolled, inner[0], session, place
     node.parameters = Weights._make(map(_source, weights))
     node.versions = versions([*inner, *recurrent_layer.tensors_among(w)])
-    found = [SESSION.wrap(t, (node, i)) for i, t in enumerate(outs)]
+    found = [SESSION.wrap(t, (node, index)) for index, t in enumerate(outs)]
     for v in found:
         session.put(v, place)
     return found
@@ -221,11 +225,11 @@ class _Recurrent(Node):
         found = unrolled.pull(grads[0], grads[1:], again)
         session = self.session
 
-        def gradient(t: Tensor) -> Tensor:
-            return session.of_samples(t, self.place).flatten(1, 2)  # type: ignore[no-any-return]
+        def gradient(tensor: Tensor) -> Tensor:
+            return session.of_samples(tensor, self.place).flatten(1, 2)  # type: ignore[no-any-return]
 
-        def value(t: Tensor) -> Tensor:
-            return self.place.split(t, session.size).flatten(1, 2)
+        def value(tensor: Tensor) -> Tensor:
+            return self.place.split(tensor, session.size).flatten(1, 2)
 
         terms = recurrent_layer.terms_of(self.parameters, found, self.x, gradient, value)
         session.note_uses((edge, term) for edge, term in terms if edge is not None)

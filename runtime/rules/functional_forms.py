@@ -25,7 +25,7 @@ def _find_functional(func: Any) -> object:
     namespace, name = func._schema.name.split("::")
     base = _name_without_writing(name)
     makes = op_of(func).kind is OUT  # a factory with out= has no dtype and device of its own
-    wanted = _signature(a for a in func._schema.arguments if not _is_out(a))
+    wanted = _signature(argument for argument in func._schema.arguments if not _is_out(argument))
     for candidate in (base, f"{base}_functional", f"{name}_functional"):
         packet = getattr(getattr(torch.ops, namespace), candidate, None)
         if packet is None:
@@ -63,20 +63,24 @@ def _takes(func: Any, wanted: list[tuple[str, str]], *, or_options: bool) -> boo
     arguments = func._schema.arguments
     if _signature(arguments) == wanted:
         return True
-    return or_options and _signature(a for a in arguments if a.name not in _FACTORY) == wanted
+    return (
+        or_options
+        and _signature(argument for argument in arguments if argument.name not in _FACTORY)
+        == wanted
+    )
 
 
 def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[str, Any]:
     """Return the dtype and device with which ``functional``, a factory, makes what ``func`` writes
     to ``target``. Nothing if it is no factory."""
-    named = {a.name for a in functional._schema.arguments} - {
+    named = {argument.name for argument in functional._schema.arguments} - {
         a.name for a in func._schema.arguments
     }
     return {name: getattr(target, name) for name in ("dtype", "device") if name in named}
 
 
 def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:
-    return [(a.name, str(a.type)) for a in arguments]
+    return [(argument.name, str(argument.type)) for argument in arguments]
 
 
 def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:

@@ -252,8 +252,8 @@ class Op:
     def _read_schema(self) -> None:
         schema = self.func._schema
         arguments = schema.arguments
-        self.arg_names = tuple(a.name for a in arguments)
-        self.positions = {name: i for i, name in enumerate(self.arg_names)}
+        self.arg_names = tuple(argument.name for argument in arguments)
+        self.positions = {name: index for index, name in enumerate(self.arg_names)}
         self.defaults = tuple(map(_default_of, arguments))
         self.tensor_args = tuple(
             i for i, a in enumerate(arguments) if "Tensor" in str(a.type) and not a.kwarg_only
@@ -374,13 +374,13 @@ class Op:
     def operands(self, args: Any, kwargs: dict[str, Any], outs: Any, reach: int) -> list[Any]:
         """``[*arguments, *results]`` of a call, which slots index. The first ``reach`` arguments
         get their defaults if they are absent."""
-        n = len(args)
+        count = len(args)
         operands = [
             *args,
             *(
-                (self.argument(i, args, kwargs) for i in range(n, reach))
+                (self.argument(index, args, kwargs) for index in range(count, reach))
                 if kwargs
-                else self.defaults[n:reach]
+                else self.defaults[count:reach]
             ),
         ]
         if self.n_results == 1:
@@ -443,7 +443,7 @@ _BOUND = frozenset(
 
 
 def _takes_tensors(func: OpOverload) -> bool:
-    return any("Tensor" in str(a.type) for a in func._schema.arguments) and not any(
+    return any("Tensor" in str(argument.type) for argument in func._schema.arguments) and not any(
         a.is_out for a in func._schema.arguments
     )
 
@@ -480,7 +480,7 @@ def _returns_plain_tensors(func: OpOverload) -> bool:
 
 def _is_alone(func: OpOverload) -> bool:
     """Return whether no other overload takes tensors, and no argument has a default."""
-    if any(a.has_default_value() for a in func._schema.arguments):
+    if any(argument.has_default_value() for argument in func._schema.arguments):
         return False
     packet = func.overloadpacket
     others = (getattr(packet, o) for o in packet.overloads() if o != func._overloadname)
@@ -590,6 +590,10 @@ def generator_of(args: Iterable[object], kwargs: Mapping[str, Any]) -> torch.Gen
     """Return the generator from which a call draws. ``poisson`` and ``rrelu`` take it by
     position."""
     return next(
-        (a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)),
+        (
+            argument
+            for argument in (*args, *kwargs.values())
+            if isinstance(argument, torch.Generator)
+        ),
         torch.default_generator,
     )

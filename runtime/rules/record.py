@@ -160,7 +160,7 @@ def overload(name: str, namespace: str = "aten") -> OpOverload:
             getattr(getattr(torch.ops, namespace), packet), which or "default"
         )
         return found
-    except AttributeError as e:
+    except AttributeError as error:
         hint = ""
         if namespace != "aten":
             hint = (
@@ -169,7 +169,7 @@ def overload(name: str, namespace: str = "aten") -> OpOverload:
             )
         raise ValueError(
             f"no operator {namespace}::{name} in torch {torch.__version__}{hint}"
-        ) from e
+        ) from error
 
 
 REMOVED = frozenset(("cholesky",))
@@ -182,7 +182,9 @@ def of_this_torch(names: str | Iterable[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         names = names.split()
     return tuple(
-        n for n in names if n not in REMOVED or hasattr(torch.ops.aten, n.partition(".")[0])
+        name
+        for name in names
+        if name not in REMOVED or hasattr(torch.ops.aten, name.partition(".")[0])
     )
 
 
@@ -359,11 +361,11 @@ def _resolves(name: str, known: Collection[str]) -> bool:
 
 
 def _names(func: OpOverload) -> set[str]:
-    return {a.name for a in func._schema.arguments}
+    return {argument.name for argument in func._schema.arguments}
 
 
 def _results(func: OpOverload) -> set[str]:
-    return {"result", *(f"result{i}" for i in range(len(func._schema.returns)))}
+    return {"result", *(f"result{index}" for index in range(len(func._schema.returns)))}
 
 
 def _listed(names: Collection[str]) -> str:

@@ -10,11 +10,11 @@ import torch
 
 def items_of(args: Iterable[object]) -> Iterator[Any]:
     """Yield each of ``args``, and in place of a list or tuple each of its items."""
-    for a in args:
-        if isinstance(a, (list, tuple)):
-            yield from a
+    for argument in args:
+        if isinstance(argument, (list, tuple)):
+            yield from argument
         else:
-            yield a
+            yield argument
 
 
 def tensors_of(args: Iterable[object]) -> list[torch.Tensor]:
@@ -25,9 +25,11 @@ def tensors_of(args: Iterable[object]) -> list[torch.Tensor]:
 def targets_by_alias(schema: Any, given: dict[str, Any]) -> dict[frozenset[str], Any]:
     """Return the arguments that a call writes to, by the alias set that its results name."""
     return {
-        frozenset(a.alias_info.before_set): given[a.name]
-        for a in schema.arguments
-        if a.alias_info is not None and a.alias_info.is_write and a.name in given
+        frozenset(argument.alias_info.before_set): given[argument.name]
+        for argument in schema.arguments
+        if argument.alias_info is not None
+        and argument.alias_info.is_write
+        and argument.name in given
     }
 
 
@@ -41,11 +43,11 @@ def with_arguments(
     ``targets``, for any other one ``value(result)``."""
     several = type(result) in (list, tuple)
     outs = list(result) if several else [result]
-    for i, (declared, out) in enumerate(zip(schema.returns, outs, strict=True)):
+    for index, (declared, out) in enumerate(zip(schema.returns, outs, strict=True)):
         if declared.alias_info is None:
-            outs[i] = value(out)
+            outs[index] = value(out)
         else:
-            outs[i] = targets.get(frozenset(declared.alias_info.before_set), out)
+            outs[index] = targets.get(frozenset(declared.alias_info.before_set), out)
     if several:
         return type(result)(outs)
     return outs[0]

@@ -35,11 +35,11 @@ class Level(Protocol):
     def is_constant(self, v: Any, /) -> bool: ...
 
 
-def is_outlived(v: Any) -> bool:
-    """Return whether the transform of ``v`` has returned and ``v`` has no history: its inner tensor
-    can stand for it."""
-    level = v._level
-    return not level.alive and level.is_constant(v)
+def is_outlived(value: Any) -> bool:
+    """Return whether the transform of ``value`` has returned and ``value`` has no history: its
+    inner tensor can stand for it."""
+    level = value._level
+    return not level.alive and level.is_constant(value)
 
 
 _ESCAPED = (
@@ -55,12 +55,16 @@ def outlived(level: Level, func: OpOverload, args: Sequence[object], kwargs: dic
     So a transformed function may store a constant that it made, such as a table of positions, for
     later use, as in torch."""
 
-    def unwrapped(a: Any) -> Any:
-        if type(a) in VALUES and a._level is level:
-            if not is_outlived(a):
+    def unwrapped(argument: Any) -> Any:
+        if type(argument) in VALUES and argument._level is level:
+            if not is_outlived(argument):
                 raise escaped(level, func)
-            return a._inner
-        return type(a)(map(unwrapped, a)) if type(a) is list or type(a) is tuple else a
+            return argument._inner
+        return (
+            type(argument)(map(unwrapped, argument))
+            if type(argument) is list or type(argument) is tuple
+            else argument
+        )
 
     inner = list(map(unwrapped, args))
     result = func(*inner, **{name: unwrapped(a) for name, a in kwargs.items()})
@@ -82,7 +86,9 @@ def living(tree: Any) -> Any:
         found = type(tree)(map(living, tree))
         return found if any(map(operator.is_not, found, tree)) else tree
     leaves, spec = pytree.tree_flatten(tree)
-    living_leaves = [_living_tensor(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    living_leaves = [
+        _living_tensor(value) if isinstance(value, torch.Tensor) else value for value in leaves
+    ]
     if not any(map(operator.is_not, living_leaves, leaves)):
         return tree
     return pytree.tree_unflatten(living_leaves, spec)

@@ -40,19 +40,19 @@ class EnteringMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # else every call passes through a wrapper that costs more than the dispatch
 
-    def value(self, t: object) -> Any:
-        """``t``, or its value if it is a tensor from outside."""
+    def value(self, tensor: object) -> Any:
+        """``tensor``, or its value if it is a tensor from outside."""
         raise NotImplementedError
 
     def overtakes(self, address: int) -> bool:
         """As :meth:`.levels.Level.overtakes`."""
         return False
 
-    def note_elements(self, t: torch.Tensor) -> None:
+    def note_elements(self, tensor: torch.Tensor) -> None:
         """As :meth:`.levels.Level.note_elements`."""
 
-    def exchange(self, t: torch.Tensor, v: object) -> None:
-        """Let ``v`` stand for ``t`` from now on, which has been met."""
+    def exchange(self, tensor: torch.Tensor, value: object) -> None:
+        """Let ``value`` stand for ``tensor`` from now on, which has been met."""
         raise RuntimeError(
             "requires_grad_() of a tensor from outside in a branch or loop that is captured. "
             "Do that outside of it."
@@ -78,21 +78,21 @@ def entering() -> Callable[[Any], Any] | None:
     return mode.value
 
 
-def entered(t: Any) -> Any:
-    """``t``, or its value if it is a tensor from outside of a program that is captured. A transform
-    asks for it before it makes a value of its own level of an argument, because the calls of that
-    level would not show the tensor to the program. Zeros without memory, which the dispatcher would
-    not recognize in a value, become zeros with memory."""
-    if not isinstance(t, torch.Tensor):
-        return t
+def entered(tensor: Any) -> Any:
+    """``tensor``, or its value if it is a tensor from outside of a program that is captured. A
+    transform asks for it before it makes a value of its own level of an argument, because the calls
+    of that level would not show the tensor to the program. Zeros without memory, which the
+    dispatcher would not recognize in a value, become zeros with memory."""
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
     if transform_of_torch():
-        refuse_value_of_torch(t)
-    t = of_returned_transform(now(t))
+        refuse_value_of_torch(tensor)
+    tensor = of_returned_transform(now(tensor))
     if number_of_dispatch_modes() and (mode := entering_mode()) is not None:
-        t = mode.value(t)
-    if t._is_zerotensor():
-        return t.clone()
-    return t
+        tensor = mode.value(tensor)
+    if tensor._is_zerotensor():
+        return tensor.clone()
+    return tensor
 
 
 class LevelMode(TorchDispatchMode):

@@ -109,21 +109,26 @@ class Level:
     def _is_inside_of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Return whether one of the arguments is no value, and consists of values of this level or
         of an inner one."""
-        tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        tensors = [
+            argument
+            for argument in pytree.tree_leaves((args, kwargs))
+            if isinstance(argument, torch.Tensor)
+        ]
         if not any(map(self._is_around_part_of, tensors)):
             return False
-        for t in tensors:
-            if isinstance(t, Value) and composes((type(bottom(t)),)):
+        for tensor in tensors:
+            if isinstance(tensor, Value) and composes((type(bottom(tensor)),)):
                 raise RuntimeError(
-                    f"a {type(bottom(t)).__name__} that comes from outside of {self.what} meets a "
+                    f"a {type(bottom(tensor)).__name__} that comes from outside of "
+                    f"{self.what} meets a "
                     "tensor of a user's class that is made inside of it. Make both inside, or "
                     f"both outside. It happened{called_from()}"
                 )
         return True
 
-    def _is_around_part_of(self, t: torch.Tensor) -> bool:
-        """Return whether ``t`` consists of a value of this level or of an inner one."""
-        return any(part._level.number >= self.number for part in _parts_of(t))
+    def _is_around_part_of(self, tensor: torch.Tensor) -> bool:
+        """Return whether ``tensor`` consists of a value of this level or of an inner one."""
+        return any(part._level.number >= self.number for part in _parts_of(tensor))
 
     def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
         """Return a value of this level that holds ``inner``, a tensor of the outer levels.
@@ -149,16 +154,16 @@ class Level:
         """Return the arguments of an ATen call, and the elements of lists and tuples among them,
         each :meth:`lowered`."""
         out = list(args)
-        for i, a in enumerate(out):
+        for index, a in enumerate(out):
             kind = type(a)
             if kind in VALUES:
                 if a._level is self:
-                    out[i] = a._inner
+                    out[index] = a._inner
             elif kind is list or kind is tuple:
                 # `lowered`, without its frame
-                out[i] = [b._inner if type(b) in VALUES and b._level is self else b for b in a]
+                out[index] = [b._inner if type(b) in VALUES and b._level is self else b for b in a]
                 if a and isinstance(a[0], (list, tuple)):  # as operators of `torch.distributed`
-                    out[i] = self.lowered_args(a)
+                    out[index] = self.lowered_args(a)
         return out
 
     def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -172,10 +177,16 @@ class Level:
         """Return the results of an op that writes to arguments: for a written argument the argument
         itself, for any other result a new value."""
         schema = func._schema
-        given = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
+        given = (
+            dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+        )
         targets = targets_by_alias(schema, given)
-        for t in targets.values():
-            if isinstance(t, Value) and t._level is self and t.shape != t._inner.shape:
+        for tensor in targets.values():
+            if (
+                isinstance(tensor, Value)
+                and tensor._level is self
+                and tensor.shape != tensor._inner.shape
+            ):
                 raise InplaceError(
                     f"{func} changes the size of a value of {self.what}: "
                     "use an op that returns its result"
@@ -546,8 +557,8 @@ def lifted(result: Any, number: int, given: Sequence[object] = ()) -> Any:
     return result
 
 
-def _is_among(t: torch.Tensor, given: Iterable[Any]) -> bool:
-    return any(a is t or (type(a) in (list, tuple) and _is_among(t, a)) for a in given)
+def _is_among(tensor: torch.Tensor, given: Iterable[Any]) -> bool:
+    return any(a is tensor or (type(a) in (list, tuple) and _is_among(tensor, a)) for a in given)
 
 
 _fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as the process
@@ -582,20 +593,20 @@ def values_of(t: object) -> Iterator[Value]:
         t = t._inner
 
 
-def _parts_of(t: object) -> Iterator[Value]:
-    """The values that ``t`` holds in attributes, if it is a tensor of a user's class."""
-    if type(t) in VALUES or type(t) is torch.Tensor:
+def _parts_of(tensor: object) -> Iterator[Value]:
+    """The values that ``tensor`` holds in attributes, if it is a tensor of a user's class."""
+    if type(tensor) in VALUES or type(tensor) is torch.Tensor:
         return
-    for part in vars(t).values():
+    for part in vars(tensor).values():
         if isinstance(part, Value):
             yield part
         elif isinstance(part, torch.Tensor):
             yield from _parts_of(part)
 
 
-def levels_of(t: object) -> Iterator[Level]:
-    """The levels of the values that ``t`` consists of, the innermost first."""
-    return (v._level for v in values_of(t))
+def levels_of(tensor: object) -> Iterator[Level]:
+    """The levels of the values that ``tensor`` consists of, the innermost first."""
+    return (v._level for v in values_of(tensor))
 
 
 def constant_of(t: Any) -> Any:

@@ -31,24 +31,25 @@ from .shells import VALUES
 _storage = TensorBase.untyped_storage
 
 
-def is_shell(t: object) -> bool:
-    """Return whether ``t`` is a value without memory of its own."""
-    return type(t) in VALUES and t._geometry is not None  # type: ignore[attr-defined]
+def is_shell(tensor: object) -> bool:
+    """Return whether ``tensor`` is a value without memory of its own."""
+    return type(tensor) in VALUES and tensor._geometry is not None  # type: ignore[attr-defined]
 
 
-def refuse_access(how: str, v: Any) -> NoReturn:
-    """Raise: the program reaches for the memory of ``v`` by ``how``."""
-    why = "has no memory of its own" if is_shell(v) else "does not see a loop of Python"
+def refuse_access(how: str, value: Any) -> NoReturn:
+    """Raise: the program reaches for the memory of ``value`` by ``how``."""
+    why = "has no memory of its own" if is_shell(value) else "does not see a loop of Python"
     raise RuntimeError(
-        f"{how} of a tensor inside {v._level.what}, which {why}. Compute with tensor operations, "
+        f"{how} of a tensor inside {value._level.what}, which {why}. Compute with tensor "
+        "operations, "
         f"or call it on the result or on what is outside.{place()}"
     )
 
 
-def storage_of(t: torch.Tensor) -> Any:
-    """Return the storage of ``t``, also of a shell, for this package: past the gate."""
+def storage_of(tensor: torch.Tensor) -> Any:
+    """Return the storage of ``tensor``, also of a shell, for this package: past the gate."""
     with unseen_by_handlers():
-        return _storage(t)
+        return _storage(tensor)
 
 
 def place() -> str:
@@ -110,14 +111,15 @@ def _loop(name: str) -> Callable[..., object]:
     return method
 
 
-def _use_count(v: Any) -> object:
+def _use_count(value: Any) -> object:
     """As ``torch.Tensor._use_count``. A value of a transform is refused."""
-    if v._level.number:
+    if value._level.number:
         raise RuntimeError(
-            f"torch.utils.swap_tensors() of a tensor inside {v._level.what}, which would live on "
+            f"torch.utils.swap_tensors() of a tensor inside {value._level.what}, which would "
+            "live on "
             f"after it. Write the numbers by copy_(), or swap outside.{place()}"
         )
-    return use_count(v)
+    return use_count(value)
 
 
 def guard_methods(cls: object) -> None:
@@ -153,17 +155,17 @@ _KEYS = (
 )
 
 
-def _are_compatible(t: torch.Tensor, new: torch.Tensor) -> bool:
-    """Return whether ``t`` may take the memory of ``new``: torch's question before ``t.data =
-    new``."""
-    for one in (new, t):
+def _are_compatible(tensor: torch.Tensor, new: torch.Tensor) -> bool:
+    """Return whether ``tensor`` may take the memory of ``new``: torch's question before
+    ``tensor.data = new``."""
+    for one in (new, tensor):
         if is_shell(one):
             raise RuntimeError(
                 "the program assigns to .data of a tensor, and the value is one of "
                 f"{one._level.what}, or the tensor is. "  # type: ignore[attr-defined]
                 f"Let it use copy_(), which keeps the memory.{place()}"
             )
-    answer: bool = _QUESTION.redispatch(_KERNEL, t, new)
+    answer: bool = _QUESTION.redispatch(_KERNEL, tensor, new)
     return answer
 
 

@@ -62,10 +62,10 @@ class MemoryGate(TorchFunctionMode):
             return func(*args, **kwargs or {})
         return access(self, func, args, kwargs or {})
 
-    def refuse_written(self, t: torch.Tensor) -> None:
-        """Raise ``InplaceError`` if the program has an array that shares the memory of ``t``, to
-        which it has written."""
-        line = self.shared.get(address_of(t)) if self.shared else None
+    def refuse_written(self, tensor: torch.Tensor) -> None:
+        """Raise ``InplaceError`` if the program has an array that shares the memory of ``tensor``,
+        to which it has written."""
+        line = self.shared.get(address_of(tensor)) if self.shared else None
         if line is not None:
             raise InplaceError(
                 "the program writes to a tensor whose memory it has taken as an array or a "
@@ -114,13 +114,13 @@ def _tensor_of_list(
     return stacked(data, dtype, device).requires_grad_(requires_grad)
 
 
-def address_of(t: Any) -> int:
-    """Return the address of the storage of ``t``. 0 if it has none, or several."""
-    t = bottom(t)
+def address_of(tensor: Any) -> int:
+    """Return the address of the storage of ``tensor``. 0 if it has none, or several."""
+    tensor = bottom(tensor)
     with without_dispatch_to_python():
-        if t.layout is not torch.strided:
+        if tensor.layout is not torch.strided:
             return 0
-        return int(storage_of(t)._cdata)
+        return int(storage_of(tensor)._cdata)
 
 
 def _captures() -> Iterator[Level | EnteringMode]:
@@ -162,14 +162,14 @@ def _share(gate: MemoryGate, func: object, args: Any, kwargs: object) -> object:
 
 
 def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
-    """Copy a tensor for ``copy.deepcopy(t)`` by ``clone``, a call that a capture sees."""
-    t, memo = args
-    if t.requires_grad or vars(t) or t.layout is not torch.strided:
+    """Copy a tensor for ``copy.deepcopy(tensor)`` by ``clone``, a call that a capture sees."""
+    tensor, memo = args
+    if tensor.requires_grad or vars(tensor) or tensor.layout is not torch.strided:
         raise RuntimeError(
             "copy.deepcopy() of a tensor that requires grad or has attributes, in a program that "
             f"is captured. Use clone(), or copy it outside.{place()}"
         )
-    memo[id(t)] = copied = t.clone()
+    memo[id(tensor)] = copied = tensor.clone()
     return copied
 
 
@@ -214,25 +214,25 @@ def _access_by_name(func: object) -> _Access | None:
     return None
 
 
-def elements_of(t: torch.Tensor) -> bytes:
-    """Return the present elements of ``t`` as bytes, which are only compared.
+def elements_of(tensor: torch.Tensor) -> bytes:
+    """Return the present elements of ``tensor`` as bytes, which are only compared.
 
-    ``t`` belongs to no transform. ``RuntimeError`` with the user's line for a tensor of a class
-    that cannot be saved.
+    ``tensor`` belongs to no transform. ``RuntimeError`` with the user's line for a tensor of a
+    class that cannot be saved.
     """
-    t = bottom(t)
+    tensor = bottom(tensor)
     with without_modes(), torch.no_grad(), unseen_by_handlers():
-        if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided:
-            flat = t.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided:
+            flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
             if not flat.numel():
                 return b""
             return flat.view(torch.uint8).numpy().tobytes()
         file = io.BytesIO()
         try:
-            torch.save(t.detach(), file)
+            torch.save(tensor.detach(), file)
         except Exception as error:  # whatever the class raises
             raise RuntimeError(
-                f"the program reads the elements of a {type(t).__name__} that it closes over, "
+                f"the program reads the elements of a {type(tensor).__name__} that it closes over, "
                 f"which cannot be saved to compare them in later calls.{place()}"
             ) from error
         return file.getvalue()

@@ -103,15 +103,16 @@ def reopen_for(func: OpOverload, args: Sequence[object]) -> None:
 
 
 def view_of(
-    func: Callable[..., object], t: Any, rest: Sequence[object], kwargs: dict[str, Any]
+    func: Callable[..., object], tensor: Any, rest: Sequence[object], kwargs: dict[str, Any]
 ) -> Any:
-    """``func(t, *rest, **kwargs)``, a view of ``t``, as one step of many. For code of a level."""
-    if type(t) not in VALUES or t._nesting < MOST:
-        return func(t, *rest, **kwargs)
+    """``func(tensor, *rest, **kwargs)``, a view of ``tensor``, as one step of many. For code of a
+    level."""
+    if type(tensor) not in VALUES or tensor._nesting < MOST:
+        return func(tensor, *rest, **kwargs)
     before = is_excluded(VIEWS)
     set_excluded(VIEWS, True)
     try:
-        return func(t, *rest, **kwargs)
+        return func(tensor, *rest, **kwargs)
     finally:
         set_excluded(VIEWS, before)
 
@@ -133,30 +134,30 @@ def note_views(result: object, source: Any) -> Any:
     return result
 
 
-def _begin_again(v: Any, source: Any) -> None:
-    """Let ``v``, a view of ``source`` that is not marked, have its base and version counter."""
+def _begin_again(value: Any, source: Any) -> None:
+    """Let ``value``, a view of ``source`` that is not marked, have its base and version counter."""
     base = root_of(source)
-    v._root = source if base is None else base
+    value._root = source if base is None else base
     # a value with memory has the counter of its inner tensor; no counter is older than a value
     # of inference mode
-    if v._geometry is None or _inference() or source.is_inference():
+    if value._geometry is None or _inference() or source.is_inference():
         return
     before = is_excluded(VIEWS)
     set_excluded(VIEWS, False)  # else it would get a counter of its own
     try:
         with without_dispatch_to_python():
-            counted = make_subclass(type(v), source)
+            counted = make_subclass(type(value), source)
     finally:
         set_excluded(VIEWS, before)
-    refit(counted, v)
-    swap_contents(v, counted)
+    refit(counted, value)
+    swap_contents(value, counted)
 
 
-def root_of(v: object) -> Any:
+def root_of(value: object) -> Any:
     """Return the base of a value, as the dispatcher would know it if it had marked all views. None:
     it is no view."""
-    base = _base_by_dispatcher(v)
-    marked = v if base is None else base
+    base = _base_by_dispatcher(value)
+    marked = value if base is None else base
     root = getattr(marked, "_root", None)
     return base if root is None else root
 
@@ -179,12 +180,12 @@ def _passing(func: OpOverload) -> Callable[..., object]:
     argument is a value with many marks."""
     pass_on, pass_on_noted = passing_on(func), by_snapshot(func)
 
-    def passed_on(keys: Any, t: Any, *rest: object, **kwargs: object) -> Any:
-        if type(t) not in VALUES:
-            return pass_on_noted(keys & BELOW, t, *rest, **kwargs)
+    def passed_on(keys: Any, tensor: Any, *rest: object, **kwargs: object) -> Any:
+        if type(tensor) not in VALUES:
+            return pass_on_noted(keys & BELOW, tensor, *rest, **kwargs)
         # torch's own engine needs the mark for a write to the view
-        many = t._nesting >= MOST and not _recorded_by_torch(t)
+        many = tensor._nesting >= MOST and not _recorded_by_torch(tensor)
         below = _unmarked if many else BELOW
-        return pass_on(keys & below, t, *rest, **kwargs)
+        return pass_on(keys & below, tensor, *rest, **kwargs)
 
     return passed_on

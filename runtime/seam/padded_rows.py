@@ -93,7 +93,7 @@ def _leaves_out(encoder: Any, src: Any) -> bool:
     leaves = [src]
     for part in weights:
         leaves += part.parameters()
-    return not (torch.is_grad_enabled() and any(t.requires_grad for t in leaves))
+    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in leaves))
 
 
 class _WithoutNorm:

@@ -60,69 +60,85 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
     if geometry is None:
         geometry = _geometry_without(inner, hidden)
     arguments, bits = geometry
-    v: Any = make_wrapper_subclass(cls, *arguments)
-    close_memory(v)
-    v._geometry = geometry
+    value: Any = make_wrapper_subclass(cls, *arguments)
+    close_memory(value)
+    value._geometry = geometry
     if bits is not None:
-        _set_bits(v, bits)
-    return v
+        _set_bits(value, bits)
+    return value
 
 
-def _geometry_without(t: torch.Tensor, hidden: int) -> Geometry:
-    """Return what a shell shows of ``t`` without its first ``hidden`` dimensions."""
-    if t.is_nested:
+def _geometry_without(tensor: torch.Tensor, hidden: int) -> Geometry:
+    """Return what a shell shows of ``tensor`` without its first ``hidden`` dimensions."""
+    if tensor.is_nested:
         raise NestedTensor
-    layout = t.layout
-    shape = t.shape[hidden:] if hidden else t.shape
-    if layout is not torch.strided or (t.is_contiguous() and not t.storage_offset()):
-        arguments: Any = (shape, None, None, None, t.dtype, layout, t.device)
+    layout = tensor.layout
+    shape = tensor.shape[hidden:] if hidden else tensor.shape
+    if layout is not torch.strided or (tensor.is_contiguous() and not tensor.storage_offset()):
+        arguments: Any = (shape, None, None, None, tensor.dtype, layout, tensor.device)
     else:
-        strides = t.stride()[hidden:]
-        arguments = (shape, strides, t.storage_offset(), None, t.dtype, layout, t.device)
-    if hidden and not shape and t.dtype in _INTEGERS:
+        strides = tensor.stride()[hidden:]
+        arguments = (
+            shape,
+            strides,
+            tensor.storage_offset(),
+            None,
+            tensor.dtype,
+            layout,
+            tensor.device,
+        )
+    if hidden and not shape and tensor.dtype in _INTEGERS:
         arguments += _AS_INDEX
     elif layout in _COMPRESSED:
         arguments += _ASKS_LAYOUT
-    if t.is_conj() or t.is_neg():
-        return arguments, (t.is_conj(), t.is_neg())
+    if tensor.is_conj() or tensor.is_neg():
+        return arguments, (tensor.is_conj(), tensor.is_neg())
     return arguments, None
 
 
 def _shell_of(cls: type[torch.Tensor], geometry: Geometry) -> Any:
     arguments, bits = geometry
-    v: Any = make_wrapper_subclass(cls, *arguments)
-    close_memory(v)
-    v._geometry = geometry
+    value: Any = make_wrapper_subclass(cls, *arguments)
+    close_memory(value)
+    value._geometry = geometry
     if bits is not None:
-        _set_bits(v, bits)
-    return v
+        _set_bits(value, bits)
+    return value
 
 
-def _set_bits(t: torch.Tensor, bits: tuple[bool, bool]) -> None:
-    """Mark ``t`` as a conjugate, as a negative, that no kernel has computed yet."""
-    set_conj(t, bits[0])
-    set_neg(t, bits[1])
+def _set_bits(tensor: torch.Tensor, bits: tuple[bool, bool]) -> None:
+    """Mark ``tensor`` as a conjugate, as a negative, that no kernel has computed yet."""
+    set_conj(tensor, bits[0])
+    set_neg(tensor, bits[1])
 
 
-def is_batched_number(t: torch.Tensor) -> bool:
-    """Return whether ``t`` is a 0-d integer with one value for each element of a batch."""
-    return type(t) in VALUES and t.dim() == 0 and keys_of(t).has(BATCHED)
+def is_batched_number(tensor: torch.Tensor) -> bool:
+    """Return whether ``tensor`` is a 0-d integer with one value for each element of a batch."""
+    return type(tensor) in VALUES and tensor.dim() == 0 and keys_of(tensor).has(BATCHED)
 
 
-def faithful_geometry(t: torch.Tensor) -> Geometry:
-    """Return what ``t``, which is not nested, shows: its strides are exact also in dimensions of
-    size 1."""
-    layout, dtype = t.layout, t.dtype
+def faithful_geometry(tensor: torch.Tensor) -> Geometry:
+    """Return what ``tensor``, which is not nested, shows: its strides are exact also in dimensions
+    of size 1."""
+    layout, dtype = tensor.layout, tensor.dtype
     if layout is torch.strided:
-        arguments: Any = (t.shape, t.stride(), t.storage_offset(), None, dtype, layout, t.device)
-        if dtype in _INTEGERS and is_batched_number(t):
+        arguments: Any = (
+            tensor.shape,
+            tensor.stride(),
+            tensor.storage_offset(),
+            None,
+            dtype,
+            layout,
+            tensor.device,
+        )
+        if dtype in _INTEGERS and is_batched_number(tensor):
             arguments += _AS_INDEX
     else:
-        arguments = (t.shape, None, None, None, dtype, layout, t.device)
+        arguments = (tensor.shape, None, None, None, dtype, layout, tensor.device)
         if layout in _COMPRESSED:
             arguments += _ASKS_LAYOUT
-    if t.is_conj() or t.is_neg():
-        return arguments, (t.is_conj(), t.is_neg())
+    if tensor.is_conj() or tensor.is_neg():
+        return arguments, (tensor.is_conj(), tensor.is_neg())
     return arguments, None
 
 

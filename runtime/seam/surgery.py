@@ -58,12 +58,12 @@ GEOMETRY = frozenset(
 )
 
 
-def refit(v: Any, fresh: Any) -> None:
-    """Give the value ``v`` the sizes, strides and storage of ``fresh``, a value of the same class.
-    ``v`` keeps its version counter."""
+def refit(value: Any, fresh: Any) -> None:
+    """Give the value ``value`` the sizes, strides and storage of ``fresh``, a value of the same
+    class. ``value`` keeps its version counter."""
     with without_dispatch_to_python(), without_keys(_UNASKED):
-        _set_data(v, fresh)
-    v._geometry = fresh._geometry
+        _set_data(value, fresh)
+    value._geometry = fresh._geometry
 
 
 def change_geometry(
@@ -94,9 +94,9 @@ def change_geometry(
     return target
 
 
-def detach_inner(v: Any) -> None:
-    """Detach the inner tensor of ``v``, so that it has no history at outer levels."""
-    v._inner = v._inner.detach()
+def detach_inner(value: Any) -> None:
+    """Detach the inner tensor of ``value``, so that it has no history at outer levels."""
+    value._inner = value._inner.detach()
 
 
 def exchange(a: Any, b: Any) -> None:
@@ -131,14 +131,14 @@ class Left(torch.Tensor):
         return func(*args, **kwargs)
 
 
-def now(t: object) -> Any:
+def now(tensor: object) -> Any:
     """Return the object that a :class:`Left` was. Anything else as it is."""
-    return t._now if type(t) is Left else t
+    return tensor._now if type(tensor) is Left else tensor
 
 
-def replace(t: object, new: Any) -> None:
-    """Give ``t`` the contents of ``new``, a tensor of the same memory. What ``t`` was
+def replace(tensor: object, new: Any) -> None:
+    """Give ``tensor`` the contents of ``new``, a tensor of the same memory. What ``tensor`` was
     leads to it."""
-    exchange(t, new)
-    new._now = t
+    exchange(tensor, new)
+    new._now = tensor
     set_class(new, Left)

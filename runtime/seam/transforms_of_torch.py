@@ -62,11 +62,11 @@ def transform_of_torch() -> bool:
     return innermost_of_torch() is not None or DualLevelOfTorch.variables["_current_level"] >= 0
 
 
-def has_tangent_of_torch(t: object) -> bool:
-    """Return whether torch's own forward mode has a tangent for ``t``."""
-    if DualLevelOfTorch.variables["_current_level"] < 0 or not isinstance(t, torch.Tensor):
+def has_tangent_of_torch(tensor: object) -> bool:
+    """Return whether torch's own forward mode has a tangent for ``tensor``."""
+    if DualLevelOfTorch.variables["_current_level"] < 0 or not isinstance(tensor, torch.Tensor):
         return False
-    return unpack_dual(t, level=0)[1] is not None
+    return unpack_dual(tensor, level=0)[1] is not None
 
 
 def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
@@ -86,32 +86,32 @@ def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
     return t
 
 
-def is_of_returned_transform(t: object) -> bool:
-    """Return whether ``t`` belonged to a transform of torch's own which has returned."""
+def is_of_returned_transform(tensor: object) -> bool:
+    """Return whether ``tensor`` belonged to a transform of torch's own which has returned."""
     return (
-        isinstance(t, torch.Tensor)
+        isinstance(tensor, torch.Tensor)
         # a result of a call with a functional tensor is one, too, and is of no transform
-        and (is_functorch_wrapped(t) or is_functional_tensor(t))
+        and (is_functorch_wrapped(tensor) or is_functional_tensor(tensor))
         and innermost_of_torch() is None
     )
 
 
-def refuse_value_of_torch(t: object, *, line: bool = True) -> None:
-    """Raise if ``t``, an argument of a transform, belongs to a transform of torch's own. ``line``:
-    the message names the user's line, which no caller adds."""
-    if not isinstance(t, torch.Tensor):
+def refuse_value_of_torch(tensor: object, *, line: bool = True) -> None:
+    """Raise if ``tensor``, an argument of a transform, belongs to a transform of torch's own.
+    ``line``: the message names the user's line, which no caller adds."""
+    if not isinstance(tensor, torch.Tensor):
         return
     if not transform_of_torch():
         return
     # also a tensor from outside of torch's transform: it wraps the results of each call
-    if innermost_of_torch() is not None or has_tangent_of_torch(t):
+    if innermost_of_torch() is not None or has_tangent_of_torch(tensor):
         _refuse("a transform of this package runs", line=line)
 
 
-def refuse_wrapped(t: torch.Tensor) -> None:
-    """Raise if ``t``, which becomes a tensor of the session, is wrapped by a transform of torch's
-    own, which would lose it."""
-    if is_functorch_wrapped(t) and innermost_of_torch() is not None:
+def refuse_wrapped(tensor: torch.Tensor) -> None:
+    """Raise if ``tensor``, which becomes a tensor of the session, is wrapped by a transform of
+    torch's own, which would lose it."""
+    if is_functorch_wrapped(tensor) and innermost_of_torch() is not None:
         _refuse("a value of a transform becomes a runtime tensor")
 
 
@@ -130,9 +130,9 @@ def _refuse(what: str, *, line: bool = True) -> NoReturn:
     )
 
 
-def refuse_tangent_of_torch(t: object) -> None:
-    """Raise if ``t`` has a tangent by torch's own forward mode, which gradients would lack."""
-    if has_tangent_of_torch(t):
+def refuse_tangent_of_torch(tensor: object) -> None:
+    """Raise if ``tensor`` has a tangent by torch's own forward mode, which gradients would lack."""
+    if has_tangent_of_torch(tensor):
         raise RuntimeError(
             "the gradient of a tensor is asked for that has a tangent by torch's own forward mode "
             "(torch.autograd.forward_ad, torch.autograd.functional). The gradient would lack its "

@@ -90,11 +90,11 @@ def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
         hook.resume()
 
 
-def as_door(f: Callable[P, R]) -> Callable[P, R]:
+def as_door(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function of this package that the user's code, or torch's, calls."""
 
-    @wraps(f)
+    @wraps(function)
     def door(*args: P.args, **kwargs: P.kwargs) -> R:
-        return unwatched(f, *args, **kwargs)
+        return unwatched(function, *args, **kwargs)
 
     return door

@@ -40,11 +40,11 @@ def _warn_once(message: str) -> None:
         warnings.warn(message, stacklevel=3)
 
 
-def _own_edge(t: object) -> object:
-    """``t``, as an edge of this package if torch's ``get_gradient_edge`` has made it."""
-    if isinstance(t, tuple) and isinstance(node := getattr(t, "node", None), Node):
-        return GradientEdge(node, t.output_nr)  # type: ignore[attr-defined]
-    return t
+def _own_edge(tensor: object) -> object:
+    """``tensor``, as an edge of this package if torch's ``get_gradient_edge`` has made it."""
+    if isinstance(tensor, tuple) and isinstance(node := getattr(tensor, "node", None), Node):
+        return GradientEdge(node, tensor.output_nr)  # type: ignore[attr-defined]
+    return tensor
 
 
 def listed(x: Any) -> tuple[Any, ...]:
@@ -90,21 +90,21 @@ def _inputs(inputs: object, caller: str) -> tuple[Any, ...]:
     return found
 
 
-def _edge(t: object) -> Any:
+def _edge(tensor: object) -> Any:
     """(node, output number) of a tensor or a gradient edge, None if nothing was recorded."""
-    if type(t) in VALUES:
-        return edge_of(t) if hasattr(t, "_edge") else None
-    if isinstance(t, GradientEdge):
-        return t.node, t.output_nr
+    if type(tensor) in VALUES:
+        return edge_of(tensor) if hasattr(tensor, "_edge") else None
+    if isinstance(tensor, GradientEdge):
+        return tensor.node, tensor.output_nr
     return None
 
 
 def _refuse_unrecorded(edges: Sequence[Any]) -> None:
     """Raise if no backward pass can start from one of the edges."""
-    for i, edge in enumerate(edges):
+    for index, edge in enumerate(edges):
         if edge is None or type(edge[0]) is Sink:
             raise RuntimeError(
-                f"element {i} of tensors does not require grad and does not have a grad_fn"
+                f"element {index} of tensors does not require grad and does not have a grad_fn"
             )
 
 
@@ -123,20 +123,20 @@ def _device(node: Node) -> torch.device:
         node = stack.pop()
         if isinstance(node, AccumulateGrad):
             return node.variable.device
-        new = [e[0] for e in node.edges if e is not None and e[0] not in seen]
+        new = [edge[0] for edge in node.edges if edge is not None and edge[0] not in seen]
         seen.update(new)
         stack += new
     return torch.get_default_device()
 
 
-def _ones(t: Any, edge: Any) -> torch.Tensor | None:
+def _ones(tensor: Any, edge: Any) -> torch.Tensor | None:
     """Return the default cotangent of a scalar of history ``edge``: one. Raise if it is no real
     scalar."""
     if edge is None:
         return None
-    is_tensor = type(t) in VALUES
+    is_tensor = type(tensor) in VALUES
     if is_tensor:
-        shape, dtype = extent(t), t.dtype
+        shape, dtype = extent(tensor), tensor.dtype
     else:
         node, index = edge
         shape, dtype = node.metas[index]
@@ -147,8 +147,8 @@ def _ones(t: Any, edge: Any) -> torch.Tensor | None:
             f"grad can be implicitly created only for real scalar outputs but got {dtype}"
         )
     if is_tensor:
-        return native_ones_like(t._inner)
-    return torch.ones(shape, dtype=dtype, device=_device(t.node))
+        return native_ones_like(tensor._inner)
+    return torch.ones(shape, dtype=dtype, device=_device(tensor.node))
 
 
 def cotangents_of(
@@ -167,43 +167,44 @@ def cotangents_of(
     if len(given) != len(outputs):
         raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
     cotangents: list[torch.Tensor | None] = []
-    for i, (t, g) in enumerate(zip(outputs, given, strict=True)):
+    for index, (t, g) in enumerate(zip(outputs, given, strict=True)):
         if g is None:
-            cotangents.append(_ones(t, edges[i]))
+            cotangents.append(_ones(t, edges[index]))
             continue
-        _refuse_unfit_cotangent(g, t, i, batched)
+        _refuse_unfit_cotangent(g, t, index, batched)
         cotangents.append(g)
     return cotangents
 
 
-def _refuse_unfit_cotangent(g: object, t: Any, i: int, batched: bool) -> None:
-    """Raise unless ``g`` has the shape of output ``t``, number ``i``, and is complex if that is."""
+def _refuse_unfit_cotangent(g: object, tensor: Any, index: int, batched: bool) -> None:
+    """Raise unless ``g`` has the shape of output ``tensor``, number ``index``, and is complex if
+    that is."""
     if not isinstance(g, torch.Tensor):
         raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
-    if isinstance(t, GradientEdge):
-        shape, dtype = t.node.metas[t.output_nr]
+    if isinstance(tensor, GradientEdge):
+        shape, dtype = tensor.node.metas[tensor.output_nr]
     else:
-        shape, dtype = extent(t), t.dtype
+        shape, dtype = extent(tensor), tensor.dtype
     if type(shape) is NestedMeta:
         dtype = shape.dtype or g.dtype
-    _refuse_unfit_shape(extent(g), shape, i, batched)
+    _refuse_unfit_shape(extent(g), shape, index, batched)
     if dtype.is_complex != g.dtype.is_complex:
         raise RuntimeError(
             "For complex Tensors, both grad_output and output are required to have "
-            f"the same dtype. Mismatch in dtype: grad_output[{i}] has a dtype of {g.dtype} "
-            f"and output[{i}] has a dtype of {dtype}."
+            f"the same dtype. Mismatch in dtype: grad_output[{index}] has a dtype of {g.dtype} "
+            f"and output[{index}] has a dtype of {dtype}."
         )
 
 
-def _refuse_unfit_shape(seen: Any, shape: object, i: int, batched: bool) -> None:
-    """Raise unless ``seen``, the extent of a cotangent, is that of output number ``i``."""
+def _refuse_unfit_shape(seen: Any, shape: object, index: int, batched: bool) -> None:
+    """Raise unless ``seen``, the extent of a cotangent, is that of output number ``index``."""
     if batched:
         if type(shape) is NestedMeta or type(seen) is NestedMeta:
             raise RuntimeError("Batched grads are not supported with Nested Tensor.")
         seen = seen[1:]
     if seen == shape:
         return
-    found = f"grad_output[{i}] has a shape of {seen} and output[{i}] has a shape of {shape}"
+    found = f"grad_output[{index}] has a shape of {seen} and output[{index}] has a shape of {shape}"
     if batched:
         raise RuntimeError(
             "If `is_grads_batched=True`, "
@@ -423,7 +424,7 @@ def _batched_grads(
     def run_element(*batched: object) -> tuple[Any, ...]:
         grads = run(*batched)
         # vmap returns nothing but tensors, so the others are left out
-        reached[:] = [i for i, g in enumerate(grads) if g is not None]
+        reached[:] = [index for index, grad in enumerate(grads) if grad is not None]
         return tuple(grads[i] for i in reached)
 
     batches = vmap(run_element)(*cotangents)
@@ -436,9 +437,9 @@ def _batched_grads(
 def _in_layouts_of(inputs: Sequence[Any], grads: tuple[Any, ...]) -> tuple[object, ...]:
     """Return the gradients, those of sparse inputs in the layout of the input."""
     found = list(grads)
-    for i, (t, g) in enumerate(zip(inputs, grads, strict=True)):
-        if g is not None and isinstance(t, Value) and t.layout is not torch.strided:
-            found[i] = in_layout(g, t._inner)
+    for index, (tensor, grad) in enumerate(zip(inputs, grads, strict=True)):
+        if grad is not None and isinstance(tensor, Value) and tensor.layout is not torch.strided:
+            found[index] = in_layout(grad, tensor._inner)
     return tuple(found)
 
 
@@ -453,22 +454,22 @@ def _grads(
 ) -> tuple[object, ...]:
     level, found = run_pass(edges, cotangents, inputs, retain_graph, create_graph, False)
     grads = []
-    for i, (t, g) in enumerate(zip(inputs, found, strict=True)):
+    for index, (tensor, g) in enumerate(zip(inputs, found, strict=True)):
         if g is not None:
             grads.append(for_users(level, g))
         elif not allow_unused:
             raise RuntimeError(
-                f"{_UNUSED_SAID.replace('index 0', f'index {i}')}. "
+                f"{_UNUSED_SAID.replace('index 0', f'index {index}')}. "
                 "Set allow_unused=True to get None for it."
             )
         elif not materialize:
             grads.append(None)
-        elif isinstance(t, GradientEdge):
+        elif isinstance(tensor, GradientEdge):
             raise RuntimeError(
                 "materialize_grads cannot be used when the given input is a GradientEdge"
             )
         else:
-            zeros = torch.zeros_like(t)
+            zeros = torch.zeros_like(tensor)
             if create_graph:
                 zeros = zeros.requires_grad_()
             grads.append(zeros)

@@ -247,13 +247,15 @@ def _record_matmul(x: Any, y: Any) -> Any:
     return result.mT.contiguous()
 
 
-def _record_layer_norm(x: object, sizes: object, weight: object, bias: object, eps: float) -> Any:
+def _record_layer_norm(
+    value: object, sizes: object, weight: object, bias: object, eps: float
+) -> Any:
     """Return the first result of ``native_layer_norm``, recorded. None if a tensor is no
     :data:`Part`.
 
     The other results, mean and reciprocal deviation, are what the derivative needs. ``weight`` and
     ``bias`` may be None."""
-    inner: list[Any] = [x, sizes, weight, bias, eps]
+    inner: list[Any] = [value, sizes, weight, bias, eps]
     edges: tuple[Edge, ...] = ()
     wanted = 0
     for i in (0, 2, 3):  # the positions of tensors
@@ -268,7 +270,7 @@ def _record_layer_norm(x: object, sizes: object, weight: object, bias: object, e
     outs = _LAYER_NORM.kernel(*inner)
     if not wanted:
         return SESSION.wrap(outs[0])
-    metas = tuple([(o.shape, o.dtype) for o in outs])
+    metas = tuple([(output.shape, output.dtype) for output in outs])
     node = OpNode.of(_LAYER_NORM, SESSION, edges, metas, wanted, None)
     node.save_unpacked(inner, NO_KWARGS, outs)
     return SESSION.wrap(outs[0], (node, 0))
@@ -277,20 +279,20 @@ def _record_layer_norm(x: object, sizes: object, weight: object, bias: object, e
 # The handlers. The dispatcher calls them with ``keys``, the dispatch keys of the call.
 
 
-def _handle_linear(keys: Any, x: object, weight: object, bias: object = None) -> object:
+def _handle_linear(keys: Any, value: object, weight: object, bias: object = None) -> object:
     """Record ``linear`` in the plain case, let a level run it as a layer, or pass it on."""
-    if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
+    if (type(value) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
         if bias is None:
-            result = _record_linear_without_bias(x, weight)
+            result = _record_linear_without_bias(value, weight)
         else:
-            result = _record_linear(x, weight, bias)
+            result = _record_linear(value, weight, bias)
         if result is not None:
             return result
-    elif type(x) in VALUES:
-        result = run_layer(_LINEAR, (x, weight, bias))
+    elif type(value) in VALUES:
+        result = run_layer(_LINEAR, (value, weight, bias))
         if result is not NotImplemented:
             return result
-    return _pass_on_linear(keys & BELOW, x, weight, bias)
+    return _pass_on_linear(keys & BELOW, value, weight, bias)
 
 
 def _handle_matmul(keys: Any, x: object, y: object) -> object:
@@ -375,7 +377,7 @@ def _multiply_stack(stack: Any, factor: Any) -> Any:
 
 def _handle_layer_norm(
     keys: Any,
-    x: object,
+    value: object,
     sizes: object,
     weight: object = None,
     bias: object = None,
@@ -383,11 +385,11 @@ def _handle_layer_norm(
     cudnn_enable: bool = True,
 ) -> object:
     """Record ``layer_norm`` in the plain case, or pass it on."""
-    if (type(x) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
-        result = _record_layer_norm(x, sizes, weight, bias, eps)
+    if (type(value) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
+        result = _record_layer_norm(value, sizes, weight, bias, eps)
         if result is not None:
             return result
-    return _pass_on_layer_norm(keys & BELOW, x, sizes, weight, bias, eps, cudnn_enable)
+    return _pass_on_layer_norm(keys & BELOW, value, sizes, weight, bias, eps, cudnn_enable)
 
 
 LIBRARY = torch.library.Library("aten", "IMPL")  # its registrations last as long as this object

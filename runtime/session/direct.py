@@ -60,10 +60,10 @@ def unseen() -> bool:
     )
 
 
-def _dense(t: object) -> bool:
-    """Return whether ``t`` is a strided plain tensor. A value that holds it shares its memory and
-    version counter."""
-    return type(t) is torch.Tensor and t.layout is torch.strided and not t.is_nested
+def _dense(tensor: object) -> bool:
+    """Return whether ``tensor`` is a strided plain tensor. A value that holds it shares its memory
+    and version counter."""
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _basic(index: tuple[Any, ...]) -> bool:
@@ -130,9 +130,9 @@ def _ends_of(i: slice) -> tuple[int, int, int]:
     return i.start or 0, stop, i.step or 1
 
 
-def _part(t: torch.Tensor, *index: Any) -> torch.Tensor:
-    """``t[index]``, as a step of a chain of views."""
-    return t[index]
+def _part(tensor: torch.Tensor, *index: Any) -> torch.Tensor:
+    """``tensor[index]``, as a step of a chain of views."""
+    return tensor[index]
 
 
 def _getitem(self: Any, index: Any) -> object:
@@ -148,16 +148,17 @@ def _getitem(self: Any, index: Any) -> object:
     return _native_getitem(self, index)
 
 
-def _view(t: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
-    """``t[index]`` as a view of ``t``. ``edge``: that of ``t``, or None if nothing is recorded."""
-    inner = t._inner
+def _view(tensor: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
+    """``tensor[index]`` as a view of ``tensor``. ``edge``: that of ``tensor``, or None if nothing
+    is recorded."""
+    inner = tensor._inner
     if edge is None:
         inner = inner[index]
     else:
         for op, rest in _parts(index, inner.shape, lone):
             inner, edge = run_op(op, [inner, *rest], (edge,), 1)
     part = SESSION.wrap(inner, edge)
-    view_history.follow(part, t, (_part, index, {}, None))
+    view_history.follow(part, tensor, (_part, index, {}, None))
     return part
 
 
@@ -302,7 +303,7 @@ def _comparing(native: Any) -> Callable[..., object]:
     @functools.wraps(native)
     def compare(self: object, *args: object, **kwargs: object) -> Any:
         if type(self) is Tensor and not kwargs and unseen() and type(self._inner) is torch.Tensor:
-            plain = [a._inner if type(a) is Tensor else a for a in args]
+            plain = [argument._inner if type(argument) is Tensor else argument for argument in args]
             if not any(isinstance(a, torch.Tensor) and type(a) is not torch.Tensor for a in plain):
                 out = native(self._inner, *plain)
                 if type(out) is torch.Tensor:
@@ -313,9 +314,15 @@ def _comparing(native: Any) -> Callable[..., object]:
     return compare
 
 
-def _no_history(t: Any) -> bool:
-    """Return whether ``t`` is no view and requires grad neither by our engine nor by torch's."""
-    return t._edge is None and not t._req and t._view is None and not recorded_by_torch(t)
+def _no_history(tensor: Any) -> bool:
+    """Return whether ``tensor`` is no view and requires grad neither by our engine nor by
+    torch's."""
+    return (
+        tensor._edge is None
+        and not tensor._req
+        and tensor._view is None
+        and not recorded_by_torch(tensor)
+    )
 
 
 # initialization and optimizers write with these

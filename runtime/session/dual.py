@@ -167,18 +167,18 @@ class DualSession(StandIn):
         self._put_all(op, out, unshared(ts, tangents))
         return out
 
-    def _owns(self, a: object) -> bool:
-        """Return whether ``a`` is a value of level zero."""
-        return isinstance(a, Value) and a._level is self.session
+    def _owns(self, argument: object) -> bool:
+        """Return whether ``argument`` is a value of level zero."""
+        return isinstance(argument, Value) and argument._level is self.session
 
-    def _tangent_of(self, a: object) -> object:
+    def _tangent_of(self, argument: object) -> object:
         """Return the tangent of an argument, None if it is no value of level zero."""
-        if not self._owns(a):
+        if not self._owns(argument):
             return None
-        return self.tangents.of(a)
+        return self.tangents.of(argument)
 
     def _any_dual(self, args: Iterable[object]) -> bool:
-        return any(self._tangent_of(a) is not None for a in args)
+        return any(self._tangent_of(argument) is not None for argument in args)
 
     def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
         """Return the tangent of each argument (a list for a list), and whether there is any."""
@@ -215,15 +215,15 @@ class DualSession(StandIn):
                 tangents = (tangents,)
         if tangents is None:
             tangents = [None] * len(out)
-        for i, o in enumerate(out):
-            if not isinstance(o, Value) or i in op.nondiff:
+        for index, output in enumerate(out):
+            if not isinstance(output, Value) or index in op.nondiff:
                 continue
-            if not (o.is_floating_point() or o.is_complex()):
+            if not (output.is_floating_point() or output.is_complex()):
                 continue
-            t = tangents[i]
+            t = tangents[index]
             if op.kind is not VIEW:
-                t = _tangent_of_new(o, t)
-            self.tangents.put(o._inner, t)
+                t = _tangent_of_new(output, t)
+            self.tangents.put(output._inner, t)
 
     def _write(
         self, op: Op, args: Sequence[object], kwargs: dict[str, object], tangents: list[object]
@@ -249,7 +249,7 @@ class DualSession(StandIn):
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
-        before = [_apart(self.without_tangent(a), target) for a in args]
+        before = [_apart(self.without_tangent(argument), target) for argument in args]
         own = self.tangents.of(target)
         if own is not None:
             # the tape saves them, so they must not be written to
@@ -325,10 +325,10 @@ def _decomposition_for_tangents(op: Op) -> Any:
     return decomposed
 
 
-def _storage_of(t: object) -> Any:
+def _storage_of(tensor: object) -> Any:
     """Return what identifies the storage of a plain strided tensor, None for any other."""
-    if type(t) is torch.Tensor and t.layout is torch.strided:
-        return storage_of(t)._cdata
+    if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
+        return storage_of(tensor)._cdata
     return None
 
 
@@ -358,12 +358,12 @@ def unshared(t: object, inputs: list[Any]) -> Any:
     return t
 
 
-def _tangent_of_new(o: Any, t: Any) -> object:
-    """Return the tangent of ``o``, a result with memory of its own, laid out as that. ``t``: by the
-    formula of the op. None is zero, for which torch has a tangent of zeros."""
-    if t is None:
-        return torch.zeros_like(o.detach())
-    return laid_out_like(fit(t, o), o._inner)
+def _tangent_of_new(output: Any, tensor: Any) -> object:
+    """Return the tangent of ``output``, a result with memory of its own, laid out as that.
+    ``tensor``: by the formula of the op. None is zero, for which torch has a tangent of zeros."""
+    if tensor is None:
+        return torch.zeros_like(output.detach())
+    return laid_out_like(fit(tensor, output), output._inner)
 
 
 def _tensors_in(inputs: list[object]) -> Iterator[Any]:
@@ -375,30 +375,36 @@ def _tensors_in(inputs: list[object]) -> Iterator[Any]:
                 yield x
 
 
-def _same_strides(t: Any, p: torch.Tensor) -> bool:
+def _same_strides(tensor: Any, p: torch.Tensor) -> bool:
     return p.numel() == 0 or all(
-        n == 1 or a == b for n, a, b in zip(p.shape, t.stride(), p.stride(), strict=True)
+        n == 1 or a == b for n, a, b in zip(p.shape, tensor.stride(), p.stride(), strict=True)
     )
 
 
-def _same_layout(t: torch.Tensor, p: torch.Tensor) -> bool:
-    if t.is_conj() != p.is_conj() or t.is_neg() != p.is_neg() or not _same_strides(t, p):
+def _same_layout(tensor: torch.Tensor, p: torch.Tensor) -> bool:
+    if (
+        tensor.is_conj() != p.is_conj()
+        or tensor.is_neg() != p.is_neg()
+        or not _same_strides(tensor, p)
+    ):
         return False
     same_place = (
-        t.storage_offset() == p.storage_offset()
-        and storage_of(t).nbytes() == storage_of(p).nbytes()
+        tensor.storage_offset() == p.storage_offset()
+        and storage_of(tensor).nbytes() == storage_of(p).nbytes()
     )
     return same_place or p.numel() == 0
 
 
-def empty_like_laid_out(t: Any, p: torch.Tensor) -> Any:
-    """Zeros made from ``t``, with the dtype and geometry of ``p`` in a storage of the same size,
-    so that every view of ``p`` can be taken of them. A view may have another dtype than its
+def empty_like_laid_out(tensor: Any, p: torch.Tensor) -> Any:
+    """Zeros made from ``tensor``, with the dtype and geometry of ``p`` in a storage of the same
+    size, so that every view of ``p`` can be taken of them. A view may have another dtype than its
     base: ``z.real``."""
     if p.layout is not torch.strided:
-        return t.new_zeros(p.shape, dtype=p.dtype)
+        return tensor.new_zeros(p.shape, dtype=p.dtype)
     cells = storage_of(p).nbytes() // p.itemsize
-    made = t.new_zeros(cells, dtype=p.dtype).as_strided(p.shape, p.stride(), p.storage_offset())
+    made = tensor.new_zeros(cells, dtype=p.dtype).as_strided(
+        p.shape, p.stride(), p.storage_offset()
+    )
     if p.is_conj():
         made = made.conj()
     if p.is_neg():

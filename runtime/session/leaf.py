@@ -24,36 +24,36 @@ OF_TORCH = (
 _known: dict[int, tuple[weakref.ref[torch.Tensor], Tensor]] = {}
 
 
-def as_leaf(t: torch.Tensor) -> torch.Tensor:
-    """``t`` as a value. A plain leaf that requires grad becomes a leaf of our tape, whose gradient
-    is added to ``t.grad`` after the hooks of ``t`` have seen it. It is the same leaf every time, as
-    long as ``t`` shows the same memory."""
-    if isinstance(t, Value):
-        return t
-    if not t.requires_grad:
-        return wrap(t)
-    known = _known.get(id(t))
-    if known is not None and known[0]() is t and _shows(t, known[1]._inner):
-        return _following(known[1], t)
-    if t.grad_fn is not None:
+def as_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` as a value. A plain leaf that requires grad becomes a leaf of our tape, whose
+    gradient is added to ``tensor.grad`` after the hooks of ``tensor`` have seen it. It is the same
+    leaf every time, as long as ``tensor`` shows the same memory."""
+    if isinstance(tensor, Value):
+        return tensor
+    if not tensor.requires_grad:
+        return wrap(tensor)
+    known = _known.get(id(tensor))
+    if known is not None and known[0]() is tensor and _shows(tensor, known[1]._inner):
+        return _following(known[1], tensor)
+    if tensor.grad_fn is not None:
         raise RuntimeError(OF_TORCH)
-    leaf = wrap(t.detach(), requires_grad=True)
-    number = id(t)
-    source = weakref.ref(t, lambda _: _known.pop(number, None))
+    leaf = wrap(tensor.detach(), requires_grad=True)
+    number = id(tensor)
+    source = weakref.ref(tensor, lambda _: _known.pop(number, None))
     leaf._deliver, leaf._stands_for = _delivery(source), source
     _known[number] = source, leaf
-    return _following(leaf, t)
+    return _following(leaf, tensor)
 
 
-def _following(leaf: Tensor, t: torch.Tensor) -> Tensor:
-    """``leaf`` with the hooks and the ``grad_dtype`` of ``t``. They share the hooks, so that a hook
-    which is registered later runs, too."""
-    seeing = t._backward_hooks
+def _following(leaf: Tensor, tensor: torch.Tensor) -> Tensor:
+    """``leaf`` with the hooks and the ``grad_dtype`` of ``tensor``. They share the hooks, so that a
+    hook which is registered later runs, too."""
+    seeing = tensor._backward_hooks
     if seeing is None:
-        t._backward_hooks = seeing = OrderedDict()
+        tensor._backward_hooks = seeing = OrderedDict()
     if leaf._hooks is not seeing:
         leaf._backward_hooks = seeing
-    dtype = t.grad_dtype
+    dtype = tensor.grad_dtype
     if dtype is not leaf.dtype_of_grad():
         leaf.grad_dtype = dtype
     return leaf
@@ -67,62 +67,66 @@ def follow_hooks(leaf: Tensor) -> None:
         leaf._backward_hooks = t._backward_hooks
 
 
-def plain_of(t: object) -> Any:
-    """Return the plain tensor whose leaf ``t`` is, if it is one; else ``t``."""
-    if not isinstance(t, Tensor) or t._stands_for is None:
-        return t
-    source = t._stands_for()
-    return t if source is None else source
+def plain_of(tensor: object) -> Any:
+    """Return the plain tensor whose leaf ``tensor`` is, if it is one; else ``tensor``."""
+    if not isinstance(tensor, Tensor) or tensor._stands_for is None:
+        return tensor
+    source = tensor._stands_for()
+    return tensor if source is None else source
 
 
-def _shows(t: torch.Tensor, inner: torch.Tensor) -> bool:
-    """Return whether ``inner``, once detached from ``t``, still is what ``t`` shows. Assignment to
-    ``t.data`` changes that."""
-    if t.dtype is not inner.dtype:
+def _shows(tensor: torch.Tensor, inner: torch.Tensor) -> bool:
+    """Return whether ``inner``, once detached from ``tensor``, still is what ``tensor`` shows.
+    Assignment to ``tensor.data`` changes that."""
+    if tensor.dtype is not inner.dtype:
         return False
-    if t.layout is not torch.strided or t.is_nested:
-        return extent(t) == extent(inner) and _places(t) == _places(inner)
-    if t.shape != inner.shape or t.data_ptr() != inner.data_ptr() or t.stride() != inner.stride():
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return extent(tensor) == extent(inner) and _places(tensor) == _places(inner)
+    if (
+        tensor.shape != inner.shape
+        or tensor.data_ptr() != inner.data_ptr()
+        or tensor.stride() != inner.stride()
+    ):
         return False
-    return t.is_neg() is inner.is_neg() and t.is_conj() is inner.is_conj()
+    return tensor.is_neg() is inner.is_neg() and tensor.is_conj() is inner.is_conj()
 
 
-def _places(t: torch.Tensor) -> object:
+def _places(tensor: torch.Tensor) -> object:
     """Where the elements of a nested or a sparse tensor are. Equal to nothing else for a tensor
     that does not tell."""
-    t = t.detach()
-    if t.is_nested:
-        return t.data_ptr()
-    if t.layout is torch.sparse_coo:
-        return t._indices().data_ptr(), t._values().data_ptr()
-    if t.is_mkldnn:
+    tensor = tensor.detach()
+    if tensor.is_nested:
+        return tensor.data_ptr()
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices().data_ptr(), tensor._values().data_ptr()
+    if tensor.is_mkldnn:
         return object()
-    return t.values().data_ptr()
+    return tensor.values().data_ptr()
 
 
 def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], None]:
     """Return what adds a plain gradient to that of the plain tensor. Nobody can ask for the
     gradient of a tensor that is gone."""
 
-    def deliver(g: torch.Tensor) -> None:
-        t = source()
-        if t is None:
+    def deliver(grad: torch.Tensor) -> None:
+        tensor = source()
+        if tensor is None:
             return
-        if t.requires_grad:  # as torch, not where it was frozen after the forward pass
-            old = t.grad
+        if tensor.requires_grad:  # as torch, not where it was frozen after the forward pass
+            old = tensor.grad
             # Python may not assign such a gradient, and torch's node calls the hooks
-            if old is None and t.is_nested:
+            if old is None and tensor.is_nested:
                 with torch.enable_grad():
-                    of_torch: Any = torch.ops.aten.alias.default(t).grad_fn
-                of_torch.next_functions[0][0](g)
+                    of_torch: Any = torch.ops.aten.alias.default(tensor).grad_fn
+                of_torch.next_functions[0][0](grad)
                 return
             if old is None:
-                t.grad = g
-            elif torch.is_grad_enabled() or (old.is_sparse and not g.is_sparse):
+                tensor.grad = grad
+            elif torch.is_grad_enabled() or (old.is_sparse and not grad.is_sparse):
                 # a recorded pass leaves the former gradient as it is
-                t.grad = g + old
+                tensor.grad = grad + old
             else:
-                old.add_(g)
-        hooks.run_post_accumulate(t, t._post_accumulate_grad_hooks)
+                old.add_(grad)
+        hooks.run_post_accumulate(tensor, tensor._post_accumulate_grad_hooks)
 
     return deliver

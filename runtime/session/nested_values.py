@@ -45,8 +45,8 @@ class Nested(Tensor):
         kwargs = kwargs or {}
         if _transformed(args, kwargs):
             raise NestedTensor
-        for a in (*args, *kwargs.values()):
-            each = a if isinstance(a, (list, tuple)) else (a,)
+        for argument in (*args, *kwargs.values()):
+            each = argument if isinstance(argument, (list, tuple)) else (argument,)
             for t in each:
                 if not isinstance(t, torch.Tensor):
                     continue

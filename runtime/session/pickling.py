@@ -25,9 +25,9 @@ _CACHED = ("_sym_sizes_capsule", "_sym_strides_capsule", "_value")
 _requires_grad: Any = TensorBase.requires_grad
 
 
-def state_of(t: object, own: frozenset[str]) -> Any:
+def state_of(tensor: object, own: frozenset[str]) -> Any:
     """As ``object.__getstate__``, without the attributes ``own``, which belong to the session."""
-    state = object.__getstate__(t)
+    state = object.__getstate__(tensor)
     attributes, slots = state if isinstance(state, tuple) else (state, None)
     found = {
         name: value
@@ -39,50 +39,52 @@ def state_of(t: object, own: frozenset[str]) -> Any:
     return found or None
 
 
-def reduced(t: Any, kind: type, protocol: Any) -> Any:
-    """Return the result of ``__reduce_ex__`` for ``t``, whose class is ``kind`` for users. It names
-    torch's functions and the tensor's storage."""
-    warn_if_has_hooks(t)
-    state = t.__getstate__()
+def reduced(tensor: Any, kind: type, protocol: Any) -> Any:
+    """Return the result of ``__reduce_ex__`` for ``tensor``, whose class is ``kind`` for users. It
+    names torch's functions and the tensor's storage."""
+    warn_if_has_hooks(tensor)
+    state = tensor.__getstate__()
     if kind is torch.Tensor and state and state.pop("_is_param", False):
-        arguments: Any = (t.data, t.requires_grad, OrderedDict())
+        arguments: Any = (tensor.data, tensor.requires_grad, OrderedDict())
         if state:
             return rebuild_parameter_with_state(), (*arguments, state)
         return rebuild_parameter(), arguments
     made_by = copyreg.dispatch_table.get(kind)
     if made_by is not None:
-        return made_by(t)
-    plain = plain_leaf(t, t.requires_grad)
+        return made_by(tensor)
+    plain = plain_leaf(tensor, tensor.requires_grad)
     made = plain._reduce_ex_internal(protocol)
     if made[0] is rebuild_wrapper_subclass:
         # as users see it: the instance below the tape requires no grad
-        made = made[0], (kind, *made[1][1:-1], t.requires_grad)
+        made = made[0], (kind, *made[1][1:-1], tensor.requires_grad)
     if kind is torch.Tensor and not state:
         return made
     return rebuild_with_attributes(), (made[0], kind, made[1], state)
 
 
-def plain_leaf(t: Any, requires_grad: bool) -> torch.Tensor:
-    """Return the inner tensor of ``t``. With ``requires_grad``, and if it is a plain tensor:
+def plain_leaf(tensor: Any, requires_grad: bool) -> torch.Tensor:
+    """Return the inner tensor of ``tensor``. With ``requires_grad``, and if it is a plain tensor:
     detached, with that flag set."""
-    inner: torch.Tensor = t._inner
+    inner: torch.Tensor = tensor._inner
     if requires_grad and type(inner) is torch.Tensor:
         inner = inner.detach()
         _requires_grad.__set__(inner, True)
     return inner
 
 
-def deep_copied(t: Any, memo: dict[int, Any]) -> Any:
+def deep_copied(tensor: Any, memo: dict[int, Any]) -> Any:
     """``copy.deepcopy`` of a leaf. Raise for any other tensor. Copies of tensors that share memory
     share memory, too."""
-    if not t.is_leaf:
+    if not tensor.is_leaf:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
             "protocol at the moment."
         )
-    new = t._copied(copy.deepcopy(t._inner, memo), copy.deepcopy(t.__getstate__(), memo))
-    memo[id(t)] = new
-    new._grad = copy.deepcopy(t._grad, memo)
+    new = tensor._copied(
+        copy.deepcopy(tensor._inner, memo), copy.deepcopy(tensor.__getstate__(), memo)
+    )
+    memo[id(tensor)] = new
+    new._grad = copy.deepcopy(tensor._grad, memo)
     return new
 
 

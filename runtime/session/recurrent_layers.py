@@ -85,10 +85,10 @@ def _several(op: Op, x: Part, *rest: object) -> list[Part]:
     """Run and record an op with a list of results."""
     outs = op.kernel(x[0], *rest)
     if x[1] is None:
-        return [(o, None) for o in outs]
+        return [(output, None) for output in outs]
     node = OpNode.of(op, SESSION, (x[1],), tuple([(o.shape, o.dtype) for o in outs]), 1, None)
     node.save_unpacked([x[0], *rest], NO_KWARGS, outs)
-    return [(o, (node, i)) for i, o in enumerate(outs)]
+    return [(o, (node, index)) for index, o in enumerate(outs)]
 
 
 def _joined(op: Op, parts: list[Part], dim: int) -> Part:
@@ -191,12 +191,12 @@ _CELLS = {
 
 def _of_input(x: Part, weights: Weights) -> Part:
     """``linear`` of a whole sequence."""
-    t, edge = x
+    tensor, edge = x
     weight, bias = weights[0], weights[2]
-    sizes = [*t.shape[:2], weight[0].shape[0]]
-    if t.is_contiguous():
+    sizes = [*tensor.shape[:2], weight[0].shape[0]]
+    if tensor.is_contiguous():
         return _unary(UNFLATTEN, linear_of_matrix(flatten_to_matrix(x), weight, bias), sizes)
-    rows: Part = (t.reshape(-1, t.shape[2]), edge)
+    rows: Part = (tensor.reshape(-1, tensor.shape[2]), edge)
     whole = run_binary(_MM, rows, _unary(_T, weight))
     return run_binary(_ADD, _unary(_UNSAFE_VIEW, whole, sizes), bias, _add_)
 
@@ -225,8 +225,10 @@ def _run_layers(
     last: list[Any] = []
     for first in range(0, len(weights), directions):
         outputs: list[Part] = []
-        for i in range(first, first + directions):
-            output, state = _run_direction(cell, x, states[i], weights[i], backwards=i > first)
+        for index in range(first, first + directions):
+            output, state = _run_direction(
+                cell, x, states[index], weights[index], backwards=index > first
+            )
             outputs.append(output)
             last.append(state)
         x = outputs[0] if directions == 1 else _joined(_CAT, outputs, 2)
@@ -322,8 +324,8 @@ class _LayerCall:
         return output, *finals
 
 
-def _is_on_cpu(t: torch.Tensor, dtype: torch.dtype) -> bool:
-    return t.device.type == "cpu" and t.dtype is dtype
+def _is_on_cpu(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype is dtype
 
 
 def _are_of_equal_gates(weight: torch.Tensor, of_state: torch.Tensor) -> bool:
@@ -334,19 +336,21 @@ def _are_of_equal_gates(weight: torch.Tensor, of_state: torch.Tensor) -> bool:
 def _known_parts(tensors: Iterable[object]) -> list[Part] | None:
     """Return the known part of each tensor, None if one has none."""
     parts: list[Part] = []
-    for t in tensors:
-        part = known_part(t)
+    for tensor in tensors:
+        part = known_part(tensor)
         if part is None:
             return None
         parts.append(part)
     return parts
 
 
-def _known_call(cell: Cell, x: Any, hx: object, params: Any, options: Options) -> _LayerCall | None:
+def _known_call(
+    cell: Cell, value: Any, hx: object, params: Any, options: Options
+) -> _LayerCall | None:
     """Return the call of a layer, None if one of its tensors is no known part or an option is not
     covered here."""
     states = cell.list_states(hx)
-    parts = _known_parts((x, *states, *params))
+    parts = _known_parts((value, *states, *params))
     if parts is None or not options.has_biases:
         return None
     if options.dropout and options.training:
@@ -354,16 +358,16 @@ def _known_call(cell: Cell, x: Any, hx: object, params: Any, options: Options) -
     if len(params) != 4 * options.runs:
         return None
     first = 1 + len(states)
-    weights = [parts[i : i + 4] for i in range(first, len(parts), 4)]
+    weights = [parts[index : index + 4] for index in range(first, len(parts), 4)]
     return _LayerCall(cell, options, parts[0], parts[1:first], weights)
 
 
 def _run_layer(
-    cell: Cell, native: object, x: object, hx: object, params: object, options: tuple[Any, ...]
+    cell: Cell, native: object, value: object, hx: object, params: object, options: tuple[Any, ...]
 ) -> tuple[object, ...] | None:
     """Return the results of a recurrent layer, None if it must go on to ATen. ``options``: ATen's
     arguments after ``params``."""
-    call = _known_call(cell, x, hx, params, Options(*options))
+    call = _known_call(cell, value, hx, params, Options(*options))
     if call is None or not call.is_covered():
         return None
     if not call.has_history():
@@ -387,12 +391,12 @@ def _with_batch_first(cell: Cell, out: Part) -> Any:
     return SESSION.wrap(inner, edge)
 
 
-def _fit_cell(cell: Cell, x: Any, states: Any, weight: Any, of_state: Any) -> bool:
+def _fit_cell(cell: Cell, value: Any, states: Any, weight: Any, of_state: Any) -> bool:
     """Return whether these are matrices of the shapes of a cell. ATen refuses others in its own
     words."""
-    if any(t.dim() != 2 for t in (x, *states, weight, of_state)):
+    if any(tensor.dim() != 2 for tensor in (value, *states, weight, of_state)):
         return False
-    (rows, features), hidden = x.shape, of_state.shape[1]
+    (rows, features), hidden = value.shape, of_state.shape[1]
     if any(state.shape != (rows, hidden) for state in states):
         return False
     fits: bool = weight.shape == (cell.gates * hidden, features)
@@ -400,12 +404,12 @@ def _fit_cell(cell: Cell, x: Any, states: Any, weight: Any, of_state: Any) -> bo
 
 
 def _run_cell(
-    cell: Cell, native: Any, x: object, hx: object, weights: tuple[object, ...]
+    cell: Cell, native: Any, value: object, hx: object, weights: tuple[object, ...]
 ) -> object:
     """Return the results of a recurrent cell, None if it must go on to ATen."""
     states = cell.list_states(hx)
-    parts = _known_parts((x, *states, *weights))
-    if parts is None or not _fit_cell(cell, x, states, *weights[:2]):
+    parts = _known_parts((value, *states, *weights))
+    if parts is None or not _fit_cell(cell, value, states, *weights[:2]):
         return None
     of_states, of_weights = parts[1 : 1 + len(states)], parts[1 + len(states) :]
     if any(edge is not None for _, edge in parts):
@@ -419,7 +423,7 @@ def _run_cell(
 
 
 def _mine(tensors: Any) -> bool:
-    return any(type(t) is Tensor for t in tensors)
+    return any(type(tensor) is Tensor for tensor in tensors)
 
 
 def _owned(cell: Cell, *args: object) -> tuple[object, ...]:
@@ -451,17 +455,20 @@ def _beside(cell: Cell, args: tuple[object, ...]) -> object:
     states = cell.list_states(hx)
     if all(isinstance(state, Value) for state in states):
         return hx
-    if not any(isinstance(t, Value) and t._level is SESSION for t in pytree.tree_leaves(args)):
+    if not any(
+        isinstance(tensor, Value) and tensor._level is SESSION
+        for tensor in pytree.tree_leaves(args)
+    ):
         return hx
-    for i, state in enumerate(states):
+    for index, state in enumerate(states):
         if not isinstance(state, Value):
-            states[i] = state + SESSION.wrap(state.new_zeros(()))
+            states[index] = state + SESSION.wrap(state.new_zeros(()))
     return cell.join_states(states)
 
 
-def _is_batched(t: object) -> bool:
-    """Return whether ``t`` is a value of a vmap at any level."""
-    return any(level.hidden for level in levels_of(t))
+def _is_batched(tensor: object) -> bool:
+    """Return whether ``tensor`` is a value of a vmap at any level."""
+    return any(level.hidden for level in levels_of(tensor))
 
 
 def _batched_alike(cell: Cell, x: Any, hx: object, params: Any) -> tuple[object, object]:
@@ -472,7 +479,7 @@ def _batched_alike(cell: Cell, x: Any, hx: object, params: Any) -> tuple[object,
     if not batched:
         return x, hx
     # the sum with it is a batch, with a copy of the tensor per element
-    zero = sum(t.new_zeros(()) for t in batched)
+    zero = sum(tensor.new_zeros(()) for tensor in batched)
     x, *states = (t + zero for t in (x, *states))
     return x, cell.join_states(states)
 
@@ -557,8 +564,8 @@ def _pad_packed(
     out = padded(data, steps, max(length, len(steps)), value)
     # a step of a packed sequence has the elements that are at least as long
     lengths = []
-    for i in range(steps[0]):
-        lengths.append(sum(size > i for size in steps))
+    for index in range(steps[0]):
+        lengths.append(sum(size > index for size in steps))
     if not batch_first:
         out = out.transpose(0, 1)
     return out, torch.tensor(lengths)
@@ -571,9 +578,9 @@ def _with_states_as_given(overload: Any) -> None:
 
     def run(x: object, hx: Any, *rest: object, **named: object) -> Any:
         out, *states = theirs(x, hx, *rest, **named)
-        for i, (last, first) in enumerate(zip(states, hx, strict=True)):
+        for index, (last, first) in enumerate(zip(states, hx, strict=True)):
             if last.dim() != first.dim():
-                states[i] = last.reshape(first.shape)
+                states[index] = last.reshape(first.shape)
         return out, *states
 
     for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd):

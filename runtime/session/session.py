@@ -82,12 +82,12 @@ class Session(GradLevel):
         """Return what stands in for the session in this thread, else the session itself."""
         return current_stand_in() or self
 
-    def tangent_of(self, v: object) -> Any:
-        """Return the tangent that a dual level of ``forward_ad`` gives ``v``, or None."""
+    def tangent_of(self, value: object) -> Any:
+        """Return the tangent that a dual level of ``forward_ad`` gives ``value``, or None."""
         dual = current_dual()
         if dual is None:
             return None
-        return dual.tangents.of(v)
+        return dual.tangents.of(value)
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
         dual = current_dual()
@@ -96,11 +96,11 @@ class Session(GradLevel):
         return dual.copy_before_write(inner)  # type: ignore[no-any-return]
 
     def run_inside(
-        self, f: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]
+        self, function: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]
     ) -> Any:
-        return f(*args, **kwargs)  # the session is no transform, so it has no scope
+        return function(*args, **kwargs)  # the session is no transform, so it has no scope
 
-    def is_constant(self, v: Value) -> bool:
+    def is_constant(self, value: Value) -> bool:
         return False
 
     def on_close(self, finalize: Callable[[], None]) -> None:

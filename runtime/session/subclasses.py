@@ -126,21 +126,21 @@ _aten, _prim = torch.ops.aten, torch.ops.prim
 # What torch asks an instance whose class answers for its sizes, its strides, its device or its
 # layout (the policies of ``_make_wrapper_subclass``), and how to ask the instance itself.
 _ANSWERS: dict[Any, Callable[..., Any]] = {
-    _aten.size.default: lambda t: t.size(),
-    _aten.sym_size.default: lambda t: t.size(),
-    _aten.stride.default: lambda t: t.stride(),
-    _aten.sym_stride.default: lambda t: t.stride(),
-    _aten.storage_offset.default: lambda t: t.storage_offset(),
-    _aten.sym_storage_offset.default: lambda t: t.storage_offset(),
-    _aten.numel.default: lambda t: t.numel(),
-    _aten.sym_numel.default: lambda t: t.numel(),
-    _aten.dim.default: lambda t: t.dim(),
-    _aten.is_contiguous.default: lambda t: t.is_contiguous(),
-    _aten.is_contiguous.memory_format: lambda t, memory_format: t.is_contiguous(
+    _aten.size.default: lambda tensor: tensor.size(),
+    _aten.sym_size.default: lambda tensor: tensor.size(),
+    _aten.stride.default: lambda tensor: tensor.stride(),
+    _aten.sym_stride.default: lambda tensor: tensor.stride(),
+    _aten.storage_offset.default: lambda tensor: tensor.storage_offset(),
+    _aten.sym_storage_offset.default: lambda tensor: tensor.storage_offset(),
+    _aten.numel.default: lambda tensor: tensor.numel(),
+    _aten.sym_numel.default: lambda tensor: tensor.numel(),
+    _aten.dim.default: lambda tensor: tensor.dim(),
+    _aten.is_contiguous.default: lambda tensor: tensor.is_contiguous(),
+    _aten.is_contiguous.memory_format: lambda tensor, memory_format: tensor.is_contiguous(
         memory_format=memory_format
     ),
-    _prim.device.default: lambda t: t.device,
-    _prim.layout.default: lambda t: t.layout,
+    _prim.device.default: lambda tensor: tensor.device,
+    _prim.layout.default: lambda tensor: tensor.layout,
 }
 # the names of the arguments of ``_make_wrapper_subclass`` behind the class, in order
 _OPTIONS = (
@@ -188,20 +188,20 @@ def _handles(kind: Any) -> bool:
     return kind not in VALUES and dispatches(kind) and not issubclass(kind, FakeTensor)
 
 
-def _has_memory(t: torch.Tensor) -> bool:
-    """Return whether ``t``, an instance of a user's class, has elements of its own. An instance of
-    ``_make_wrapper_subclass`` has none."""
-    return t.layout is torch.strided and t.data_ptr() != 0
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Return whether ``tensor``, an instance of a user's class, has elements of its own. An
+    instance of ``_make_wrapper_subclass`` has none."""
+    return tensor.layout is torch.strided and tensor.data_ptr() != 0
 
 
-def _value_of(t: object) -> object:
-    """Return the value that holds ``t``, an instance of a user's class."""
-    if not _handles(type(t)):
-        return t
-    known = vars(t).get("_value")
+def _value_of(tensor: object) -> object:
+    """Return the value that holds ``tensor``, an instance of a user's class."""
+    if not _handles(type(tensor)):
+        return tensor
+    known = vars(tensor).get("_value")
     value = None if known is None else known()
-    if value is None or value._inner is not t:
-        value = SESSION.wrap(t)
+    if value is None or value._inner is not tensor:
+        value = SESSION.wrap(tensor)
     return value
 
 
@@ -437,17 +437,17 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
     return v
 
 
-def holds_instance(t: object) -> bool:
-    """Return whether ``t`` is a value that holds an instance of a class with
+def holds_instance(tensor: object) -> bool:
+    """Return whether ``tensor`` is a value that holds an instance of a class with
     ``__torch_dispatch__``."""
-    return isinstance(t, _Wrapper)
+    return isinstance(tensor, _Wrapper)
 
 
 @contextmanager
 def unnoted(*tensors: object) -> Iterator[None]:
     """A block in which no instance of a user's class knows its value. Torch exchanges no tensors
     with weak references."""
-    values = [t for t in tensors if isinstance(t, _Wrapper)]
+    values = [tensor for tensor in tensors if isinstance(tensor, _Wrapper)]
     for v in values:
         vars(v._inner).pop("_value", None)
     try:

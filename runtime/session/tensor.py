@@ -67,11 +67,11 @@ def _refuse_in_capture(what: str) -> None:
         )
 
 
-def _note_elements(t: Any) -> None:
-    """Tell a capture that the program reads the elements of ``t``."""
+def _note_elements(tensor: Any) -> None:
+    """Tell a capture that the program reads the elements of ``tensor``."""
     mode = entering_mode()
     if mode is not None:
-        mode.note_elements(t)
+        mode.note_elements(tensor)
 
 
 class Tensor(GradValue):
@@ -456,38 +456,38 @@ def _refuse_unfit_gradient(t: Tensor, value: object) -> None:
         )
     sizes = [extent(value), extent(t)]
     if sizes[0] != sizes[1]:
-        got, own = (list(s) if isinstance(s, torch.Size) else s for s in sizes)
+        got, own = (list(size) if isinstance(size, torch.Size) else size for size in sizes)
         raise RuntimeError(
             f"attempting to assign a gradient of size '{got}' to a tensor of size "
             f"'{own}'. A gradient has the shape of its tensor."
         )
 
 
-def _refuse_unfit_data(t: Tensor, new: torch.Tensor) -> None:
-    """Raise unless ``new`` can become the data of ``t``."""
+def _refuse_unfit_data(tensor: Tensor, new: torch.Tensor) -> None:
+    """Raise unless ``new`` can become the data of ``tensor``."""
     if isinstance(new, Value) and new._level is not SESSION:
         raise RuntimeError(
             f"the data of a tensor cannot be set to a value of {new._level.what}. "
             "Use copy_() to write its numbers."
         )
-    if t.requires_grad and not (new.is_floating_point() or new.is_complex()):
+    if tensor.requires_grad and not (new.is_floating_point() or new.is_complex()):
         raise RuntimeError(
             "data set to a tensor that requires gradients must be floating point or complex dtype"
         )
-    if (new.is_nested or t.is_nested) and extent(new) != extent(t):
+    if (new.is_nested or tensor.is_nested) and extent(new) != extent(tensor):
         raise RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
 
 
-def _is_sole_user(t: Tensor) -> bool:
-    """Return whether no other tensor shares the memory of ``t``. A level would not know copies that
-    share memory as views. Sparse tensors cannot be asked."""
-    return t.is_sparse or users(t._inner) == 2  # the value and its inner tensor
+def _is_sole_user(tensor: Tensor) -> bool:
+    """Return whether no other tensor shares the memory of ``tensor``. A level would not know copies
+    that share memory as views. Sparse tensors cannot be asked."""
+    return tensor.is_sparse or users(tensor._inner) == 2  # the value and its inner tensor
 
 
-def _suffixes_of_history(t: Tensor) -> list[str]:
-    """List what the text of ``t`` says about its history: nothing, or its node."""
+def _suffixes_of_history(tensor: Tensor) -> list[str]:
+    """List what the text of ``tensor`` says about its history: nothing, or its node."""
     try:
-        fn = t.grad_fn
+        fn = tensor.grad_fn
     except RuntimeError:  # the history of a view is lost
         return ["grad_fn=<Invalid>"]
     if fn is None:
@@ -547,15 +547,16 @@ def _data_of(inner: torch.Tensor) -> torch.Tensor:
     return inner.data
 
 
-def _without_history(t: torch.Tensor) -> torch.Tensor:
-    """``t`` detached. It becomes a plain tensor unless its class handles its own ATen calls."""
-    if not t.requires_grad and dispatches(type(t)):
-        return t  # not detached: its constructor may still run, and then it can handle no call
+def _without_history(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` detached. It becomes a plain tensor unless its class handles its own ATen
+    calls."""
+    if not tensor.requires_grad and dispatches(type(tensor)):
+        return tensor  # not detached: its constructor may still run, and then it can handle no call
     with unseen_by_classes():
-        t = t.detach()
-        if type(t) is torch.Tensor or dispatches(type(t)):
-            return t
-        return t.as_subclass(torch.Tensor)
+        tensor = tensor.detach()
+        if type(tensor) is torch.Tensor or dispatches(type(tensor)):
+            return tensor
+        return tensor.as_subclass(torch.Tensor)
 
 
 def dispatches(kind: type[torch.Tensor]) -> bool:
@@ -563,22 +564,22 @@ def dispatches(kind: type[torch.Tensor]) -> bool:
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
-def as_kind(v: Any, kind: type[torch.Tensor]) -> Tensor:
-    """``v`` as a tensor of the session that is a ``kind`` for users. Nothing else
-    may refer to ``v``."""
+def as_kind(value: Any, kind: type[torch.Tensor]) -> Tensor:
+    """``value`` as a tensor of the session that is a ``kind`` for users. Nothing else
+    may refer to ``value``."""
     kind = getattr(kind, "_kind", kind)
     cls = SESSION.class_of(kind)
-    if cls is type(v):
-        return v  # type: ignore[return-value]
+    if cls is type(value):
+        return value  # type: ignore[return-value]
     if issubclass(kind, FakeTensor):
         # a mode of torch's takes every instance of this class for its own
-        return v  # type: ignore[no-any-return]
-    if type(v._inner) is not torch.Tensor or dispatches(kind):
+        return value  # type: ignore[no-any-return]
+    if type(value._inner) is not torch.Tensor or dispatches(kind):
         with unseen_by_classes():
-            new = SESSION.wrap(v._inner.as_subclass(kind))
+            new = SESSION.wrap(value._inner.as_subclass(kind))
     else:
-        new = make_subclass(cls, v._inner)
-    new.__dict__.update({**v.__dict__, "_inner": new.__dict__.get("_inner", v._inner)})
+        new = make_subclass(cls, value._inner)
+    new.__dict__.update({**value.__dict__, "_inner": new.__dict__.get("_inner", value._inner)})
     return new  # type: ignore[no-any-return]
 
 

@@ -61,17 +61,18 @@ def _sum_of_values(old: Any, g: Any) -> object:
         task.sums = False
 
 
-def _own(t: torch.Tensor) -> bool:
-    """Return whether ``t`` is a plain dense tensor with memory that no other tensor refers to."""
+def _own(tensor: torch.Tensor) -> bool:
+    """Return whether ``tensor`` is a plain dense tensor with memory that no other tensor refers
+    to."""
     if (
-        type(t) is not torch.Tensor
-        or t.layout is not torch.strided
-        or t.is_nested
-        or not dense(t.shape, t.stride())
+        type(tensor) is not torch.Tensor
+        or tensor.layout is not torch.strided
+        or tensor.is_nested
+        or not dense(tensor.shape, tensor.stride())
     ):
         return False
     # from the tensor and from the storage object made here
-    return bool(storage_use_count(storage_of(t)._cdata) <= 2)
+    return bool(storage_use_count(storage_of(tensor)._cdata) <= 2)
 
 
 def _references_to_base(view: torch.Tensor) -> int:

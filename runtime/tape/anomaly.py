@@ -124,10 +124,10 @@ def _tell(event: str, did: str, node: TapeNode) -> None:
 
 def refuse_nan(node: TapeNode, outs: Any) -> None:
     with without_modes():  # else a trace would record this check
-        for i, g in enumerate(outs):
+        for index, g in enumerate(outs):
             if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
                 raise RuntimeError(
-                    f"Function '{node.name()}' returned nan values in its {i}th output."
+                    f"Function '{node.name()}' returned nan values in its {index}th output."
                 )
 
 

@@ -13,29 +13,33 @@ from ..seam.levels import run_batchwise
 from .node_protocol import TapeNode
 
 
-def sum_to(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Undo broadcasting: sum ``g`` over the dimensions that a tensor of ``shape``
+def sum_to(grad: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Undo broadcasting: sum ``grad`` over the dimensions that a tensor of ``shape``
     was expanded along."""
 
-    def summed(t: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
+    def summed(tensor: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
         first = int(batched[0])
-        lead = t.dim() - len(shape)
-        stretched = [i + lead for i, n in enumerate(shape) if n == 1 and t.shape[i + lead] != 1]
+        lead = tensor.dim() - len(shape)
+        stretched = [
+            index + lead
+            for index, n in enumerate(shape)
+            if n == 1 and tensor.shape[index + lead] != 1
+        ]
         dims = [*range(first, lead), *stretched]
         if not dims and lead == first:
-            return t
+            return tensor
         if len(dims) == lead - first:
-            return t.sum(dims)
-        t = t.sum(dims, keepdim=True)
+            return tensor.sum(dims)
+        tensor = tensor.sum(dims, keepdim=True)
         if lead > first:
-            t = t.reshape((*t.shape[:first], *shape))
-        return t
+            tensor = tensor.reshape((*tensor.shape[:first], *shape))
+        return tensor
 
-    if type(g) is not torch.Tensor:
-        return run_batchwise(summed, g)  # type: ignore[no-any-return]
-    if g.shape[1:] == shape:
-        return g.sum(0)  # every bias, at half the price
-    return g.sum_to_size(shape)
+    if type(grad) is not torch.Tensor:
+        return run_batchwise(summed, grad)  # type: ignore[no-any-return]
+    if grad.shape[1:] == shape:
+        return grad.sum(0)  # every bias, at half the price
+    return grad.sum_to_size(shape)
 
 
 def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> torch.Tensor:
@@ -82,13 +86,15 @@ def _conform_nested(
     return g.contiguous()
 
 
-def _misfit(g: torch.Tensor, expected: object, node: TapeNode | None, index: int) -> RuntimeError:
+def _misfit(
+    grad: torch.Tensor, expected: object, node: TapeNode | None, index: int
+) -> RuntimeError:
     """Return the error for a gradient that does not fit ``expected``: a shape, or the
     ``NestedMeta`` of a nested tensor."""
     name = "GraphRoot" if node is None else node.name()
     return RuntimeError(
         f"Function {name} returned an invalid gradient at index {index} - got "
-        f"{_as_text(extent(g))} but expected shape compatible with {_as_text(expected)}"
+        f"{_as_text(extent(grad))} but expected shape compatible with {_as_text(expected)}"
     )
 
 

@@ -346,12 +346,12 @@ class GraphTask:
         if not node.several and following not in self.buffers:
             self.buffers[following] = [None] * len(following.metas)
 
-    def _conformed(self, g: Any, meta: Any, node: Node, i: int) -> Any:
+    def _conformed(self, g: Any, meta: Any, node: Node, index: int) -> Any:
         """Convert ``g`` to the shape and dtype in ``meta`` if it has others. Modes over torch's
         functions do not see the question."""
         if self.surrounded and not _differs(g, meta[1], meta[0]):
             return g
-        return conform(g, meta, node, i)
+        return conform(g, meta, node, index)
 
     def _pass_by(self, node: Node) -> None:
         """Let the nodes behind ``node`` run, if they wait for it alone. Neither it nor a hook of it
@@ -437,7 +437,7 @@ class GraphTask:
         output has no cotangent."""
         node: Any = self.node
         is_op = isinstance(node, OpNode)
-        if is_op and all(g is None for g in grads):
+        if is_op and all(grad is None for grad in grads):
             return (None,) * len(node.edges)
         events: Any = reported(node) if is_profiler_enabled() else _NOTHING
         modes: Any = _NOTHING

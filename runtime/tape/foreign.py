@@ -27,29 +27,35 @@ _MESSAGE = (
 )
 
 
-def _has_mark(t: object) -> bool:
+def _has_mark(tensor: object) -> bool:
     """:func:`recorded_by_torch` of a value of any class. A user's class is not asked: it would
     tell what the session knows."""
-    if not isinstance(t, Value):
+    if not isinstance(tensor, Value):
         return False
     with unseen_by_classes():
-        return bool(recorded_by_torch(t))
+        return bool(recorded_by_torch(tensor))
 
 
 def refuse_lost_gradients(outputs: Iterable[object]) -> None:
     """Raise if an output has torch's mark. Called before a pass in which all leaves get
     their gradients."""
-    for i, t in enumerate(outputs):
+    for index, t in enumerate(outputs):
         if _has_mark(t):
-            raise RuntimeError(_MESSAGE.format(what=f"element {i} of tensors was computed from"))
+            raise RuntimeError(
+                _MESSAGE.format(what=f"element {index} of tensors was computed from")
+            )
 
 
 def refuse_plain_inputs(inputs: Iterable[object]) -> None:
     """Raise if an input of a pass is a plain tensor that requires grad: none of its
     history is ours."""
-    for i, t in enumerate(inputs):
-        if isinstance(t, torch.Tensor) and not isinstance(t, Value) and t.requires_grad:
-            raise RuntimeError(_MESSAGE.format(what=f"input {i} is"))
+    for index, tensor in enumerate(inputs):
+        if (
+            isinstance(tensor, torch.Tensor)
+            and not isinstance(tensor, Value)
+            and tensor.requires_grad
+        ):
+            raise RuntimeError(_MESSAGE.format(what=f"input {index} is"))
 
 
 def pass_mark_on(args: Iterable[object], output: object) -> None:
@@ -66,6 +72,6 @@ def pass_mark_on(args: Iterable[object], output: object) -> None:
                 _mark(o, True)
 
 
-def _lacks_mark(v: Value) -> bool:
-    """Return whether torch could have marked ``v``, and has not."""
-    return (v.is_floating_point() or v.is_complex()) and not recorded_by_torch(v)
+def _lacks_mark(value: Value) -> bool:
+    """Return whether torch could have marked ``value``, and has not."""
+    return (value.is_floating_point() or value.is_complex()) and not recorded_by_torch(value)

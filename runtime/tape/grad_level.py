@@ -102,7 +102,10 @@ class GradLevel(Tape):
     def _any_with_history(self, args: Iterable[object]) -> bool:
         """Return whether grad mode is on and a value of the level requires grad."""
         return _grad_enabled() and any(
-            isinstance(a, Value) and a._level is self and edge_of(a) is not None for a in args
+            isinstance(argument, Value)
+            and argument._level is self
+            and edge_of(argument) is not None
+            for argument in args
         )
 
     def _call_special(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Any:
@@ -152,8 +155,10 @@ class GradLevel(Tape):
         if not isinstance(results, (tuple, list)):
             return outs
         recorded = [
-            isinstance(o, torch.Tensor) and i not in op.nondiff and o.dtype in DIFFERENTIABLE
-            for i, o in enumerate(results)
+            isinstance(output, torch.Tensor)
+            and index not in op.nondiff
+            and output.dtype in DIFFERENTIABLE
+            for index, output in enumerate(results)
         ]
         if not any(recorded):
             return self._wrap_plain(op, args, kwargs, outs)
@@ -162,12 +167,12 @@ class GradLevel(Tape):
             node.save(inner, kwargs, outs)
         view = op.kind is VIEW
 
-        def wrapped(o: torch.Tensor, i: int | None) -> Any:
+        def wrapped(output: torch.Tensor, i: int | None) -> Any:
             place = i or 0
-            if not (recorded[place] or view or o.dtype in self.wrapped_dtypes):
-                return o
+            if not (recorded[place] or view or output.dtype in self.wrapped_dtypes):
+                return output
             edge = (node, place) if recorded[place] else None
-            v = self.wrap(o, edge)
+            v = self.wrap(output, edge)
             if view:
                 view_history.mark_view(v, op, args, kwargs, i)
             return v
@@ -182,10 +187,10 @@ class GradLevel(Tape):
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
 
-            def wrapped(o: torch.Tensor, i: int | None) -> Any:
-                if view or o.dtype in self.wrapped_dtypes:
-                    return self._plain(o, op, args, kwargs, i)
-                return o
+            def wrapped(output: torch.Tensor, i: int | None) -> Any:
+                if view or output.dtype in self.wrapped_dtypes:
+                    return self._plain(output, op, args, kwargs, i)
+                return output
 
             return rewrapped(outs, wrapped)
         if not view and outs.dtype not in self.wrapped_dtypes:
@@ -230,7 +235,10 @@ class GradLevel(Tape):
 def _metas_of(results: Sequence[object], op: Op, args: Sequence[object]) -> tuple[object, ...]:
     """Return what a node notes of each result of a call, None for one that is no tensor."""
     try:
-        return tuple((o.shape, o.dtype) if isinstance(o, torch.Tensor) else None for o in results)
+        return tuple(
+            (output.shape, output.dtype) if isinstance(output, torch.Tensor) else None
+            for output in results
+        )
     except RuntimeError:  # a nested tensor has no shape
         check_origin(op, args)
     return tuple(meta_of(o, o.dtype) if isinstance(o, torch.Tensor) else None for o in results)
@@ -248,8 +256,8 @@ def _decomposition_for_history(op: Op) -> Any:
 def _tensors_of_out(op: Op, kwargs: dict[str, object]) -> list[torch.Tensor]:
     """List the tensors that a call is to write to: those of ``out``, ``U``, ``values``, …"""
     written = [
-        kwargs.get(a.name)
-        for a in op.func._schema.arguments
-        if a.kwarg_only and a.alias_info is not None
+        kwargs.get(argument.name)
+        for argument in op.func._schema.arguments
+        if argument.kwarg_only and argument.alias_info is not None
     ]
     return tensors_of(written)

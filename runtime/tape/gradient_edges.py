@@ -66,21 +66,21 @@ def register_multi_grad_hook(
     if mode not in ("all", "any"):
         raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
     if mode == "any":
-        hooked = [t for t in tensors if t.requires_grad]
+        hooked = [tensor for tensor in tensors if tensor.requires_grad]
         inner = _when_any(fn)
     else:
         hooked = list(tensors)
         inner = _when_all(list(map(_located, hooked)), fn)
-    return _Handles([t.register_hook(inner(i)) for i, t in enumerate(hooked)])
+    return _Handles([t.register_hook(inner(index)) for index, t in enumerate(hooked)])
 
 
-def _located(t: torch.Tensor) -> Callable[[], Node | None]:
-    """Return a function that returns the node of ``t``, None if it is gone. It refers to it weakly,
-    because the node holds the hook that calls it."""
-    edge = get_gradient_edge(t)
+def _located(tensor: torch.Tensor) -> Callable[[], Node | None]:
+    """Return a function that returns the node of ``tensor``, None if it is gone. It refers to it
+    weakly, because the node holds the hook that calls it."""
+    edge = get_gradient_edge(tensor)
     if type(edge.node) is not AccumulateGrad:
         return weakref.ref(edge.node)
-    leaf = weakref.ref(t)
+    leaf = weakref.ref(tensor)
 
     def present() -> Node | None:
         variable = leaf()
@@ -100,7 +100,7 @@ def _when_all(
         weakref.WeakKeyDictionary()
     )
 
-    def inner(i: int) -> Callable[[Any], None]:
+    def inner(index: int) -> Callable[[Any], None]:
         def hook(grad: object) -> None:
             task = _task()
             with lock:
@@ -111,8 +111,8 @@ def _when_all(
                         {k for k, node in found if node is not None and engine.will_execute(node)},
                     )
                 grads, missing = states[task]
-                grads[i] = grad
-                missing.discard(i)
+                grads[index] = grad
+                missing.discard(index)
                 complete = not missing
             if complete:
                 fn(grads)
@@ -126,7 +126,7 @@ def _when_any(fn: Callable[..., object]) -> Callable[[int], Callable[[Any], None
     lock = threading.Lock()
     called: weakref.WeakSet[engine.GraphTask] = weakref.WeakSet()
 
-    def inner(i: int) -> Callable[[Any], None]:
+    def inner(index: int) -> Callable[[Any], None]:
         def hook(grad: object) -> None:
             task = _task()
             with lock:

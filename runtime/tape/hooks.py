@@ -84,7 +84,7 @@ def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: b
     """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them.
     Returns the cotangents."""
     for hook in list((node.pre_hooks or {}).values()):
-        new = watched(hook, tuple(for_users(level, g) for g in grads))
+        new = watched(hook, tuple(for_users(level, grad) for grad in grads))
         if new is not None:
             grads = _checked_tuple(level, grads, new, hook, create_graph)
     return grads
@@ -102,7 +102,7 @@ def run_posthooks(
     outs = _conformed(node, outs)
     inputs = node.inputs()
     seen: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
-    shown = tuple(for_users(level, g) for g in grads)
+    shown = tuple(for_users(level, grad) for grad in grads)
     for hook in list((node.post_hooks or {}).values()):
         new = watched(hook, tuple(for_users(level, g) for g in seen), shown)
         if new is not None:
@@ -166,8 +166,8 @@ def _name(hook: Hook) -> str:
     return getattr(hook, "__name__", "<unknown>")
 
 
-def _type(t: torch.Tensor) -> str:
-    return torch.empty(0, dtype=t.dtype, device=t.device).type()
+def _type(tensor: torch.Tensor) -> str:
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).type()
 
 
 def retain(variable: object, node: TapeNode, index: int) -> None:

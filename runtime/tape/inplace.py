@@ -213,7 +213,7 @@ def _write_to_several(
 
 def _values_of(level: Tape, tensors: Sequence[object]) -> list[Value]:
     """List those of ``tensors`` that are values of ``level``."""
-    return [t for t in tensors if isinstance(t, Value) and t._level is level]
+    return [tensor for tensor in tensors if isinstance(tensor, Value) and tensor._level is level]
 
 
 def _change_geometry(op: Op, target: Any, args: Sequence[object], kwargs: dict[str, object]) -> Any:
@@ -242,12 +242,12 @@ def _as_written(op: Op, node: Any, index: int) -> Edge:
     return node, index
 
 
-def follow_inner(v: Any) -> None:
-    """Give ``v`` the sizes, strides and storage of its inner tensor, which have changed."""
-    v._reshaped += 1
-    v._reshaped_at = called_from()
-    v._earlier = None  # of other memory
-    refit(v, v._level.wrap(v._inner))
+def follow_inner(value: Any) -> None:
+    """Give ``value`` the sizes, strides and storage of its inner tensor, which have changed."""
+    value._reshaped += 1
+    value._reshaped_at = called_from()
+    value._earlier = None  # of other memory
+    refit(value, value._level.wrap(value._inner))
 
 
 def _detach_(

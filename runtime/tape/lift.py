@@ -33,67 +33,69 @@ _view_as_complex = torch.ops.aten.view_as_complex.default
 _SHELLS = "_lifted_by"
 
 
-def lift_in_place(level: Level, t: Any, what: object) -> Any:
-    """Turn ``t``, and its base if it is a view, into values of ``level``, and return ``t``.
-    ``InplaceError`` if that is impossible. ``what``: the op that writes to ``t``."""
-    base: Any = t._base if type(t) is torch.Tensor and t._is_view() else None
-    known: list[Any] = [t] if base is None else [base, t]
-    if wraps_tensors() or not _can_be_lifted(t, base, known):
+def lift_in_place(level: Level, tensor: Any, what: object) -> Any:
+    """Turn ``tensor``, and its base if it is a view, into values of ``level``, and return
+    ``tensor``. ``InplaceError`` if that is impossible. ``what``: the op that writes to
+    ``tensor``."""
+    base: Any = tensor._base if type(tensor) is torch.Tensor and tensor._is_view() else None
+    known: list[Any] = [tensor] if base is None else [base, tensor]
+    if wraps_tensors() or not _can_be_lifted(tensor, base, known):
         level.refuse_captured_write(what)
-    path = _path(base, t)
-    _renew(base, t, path)
+    path = _path(base, tensor)
+    _renew(base, tensor, path)
     # outermost first, as for a tensor that is made in the scope of several transforms
     for each in (*SCOPE.levels, level):
         for x in known:
             _become_value(each, x)
-        v: Any = t
+        value: Any = tensor
         if base is not None:
-            v._view = View(base, path, "")
-            if isinstance(v._inner, Value):
+            value._view = View(base, path, "")
+            if isinstance(value._inner, Value):
                 # the contents of `base` at the outer level are in another object now
-                v._inner._view.base = base._inner
-    return t
+                value._inner._view.base = base._inner
+    return tensor
 
 
-def _can_be_lifted(t: Any, base: object, known: list[object]) -> bool:
-    """Return whether only ``known``, that is ``t`` and its ``base``, show this memory, and their
-    views can be taken again."""
+def _can_be_lifted(tensor: Any, base: object, known: list[object]) -> bool:
+    """Return whether only ``known``, that is ``tensor`` and its ``base``, show this memory, and
+    their views can be taken again."""
     if not all(_is_simple(x, base) for x in known):
         return False
-    return users(t) == sum(1 + int(getattr(x, _SHELLS, 0)) for x in known)
+    return users(tensor) == sum(1 + int(getattr(x, _SHELLS, 0)) for x in known)
 
 
-def _is_simple(t: object, base: object) -> bool:
-    """Return whether ``t`` is a plain tensor without history, in a layout in which a tangent of its
-    shape has the same views. A tangent starts at offset 0, and so must the base of a view."""
+def _is_simple(tensor: object, base: object) -> bool:
+    """Return whether ``tensor`` is a plain tensor without history, in a layout in which a tangent
+    of its shape has the same views. A tangent starts at offset 0, and so must the base of a
+    view."""
     if (
-        type(t) is not torch.Tensor
-        or t.layout is not torch.strided
-        or t.requires_grad
-        or t.is_conj()
-        or t.is_neg()
+        type(tensor) is not torch.Tensor
+        or tensor.layout is not torch.strided
+        or tensor.requires_grad
+        or tensor.is_conj()
+        or tensor.is_neg()
     ):
         return False
-    return (base is not None and t is not base) or (
-        t.is_contiguous() and (base is None or not t.storage_offset())
+    return (base is not None and tensor is not base) or (
+        tensor.is_contiguous() and (base is None or not tensor.storage_offset())
     )
 
 
-def users(t: torch.Tensor) -> int:
-    """Return how many tensors share the storage of ``t``, itself included."""
-    storage: Any = storage_of(t)
+def users(tensor: torch.Tensor) -> int:
+    """Return how many tensors share the storage of ``tensor``, itself included."""
+    storage: Any = storage_of(tensor)
     # `storage`, made here, is a user itself
     return int(storage_use_count(storage._cdata)) - 1
 
 
-def _path(base: torch.Tensor | None, t: torch.Tensor) -> tuple[object, ...]:
-    """Return the view ops that lead from ``base`` to its view ``t``, as the chain of a
+def _path(base: torch.Tensor | None, tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return the view ops that lead from ``base`` to its view ``tensor``, as the chain of a
     :class:`View`. None lead to a tensor without a base. A view of another dtype shows a complex
     base as real or a real one as complex."""
     if base is None:
         return ()
-    shape, stride, start = t.shape, t.stride(), t.storage_offset()
-    if t.dtype is base.dtype:
+    shape, stride, start = tensor.shape, tensor.stride(), tensor.storage_offset()
+    if tensor.dtype is base.dtype:
         return (_step(_as_strided, shape, stride, start),)
     if base.is_complex():
         return (_step(_view_as_real), _step(_as_strided, shape, stride, start))
@@ -105,37 +107,37 @@ def _step(func: object, *rest: object) -> tuple[object, ...]:
     return func, rest, {}, None
 
 
-def _renew(base: Any, t: Any, path: tuple[Any, ...]) -> None:
-    """Give ``t`` and its base other tensors of the same memory. What they were leads to them: a
-    call of ``torch.ops.aten.add_.Tensor(t, x)`` returns the tensor that it was called with.
+def _renew(base: Any, tensor: Any, path: tuple[Any, ...]) -> None:
+    """Give ``tensor`` and its base other tensors of the same memory. What they were leads to them:
+    a call of ``torch.ops.aten.add_.Tensor(tensor, x)`` returns the tensor that it was called with.
 
     In the scope of a transform they get version counters of their own. The dispatcher counts the
     present write on the tensor that it was called with, after all levels have counted it.
     """
-    whole = t if base is None else base
+    whole = tensor if base is None else base
     same_memory = whole.data if SCOPE.levels else whole.detach()
     replace(whole, same_memory)
     if base is not None:
-        replace(t, replay(path, base))
+        replace(tensor, replay(path, base))
 
 
-def _become_value(level: Level, t: Any) -> None:
-    """Make the object ``t`` a value of ``level``. Its inner tensor is a new object with the former
-    contents of ``t``."""
-    value = level.wrap(t)
-    if type(t) is torch.Tensor:
-        setattr(t, _SHELLS, getattr(t, _SHELLS, 0) + 1)
-    exchange(t, value)
-    t._inner = value
-    level.on_close(partial(give_back, level, t))
+def _become_value(level: Level, tensor: Any) -> None:
+    """Make the object ``tensor`` a value of ``level``. Its inner tensor is a new object with the
+    former contents of ``tensor``."""
+    value = level.wrap(tensor)
+    if type(tensor) is torch.Tensor:
+        setattr(tensor, _SHELLS, getattr(tensor, _SHELLS, 0) + 1)
+    exchange(tensor, value)
+    tensor._inner = value
+    level.on_close(partial(give_back, level, tensor))
 
 
-def give_back(level: Level, t: object) -> None:
-    """Make ``t`` a value of the next outer level again, or a plain tensor, with all that was
+def give_back(level: Level, tensor: object) -> None:
+    """Make ``tensor`` a value of the next outer level again, or a plain tensor, with all that was
     written to it. The transform has returned."""
-    if isinstance(t, Value) and t._level is level:
-        inner: Any = t._inner
+    if isinstance(tensor, Value) and tensor._level is level:
+        inner: Any = tensor._inner
         other = _alias(inner) if isinstance(inner, Value) else inner.detach()
-        exchange(t, other)
-        if isinstance(t, Value) and t._level.keeps_history:
-            t._level.on_close(partial(give_back, t._level, t))
+        exchange(tensor, other)
+        if isinstance(tensor, Value) and tensor._level.keeps_history:
+            tensor._level.on_close(partial(give_back, tensor._level, tensor))

@@ -16,13 +16,13 @@ from ..seam.shells import VALUES
 _FROM_LIST = torch.ops.aten._nested_tensor_from_tensor_list.default
 
 
-def meta_of(t: torch.Tensor, dtype: torch.dtype | None) -> tuple[Any, torch.dtype | None]:
+def meta_of(tensor: torch.Tensor, dtype: torch.dtype | None) -> tuple[Any, torch.dtype | None]:
     """(shape, dtype): what a node notes of a tensor whose gradient is to have ``dtype`` (None:
     any). For a nested tensor: (its sizes with the dtype, None). No gradient has the dtype None, so
     the engine always compares the sizes."""
-    if t.is_nested:
-        return dataclasses.replace(cast(NestedMeta, NestedMeta.of(t)), dtype=dtype), None
-    return t.shape, dtype
+    if tensor.is_nested:
+        return dataclasses.replace(cast(NestedMeta, NestedMeta.of(tensor)), dtype=dtype), None
+    return tensor.shape, dtype
 
 
 def check_origin(op: Op, args: Any) -> None:
@@ -38,14 +38,15 @@ def check_origin(op: Op, args: Any) -> None:
     tensors = tensors_of(args)
     if _only_of_torch(tensors):
         raise NestedTensor
-    for t in tensors:
-        if type(t) not in VALUES:
-            refuse_recorded(op.func, t)
+    for tensor in tensors:
+        if type(tensor) not in VALUES:
+            refuse_recorded(op.func, tensor)
 
 
-def refuse_recorded(func: object, t: torch.Tensor) -> None:
-    """Raise if torch's engine would record a call of nested values with the plain tensor ``t``."""
-    if t.requires_grad and torch.is_grad_enabled():
+def refuse_recorded(func: object, tensor: torch.Tensor) -> None:
+    """Raise if torch's engine would record a call of nested values with the plain tensor
+    ``tensor``."""
+    if tensor.requires_grad and torch.is_grad_enabled():
         raise RuntimeError(
             f"{func} takes or returns a nested tensor of this package, "
             "and one of its arguments requires grad by torch's own autograd. Make that one with "
@@ -58,12 +59,12 @@ def refuse_nested(args: Any, error: Exception) -> None:
     among its arguments and no nested value. The error of a kernel or decomposition that expected
     sizes does not name the cause."""
     if type(error) is not NestedTensor and _only_of_torch(
-        [a for a in args if isinstance(a, torch.Tensor)]
+        [argument for argument in args if isinstance(argument, torch.Tensor)]
     ):
         raise NestedTensor from error
 
 
 def _only_of_torch(tensors: list[torch.Tensor]) -> bool:
     """Return whether there are nested tensors, and none of them is a value."""
-    nested = [t for t in tensors if t.is_nested]
+    nested = [tensor for tensor in tensors if tensor.is_nested]
     return bool(nested) and all(type(t) not in VALUES for t in nested)

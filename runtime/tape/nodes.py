@@ -159,7 +159,7 @@ class Node:
         if len(grads) != len(self.metas):
             raise TypeError(f"expected {len(self.metas)} arguments, got {len(grads)} instead")
         recording = torch.is_grad_enabled()
-        cotangents = [hooks.for_engine(self.level, g, recording) for g in grads]
+        cotangents = [hooks.for_engine(self.level, grad, recording) for grad in grads]
         outs = self.apply(cotangents, None, recording)
         shown = tuple(hooks.for_users(self.level, g) for g in outs)
         if len(shown) == 1:
@@ -323,24 +323,24 @@ class OpNode(Node):
         results = () if outs is None else outs
         operands = plan.op.operands(args, kwargs, results, plan.reach)
         saved: list[Any] = []
-        for i, (at, reader) in enumerate(plan.slots):
+        for index, (at, reader) in enumerate(plan.slots):
             if at < 0 and outs is None:
                 saved.append(None)  # the kernel has not run yet
             elif at >= 0 and early is not None:
-                saved.append(early[i])
+                saved.append(early[index])
             else:
                 saved.append(self._pack_operand(operands[at], at, reader))
         self.saved = saved
 
-    def _pack_operand(self, v: object, at: int, reader: Any) -> object:
-        """Return what is saved of operand ``at``, which is ``v``."""
-        if reader is not None and v is not None:
-            return reader(v)
-        if isinstance(v, torch.Tensor):
-            return save(self.level, v, self._history(at, 0))
-        if type(v) is not list and type(v) is not tuple:
-            return v
-        parts = list(v)
+    def _pack_operand(self, value: object, at: int, reader: Any) -> object:
+        """Return what is saved of operand ``at``, which is ``value``."""
+        if reader is not None and value is not None:
+            return reader(value)
+        if isinstance(value, torch.Tensor):
+            return save(self.level, value, self._history(at, 0))
+        if type(value) is not list and type(value) is not tuple:
+            return value
+        parts = list(value)
         for k, x in enumerate(parts):
             if isinstance(x, torch.Tensor):
                 parts[k] = save(self.level, x, self._history(at, k))
@@ -358,10 +358,10 @@ class OpNode(Node):
             return None
         return self.edges[first + k]
 
-    def _value(self, s: Any, i: int, k: int, create_graph: bool) -> Any:
+    def _value(self, s: Any, index: int, k: int, create_graph: bool) -> Any:
         if type(s) is not Saved and type(s) is not Packed:
             return s
-        edge = self._history(self.plan.slots[i][0], k)
+        edge = self._history(self.plan.slots[index][0], k)
         t = restore(self.level, s, edge)
         if create_graph:
             return present(self.level, t, edge)

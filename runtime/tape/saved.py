@@ -120,7 +120,7 @@ class Saved:
         return t
 
 
-def modified(t: torch.Tensor, version: int, edge: History | None = None) -> RuntimeError:
+def modified(tensor: torch.Tensor, version: int, edge: History | None = None) -> RuntimeError:
     """Return the error for a tensor of history ``edge`` that was saved at ``version`` and written
     to since."""
     source = ""
@@ -128,8 +128,8 @@ def modified(t: torch.Tensor, version: int, edge: History | None = None) -> Runt
         source = f", which is output {edge[1]} of {op_name(edge[0])},"
     return RuntimeError(
         "one of the variables needed for gradient computation has "
-        f"been modified by an inplace operation: [{_type_name(t)} "
-        f"{NestedMeta.of(t) or list(t.shape)}]{source} is at version {t._version}; "
+        f"been modified by an inplace operation: [{_type_name(tensor)} "
+        f"{NestedMeta.of(tensor) or list(tensor.shape)}]{source} is at version {tensor._version}; "
         f"expected version {version} instead. Write to a clone, or after the backward pass. "
         "torch.autograd.set_detect_anomaly(True, check_nan=False) shows which call saved it."
     )
@@ -154,28 +154,29 @@ class Packed:
         self.unpack = unpack
 
 
-def _type_name(t: torch.Tensor) -> str:
-    if t.layout not in (torch.strided, torch.sparse_coo):  # `type()` knows no other
-        return f"{t.layout} {t.dtype}"
-    if t.dtype.is_complex:  # `type()` has no legacy name for these
-        return f"{t.device.type.upper()}{t.type().rpartition('.')[2].removesuffix('Tensor')}Type"
-    return t.type()
+def _type_name(tensor: torch.Tensor) -> str:
+    if tensor.layout not in (torch.strided, torch.sparse_coo):  # `type()` knows no other
+        return f"{tensor.layout} {tensor.dtype}"
+    if tensor.dtype.is_complex:  # `type()` has no legacy name for these
+        kind = tensor.type().rpartition(".")[2].removesuffix("Tensor")
+        return f"{tensor.device.type.upper()}{kind}Type"
+    return tensor.type()
 
 
-def save(level: Level, t: torch.Tensor, edge: History | None) -> Saved | Packed:
-    """Save inner tensor ``t`` of history ``edge``. It is packed if this thread has hooks and
+def save(level: Level, tensor: torch.Tensor, edge: History | None) -> Saved | Packed:
+    """Save inner tensor ``tensor`` of history ``edge``. It is packed if this thread has hooks and
     ``level`` is the eager session."""
     if level.packs and (hooks := HOOKS.innermost()) is not None:
-        return pack(level, t, edge, *hooks)
-    return store(level, t)
+        return pack(level, tensor, edge, *hooks)
+    return store(level, tensor)
 
 
-def store(level: Level, t: torch.Tensor) -> Saved:
-    """Save inner tensor ``t``. An inference tensor has no version, so a transform saves a copy of
-    it. The session refuses it, as torch."""
-    if t.is_inference() and not level.packs:
-        t = t.clone()
-    return Saved(t)
+def store(level: Level, tensor: torch.Tensor) -> Saved:
+    """Save inner tensor ``tensor``. An inference tensor has no version, so a transform saves a copy
+    of it. The session refuses it, as torch."""
+    if tensor.is_inference() and not level.packs:
+        tensor = tensor.clone()
+    return Saved(tensor)
 
 
 def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tensor:
@@ -194,26 +195,28 @@ def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tens
     return level.lowered(t)  # type: ignore[no-any-return]
 
 
-def present(level: Level, t: torch.Tensor, edge: History | None) -> Any:
-    """Inner tensor ``t`` as users see it: a value of ``level`` with history ``edge``, or the leaf
-    itself if it is one.
+def present(level: Level, tensor: torch.Tensor, edge: History | None) -> Any:
+    """Inner tensor ``tensor`` as users see it: a value of ``level`` with history ``edge``, or the
+    leaf itself if it is one.
 
     An integer gets no history, even if a node made it: else ops on it would be recorded.
     """
-    if edge is not None and t.dtype not in DIFFERENTIABLE:
+    if edge is not None and tensor.dtype not in DIFFERENTIABLE:
         edge = None
     if edge is not None:
         leaf = getattr(edge[0], "variable", None)
-        if leaf is not None and leaf._inner is t:
+        if leaf is not None and leaf._inner is tensor:
             return leaf
-    return level.wrap(t, edge)
+    return level.wrap(tensor, edge)
 
 
-def pack(level: Level, t: torch.Tensor, edge: History | None, hook: Pack, unpack: Unpack) -> Packed:
-    version = t._version
+def pack(
+    level: Level, tensor: torch.Tensor, edge: History | None, hook: Pack, unpack: Unpack
+) -> Packed:
+    version = tensor._version
     with torch.no_grad(), level.packing():
-        payload = watched(hook, present(level, t, edge))
-    if t._version != version:
+        payload = watched(hook, present(level, tensor, edge))
+    if tensor._version != version:
         raise RuntimeError(
             "A saved tensor pack hook is modifying its input in place. "
             "The program goes on computing with that tensor: change a clone and return it."

@@ -80,12 +80,13 @@ class Tape(Level):
         level that notes it (``notes_backward``)."""
         raise NotImplementedError
 
-    def retain_grad_of(self, v: Any) -> None:
-        """``v.retain_grad()``, where ``v`` is a value of this level."""
-        Value.retain_grad(v)  # which raises
+    def retain_grad_of(self, value: Any) -> None:
+        """``value.retain_grad()``, where ``value`` is a value of this level."""
+        Value.retain_grad(value)  # which raises
 
-    def after_accumulating(self, v: object, hook: Callable[[Any], object]) -> RemovableHandle:
-        """``v.register_post_accumulate_grad_hook(hook)``, where ``v`` is a value of this level."""
+    def after_accumulating(self, value: object, hook: Callable[[Any], object]) -> RemovableHandle:
+        """``value.register_post_accumulate_grad_hook(hook)``, where ``value`` is a value of this
+        level."""
         raise RuntimeError(
             f"register_post_accumulate_grad_hook() of a tensor inside {self.what}, "
             "where no leaf is told that its gradient is complete. Do after the backward pass what "
@@ -110,11 +111,11 @@ class Tape(Level):
         finally:
             set_grad_enabled(True)
 
-    def is_constant(self, v: Value) -> bool:
-        return edge_of(v) is None
+    def is_constant(self, value: Value) -> bool:
+        return edge_of(value) is None
 
-    def written_by_function(self, v: object) -> None:
-        """Note that a user's Function has written to ``v``, whose new history is its node."""
+    def written_by_function(self, value: object) -> None:
+        """Note that a user's Function has written to ``value``, whose new history is its node."""
 
     def refuse_data(self) -> NoReturn:
         """Refuse an assignment to ``.data`` of a value."""
@@ -135,23 +136,23 @@ class Tape(Level):
         edges: tuple[Edge | None, ...] = ()
         spans: dict[int, int] | None = None
         wanted = 0
-        n = len(inner)
+        count = len(inner)
         for i in op.tensor_args:
-            if i >= n:
+            if i >= count:
                 break
-            a: Any = inner[i]
-            kind = type(a)
+            argument: Any = inner[i]
+            kind = type(argument)
             if kind in VALUES:
-                if a._level is self:
-                    inner[i] = a._inner
-                    e = a._edge
-                    if e is None or a._view is not None:
-                        e = edge_of(a)
+                if argument._level is self:
+                    inner[i] = argument._inner
+                    e = argument._edge
+                    if e is None or argument._view is not None:
+                        e = edge_of(argument)
                     if e is not None:
                         wanted |= 1 << i
                         edges += (e,)
             elif kind is list or kind is tuple:
-                inner[i], of_list = self._collect_list(a)
+                inner[i], of_list = self._collect_list(argument)
                 if of_list is not None:
                     wanted |= 1 << i
                     spans = {**(spans or {}), i: len(of_list)}
@@ -163,7 +164,7 @@ class Tape(Level):
         requires grad."""
         if not items:
             return items, None
-        mine = [i for i, b in enumerate(items) if type(b) in VALUES and b._level is self]
+        mine = [index for index, b in enumerate(items) if type(b) in VALUES and b._level is self]
         if not mine:
             return self.lowered_args(items), None  # only lists of lists are left to lower
         inner = list(items)

@@ -20,35 +20,36 @@ from .nodes import AccumulateGrad, Edge, Input, Node, Sink
 _grad_enabled = torch.is_grad_enabled
 
 
-def edge_of(v: Any) -> Edge | None:
-    """Return the edge to which the gradient of ``v`` goes, None if ``v`` does not require grad."""
-    view = v._view
+def edge_of(value: Any) -> Edge | None:
+    """Return the edge to which the gradient of ``value`` goes, None if ``value`` does not require
+    grad."""
+    view = value._view
     if view is not None and view.generation != view.base._generation:
-        view.refresh(v)
-    e: Edge | None = v._edge
+        view.refresh(value)
+    e: Edge | None = value._edge
     if e is not None:
         return e
-    if v._req:
-        node = v._accumulator() if v._accumulator is not None else None
+    if value._req:
+        node = value._accumulator() if value._accumulator is not None else None
         if node is None:
-            node = accumulator_of(v)
+            node = accumulator_of(value)
         return node, 0
-    if view is not None and _grad_enabled() and v._follows_base():
-        return Sink(v._level, v._inner), 0
+    if view is not None and _grad_enabled() and value._follows_base():
+        return Sink(value._level, value._inner), 0
     return None
 
 
 _making = lock_of(sys.modules[__name__], "_making")
 
 
-def accumulator_of(v: Any) -> AccumulateGrad:
+def accumulator_of(value: Any) -> AccumulateGrad:
     """Return the ``AccumulateGrad`` node of a leaf, made when a graph first needs it. All threads
     get the same one."""
     with _making:
-        node = v._accumulator() if v._accumulator is not None else None
+        node = value._accumulator() if value._accumulator is not None else None
         if node is None:
-            node = AccumulateGrad(v._level, v)
-            v._accumulator = weakref.ref(node)
+            node = AccumulateGrad(value._level, value)
+            value._accumulator = weakref.ref(node)
     return node
 
 

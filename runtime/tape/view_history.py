@@ -70,58 +70,61 @@ class View:
         self.reshaped = base._reshaped
         self.creation = creation
 
-    def path(self, v: Any) -> tuple[Any, ...]:
-        """Return the chain of ``v``. If the base has changed its geometry since, one ``as_strided``
-        step to the memory that ``v`` shows, or to the geometry from which the chain leads to ``v``.
+    def path(self, value: Any) -> tuple[Any, ...]:
+        """Return the chain of ``value``. If the base has changed its geometry since, one
+        ``as_strided`` step to the memory that ``value`` shows, or to the geometry from which the
+        chain leads to ``value``.
         """
         base = self.base
         if self.reshaped == base._reshaped:
             return self.chain
-        if _comparable(v, base):
-            return (_strided_step(v),)
+        if _comparable(value, base):
+            return (_strided_step(value),)
         earlier = (base._earlier or {}).get(self.reshaped)
         if earlier is None:
             self._lost()
         return ((_as_strided, earlier, {}, None), *self.chain)
 
-    def short_path(self, v: object) -> tuple[Any, ...]:
+    def short_path(self, value: object) -> tuple[Any, ...]:
         """:meth:`path`, or one step in place of many."""
-        path = self.path(v)
-        if len(path) > MANY_STEPS and _comparable(v, self.base):
-            return (_strided_step(v),)
+        path = self.path(value)
+        if len(path) > MANY_STEPS and _comparable(value, self.base):
+            return (_strided_step(value),)
         return path
 
-    def replay(self, t: Any, v: Any) -> Any:
-        """Return the view of ``t``, a tensor of the base's shape, that ``v`` is of the base.
-        Example: its tangent, whose strides may differ."""
+    def replay(self, tensor: Any, value: Any) -> Any:
+        """Return the view of ``tensor``, a tensor of the base's shape, that ``value`` is of the
+        base. Example: its tangent, whose strides may differ."""
         base = self.base
         if self.reshaped != base._reshaped:
             self._lost()
         if (
             len(self.chain) > MANY_STEPS
-            and _comparable(v, base)
-            and _is_strided(t)
-            and (t.stride(), t.storage_offset()) == (base.stride(), base.storage_offset())
+            and _comparable(value, base)
+            and _is_strided(tensor)
+            and (tensor.stride(), tensor.storage_offset()) == (base.stride(), base.storage_offset())
         ):
-            return replay((_strided_step(v),), t)
-        return replay(self.chain, t)
+            return replay((_strided_step(value),), tensor)
+        return replay(self.chain, tensor)
 
-    def laid_out(self, t: Any) -> Any:
-        """``t``, a tensor of the base's shape and dtype, or a copy of it in memory like the base's
-        where the view would show other elements of ``t``, or none. Example: a transposed tangent
-        of which the view is ``as_strided``."""
+    def laid_out(self, tensor: Any) -> Any:
+        """``tensor``, a tensor of the base's shape and dtype, or a copy of it in memory like the
+        base's where the view would show other elements of ``tensor``, or none. Example: a
+        transposed tangent of which the view is ``as_strided``."""
         base = self.base
-        if not (has_strides(t) and has_strides(base)):
-            return t
+        if not (has_strides(tensor) and has_strides(base)):
+            return tensor
         lazy = _lazy(base)
-        alike = t.stride() == base.stride() and _lazy(t) == lazy
-        if alike and t.storage_offset() == base.storage_offset():
-            return t  # without a look at the chain, which may have thousands of steps
+        alike = tensor.stride() == base.stride() and _lazy(tensor) == lazy
+        if alike and tensor.storage_offset() == base.storage_offset():
+            return tensor  # without a look at the chain, which may have thousands of steps
         funcs = [step[0] for step in self.chain]
         offset = _offset_of(base, funcs)
-        if OF_MEMORY.isdisjoint(funcs) or (alike and _offset_of(t, funcs) == offset):
-            return t
-        return _shown_lazily(_memory_like(t, (base.shape, base.stride(), offset)), lazy).copy_(t)
+        if OF_MEMORY.isdisjoint(funcs) or (alike and _offset_of(tensor, funcs) == offset):
+            return tensor
+        return _shown_lazily(_memory_like(tensor, (base.shape, base.stride(), offset)), lazy).copy_(
+            tensor
+        )
 
     def _lost(self) -> NoReturn:
         raise InplaceError(
@@ -131,19 +134,19 @@ class View:
             f"The view was needed{called_from()}"
         )
 
-    def refresh(self, v: Any) -> None:
-        """Take the history of ``v`` from its base's present one: by ``as_strided``, as torch does,
-        or by running the view ops again."""
+    def refresh(self, value: Any) -> None:
+        """Take the history of ``value`` from its base's present one: by ``as_strided``, as torch
+        does, or by running the view ops again."""
         base = self.base
         follows = base.requires_grad
-        if not follows and (v._edge is None or isinstance(v._edge[0], Input)):
+        if not follows and (value._edge is None or isinstance(value._edge[0], Input)):
             # nothing to follow yet: if the base requires grad later, the generation is still old.
             # Or history begins at the view
             return
         if self.creation:
             if not _grad_enabled():
                 return  # without grad mode nothing is recorded from the view
-            refuse_rebase(v, STALE)
+            refuse_rebase(value, STALE)
         if not follows:
             raise RuntimeError(
                 "the base of this view was both modified inplace and detached inplace (detach_), "
@@ -151,18 +154,22 @@ class View:
                 "or take the view again"
             )
         self.generation = base._generation
-        before = v._edge
+        before = value._edge
         with torch.enable_grad():
-            v._edge = replay(self._chain_for_history(v), base)._edge
-        v._req = False
-        if v._retains and v._edge is not None:
-            hooks.follow(v, before)
+            value._edge = replay(self._chain_for_history(value), base)._edge
+        value._req = False
+        if value._retains and value._edge is not None:
+            hooks.follow(value, before)
 
-    def _chain_for_history(self, v: Any) -> tuple[object, ...]:
-        """Return the steps that are recorded from the base to ``v``."""
-        if v._level.restrides_views and not is_view_replay_enabled() and _comparable(v, self.base):
-            return (_strided_step(v),)
-        return self.short_path(v)
+    def _chain_for_history(self, value: Any) -> tuple[object, ...]:
+        """Return the steps that are recorded from the base to ``value``."""
+        if (
+            value._level.restrides_views
+            and not is_view_replay_enabled()
+            and _comparable(value, self.base)
+        ):
+            return (_strided_step(value),)
+        return self.short_path(value)
 
 
 def replay(chain: tuple[Any, ...], base: Any) -> Any:
@@ -173,22 +180,22 @@ def replay(chain: tuple[Any, ...], base: Any) -> Any:
     return base
 
 
-def has_strides(t: Any) -> bool:
-    return t.layout is torch.strided and not t.is_nested
+def has_strides(tensor: Any) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
-def _offset_of(t: Any, funcs: Sequence[object]) -> object:
-    """Return the offset of ``t``, if it matters for a view by ``funcs``. ``as_strided`` counts
+def _offset_of(tensor: Any, funcs: Sequence[object]) -> object:
+    """Return the offset of ``tensor``, if it matters for a view by ``funcs``. ``as_strided`` counts
     places from the start of the storage."""
     if _as_strided not in funcs:
         return None
-    return t.storage_offset()
+    return tensor.storage_offset()
 
 
-def _lazy(t: Any) -> tuple[bool, bool]:
-    """Return whether ``t`` is conjugated and whether it is negated lazily. View ops differ for it
-    then."""
-    return t.dtype.is_complex and t.is_conj(), t.is_neg()
+def _lazy(tensor: Any) -> tuple[bool, bool]:
+    """Return whether ``tensor`` is conjugated and whether it is negated lazily. View ops differ for
+    it then."""
+    return tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
 
 
 def _shown_lazily(t: Any, lazy: tuple[bool, bool]) -> Any:
@@ -200,35 +207,38 @@ def _shown_lazily(t: Any, lazy: tuple[bool, bool]) -> Any:
     return t
 
 
-def _memory_like(t: Any, geometry: tuple[Any, Any, Any], dtype: torch.dtype | None = None) -> Any:
-    """Memory made from ``t`` with the ``geometry`` of a tensor, which views can be taken of."""
+def _memory_like(
+    tensor: Any, geometry: tuple[Any, Any, Any], dtype: torch.dtype | None = None
+) -> Any:
+    """Memory made from ``tensor`` with the ``geometry`` of a tensor, which views can be taken
+    of."""
     shape, stride, offset = geometry
     if offset is not None:
         last = sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
         reach = offset + 1 + last
-        return t.new_zeros(reach, dtype=dtype).as_strided(shape, stride, offset)
+        return tensor.new_zeros(reach, dtype=dtype).as_strided(shape, stride, offset)
     if dense(shape, stride):
-        return t.new_empty_strided(shape, stride, dtype=dtype)
-    return t.new_empty(shape, dtype=dtype)
+        return tensor.new_empty_strided(shape, stride, dtype=dtype)
+    return tensor.new_empty(shape, dtype=dtype)
 
 
-def _strided_step(v: Any) -> tuple[object, ...]:
-    """Return the memory that ``v`` shows, as a step of a chain."""
-    return (_as_strided, (v.shape, v.stride(), v.storage_offset()), {}, None)
+def _strided_step(value: Any) -> tuple[object, ...]:
+    """Return the memory that ``value`` shows, as a step of a chain."""
+    return (_as_strided, (value.shape, value.stride(), value.storage_offset()), {}, None)
 
 
-def _is_strided(t: Any) -> bool:
-    """Return whether ``t`` is a plain strided tensor or a value, at any levels, that shows one's
-    strides."""
-    while type(t) in VALUES and t._level.shows_strides:
-        t = t._inner
-    return type(t) is torch.Tensor and t.layout is torch.strided and not t.is_nested
+def _is_strided(tensor: Any) -> bool:
+    """Return whether ``tensor`` is a plain strided tensor or a value, at any levels, that shows
+    one's strides."""
+    while type(tensor) in VALUES and tensor._level.shows_strides:
+        tensor = tensor._inner
+    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
 
 
-def _comparable(v: Any, base: Any) -> bool:
-    """Return whether sizes and strides alone determine which part of ``base`` the view ``v``
+def _comparable(value: Any, base: Any) -> bool:
+    """Return whether sizes and strides alone determine which part of ``base`` the view ``value``
     shows."""
-    a, b = v._inner, base._inner
+    a, b = value._inner, base._inner
     while type(a) in VALUES and type(b) in VALUES and a._level is b._level:
         if not a._level.shows_strides:
             return False
@@ -246,37 +256,37 @@ def _read_memory_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def mark_view(
-    v: object, op: Op, args: Sequence[object], kwargs: dict[str, Any], which: int | None = None
+    value: object, op: Op, args: Sequence[object], kwargs: dict[str, Any], which: int | None = None
 ) -> None:
     creation = "multi" if op.multi_view else ""
-    follow(v, args[0], (op.func, tuple(args[1:]), kwargs, which), creation)
+    follow(value, args[0], (op.func, tuple(args[1:]), kwargs, which), creation)
 
 
-def follow(v: Any, source: Any, step: tuple[object, ...], creation: str = "") -> None:
-    """Note that ``v`` is a view of ``source``. ``step``: the view op, as in the chain of
+def follow(value: Any, source: Any, step: tuple[object, ...], creation: str = "") -> None:
+    """Note that ``value`` is a view of ``source``. ``step``: the view op, as in the chain of
     a :class:`View`."""
-    if type(source) not in VALUES or source._level is not v._level:
+    if type(source) not in VALUES or source._level is not value._level:
         return
     # inference tensors have no history, but that of a transform
     if source._level.packs and source.is_inference():
-        v._edge = None
+        value._edge = None
         return
     if not _grad_enabled():
         creation = "inference" if torch.is_inference_mode_enabled() else "no_grad"
     of = source._view
     if of is None:
-        v._view = View(source, (step,), creation)
+        value._view = View(source, (step,), creation)
         return
     # these two reasons of the source hold for every view of it
     if not creation or of.creation in ("function", "inference"):
         creation = of.creation
     if source._req:  # a view that was made a leaf: history begins there
-        v._view = View(source, (step,), creation)
-    elif step[0] is _as_strided and _comparable(v, of.base):
+        value._view = View(source, (step,), creation)
+    elif step[0] is _as_strided and _comparable(value, of.base):
         # it may reach beside ``source``, so its chain does not lead through that
-        v._view = View(of.base, (_strided_step(v),), creation)
+        value._view = View(of.base, (_strided_step(value),), creation)
     else:
-        v._view = View(of.base, (*of.path(source), step), creation)
+        value._view = View(of.base, (*of.path(source), step), creation)
 
 
 def refuse_stale_target(target: Any) -> None:
@@ -293,11 +303,11 @@ def refuse_stale_target(target: Any) -> None:
         refuse_rebase(target, WRITTEN)
 
 
-def base_edge(v: Any) -> Any:
+def base_edge(value: Any) -> Any:
     """Return the edge of the base of a view, None for a tensor that is no view."""
-    if v._view is None:
+    if value._view is None:
         return None
-    return edge_of(v._view.base)
+    return edge_of(value._view.base)
 
 
 def check_write(target: Any, edge: object, recording: bool) -> None:
@@ -350,11 +360,11 @@ _REASONS = {
 }
 
 
-def refuse_rebase(v: Any, what: str) -> None:
-    """Raise: the history of ``v`` would have to come from its base, and ``v`` was made in a way
-    that does not allow it. ``what``: WRITTEN or STALE."""
-    creation = v._view.creation
-    node, index = getattr(v, "_edge", None) or (None, 0)
+def refuse_rebase(value: Any, what: str) -> None:
+    """Raise: the history of ``value`` would have to come from its base, and ``value`` was made in a
+    way that does not allow it. ``what``: WRITTEN or STALE."""
+    creation = value._view.creation
+    node, index = getattr(value, "_edge", None) or (None, 0)
     by_mode = creation in ("no_grad", "inference")
     if node is not None and len(node.metas) > 1 and not by_mode:
         creation = "multi"
@@ -410,12 +420,12 @@ class CopySlices(Node):
         self, level: Level, of_base: Any, target: Any, node: Node, self_edge: int | None
     ) -> None:
         base = target._view.base
-        n = len(node.edges)
+        count = len(node.edges)
         edges = node.edges
         if self_edge is None:
-            self.others = tuple(range(n))
+            self.others = tuple(range(count))
         else:
-            self.others = (*range(self_edge), *range(self_edge + 1, n))
+            self.others = (*range(self_edge), *range(self_edge + 1, count))
             edges = tuple([node.edges[i] for i in self.others])
         Node.__init__(self, level, (of_base, *edges), ((base.shape, base.dtype),))
         # without the base itself, to which a reference would close a cycle

@@ -42,11 +42,11 @@ _META = torch.device("meta")
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def faked(mode: FakeTensorMode, t: torch.Tensor, **options: Any) -> FakeTensor:
-    """Return ``mode.from_tensor(t, **options)``. For it torch reads all that ``t`` has, such as
-    ``.grad``. A program that is captured around this trace does not."""
+def faked(mode: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> FakeTensor:
+    """Return ``mode.from_tensor(tensor, **options)``. For it torch reads all that ``tensor`` has,
+    such as ``.grad``. A program that is captured around this trace does not."""
     with unseen_by_handlers():
-        return mode.from_tensor(t, **options)
+        return mode.from_tensor(tensor, **options)
 
 
 class _Thread(Ambient):
@@ -119,10 +119,10 @@ class AbstractValues:
         """Return a copy of an abstract tensor whose sizes are about to change in place."""
         return self._tensor(value)
 
-    def _tensor(self, t: torch.Tensor) -> object:
-        if not _is_strided(t):
-            return self._other_layout(t)
-        return self._made(faithful_geometry(t))
+    def _tensor(self, tensor: torch.Tensor) -> object:
+        if not _is_strided(tensor):
+            return self._other_layout(tensor)
+        return self._made(faithful_geometry(tensor))
 
     def _made(self, geometry: Geometry) -> Any:
         arguments, bits = geometry
@@ -147,30 +147,32 @@ class AbstractValues:
             self._first[device] = dict(fake.__dict__)
         return fake
 
-    def _other_layout(self, t: torch.Tensor) -> object:
+    def _other_layout(self, tensor: torch.Tensor) -> object:
         with without_modes():
             try:
-                return faked(self.mode, t.detach(), static_shapes=True)
+                return faked(self.mode, tensor.detach(), static_shapes=True)
             except (NotImplementedError, RuntimeError, AssertionError):
                 return None
 
 
-def _is_strided(t: torch.Tensor) -> bool:
-    return t.layout is torch.strided and not t.is_nested and not t.is_quantized
+def _is_strided(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
-def _metadata_of(t: torch.Tensor) -> TensorMetadata:
-    if t.layout is not torch.strided:
-        return TensorMetadata(t.shape, t.dtype, False, (), None, t.is_quantized, {})
-    shape = t.shape
+def _metadata_of(tensor: torch.Tensor) -> TensorMetadata:
+    if tensor.layout is not torch.strided:
+        return TensorMetadata(tensor.shape, tensor.dtype, False, (), None, tensor.is_quantized, {})
+    shape = tensor.shape
     if any(type(n) is not int for n in shape):  # memory formats of symbolic sizes would be guards
-        return TensorMetadata(shape, t.dtype, False, t.stride(), None, False, {})
+        return TensorMetadata(shape, tensor.dtype, False, tensor.stride(), None, False, {})
     memory_format = None
-    if t.is_contiguous():
+    if tensor.is_contiguous():
         memory_format = torch.contiguous_format
-    elif t.dim() in _CHANNELS_LAST and t.is_contiguous(memory_format=_CHANNELS_LAST[t.dim()]):
-        memory_format = _CHANNELS_LAST[t.dim()]
-    return TensorMetadata(shape, t.dtype, False, t.stride(), memory_format, False, {})
+    elif tensor.dim() in _CHANNELS_LAST and tensor.is_contiguous(
+        memory_format=_CHANNELS_LAST[tensor.dim()]
+    ):
+        memory_format = _CHANNELS_LAST[tensor.dim()]
+    return TensorMetadata(shape, tensor.dtype, False, tensor.stride(), memory_format, False, {})
 
 
 def _shifted(t: torch.Tensor, offset: Any) -> torch.Tensor:
@@ -202,7 +204,7 @@ def _without_generator(
 ) -> tuple[object, dict[str, object]]:
     """Return the call without its generator: nothing is drawn from it, and torch's decompositions
     refuse one."""
-    others = {name: x for name, x in kwargs.items() if name != "generator"}
+    others = {name: value for name, value in kwargs.items() if name != "generator"}
     if func in _UNGIVEN:
         return _UNGIVEN[func], others
     return func, {**others, "generator": None}

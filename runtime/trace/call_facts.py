@@ -107,8 +107,8 @@ def _facts_of(func: Any) -> CallFacts:
 def _written_positions(schema: Any) -> tuple[int, ...]:
     """List the positions of the arguments that an op writes to."""
     return tuple(
-        i
-        for i, argument in enumerate(schema.arguments)
+        index
+        for index, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
 
@@ -193,19 +193,22 @@ def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:
     if func is aten.masked_select.default:
         deciding = [args[1]]
     return not all(
-        _made_of_sizes(t) for t in pytree.tree_leaves(deciding) if isinstance(t, torch.Tensor)
+        _made_of_sizes(tensor)
+        for tensor in pytree.tree_leaves(deciding)
+        if isinstance(tensor, torch.Tensor)
     )
 
 
 def _masks_among(index: Sequence[object]) -> list[object]:
     """List the masks in an index: they select as many elements as are true."""
     tensors = [i for i in index if isinstance(i, torch.Tensor)]
-    return [t for t in tensors if t.dtype in (torch.bool, torch.uint8)]
+    return [tensor for tensor in tensors if tensor.dtype in (torch.bool, torch.uint8)]
 
 
-def _made_of_sizes(t: object) -> bool:
-    """Return whether factories and functional ops made ``t`` of no tensor and no random number."""
-    node, seen = getattr(t, "_node", None), set()
+def _made_of_sizes(tensor: object) -> bool:
+    """Return whether factories and functional ops made ``tensor`` of no tensor and no random
+    number."""
+    node, seen = getattr(tensor, "_node", None), set()
     waiting = [node]
     while waiting:
         node = waiting.pop()

@@ -34,7 +34,7 @@ def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., ob
 
     def register(f: Callable[..., Any]) -> Callable[..., Any]:
         pass_on = passing_on(overload)
-        names = [a.name for a in overload._schema.arguments]
+        names = [argument.name for argument in overload._schema.arguments]
 
         def run(keys: Any, *args: object, **kwargs: object) -> Any:
             if traced(args, kwargs):

@@ -26,8 +26,8 @@ class Refused(Exception):
     """The arguments are none that the op takes. ATen's kernel says why."""
 
 
-def symbolic(x: object) -> bool:
-    return isinstance(x, Tensor) and any(isinstance(n, SYMBOLIC) for n in x.shape)
+def symbolic(value: object) -> bool:
+    return isinstance(value, Tensor) and any(isinstance(n, SYMBOLIC) for n in value.shape)
 
 
 def same_size(m: object, n: object) -> bool:
@@ -46,13 +46,13 @@ def _in_python(*overloads: object) -> Callable[[Callable[..., Any]], Callable[..
     return register
 
 
-def _install(overload: Any, f: Callable[..., object]) -> None:
+def _install(overload: Any, function: Callable[..., object]) -> None:
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(*args: object, **kwargs: object) -> Any:
         tensors = list(items_of((*args, *kwargs.values())))
         if any(map(symbolic, tensors)) and sees_ours(tensors):
             try:
-                return f(*args, **kwargs)
+                return function(*args, **kwargs)
             except Refused:
                 pass
         return overload.decompose(*args, **kwargs)
@@ -69,9 +69,9 @@ def _kron(self: Tensor, other: Tensor) -> Tensor:
     return (left * right).reshape([m * n for m, n in zip(rows, columns, strict=True)])
 
 
-def _shape_of_rank(t: Tensor, rank: int) -> list[Any]:
-    """Return the sizes of ``t`` after as many ones as ``rank`` asks for."""
-    return [1] * (rank - t.dim()) + list(t.shape)
+def _shape_of_rank(tensor: Tensor, rank: int) -> list[Any]:
+    """Return the sizes of ``tensor`` after as many ones as ``rank`` asks for."""
+    return [1] * (rank - tensor.dim()) + list(tensor.shape)
 
 
 def _alternating(first: list[Any], second: list[Any]) -> list[Any]:
@@ -101,12 +101,12 @@ def _take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Te
 def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """Return the product in the order that takes the fewest operations. Conditions on this order
     become guards, and sizes stay symbols."""
-    n = len(tensors)
+    count = len(tensors)
     factors = _matrices(tensors)
     sizes = [factors[0].shape[0], *(x.shape[1] for x in factors)]
-    best: dict[tuple[int, int], tuple[Any, int]] = {(i, i): (0, i) for i in range(n)}
-    for length in range(1, n):
-        for i in range(n - length):
+    best: dict[tuple[int, int], tuple[Any, int]] = {(i, i): (0, i) for i in range(count)}
+    for length in range(1, count):
+        for i in range(count - length):
             best[i, i + length] = _cheapest(best, sizes, i, i + length)
 
     def product(i: int, j: int) -> Tensor:
@@ -115,7 +115,7 @@ def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
         cut = best[i, j][1]
         return product(i, cut).mm(product(cut + 1, j))
 
-    result = product(0, n - 1)
+    result = product(0, count - 1)
     if tensors[-1].dim() == 1:
         result = result.squeeze(1)
     if tensors[0].dim() == 1:
@@ -274,11 +274,12 @@ def _is_symbol_to_resize(size: object, n: object) -> bool:
     return isinstance(size, SYMBOLIC) and not same_size(n, -1) and not same_size(size, n)
 
 
-def _fit_dimensions(t: Tensor, dims: list[Any], sizes: list[Any]) -> bool:
-    """Return whether these are dimensions of ``t``, and sizes that a transform of them takes."""
+def _fit_dimensions(tensor: Tensor, dims: list[Any], sizes: list[Any]) -> bool:
+    """Return whether these are dimensions of ``tensor``, and sizes that a transform of them
+    takes."""
     if len(dims) != len(sizes):
         return False
-    if not all(-t.dim() <= d < t.dim() for d in dims):
+    if not all(-tensor.dim() <= dim < tensor.dim() for dim in dims):
         return False
     return not any(n < -1 for n in sizes)
 

@@ -35,9 +35,9 @@ class _Loader:
     def get_source(self, name: str) -> str:
         """Return the text. ``name``, that of the module, says nothing: a loader has one module."""
         shown = list(self._lines)
-        for i, line in enumerate(self._lines):
-            if i in self.origins:
-                shown[i] = f"{line}  # {text_of(self.origins[i])}"
+        for index, line in enumerate(self._lines):
+            if index in self.origins:
+                shown[index] = f"{line}  # {text_of(self.origins[index])}"
         return "\n".join(shown) + "\n"
 
 

@@ -29,7 +29,7 @@ from .trace_level import Trace
 
 
 def trace_flat(
-    f: Callable[..., Sequence[object]],
+    function: Callable[..., Sequence[object]],
     tensors: Sequence[object],
     *,
     dynamic: bool = False,
@@ -42,14 +42,14 @@ def trace_flat(
     reads: str = "refuse",
     late: bool = False,
 ) -> tuple[fx.Graph, dict[str, Any], Trace]:
-    """Call ``f(level, *given)`` with traced values for the tensors in ``tensors``. Others are
-    passed as they are, with a placeholder.
+    """Call ``function(level, *given)`` with traced values for the tensors in ``tensors``. Others
+    are passed as they are, with a placeholder.
 
     ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``:
     what makes the abstract values, instead of a new one or of the mode of fake tensors among
     ``tensors``. ``unknown``: see :func:`run_trace`. ``provenance``: what notes where nodes come
     from. ``reads``, ``late``: see :class:`.trace_level.Trace`. Returns the graph, whose output is
-    the list that ``f`` returned, its constants, and the closed level.
+    the list that ``function`` returned, its constants, and the closed level.
     """
     abstraction = abstraction or Abstraction.of(tensors, dynamic=dynamic)
     given: dict[str, Any] = {
@@ -60,9 +60,9 @@ def trace_flat(
     level = Trace(**given, provenance=provenance or Provenance(), reads=reads, late=late)
     run_trace(
         level,
-        f,
+        function,
         tensors,
-        names or [f"arg{i}_1" for i in range(len(tensors))],
+        names or [f"arg{index}_1" for index in range(len(tensors))],
         unknown=unknown,
         dispatcher=abstraction is not None,
     )
@@ -84,16 +84,16 @@ def run_trace(
     kernels for symbolic sizes."""
     try:
         given: list[Any] = []
-        for i, (t, name) in enumerate(zip(inputs, names, strict=True)):
-            if isinstance(t, torch.Tensor):
-                given.append(level.input(t, name))
-            elif i in unknown:
-                given.append(level.unknown(t, name))
+        for index, (tensor, name) in enumerate(zip(inputs, names, strict=True)):
+            if isinstance(tensor, torch.Tensor):
+                given.append(level.input(tensor, name))
+            elif index in unknown:
+                given.append(level.unknown(tensor, name))
             else:
                 node = level.placeholder(name)
-                if isinstance(t, SYMBOLIC) and isinstance(level.abstraction, Given):
-                    level.abstraction.number(t, node)
-                given.append(t)
+                if isinstance(tensor, SYMBOLIC) and isinstance(level.abstraction, Given):
+                    level.abstraction.number(tensor, node)
+                given.append(tensor)
         dispatching = with_python_kernels() if dispatcher else nullcontext()
         with dispatching, memory_gate(), level.mode:
             outs = _run(level, f, given)
@@ -103,17 +103,19 @@ def run_trace(
         level.close()
 
 
-def _run(level: Trace, f: Callable[..., Sequence[Any]], given: Sequence[Any]) -> Sequence[Any]:
+def _run(
+    level: Trace, function: Callable[..., Sequence[Any]], given: Sequence[Any]
+) -> Sequence[Any]:
     """Return the results of the program. Its errors get the user's line."""
     environment = lower = None
     if level.abstraction is not None:
         environment, lower = level.abstraction.shape_env, level.abstraction.lower
     try:
         with running(environment, lower):
-            outs: Sequence[Any] = living(provenance.run(f, level, *given))
-    except Exception as e:
+            outs: Sequence[Any] = living(provenance.run(function, level, *given))
+    except Exception as error:
         with paused():  # an error may hold sizes of a program around
-            name_line(e, e.__traceback__, _advice(level, e))
+            name_line(error, error.__traceback__, _advice(level, error))
         raise
     return outs
 

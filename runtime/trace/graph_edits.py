@@ -44,12 +44,14 @@ def copy_of(graph: fx.Graph) -> fx.Graph:
     """Another graph of the same nodes, with the same names and values in ``meta``."""
     copied = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
-    for n in graph.nodes:
-        nodes[n] = new = copied.create_node(n.op, n.target, name=n.name, type_expr=n.type)
-        _set_args(new, fx.map_arg(n.args, nodes.__getitem__))
-        if n.kwargs:
-            _set_kwargs(new, fx.map_arg(n.kwargs, nodes.__getitem__))
-        new.meta.update(n.meta)
+    for node in graph.nodes:
+        nodes[node] = new = copied.create_node(
+            node.op, node.target, name=node.name, type_expr=node.type
+        )
+        _set_args(new, fx.map_arg(node.args, nodes.__getitem__))
+        if node.kwargs:
+            _set_kwargs(new, fx.map_arg(node.kwargs, nodes.__getitem__))
+        new.meta.update(node.meta)
     return copied
 
 
@@ -60,7 +62,7 @@ def replace_each(by: Mapping[fx.Node, Any]) -> None:
     def replaced(n: fx.Node) -> Any:
         return by.get(n, n)
 
-    for user in dict.fromkeys(chain.from_iterable(n.users for n in by)):
+    for user in dict.fromkeys(chain.from_iterable(node.users for node in by)):
         _set_args(user, fx.map_arg(user.args, replaced))
         if user.kwargs:
             _set_kwargs(user, fx.map_arg(user.kwargs, replaced))
@@ -68,24 +70,24 @@ def replace_each(by: Mapping[fx.Node, Any]) -> None:
 
 def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
     """Leave out unused calls without effect and unused constants, except those in ``kept``."""
-    for n in reversed(graph.nodes):
-        if n.users or n in kept:
+    for node in reversed(graph.nodes):
+        if node.users or node in kept:
             continue
-        if n.op == "get_attr" or (n.op == "call_function" and not has_effect(n)):
-            graph.erase_node(n)
+        if node.op == "get_attr" or (node.op == "call_function" and not has_effect(node)):
+            graph.erase_node(node)
 
 
-def has_effect(n: fx.Node) -> bool:
+def has_effect(node: fx.Node) -> bool:
     """Return whether an unused call stays: it writes, draws, or returns nothing, so that it was
     made for an effect."""
-    func = n.target
+    func = node.target
     if type(func) is not OpOverload:
-        return n.is_impure() or func is on_side
+        return node.is_impure() or func is on_side
     known = _EFFECTS.get(id(func))
     if known is None:
-        known = n.is_impure() or not func._schema.returns
+        known = node.is_impure() or not func._schema.returns
         if may_hide(op := op_of(func)):
-            return known or bool(hidden_writes(op, n.args, n.kwargs))
+            return known or bool(hidden_writes(op, node.args, node.kwargs))
         if func.namespace == "aten":  # what is known of an op of another library may change
             _EFFECTS[id(func)] = known
     return known

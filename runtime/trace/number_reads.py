@@ -261,11 +261,12 @@ for _name in _TO_INTEGERS:
     setattr(TracedNumber, _name, TracedNumber.guard_int)
 
 
-def number_of(a: object) -> TracedNumber | None:
-    """Return what ``a`` stands for, if it is a number that a program has read of a tensor."""
-    if not isinstance(a, (torch.SymFloat, torch.SymBool)):
+def number_of(argument: object) -> TracedNumber | None:
+    """Return what ``argument`` stands for, if it is a number that a program has read of a
+    tensor."""
+    if not isinstance(argument, (torch.SymFloat, torch.SymBool)):
         return None
-    node = a.node
+    node = argument.node
     if not isinstance(node, TracedNumber):
         return None
     return node

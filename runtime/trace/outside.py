@@ -41,13 +41,13 @@ class OutsideMemory:
         # by address of a storage: the value of the trace that it is the memory of
         self.literals: dict[int, Any] = {}
 
-    def hold(self, t: torch.Tensor) -> None:
+    def hold(self, tensor: torch.Tensor) -> None:
         """Note a tensor that is not the trace's."""
-        parts = list(_parts(t))
+        parts = list(_parts(tensor))
         for part in parts:
             self.tensors.update((storage._cdata, storage) for storage in _storages(part))
         if parts:
-            counted = [each for each in (t, *parts) if not each.is_inference()]
+            counted = [each for each in (tensor, *parts) if not each.is_inference()]
             self.versions += [(each, each._version) for each in counted]
 
     def literal(self, value: Any) -> None:
@@ -58,11 +58,11 @@ class OutsideMemory:
     def before(self, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> None:
         """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from
         outside, and end literals in it."""
-        for t in written_by(op, args, kwargs):
-            for part in _parts(t):
+        for tensor in written_by(op, args, kwargs):
+            for part in _parts(tensor):
                 self._save(part)
-            if self.literals and t.layout is torch.strided:
-                value = self.literals.pop(address(t), None)
+            if self.literals and tensor.layout is torch.strided:
+                value = self.literals.pop(address(tensor), None)
                 if value is not None:
                     value._literal = None
 
@@ -74,11 +74,11 @@ class OutsideMemory:
         if fresh and part.layout in _COMPRESSED:
             self._keep_pattern(part)
 
-    def _keep_pattern(self, t: torch.Tensor) -> None:
+    def _keep_pattern(self, tensor: torch.Tensor) -> None:
         """Note how many elements a compressed tensor specifies: ``zero_`` resizes the tensors that
         it consists of, and leaves none."""
         with without_dispatch_to_python():
-            self.patterns.append((t.detach(), t.detach().clone()))
+            self.patterns.append((tensor.detach(), tensor.detach().clone()))
 
     def restore(self) -> None:
         """Put back what was written over. The dispatcher has counted the writes, so the versions
@@ -101,9 +101,9 @@ class OutsideMemory:
 def written_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """The tensors that a call of ``op`` writes to."""
     names = [
-        a.name
-        for a in op.func._schema.arguments
-        if a.alias_info is not None and a.alias_info.is_write
+        argument.name
+        for argument in op.func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
     ]
     for name in (*names, *hidden_writes(op, args, kwargs)):
         given = op.argument(op.positions[name], args, kwargs)
@@ -112,28 +112,28 @@ def written_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Iterat
                 yield t
 
 
-def address(t: torch.Tensor) -> int:
+def address(tensor: torch.Tensor) -> int:
     """Return a number for the storage of a strided tensor."""
-    return int(storage_of(bottom(t))._cdata)
+    return int(storage_of(bottom(tensor))._cdata)
 
 
-def _parts(t: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors that have the memory of ``t``: itself, the one that it holds if it is of
-    the eager session, or those of which an instance of a user's class consists. A value of a
+def _parts(tensor: Any) -> Iterator[torch.Tensor]:
+    """The plain tensors that have the memory of ``tensor``: itself, the one that it holds if it is
+    of the eager session, or those of which an instance of a user's class consists. A value of a
     transform has none."""
-    if isinstance(t, Value):
-        yield from () if t._level.number else _parts(t._inner)
-    elif is_traceable_wrapper_subclass(t):
-        for name in t.__tensor_flatten__()[0]:
-            yield from _parts(getattr(t, name))
-    elif type(t) in _PLAIN and not t.is_nested:
-        yield t
+    if isinstance(tensor, Value):
+        yield from () if tensor._level.number else _parts(tensor._inner)
+    elif is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _parts(getattr(tensor, name))
+    elif type(tensor) in _PLAIN and not tensor.is_nested:
+        yield tensor
 
 
-def _storages(t: torch.Tensor) -> list[Any]:
+def _storages(tensor: torch.Tensor) -> list[Any]:
     """Return the storages of a plain tensor; of a sparse one those of its indices and values."""
     with without_dispatch_to_python():
-        parts = [getattr(t, name)() for name in _PARTS.get(t.layout, ())]
+        parts = [getattr(tensor, name)() for name in _PARTS.get(tensor.layout, ())]
         return list(map(storage_of, parts))
 
 
@@ -151,53 +151,61 @@ _PARTS = {  # of each layout the methods that give the tensors that it consists 
 }
 
 
-def held_by_session(t: Any) -> Any:
-    """Return the plain tensor that ``t`` holds, if ``t`` is of the eager session. It shows how
-    ``t`` lies in memory, and whether it is conjugated or negated lazily. Any other tensor stays as
-    it is."""
-    of_session = isinstance(t, Value) and not t._level.number and type(t._inner) is torch.Tensor
-    return t._inner.detach() if of_session and t.layout is torch.strided and not t.is_nested else t
+def held_by_session(tensor: Any) -> Any:
+    """Return the plain tensor that ``tensor`` holds, if ``tensor`` is of the eager session. It
+    shows how ``tensor`` lies in memory, and whether it is conjugated or negated lazily. Any other
+    tensor stays as it is."""
+    of_session = (
+        isinstance(tensor, Value)
+        and not tensor._level.number
+        and type(tensor._inner) is torch.Tensor
+    )
+    return (
+        tensor._inner.detach()
+        if of_session and tensor.layout is torch.strided and not tensor.is_nested
+        else tensor
+    )
 
 
-def private_copy(t: torch.Tensor) -> torch.Tensor:
-    """Return a copy with the strides of ``t``, overlaps included, and lazily conjugated or negated
-    if ``t`` is.
+def private_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the strides of ``tensor``, overlaps included, and lazily conjugated or
+    negated if ``tensor`` is.
 
     Tracing must not change the caller's tensor, strides decide whether a reshape is a view, and ops
     such as ``real`` take other views of what is conjugated lazily.
     """
-    t = held_by_session(t.detach())
-    if isinstance(t, Value):
-        t = constant_of(t)
+    tensor = held_by_session(tensor.detach())
+    if isinstance(tensor, Value):
+        tensor = constant_of(tensor)
     if (
-        type(t) is not torch.Tensor
-        or t.layout is not torch.strided
-        or t.is_nested
-        or t._is_zerotensor()
+        type(tensor) is not torch.Tensor
+        or tensor.layout is not torch.strided
+        or tensor.is_nested
+        or tensor._is_zerotensor()
     ):
-        return t.clone()
-    storage: Any = storage_of(t)
+        return tensor.clone()
+    storage: Any = storage_of(tensor)
     # an enclosing vmap would draw what `empty` leaves unset, for each of its elements
     with without_dispatch_to_python():
-        fresh = factories.empty(0, dtype=t.dtype, device=t.device)
-        fresh.set_(storage.clone(), t.storage_offset(), t.shape, t.stride())
-        fresh = neg_view(fresh) if t.is_neg() else fresh
-        return fresh.conj() if t.is_conj() else fresh
+        fresh = factories.empty(0, dtype=tensor.dtype, device=tensor.device)
+        fresh.set_(storage.clone(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        fresh = neg_view(fresh) if tensor.is_neg() else fresh
+        return fresh.conj() if tensor.is_conj() else fresh
 
 
-def refuse_made_of_values(t: torch.Tensor) -> None:
+def refuse_made_of_values(tensor: torch.Tensor) -> None:
     """Refuse an instance of a class that handles its own calls, if it consists of values of a
     transform: it is no tensor from outside."""
-    if _made_of_values(t):
+    if _made_of_values(tensor):
         raise RuntimeError(
-            f"the program makes a {type(t).__name__} of tensors that are traced, "
+            f"the program makes a {type(tensor).__name__} of tensors that are traced, "
             "and a graph has plain tensors. Return the tensors and make it of them, "
             f"or compile the program with aot_function.{here()}"
         )
 
 
-def _made_of_values(t: object) -> bool:
-    if isinstance(t, Value) or not is_traceable_wrapper_subclass(t):
+def _made_of_values(tensor: object) -> bool:
+    if isinstance(tensor, Value) or not is_traceable_wrapper_subclass(tensor):
         return False
-    parts = [getattr(t, name) for name in t.__tensor_flatten__()[0]]
+    parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
     return any(p._level.number > 0 if isinstance(p, Value) else _made_of_values(p) for p in parts)

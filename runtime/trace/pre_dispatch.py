@@ -215,7 +215,7 @@ def _decomposed(func: Any, args: Any, kwargs: Any) -> object:
     has decompositions in Python. Those of recurrent layers leave out the dropout."""
     if not any(map(symbolic, pytree.tree_leaves((args, kwargs)))):
         return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
     if given.get("num_layers", 1) > 1 and given["dropout"] and given["train"]:
         raise RuntimeError(
             f"{func} with dropout in a transform, in a trace before dispatch of any size: "

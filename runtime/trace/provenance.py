@@ -147,9 +147,9 @@ def user_line() -> Line | None:
     return layer
 
 
-def run(f: Callable[..., object], *args: object) -> Any:
-    """``f(*args)``. Frames outside this one are not part of the traced program."""
-    return f(*args)
+def run(function: Callable[..., object], *args: object) -> Any:
+    """``function(*args)``. Frames outside this one are not part of the traced program."""
+    return function(*args)
 
 
 def text_of(line: Line) -> str:
@@ -350,9 +350,9 @@ class Provenance:
 
 def _number_of_call(frame: FrameType, calls: list[FrameType]) -> int:
     """Return the place of ``frame`` among ``calls``. A new one is added."""
-    for i, known in enumerate(calls):
+    for index, known in enumerate(calls):
         if known is frame:
-            return i
+            return index
     calls.append(frame)
     return len(calls) - 1
 

@@ -72,13 +72,13 @@ def _layer_by_layer(overload: Any) -> None:
         of_layers = _states_of_layers(hx, n)
         size = len(params) // n
         states = []
-        for i in range(n):
-            own = params[i * size : (i + 1) * size]
+        for index in range(n):
+            own = params[index * size : (index + 1) * size]
             x, *state = overload(
-                x, of_layers[i], own, has_biases, 1, 0.0, train, bidirectional, batch_first
+                x, of_layers[index], own, has_biases, 1, 0.0, train, bidirectional, batch_first
             )
             states.append(state)
-            if i < n - 1:
+            if index < n - 1:
                 x = torch.dropout(x, dropout, train)
         return (x, *(map(torch.cat, zip(*states, strict=True))))
 
@@ -92,7 +92,9 @@ def _states_of_layers(hx: Any, n: int) -> Sequence[object]:
 
 
 def sees_ours(args: Sequence[object]) -> bool:
-    return any(isinstance(a, Value) for a in args) or isinstance(current_dispatch_mode(), LevelMode)
+    return any(isinstance(argument, Value) for argument in args) or isinstance(
+        current_dispatch_mode(), LevelMode
+    )
 
 
 for _net in (

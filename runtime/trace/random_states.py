@@ -188,14 +188,14 @@ def _in_variables(generator: Any) -> object:
     return None
 
 
-def _held_by(x: Any) -> Iterable[object]:
+def _held_by(value: Any) -> Iterable[object]:
     """Return the elements of a container, or the attributes of any other object."""
-    if type(x) is dict:
-        return x.values()
-    if type(x) in (list, tuple):
-        elements: Iterable[Any] = x
+    if type(value) is dict:
+        return value.values()
+    if type(value) in (list, tuple):
+        elements: Iterable[Any] = value
         return elements
-    attributes: dict[str, Any] = getattr(x, "__dict__", {})
+    attributes: dict[str, Any] = getattr(value, "__dict__", {})
     return attributes.values()
 
 
@@ -233,11 +233,11 @@ def refuse_states(values: Iterable[object]) -> None:
     states = _AROUND.states
     if states is None:
         return
-    for x in values:
-        if isinstance(x, torch.Tensor):
-            states.refuse_state(x)
-        elif type(x) is int:
-            states.refuse_seed(x)
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            states.refuse_state(value)
+        elif type(value) is int:
+            states.refuse_seed(value)
 
 
 class RandomStates:
@@ -297,12 +297,12 @@ class RandomStates:
                 raise RuntimeError(f"{_SET} It was before this draw.{here()}")
             self.first[generator._cdata], self.where[generator._cdata] = seed, here()
 
-    def refuse_state(self, t: object) -> None:
-        """Raise if ``t``, which the graph has from outside, is the state of a
+    def refuse_state(self, tensor: object) -> None:
+        """Raise if ``tensor``, which the graph has from outside, is the state of a
         generator of the trace."""
-        if type(t) is torch.Tensor and t.dtype is torch.uint8 and t.dim() == 1:
+        if type(tensor) is torch.Tensor and tensor.dtype is torch.uint8 and tensor.dim() == 1:
             with without_modes():
-                seed = _seed_in(t)
+                seed = _seed_in(tensor)
             if seed is not None and self._is_taken(seed):
                 raise RuntimeError(f"{_READ.format('state')}{here()}")
 

@@ -42,8 +42,8 @@ def traced(args: Iterable[object], kwargs: Mapping[str, Any] = MappingProxyType(
     argument."""
     if running_traces():
         return True
-    for a in itertools.chain(args, kwargs.values()):
-        if any(isinstance(level, Trace) for level in levels_of(a)):
+    for argument in itertools.chain(args, kwargs.values()):
+        if any(isinstance(level, Trace) for level in levels_of(argument)):
             return True
     return False
 
@@ -65,14 +65,14 @@ def region(mark: Callable[[fx.Node], object]) -> Generator[list[fx.Node]]:
             itertools.takewhile(lambda n, last=last: n is not last, reversed(trace.graph.nodes))  # type: ignore[misc]
         )
         trace.abstract.complete()  # a policy asks for the results
-        for n in reversed(new):  # in the order of the program, which a policy may count on
-            if n.op == "call_function":
-                n.meta[_KEY] = number
-                n.meta["recompute"] = mark(n)
-                calls.append(n)
+        for node in reversed(new):  # in the order of the program, which a policy may count on
+            if node.op == "call_function":
+                node.meta[_KEY] = number
+                node.meta["recompute"] = mark(node)
+                calls.append(node)
 
 
-def region_of(n: fx.Node) -> int | None:
+def region_of(node: fx.Node) -> int | None:
     """Return the number of the region in which the call was made."""
-    number: int | None = n.meta.get(_KEY)
+    number: int | None = node.meta.get(_KEY)
     return number

@@ -20,11 +20,11 @@ T = TypeVar("T")
 _SLOTS = 1 << 15
 
 
-def with_room(f: Callable[P, T]) -> Callable[P, T]:
-    """``f``, called from a frame that makes room for some thousand more."""
+def with_room(function: Callable[P, T]) -> Callable[P, T]:
+    """``function``, called from a frame that makes room for some thousand more."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return f(*args, **kwargs)
+        return function(*args, **kwargs)
 
     call.__code__ = call.__code__.replace(co_stacksize=_SLOTS)
-    return wraps(f)(call)
+    return wraps(function)(call)

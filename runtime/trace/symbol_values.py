@@ -77,11 +77,11 @@ def symbols_may_occur() -> bool:
     return environments.count(None) < len(environments)
 
 
-def has_symbols(x: object) -> bool:
-    """Return whether ``x`` is a symbol, or a tuple or list that has one at any depth."""
-    if isinstance(x, (tuple, list)):
-        return any(map(has_symbols, x))
-    return type(x) in KINDS
+def has_symbols(value: object) -> bool:
+    """Return whether ``value`` is a symbol, or a tuple or list that has one at any depth."""
+    if isinstance(value, (tuple, list)):
+        return any(map(has_symbols, value))
+    return type(value) in KINDS
 
 
 def _is_ours(symbol: Any) -> bool:
@@ -100,10 +100,10 @@ def _value(symbol: Any) -> Number:
     return found
 
 
-def _plain(x: Any) -> Any:
-    if type(x) in KINDS:
-        return _value(x)
-    return x
+def _plain(value: Any) -> Any:
+    if type(value) in KINDS:
+        return _value(value)
+    return value
 
 
 # --- methods that torch's symbols lack, or have otherwise -----------------------------------------
@@ -226,17 +226,18 @@ def _operators() -> Iterator[tuple[str, Callable[[Any, Any], object]]]:
         yield f"__r{f.__name__.strip('_')}__", _reflected(f)
 
 
-def _reflected(f: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
-    return lambda a, b: f(b, a)
+def _reflected(function: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
+    return lambda a, b: function(b, a)
 
 
-def _is_foreign(x: object) -> bool:
-    """Return whether ``x`` is a number of another class: of an enumeration, of NumPy, a Decimal.
-    Torch compares by the class alone, so that a size of 8 would not equal ``IntEnum`` 8."""
-    kind = type(x)
-    if kind in _OWN or isinstance(x, torch.Tensor):
+def _is_foreign(value: object) -> bool:
+    """Return whether ``value`` is a number of another class: of an enumeration, of NumPy, a
+    Decimal. Torch compares by the class alone, so that a size of 8 would not equal ``IntEnum``
+    8."""
+    kind = type(value)
+    if kind in _OWN or isinstance(value, torch.Tensor):
         return False
-    return isinstance(x, complex) or hasattr(kind, "__float__")
+    return isinstance(value, complex) or hasattr(kind, "__float__")
 
 
 def _are_mixed(a: Any, b: Any) -> bool:

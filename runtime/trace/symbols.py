@@ -63,20 +63,20 @@ class _Sizes(PythonReferenceAnalysis):
         return a / b
 
     @staticmethod
-    def to_dtype(x: object, dtype: torch.dtype) -> Any:
-        return _called(torch.sym_float, x)
+    def to_dtype(value: object, dtype: torch.dtype) -> Any:
+        return _called(torch.sym_float, value)
 
     @staticmethod
-    def trunc_to_int(x: object, dtype: torch.dtype) -> Any:
-        return _called(math.trunc, x)
+    def trunc_to_int(value: object, dtype: torch.dtype) -> Any:
+        return _called(math.trunc, value)
 
     @staticmethod
-    def floor_to_int(x: object, dtype: torch.dtype) -> Any:
-        return _called(math.floor, x)
+    def floor_to_int(value: object, dtype: torch.dtype) -> Any:
+        return _called(math.floor, value)
 
     @staticmethod
-    def ceil_to_int(x: object, dtype: torch.dtype) -> Any:
-        return _called(math.ceil, x)
+    def ceil_to_int(value: object, dtype: torch.dtype) -> Any:
+        return _called(math.ceil, value)
 
     # In a backward pass no function of torch's sees that it is given a proxy: the engine hides its
     # calls from modes.
@@ -89,8 +89,8 @@ class _Sizes(PythonReferenceAnalysis):
         return _called(torch.sym_max, a, b)
 
     @staticmethod
-    def not_(a: object) -> Any:
-        return _called(torch.sym_not, a)
+    def not_(argument: object) -> Any:
+        return _called(torch.sym_not, argument)
 
     @staticmethod
     def piecewise(*pairs: tuple[object, object]) -> Any:
@@ -100,21 +100,21 @@ class _Sizes(PythonReferenceAnalysis):
         return result
 
     @staticmethod
-    def round_to_int(a: object, dtype: torch.dtype) -> Any:
-        return _called(round, a)
+    def round_to_int(argument: object, dtype: torch.dtype) -> Any:
+        return _called(round, argument)
 
     @staticmethod
     def round_decimal(a: object, b: object) -> Any:
         return _called(round, a, b)
 
 
-def _called(f: Callable[..., object], *given: object) -> Any:
-    """``f`` of numbers, or its call in the graph: a method of a proxy would be a method of the
-    number, which an ``int`` may lack."""
+def _called(function: Callable[..., object], *given: object) -> Any:
+    """``function`` of numbers, or its call in the graph: a method of a proxy would be a method of
+    the number, which an ``int`` may lack."""
     proxy = next((x for x in given if isinstance(x, fx.Proxy)), None)
     if proxy is None:
-        return f(*given)
-    return proxy.tracer.create_proxy("call_function", f, given, {})
+        return function(*given)
+    return proxy.tracer.create_proxy("call_function", function, given, {})
 
 
 def _cut_below_zero(expr: object) -> Iterator[object]:
@@ -271,7 +271,11 @@ class Abstraction:
         """Return what a trace of ``inputs`` needs: the mode of fake tensors among them, one of its
         own if it is to be ``dynamic`` or ``fake``, or None. Fake tensors of two modes are an error.
         """
-        modes = {id(t.fake_mode): t.fake_mode for t in inputs if isinstance(t, FakeTensor)}
+        modes = {
+            id(tensor.fake_mode): tensor.fake_mode
+            for tensor in inputs
+            if isinstance(tensor, FakeTensor)
+        }
         if len(modes) > 1:
             raise RuntimeError(
                 "the arguments are fake tensors of two modes. Make them in one FakeTensorMode."
@@ -289,29 +293,30 @@ class Abstraction:
             return _without_modes_around(self.mode)
         return self.mode
 
-    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
-        """Return a fake tensor for input ``t``. Every size of it is a symbol if the trace is
+    def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        """Return a fake tensor for input ``tensor``. Every size of it is a symbol if the trace is
         dynamic and the input is not ``fixed``. A fixed input is not among those that :meth:`holds`
         takes."""
-        t = _plain_like(t)
-        composed: bool = is_traceable_wrapper_subclass(t)
+        tensor = _plain_like(tensor)
+        composed: bool = is_traceable_wrapper_subclass(tensor)
         if composed:
             raise RuntimeError(
-                f"a {type(t).__name__} is an input of a trace on abstract values, which are plain "
+                f"a {type(tensor).__name__} is an input of a trace on abstract values, which "
+                "are plain "
                 "tensors. Trace on real values, or compile the program with aot_function."
             )
         with without_modes():
             # the mode knows a tensor again, and the base of a view: a fixed size would be
             # a symbol there
-            if fixed or t._is_view():
-                t = t.detach().requires_grad_(t.requires_grad)
+            if fixed or tensor._is_view():
+                tensor = tensor.detach().requires_grad_(tensor.requires_grad)
             if fixed or not self.dynamic:
-                fake = faked(self.mode, t, static_shapes=True)
+                fake = faked(self.mode, tensor, static_shapes=True)
             else:  # without a context the sizes of a sparse tensor would be numbers
                 context: Any = StatelessSymbolicContext(
-                    dynamic_sizes=[DimDynamic.DYNAMIC] * t.dim()
+                    dynamic_sizes=[DimDynamic.DYNAMIC] * tensor.dim()
                 )
-                fake = faked(self.mode, t, symbolic_context=context)
+                fake = faked(self.mode, tensor, symbolic_context=context)
         if not fixed and self.dynamic:
             self.inputs.append(fake)
         return fake
@@ -336,16 +341,16 @@ class Abstraction:
         the graph is for this value alone."""
         return bool(number.node.expr.is_number)
 
-    def constant(self, t: torch.Tensor, literal: bool = False) -> FakeTensor:
+    def constant(self, tensor: torch.Tensor, literal: bool = False) -> FakeTensor:
         """Return a closed-over tensor, or a literal of the program's text. Its sizes are
         numbers."""
-        if isinstance(t, FakeTensor):
-            if t.fake_mode is not self.mode:
+        if isinstance(tensor, FakeTensor):
+            if tensor.fake_mode is not self.mode:
                 raise RuntimeError(
                     "the program closes over a fake tensor of another mode than that "
                     "of the trace. Pass it as an argument."
                 )
-            return t
+            return tensor
         if not (self.allows_real_constants or literal):
             raise RuntimeError(
                 "the program closes over a real tensor, and its arguments are fake. "
@@ -353,7 +358,7 @@ class Abstraction:
                 f"With _allow_non_fake_inputs=True it becomes a constant of the graph.{here()}"
             )
         with without_modes():
-            return faked(self.mode, _plain_like(t), static_shapes=True)
+            return faked(self.mode, _plain_like(tensor), static_shapes=True)
 
     def bind(self, fake: Any, node: fx.Node) -> None:
         """Know where to read the sizes and strides of a placeholder, for the symbols that it is
@@ -476,8 +481,8 @@ class Fixed(Abstraction):
     """The abstract values of a program that fails on symbols. Its sizes are numbers, and the graph
     is for these alone."""
 
-    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
-        fake = super().abstract(t, fixed=True)
+    def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        fake = super().abstract(tensor, fixed=True)
         if not fixed:
             self.inputs.append(fake)
         return fake
@@ -485,8 +490,8 @@ class Fixed(Abstraction):
     def guards(self) -> str:
         if self._guards is None:
             sizes = [
-                f"tuple(t{i}.size()) == {tuple(x.shape)}"
-                for i, x in enumerate(self.inputs)
+                f"tuple(t{index}.size()) == {tuple(x.shape)}"
+                for index, x in enumerate(self.inputs)
                 if isinstance(x, torch.Tensor)
             ]
             self._guards = " and ".join([part for part in (super().guards(),) if part] + sizes)
@@ -500,9 +505,13 @@ class Given(Abstraction):
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__(dynamic=False, mode=mode)
 
-    def abstract(self, t: torch.Tensor, fixed: bool = False) -> FakeTensor:
+    def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
         # an alias of its own, whose geometry the program may change
-        fake: Any = t if isinstance(t, FakeTensor) else faked(self.mode, t, static_shapes=True)
+        fake: Any = (
+            tensor
+            if isinstance(tensor, FakeTensor)
+            else faked(self.mode, tensor, static_shapes=True)
+        )
         with self.mode, torch.no_grad():
             return fake.detach()  # type: ignore[no-any-return]
 
@@ -528,15 +537,17 @@ def _hints_of(numbers: Iterable[Any]) -> list[int]:
     return [int(n if isinstance(n, int) else n.node.hint) for n in numbers]
 
 
-def _plain_like(t: torch.Tensor) -> torch.Tensor:
-    """``t``, or for a value of a level around the trace, which has no elements to show, a tensor of
-    its shape. Symbols of an outer trace count as the sizes that they have there."""
-    t = held_by_session(t)
-    if not isinstance(t, Value) or t.layout is not torch.strided:
-        return t
-    shape, stride = _hints_of(t.shape), _hints_of(t.stride())
+def _plain_like(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, or for a value of a level around the trace, which has no elements to show, a
+    tensor of its shape. Symbols of an outer trace count as the sizes that they have there."""
+    tensor = held_by_session(tensor)
+    if not isinstance(tensor, Value) or tensor.layout is not torch.strided:
+        return tensor
+    shape, stride = _hints_of(tensor.shape), _hints_of(tensor.stride())
     with without_modes():
-        return factories.empty_strided(shape, stride, dtype=t.dtype, device=t.device).zero_()
+        return factories.empty_strided(
+            shape, stride, dtype=tensor.dtype, device=tensor.device
+        ).zero_()
 
 
 def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
@@ -549,7 +560,7 @@ def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
     code = re.sub(r"\b(t\d+)\.size\(\)", r"\1_sizes", code)
     lines = [f"    {t}_sizes = {t}.shape" for t in used]
     lines = [
-        f"def holds({', '.join(f't{i}' for i in range(n))}):",
+        f"def holds({', '.join(f't{index}' for index in range(n))}):",
         *lines,
         f"    return bool({code})",
     ]

@@ -153,11 +153,11 @@ class Trace(Level):
         return self._value(inner, node)
 
     def _value(self, inner: torch.Tensor, node: fx.Node) -> TracedValue:
-        v: TracedValue = faithful_shell(TracedValue, inner)
-        v._level = self
-        v._inner = inner
-        v._node = node
-        return v
+        value: TracedValue = faithful_shell(TracedValue, inner)
+        value._level = self
+        value._inner = inner
+        value._node = node
+        return value
 
     def placeholder(self, name: str) -> fx.Node:
         """Placeholders precede all calls, also when they are made late (cotangents, whose shapes
@@ -174,13 +174,13 @@ class Trace(Level):
         ):
             return self.graph.placeholder(name)
 
-    def input(self, t: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
-        """Return a placeholder of the shape and dtype of ``t``. ``fixed``: its sizes are constants,
-        whatever those of other inputs are."""
+    def input(self, tensor: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
+        """Return a placeholder of the shape and dtype of ``tensor``. ``fixed``: its sizes are
+        constants, whatever those of other inputs are."""
         node = self.placeholder(name)
         if self.abstraction is None:
-            return self.wrap(private_copy(t), node)
-        fake = self.abstraction.abstract(t, fixed)
+            return self.wrap(private_copy(tensor), node)
+        fake = self.abstraction.abstract(tensor, fixed)
         self.abstraction.bind(fake, node)
         return self.wrap(fake, node)
 
@@ -214,27 +214,27 @@ class Trace(Level):
             self.provenance.note(node)
         return node
 
-    def constant(self, t: torch.Tensor, literal: bool = False) -> TracedValue:
+    def constant(self, tensor: torch.Tensor, literal: bool = False) -> TracedValue:
         """Return a tensor that the program closes over, or a literal of its text. It is an
         attribute of the graph module and no copy, so later changes of it are seen."""
-        known: TracedValue | None = self.constants.get(id(t))
+        known: TracedValue | None = self.constants.get(id(tensor))
         if known is None:
-            refuse_made_of_values(t)
+            refuse_made_of_values(tensor)
             if self.random_states is not None:
-                self.random_states.refuse_state(t)
-            if self.abstraction is None and isinstance(t, FakeTensor):
+                self.random_states.refuse_state(tensor)
+            if self.abstraction is None and isinstance(tensor, FakeTensor):
                 raise RuntimeError(
                     "the program closes over a fake tensor, and its arguments are real. "
                     f"Pass it as an argument, or give fake arguments of the same mode.{here()}"
                 )
-            is_parameter = isinstance(t, torch.nn.Parameter)
-            node = self.attribute(t, "_param_constant" if is_parameter else "_tensor_constant")
-            inner = _without_tape(t)
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            node = self.attribute(tensor, "_param_constant" if is_parameter else "_tensor_constant")
+            inner = _without_tape(tensor)
             if self.abstraction is not None:
                 inner = self.abstraction.constant(inner, literal)
-            self.outside.hold(t)
-            known = self.constants[id(t)] = self.wrap(inner, node)
-            self.held.append(t)
+            self.outside.hold(tensor)
+            known = self.constants[id(tensor)] = self.wrap(inner, node)
+            self.held.append(tensor)
         return known
 
     def call(self, func: object, args: Any, kwargs: object) -> Any:
@@ -316,8 +316,8 @@ class Trace(Level):
                 return run_abstractly(func, inner, options)
         except DynamicOutputShapeException:
             self._refuse_size(func)
-        except DataDependentOutputException as e:
-            raise escape(f"{e.func}") from None
+        except DataDependentOutputException as error:
+            raise escape(f"{error.func}") from None
 
     def _written(
         self,
@@ -360,13 +360,13 @@ class Trace(Level):
             return None
         given: list[Any] = []
         inner: list[Any] = []
-        for a in args:
-            if type(a) is not TracedValue:
-                given.append(a)
-                inner.append(a)
-            elif a._level is self and type(a._inner) is torch.Tensor:
-                given.append(a._node)
-                inner.append(a._inner)
+        for argument in args:
+            if type(argument) is not TracedValue:
+                given.append(argument)
+                inner.append(argument)
+            elif argument._level is self and type(argument._inner) is torch.Tensor:
+                given.append(argument._node)
+                inner.append(argument._inner)
             else:
                 return None
         with without_dispatch_to_python():
@@ -395,8 +395,12 @@ class Trace(Level):
         with self.mode:
             out = table(*args, **kwargs)
 
-        def another(t: Any, _: int | None) -> Any:
-            return self._value(t._inner, t._node) if any(t is a for a in args) else t
+        def another(tensor: Any, _: int | None) -> Any:
+            return (
+                self._value(tensor._inner, tensor._node)
+                if any(tensor is argument for argument in args)
+                else tensor
+            )
 
         return rewrapped(out, another)
 
@@ -418,7 +422,9 @@ class Trace(Level):
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An answer in Python about elements is possible for constants of the program's text. Else
         it is a symbol or refused."""
-        if any(isinstance(a, TracedValue) and a._literal is None for a in args):
+        if any(
+            isinstance(argument, TracedValue) and argument._literal is None for argument in args
+        ):
             return self._read_traced(func, args, kwargs)
         with without_modes() if self.abstraction is not None else _NOTHING:
             return func(*list(map(_literal, args)), **kwargs)
@@ -453,13 +459,13 @@ class Trace(Level):
         if facts.written:
             return self._mutated(func, node, out, facts, args, kwargs)
         if isinstance(out, torch.Tensor):
-            v: Any = self._value(out, node)
-            self.abstract.describe(node, out, v._geometry)
-            if facts.literal or (facts.follows and not v.dim()):
-                v._literal = self._literal_of(func, facts, args, kwargs, v)
-                if v._literal is not None:
-                    self.outside.literal(v)
-            return v
+            value: Any = self._value(out, node)
+            self.abstract.describe(node, out, value._geometry)
+            if facts.literal or (facts.follows and not value.dim()):
+                value._literal = self._literal_of(func, facts, args, kwargs, value)
+                if value._literal is not None:
+                    self.outside.literal(value)
+            return value
         abstract = self.abstract.describe(node, out)
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
@@ -480,14 +486,14 @@ class Trace(Level):
         return got
 
     def _literal_of(
-        self, func: Any, facts: CallFacts, args: Any, kwargs: Any, v: TracedValue
+        self, func: Any, facts: CallFacts, args: Any, kwargs: Any, value: TracedValue
     ) -> torch.Tensor | None:
-        """Return the value of ``v`` if it is a number that follows from the text of the program
+        """Return the value of ``value`` if it is a number that follows from the text of the program
         alone."""
         if facts.literal and args[0]._node.op == "get_attr":
             literal: torch.Tensor = self.attributes[str(args[0]._node.target)]
             return literal
-        if v.dim() or not facts.follows:
+        if value.dim() or not facts.follows:
             return None
         if any(map(_follows_from_arguments, items_of((*args, *kwargs.values())))):
             return None
@@ -522,9 +528,9 @@ class Trace(Level):
             return returned
         by_inner = {id(t._inner): t for t in written}
 
-        def value_of(t: torch.Tensor, i: object) -> Any:
-            known = by_inner.get(id(t))
-            return self._value(t, self._item(node, i, abstract)) if known is None else known
+        def value_of(tensor: torch.Tensor, i: object) -> Any:
+            known = by_inner.get(id(tensor))
+            return self._value(tensor, self._item(node, i, abstract)) if known is None else known
 
         return rewrapped(out, value_of)
 
@@ -534,53 +540,59 @@ class Trace(Level):
         own: list[Any] = []
         given: list[Any] = []
         inner: list[Any] = []
-        for a in args:
-            kind = type(a)
-            if kind is TracedValue and a._level is self:
-                own.append(a)
-                given.append(a._node)
-                inner.append(a._inner)
+        for argument in args:
+            kind = type(argument)
+            if kind is TracedValue and argument._level is self:
+                own.append(argument)
+                given.append(argument._node)
+                inner.append(argument._inner)
             elif kind in LITERAL_KINDS:
-                own.append(a)
-                given.append(a)
-                inner.append(a)
+                own.append(argument)
+                given.append(argument)
+                inner.append(argument)
             else:
-                several = isinstance(a, (list, tuple))
-                mine = list(map(self._own, a)) if several else self._own(a)
+                several = isinstance(argument, (list, tuple))
+                mine = list(map(self._own, argument)) if several else self._own(argument)
                 own.append(mine)
                 given.append(list(map(self._in_graph, mine)) if several else self._in_graph(mine))
                 below = self.lowered_args((mine,))[0]
                 inner.append(with_values(below) if self.reads == "number" else below)
         return own, given, inner
 
-    def _own(self, a: object) -> Any:
+    def _own(self, argument: object) -> Any:
         """Any tensor that is not of this level becomes a constant of the graph."""
-        if not isinstance(a, torch.Tensor) or (isinstance(a, TracedValue) and a._level is self):
-            return a
-        return self.constant(a)
+        if not isinstance(argument, torch.Tensor) or (
+            isinstance(argument, TracedValue) and argument._level is self
+        ):
+            return argument
+        return self.constant(argument)
 
-    def _in_graph(self, a: object) -> Any:
-        if isinstance(a, TracedValue):
-            return a._node
-        if type(a) is complex and not isfinite(a.imag):
-            return self.other_constant(a)  # its text, "(1+infj)", is no Python
-        if isinstance(a, _IN_GRAPHS):
-            return a
-        if (number := number_of(a)) is not None:
+    def _in_graph(self, argument: object) -> Any:
+        if isinstance(argument, TracedValue):
+            return argument._node
+        if type(argument) is complex and not isfinite(argument.imag):
+            return self.other_constant(argument)  # its text, "(1+infj)", is no Python
+        if isinstance(argument, _IN_GRAPHS):
+            return argument
+        if (number := number_of(argument)) is not None:
             return number.node
-        if isinstance(a, SYMBOLIC) and self.abstraction is not None and self.abstraction.knows(a):
-            return self.abstraction.lower(a)
-        return self.other_constant(a)
+        if (
+            isinstance(argument, SYMBOLIC)
+            and self.abstraction is not None
+            and self.abstraction.knows(argument)
+        ):
+            return self.abstraction.lower(argument)
+        return self.other_constant(argument)
 
-    def other_constant(self, a: object) -> Any:
+    def other_constant(self, argument: object) -> Any:
         """Return a constant that is neither a tensor nor a literal of Python: a generator, a script
         object, an outer size, ``1 + infj``."""
-        known = self.constants.get(id(a))
+        known = self.constants.get(id(argument))
         if known is None:
-            known = self.constants[id(a)] = self.attribute(
-                a, "_symbolic_constant" if isinstance(a, SYMBOLIC) else "_opaque_obj"
+            known = self.constants[id(argument)] = self.attribute(
+                argument, "_symbolic_constant" if isinstance(argument, SYMBOLIC) else "_opaque_obj"
             )
-            self.held.append(a)
+            self.held.append(argument)
         return known
 
     def finish(self) -> None:
@@ -594,32 +606,34 @@ class Trace(Level):
             self.provenance.close()
         super().close()
 
-    def lower_output(self, v: object) -> Any:
+    def lower_output(self, value: object) -> Any:
         """Return what a result of the program is in the graph: a node, or a Python value as it
         is."""
-        return self._in_graph(self._own(v))
+        return self._in_graph(self._own(value))
 
 
 _NOTHING = nullcontext()
 
 
-def _literal(a: object) -> Any:
-    return a._literal if isinstance(a, TracedValue) else a
+def _literal(argument: object) -> Any:
+    return argument._literal if isinstance(argument, TracedValue) else argument
 
 
 def _literals(args: Iterable[object]) -> list[object]:
     literals: list[Any] = []
-    for a in args:
-        if isinstance(a, (list, tuple)):
-            literals.append(list(map(_literal, a)))
+    for argument in args:
+        if isinstance(argument, (list, tuple)):
+            literals.append(list(map(_literal, argument)))
         else:
-            literals.append(_literal(a))
+            literals.append(_literal(argument))
     return literals
 
 
-def _follows_from_arguments(a: object) -> bool:
-    """Return whether ``a`` may be another one for other arguments of the program."""
-    return isinstance(a, SYMBOLIC) or (isinstance(a, TracedValue) and a._literal is None)
+def _follows_from_arguments(argument: object) -> bool:
+    """Return whether ``argument`` may be another one for other arguments of the program."""
+    return isinstance(argument, SYMBOLIC) or (
+        isinstance(argument, TracedValue) and argument._literal is None
+    )
 
 
 def _differs_from_inner(t: TracedValue) -> bool:
@@ -629,17 +643,18 @@ def _differs_from_inner(t: TracedValue) -> bool:
     return t.layout is torch.strided and t.stride() != t._inner.stride()
 
 
-def _without_tape(t: torch.Tensor) -> torch.Tensor:
-    """Return a tensor on the memory of a closed-over ``t`` that no tape around the trace sees."""
-    if type(t) in (torch.Tensor, torch.nn.Parameter):
-        return t.data  # with a version of its own: a write of the trace is undone
-    if not isinstance(t, Value):
-        return t.detach() if t.requires_grad else t
-    if t._level.number:
-        return t
+def _without_tape(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the memory of a closed-over ``tensor`` that no tape around the trace
+    sees."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return tensor.data  # with a version of its own: a write of the trace is undone
+    if not isinstance(tensor, Value):
+        return tensor.detach() if tensor.requires_grad else tensor
+    if tensor._level.number:
+        return tensor
     # of the eager session: its tape has nothing to do with the trace
-    return constant_of(t.detach())  # type: ignore[no-any-return]
+    return constant_of(tensor.detach())  # type: ignore[no-any-return]
 
 
-def _argument(func: Any, i: int, args: Any, kwargs: Any) -> Any:
-    return args[i] if i < len(args) else kwargs.get(func._schema.arguments[i].name)
+def _argument(func: Any, index: int, args: Any, kwargs: Any) -> Any:
+    return args[index] if index < len(args) else kwargs.get(func._schema.arguments[index].name)

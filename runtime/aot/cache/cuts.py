@@ -198,7 +198,7 @@ def _positions_of_saved(joint: Joint, forward: fx.GraphModule) -> list[int] | No
 
     None if one of them is a node of the partition's own, which an entry cannot name.
     """
-    positions = {n.name: i for i, n in enumerate(joint.module.graph.nodes)}
+    positions = {node.name: index for index, node in enumerate(joint.module.graph.nodes)}
     # the results of the program come first, then what is saved for the backward
     results: Any = forward.graph.output_node().args[0]
     names = [n.name for n in results[joint.n_forward :]]
@@ -241,12 +241,12 @@ def _nodes_at(parts: Parts, positions: list[object]) -> list[fx.Node]:
     return nodes
 
 
-def _is_saveable(n: fx.Node) -> bool:
-    """Return whether ``n`` is a tensor or a number that a call has made, or an argument. An
+def _is_saveable(node: fx.Node) -> bool:
+    """Return whether ``node`` is a tensor or a number that a call has made, or an argument. An
     attribute of the module is there in the backward anyway."""
-    if n.op == "get_attr":
+    if node.op == "get_attr":
         return False
-    return isinstance(n.meta.get("val"), torch.Tensor) or is_size(n)
+    return isinstance(node.meta.get("val"), torch.Tensor) or is_size(node)
 
 
 @functools.lru_cache(maxsize=8)

@@ -117,7 +117,7 @@ def _partition(partition: Partition, options: Mapping[str, object]) -> str:
     ops = options.get("recomputable_ops")
     if ops is not None:
         options["recomputable_ops"] = sorted(map(str, ops))  # type: ignore[call-overload]
-    return repr(sorted((k, _literal(v, {})) for k, v in options.items()))
+    return repr(sorted((key, _literal(value, {})) for key, value in options.items()))
 
 
 def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
@@ -126,30 +126,30 @@ def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
     regions: dict[int, int] = {}  # their numbers count the regions of the process
     described = []
     tangents = set(marked(module.graph))
-    for n in module.graph.nodes:
-        region = region_of(n)
-        facts: list[object] = [_value(n.meta.get("val")), n in tangents]
+    for node in module.graph.nodes:
+        region = region_of(node)
+        facts: list[object] = [_value(node.meta.get("val")), node in tangents]
         if region is not None:
-            facts.append((regions.setdefault(region, len(regions)), str(policy_of(n))))
-        if n.op == "call_function":
-            why = again(n)
-            facts += [why.name, flops(n) if why is Again.HIGH else 0]
+            facts.append((regions.setdefault(region, len(regions)), str(policy_of(node))))
+        if node.op == "call_function":
+            why = again(node)
+            facts += [why.name, flops(node) if why is Again.HIGH else 0]
         described.append(
             (
-                n.op,
-                _target(n, module),
-                _literal(n.args, numbers),
-                _literal(n.kwargs, numbers),
+                node.op,
+                _target(node, module),
+                _literal(node.args, numbers),
+                _literal(node.kwargs, numbers),
                 *facts,
             )
         )
-        numbers[n] = len(numbers)
+        numbers[node] = len(numbers)
     return tuple(described)
 
 
-def _target(n: fx.Node, module: fx.GraphModule) -> object:
-    if n.op == "call_function":
-        func: Any = n.target
+def _target(node: fx.Node, module: fx.GraphModule) -> object:
+    if node.op == "call_function":
+        func: Any = node.target
         if isinstance(func, OpOverload):
             return str(func)
         name = getattr(func, "__name__", "")
@@ -158,8 +158,8 @@ def _target(n: fx.Node, module: fx.GraphModule) -> object:
         if isinstance(func, HigherOrderOperator):
             return f"higher order {func.name()}"
         raise NoKey(f"a call of {name or type(func).__name__}, which is no op")
-    if n.op == "get_attr":
-        held = operator.attrgetter(str(n.target))(module)
+    if node.op == "get_attr":
+        held = operator.attrgetter(str(node.target))(module)
         if isinstance(held, fx.GraphModule):
             return _graph(held)
         # an entry holds none of its elements, so they are no part of the key
@@ -198,23 +198,23 @@ def _size(size: object) -> object:
     return str(size.node.expr), known
 
 
-def _literal(a: object, numbers: Mapping[fx.Node, int]) -> object:
+def _literal(argument: object, numbers: Mapping[fx.Node, int]) -> object:
     """Return an argument of a call, or an option."""
-    if isinstance(a, fx.Node):
-        return "node", numbers[a]
-    if isinstance(a, list):
-        return "list", _literals(a, numbers)
-    if isinstance(a, tuple):
-        return "tuple", _literals(a, numbers)
-    if isinstance(a, Mapping):
-        return "dict", tuple(zip(a, _literals(a.values(), numbers), strict=True))
-    if isinstance(a, slice):
-        return "slice", _literals((a.start, a.stop, a.step), numbers)
-    if isinstance(a, (*_PLAIN, range)):
-        return type(a).__name__, repr(a)
-    if isinstance(a, OpOverload):
-        return "op", str(a)
-    raise NoKey(f"an argument of type {type(a).__qualname__}")
+    if isinstance(argument, fx.Node):
+        return "node", numbers[argument]
+    if isinstance(argument, list):
+        return "list", _literals(argument, numbers)
+    if isinstance(argument, tuple):
+        return "tuple", _literals(argument, numbers)
+    if isinstance(argument, Mapping):
+        return "dict", tuple(zip(argument, _literals(argument.values(), numbers), strict=True))
+    if isinstance(argument, slice):
+        return "slice", _literals((argument.start, argument.stop, argument.step), numbers)
+    if isinstance(argument, (*_PLAIN, range)):
+        return type(argument).__name__, repr(argument)
+    if isinstance(argument, OpOverload):
+        return "op", str(argument)
+    raise NoKey(f"an argument of type {type(argument).__qualname__}")
 
 
 def _literals(each: Iterable[object], numbers: Mapping[fx.Node, int]) -> tuple[object, ...]:

@@ -53,18 +53,18 @@ class ArgumentChanges:
         self.reshaped: list[tuple[int, Input]] = []
         self.replaced: list[tuple[int, Input, Output]] = []
         self.hooked: list[tuple[int, Callable[[Any], Any]]] = []
-        for i, x in enumerate(boundary.inputs):
-            self._note(i, x)
+        for index, x in enumerate(boundary.inputs):
+            self._note(index, x)
 
-    def _note(self, i: int, x: Input) -> None:
-        """Note what a call does to argument ``i`` besides a write."""
+    def _note(self, index: int, x: Input) -> None:
+        """Note what a call does to argument ``index`` besides a write."""
         if x.replaced is not None:
-            self.replaced.append((i, x, x.replaced))
+            self.replaced.append((index, x, x.replaced))
         if x.begins:  # it is reshaped before that
-            self.begun.append(i)
+            self.begun.append(index)
         elif x.reshaped:
-            self.reshaped.append((i, x))
-        self.hooked += [(i, hook) for hook in x.hooks]
+            self.reshaped.append((index, x))
+        self.hooked += [(index, hook) for hook in x.hooks]
 
     # --- the steps of a call, in their order ------------------------------------------------------
 

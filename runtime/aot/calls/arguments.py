@@ -49,33 +49,33 @@ def flatten(
     arguments, which is at hand at no cost."""
     if not kwargs and (
         _LEAVES.issuperset(map(type, args))
-        or all(type(a) in VALUES or type(a) in _LEAVES for a in args)
+        or all(type(argument) in VALUES or type(argument) in _LEAVES for argument in args)
     ):
         return args, None
     return opened.flatten((args, kwargs))
 
 
 def of_leaves(
-    f: Callable[..., R], spec: pytree.TreeSpec | None, given: Sequence[object]
+    function: Callable[..., R], spec: pytree.TreeSpec | None, given: Sequence[object]
 ) -> Callable[..., R]:
-    """``f`` as a function of the leaves of its arguments, whose tree is ``spec``. ``given``: those
-    of one call, which tell where tensors are one object."""
+    """``function`` as a function of the leaves of its arguments, whose tree is ``spec``. ``given``:
+    those of one call, which tell where tensors are one object."""
     if spec is None:
-        return with_tensors(f, given)
+        return with_tensors(function, given)
 
     def flat(*leaves: object) -> R:
-        return _call(f, leaves, spec)  # type: ignore[no-any-return]
+        return _call(function, leaves, spec)  # type: ignore[no-any-return]
 
     return with_tensors(flat, given)
 
 
-def _call(f: Callable[..., object], leaves: Sequence[object], spec: pytree.TreeSpec) -> Any:
-    """``f`` of the arguments with these leaves. They are made anew, so what ``f`` assigns to a
-    list, a dictionary or a field of one does not reach the caller: a tensor that ``f`` does not
-    return is refused, and a warning tells of anything else."""
+def _call(function: Callable[..., object], leaves: Sequence[object], spec: pytree.TreeSpec) -> Any:
+    """``function`` of the arguments with these leaves. They are made anew, so what ``function``
+    assigns to a list, a dictionary or a field of one does not reach the caller: a tensor that
+    ``function`` does not return is refused, and a warning tells of anything else."""
     args, kwargs = opened.unflatten(leaves, spec)
     before, _ = opened.flatten((args, kwargs))
-    result = f(*args, **kwargs)
+    result = function(*args, **kwargs)
     after, of_after = opened.flatten((args, kwargs))
     changed = structure_of(of_after) != structure_of(spec)
     if changed or any(a is not b for a, b in zip(after, before, strict=True)):
@@ -136,7 +136,7 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
     leaves, plain = list(given), list(given)
     targets: list[Target | None] = []
     kinds: list[Kind] = []
-    for i, x in enumerate(given):
+    for index, x in enumerate(given):
         target: Target | None = None
         if type(x) in VALUES:
             v: Tensor = x  # type: ignore[assignment]
@@ -149,12 +149,12 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
                     target = v
                 if target is not None:
                     targets.append(target)
-            x = plain[i] = v._inner
+            x = plain[index] = v._inner
         elif tracked and isinstance(x, _Tensor) and x.requires_grad and _takes_part(x):
             leaf: Tensor = as_leaf(x)  # type: ignore[assignment]
-            target = leaves[i] = leaf
+            target = leaves[index] = leaf
             targets.append(leaf)
-            x = plain[i] = leaf._inner
+            x = plain[index] = leaf._inner
         if dynamic or not isinstance(x, _Tensor):
             kinds.append(kind_of(x, target is not None, dynamic))
         else:
@@ -172,21 +172,32 @@ def flags_of(given: Sequence[object]) -> Flags:
     """Without grad mode: which leaves require grad and have no part in a history of the program,
     and whether each is a leaf for autograd. These are all in inference mode, and else what torch's
     own autograd has recorded."""
-    tensors = [(i, x) for i, x in enumerate(given) if isinstance(x, _Tensor) and x.requires_grad]
+    tensors = [
+        (index, x) for index, x in enumerate(given) if isinstance(x, _Tensor) and x.requires_grad
+    ]
     if not _inference():
         tensors = [(i, x) for i, x in tensors if type(x) not in VALUES and x.grad_fn is not None]
     return tuple([(i, x.is_leaf) for i, x in tensors])
 
 
-def kind_of(x: object, wanted: bool, dynamic: bool) -> Kind:
+def kind_of(value: object, wanted: bool, dynamic: bool) -> Kind:
     """Return the kind of an argument. ``dynamic``: a tensor may have any size."""
-    if not isinstance(x, _Tensor):
-        return wanted, type(x), constant(x)
+    if not isinstance(value, _Tensor):
+        return wanted, type(value), constant(value)
     if not dynamic:
-        return _fixed_kind(x, wanted)
-    if type(x) not in _PLAIN and (layout := layout_of(x, sized=True)) is not None:
-        return _composed_kind(x, wanted, layout, True)
-    return wanted, x.dtype, x.device, x.dim(), x.layout, x.is_conj(), x.is_neg(), _order(x)
+        return _fixed_kind(value, wanted)
+    if type(value) not in _PLAIN and (layout := layout_of(value, sized=True)) is not None:
+        return _composed_kind(value, wanted, layout, True)
+    return (
+        wanted,
+        value.dtype,
+        value.device,
+        value.dim(),
+        value.layout,
+        value.is_conj(),
+        value.is_neg(),
+        _order(value),
+    )
 
 
 def _fixed_kind(x: torch.Tensor, wanted: bool) -> Kind:

@@ -63,8 +63,8 @@ class Backward:
         self.compiler = compiler
         self.again = again
         placeholders = _placeholders_of(joint.module.graph)
-        cotangents = [n.meta["val"] for n in placeholders[joint.n_primals :]]
-        self.devices = [t.device for t in cotangents]
+        cotangents = [node.meta["val"] for node in placeholders[joint.n_primals :]]
+        self.devices = [tensor.device for tensor in cotangents]
         fixed = joint.abstraction is None and joint.layouts is None
         self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if fixed else None
         saved = _in_joint(joint.module, forward, joint.n_forward)
@@ -110,7 +110,7 @@ class Backward:
         """List which of what is stored shows an argument that the program writes to."""
         joint = self.joint
         inputs = joint.boundary.inputs
-        written = [i for i, x in enumerate(inputs) if x.written or x.overwritten]
+        written = [index for index, x in enumerate(inputs) if x.written or x.overwritten]
         risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
         primals = [at for at, i in enumerate(self.reread, self.n_kept) if i in written]
         return (*risky, *primals)
@@ -238,15 +238,15 @@ def _saved_primals_of(
 
 
 def _placeholders_of(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.nodes if n.op == "placeholder"]
+    return [node for node in graph.nodes if node.op == "placeholder"]
 
 
 def _roots_of(tangents: Sequence[Layout | None]) -> list[int]:
     """Return for each cotangent that the graph takes the number of the one that it is a part of.
     ``tangents``: what each of these consists of."""
     roots: list[int] = []
-    for i, layout in enumerate(tangents):
-        roots += [i] * count([layout])
+    for index, layout in enumerate(tangents):
+        roots += [index] * count([layout])
     return roots
 
 
@@ -255,7 +255,7 @@ def _in_joint(
 ) -> list[fx.Node | None]:
     """Return the nodes of the joint graph that ``forward`` gives after its results. A partition
     keeps the names of nodes; if one did not, None."""
-    by_name = {n.name: n for n in joint.graph.nodes}
+    by_name = {node.name: node for node in joint.graph.nodes}
     results: Any = forward.graph.output_node().args[0]
     found: list[fx.Node | None] = []
     for n in results[n_forward:]:
@@ -277,7 +277,7 @@ def _give(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
     """Let ``forward`` give the values of ``nodes`` of the joint graph as its last results."""
     if not nodes:
         return
-    by_name = {n.name: n for n in forward.graph.nodes}
+    by_name = {node.name: node for node in forward.graph.nodes}
     output = forward.graph.output_node()
     results: Any = output.args[0]
     output.args = ((*results, *(by_name[n.name] for n in nodes)),)
@@ -377,8 +377,8 @@ class CompiledBackward(Node):
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         saved, backward = self._checked(create_graph), self.backward
         present = None
-        for g in grads:
-            if g is None:  # `None in grads` would compare tensors
+        for grad in grads:
+            if grad is None:  # `None in grads` would compare tensors
                 present = sum(1 << i for i, g in enumerate(grads) if g is not None)
                 break
         if create_graph:
@@ -390,11 +390,11 @@ class CompiledBackward(Node):
             del saved
             self.saved = None  # so that each tensor is freed after its last use
             self.watched = []
-        for i, g in enumerate(grads, n):
-            if g is None:
-                values[i] = self._zeros(i - n)
+        for index, grad in enumerate(grads, n):
+            if grad is None:
+                values[index] = self._zeros(index - n)
             else:
-                values[i] = _as_traced(g)
+                values[index] = _as_traced(grad)
         if not is_autocast_enabled():
             results = backward.run(values, present)
         else:
@@ -410,8 +410,8 @@ class CompiledBackward(Node):
         if present is None:
             return gradients
         return [
-            g if bits & present else None
-            for g, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)
+            grad if bits & present else None
+            for grad, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)
         ]
 
     def _checked(self, create_graph: bool) -> list[object]:
@@ -434,15 +434,15 @@ class CompiledBackward(Node):
                 raise modified(t, version)
         return saved
 
-    def _zeros(self, i: int) -> torch.Tensor:
-        """Return zeros for cotangent ``i``, which is missing."""
+    def _zeros(self, index: int) -> torch.Tensor:
+        """Return zeros for cotangent ``index``, which is missing."""
         layouts = self.backward.joint.layouts
         if layouts is not None:
-            layout = layouts.tangents[i]
+            layout = layouts.tangents[index]
             if layout is not None:
-                return zeros_of(layout, self.parts[i])
-        shape, dtype = self.metas[i]
-        return factories.zeros(shape, dtype=dtype, device=self.backward.devices[i])
+                return zeros_of(layout, self.parts[index])
+        shape, dtype = self.metas[index]
+        return factories.zeros(shape, dtype=dtype, device=self.backward.devices[index])
 
     def _write(self, news: Sequence[torch.Tensor]) -> None:
         # in no_grad mode, as there is no second derivative
@@ -465,8 +465,8 @@ class CompiledBackward(Node):
         saved_by_pullback = [saved[i] for i in backward.pullback.saved]
         with torch.enable_grad(), without_autocast():
             given: list[torch.Tensor] = []
-            for i, g in enumerate(grads):
-                given.append(self._zeros(i) if g is None else _as_traced(g))
+            for index, grad in enumerate(grads):
+                given.append(self._zeros(index) if grad is None else _as_traced(grad))
             results: Sequence[Any] = again(*primals, *saved_by_pullback, *given)
         return results
 
@@ -518,11 +518,11 @@ def _edge(target: Target | None) -> Edge | None:
     return target
 
 
-def _with_history(t: torch.Tensor, target: Target | None) -> torch.Tensor:
-    """Plain argument ``t`` as the tensor of the session that it was at the call."""
+def _with_history(tensor: torch.Tensor, target: Target | None) -> torch.Tensor:
+    """Plain argument ``tensor`` as the tensor of the session that it was at the call."""
     if target is None:
-        return t
-    if isinstance(target, Tensor) and target._inner is t:
+        return tensor
+    if isinstance(target, Tensor) and target._inner is tensor:
         return target
-    made: torch.Tensor = SESSION.wrap(t, _edge(target))
+    made: torch.Tensor = SESSION.wrap(tensor, _edge(target))
     return made

@@ -33,7 +33,7 @@ class CallHistory:
         self.backward = backward
         written = [boundary.inputs[i].tangent for i in boundary.written]
         of_results = [*written, *boundary.tangents]
-        self.tangents = [(i, t) for i, t in enumerate(of_results) if t is not None]
+        self.tangents = [(index, t) for index, t in enumerate(of_results) if t is not None]
 
     def reread(self, plain: Sequence[object]) -> list[Any]:
         """Return the arguments that only a second derivative needs. ``plain``: all of them."""

@@ -125,7 +125,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
         around = (
             None if spec is None else structure_of(spec),
             surroundings(recording, autocast),
-            tuple([m.training for m in modules]) if modules else None,
+            tuple([module.training for module in modules]) if modules else None,
             flags,
         )
         for take, known in programs.recent.get(around, ()):

@@ -86,7 +86,7 @@ class _Source:
         now = [*self.compared.values(), *outside]
         if not now:
             return
-        sizes: Any = [list(t.shape) for t in now]
+        sizes: Any = [list(tensor.shape) for tensor in now]
         strides: Any = [list(t.stride()) for t in now]
         tensors = self.constant(
             TensorGuards(*now, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides),
@@ -109,13 +109,13 @@ class _Source:
         leaves: list[torch.Tensor] = []
         others: list[torch.Tensor] = []
         for read in reads:
-            t = read.owner
-            if read.name is not FACTS or not has_plain_geometry(t):
+            tensor = read.owner
+            if read.name is not FACTS or not has_plain_geometry(tensor):
                 found.append(read)
-            elif id(t) not in self.outside:
-                self.outside[id(t)] = t
-                if t.requires_grad:  # else it is a leaf
-                    (leaves if t.is_leaf else others).append(t)
+            elif id(tensor) not in self.outside:
+                self.outside[id(tensor)] = tensor
+                if tensor.requires_grad:  # else it is a leaf
+                    (leaves if tensor.is_leaf else others).append(tensor)
         for quantity, tensors in (("all", leaves), ("not any", others)):
             if tensors:
                 self.require(
@@ -152,7 +152,7 @@ def guard(
     general way can tell.
     """
     source = _Source()
-    names = [f"x{i}" for i in range(len(given))]
+    names = [f"x{index}" for index in range(len(given))]
     source.lines.append(f"if len(given) != {len(given)}: return None")
     if names:
         source.lines.append(f"[{', '.join(names)}] = given")
@@ -169,7 +169,7 @@ def guard(
     if tensors is None:
         return None
     apart = groups is not None and _are_apart(groups, given, tensors.plain)
-    source.outside.update((id(t), t) for t in tensors.compared)
+    source.outside.update((id(tensor), tensor) for tensor in tensors.compared)
     reads = source.without_compared(reads)
     source.compare()
     _require_distinct(source, given, names)
@@ -195,7 +195,7 @@ def guard(
 
 def _identities(source: _Source, given: Sequence[object]) -> list[str]:
     """Return which arguments are one object, or one that the program comes to by itself."""
-    repeats = [f"x{i} is x{x.index}" for i, x in enumerate(given) if type(x) is Repeat]
+    repeats = [f"x{index} is x{x.index}" for index, x in enumerate(given) if type(x) is Repeat]
     outside = [(i, x) for i, x in enumerate(given) if type(x) is Outside]
     return [*repeats, *(f"{source.constant(x.stands_for)}(x{i})" for i, x in outside)]
 
@@ -224,12 +224,12 @@ def _require_sizes(
     source.require(f"{source.constant(sizes.holds)}({', '.join(asked)})")
 
 
-def _item(names: Sequence[str], outside: Sequence[object], i: int, source: _Source) -> str:
-    """Return the name of plain argument ``i``, of which those after the call's own are
+def _item(names: Sequence[str], outside: Sequence[object], index: int, source: _Source) -> str:
+    """Return the name of plain argument ``index``, of which those after the call's own are
     ``outside``."""
-    if i < len(names):
-        return names[i]
-    return source.constant(outside[i - len(names)])
+    if index < len(names):
+        return names[index]
+    return source.constant(outside[index - len(names)])
 
 
 def _argument(
@@ -261,19 +261,19 @@ def _argument(
     return inner, target
 
 
-def _require_number(source: _Source, x: object, name: str) -> None:
+def _require_number(source: _Source, value: object, name: str) -> None:
     """Require that ``name`` is a number for which the graph's arithmetic is right: a finite float,
-    or an integer of 64 bits. ``x``: the number of the first call."""
-    if type(x) is float:
+    or an integer of 64 bits. ``value``: the number of the first call."""
+    if type(value) is float:
         source.require(f"{name} - {name} == 0.0")
     else:
         source.require(f"{source.constant(in_range)}({name})")
 
 
-def _require_value(source: _Source, x: object, name: str) -> None:
-    """Require that ``name`` is what ``x`` was in the first call."""
-    constant = source.constant(x)
-    if type(x) in (bool, int, str, type(None)):
+def _require_value(source: _Source, value: object, name: str) -> None:
+    """Require that ``name`` is what ``value`` was in the first call."""
+    constant = source.constant(value)
+    if type(value) in (bool, int, str, type(None)):
         source.require(f"{name} == {constant}")
     else:  # equality is not enough: ``0.0 == -0.0``
         source.require(f"({name} is {constant} or same({name}, {constant}))")
@@ -315,7 +315,7 @@ def _require_apart(
     arguments = [name for name, x in zip(plain, given, strict=True) if isinstance(x, torch.Tensor)]
     if not arguments:
         return
-    storages = source.constant(frozenset(t.untyped_storage()._cdata for t in outside))
+    storages = source.constant(frozenset(tensor.untyped_storage()._cdata for tensor in outside))
     of_arguments = [f"{name}.untyped_storage()._cdata" for name in arguments]
     if len(arguments) == 1:
         source.require(f"{of_arguments[0]} not in {storages}")

@@ -59,8 +59,8 @@ class Outside:
         assert found is not None, "a call holds its arguments"
         return found
 
-    def stands_for(self, x: object) -> bool:
-        return self._tensor() is x
+    def stands_for(self, value: object) -> bool:
+        return self._tensor() is value
 
 
 class MetOutside(BaseException):
@@ -80,21 +80,21 @@ class OutsideArguments:
         self._marks: dict[int, Outside] = {}
 
     def learn(self, tensors: Iterable[torch.Tensor]) -> None:
-        self._marks |= {id(t): Outside(t) for t in tensors}
+        self._marks |= {id(tensor): Outside(tensor) for tensor in tensors}
 
     def marked(self, leaves: Sequence[object]) -> Sequence[object]:
         """``leaves``, in which these tensors are marks, and one that comes again is a
         :class:`Repeat`."""
         marks = self._marks
         if marks and not marks.keys().isdisjoint(map(id, leaves)):
-            leaves = [_mark(x, marks) for x in leaves]
+            leaves = [_mark(value, marks) for value in leaves]
         return _without_repetition(leaves)
 
 
-def _mark(x: object, marks: Mapping[int, Outside]) -> object:
-    mark = marks.get(id(x))
-    if mark is None or not mark.stands_for(x):  # a new tensor may be where one was that is gone
-        return x
+def _mark(value: object, marks: Mapping[int, Outside]) -> object:
+    mark = marks.get(id(value))
+    if mark is None or not mark.stands_for(value):  # a new tensor may be where one was that is gone
+        return value
     return mark
 
 
@@ -103,9 +103,9 @@ def _without_repetition(leaves: Sequence[object]) -> Sequence[object]:
         return leaves
     first: dict[int, int] = {}
     found = list(leaves)
-    for i, x in enumerate(leaves):
-        if isinstance(x, torch.Tensor) and first.setdefault(id(x), i) != i:
-            found[i] = Repeat.of(first[id(x)])
+    for index, value in enumerate(leaves):
+        if isinstance(value, torch.Tensor) and first.setdefault(id(value), index) != index:
+            found[index] = Repeat.of(first[id(value)])
     return found
 
 
@@ -116,13 +116,13 @@ def refuse_outside(given: Iterable[object], known: Collection[int]) -> None:
         raise MetOutside(met)
 
 
-def with_tensors(f: Callable[..., R], given: Sequence[object]) -> Callable[..., R]:
-    """``f`` as a function of leaves in which there is anything in place of the marks in
+def with_tensors(function: Callable[..., R], given: Sequence[object]) -> Callable[..., R]:
+    """``function`` as a function of leaves in which there is anything in place of the marks in
     ``given``."""
     repeats = [(i, x.index) for i, x in enumerate(given) if type(x) is Repeat]
     outside = [(i, x.tensor) for i, x in enumerate(given) if type(x) is Outside]
     if not repeats and not outside:
-        return f
+        return function
 
     def flat(*leaves: object) -> R:
         found = list(leaves)
@@ -130,7 +130,7 @@ def with_tensors(f: Callable[..., R], given: Sequence[object]) -> Callable[..., 
             found[i] = tensor
         for i, index in repeats:
             found[i] = found[index]
-        return f(*found)
+        return function(*found)
 
     return flat
 

@@ -133,11 +133,11 @@ class Programs:
             if unknown and len(self._by_key.get(key, ())) == _SIDES:
                 raise Pinned(unknown)
             program = capture(self.recipe, spec, entered, tracked, unknown=unknown)
-        except Exception as e:
+        except Exception as error:
             if not unknown or self.recipe.lost:
                 raise
             # The trace for these values alone says what is wrong, if anything is.
-            positions = e.positions if isinstance(e, Pinned) else unknown
+            positions = error.positions if isinstance(error, Pinned) else unknown
             before = self.recipe.before
             self._numbers.fix(around, entered.kinds, positions, before.leading)
             before.pinned(positions)

@@ -45,8 +45,8 @@ class Numbers:
         if not any(map(_is_number, kinds)):
             return list(kinds), frozenset()
         seen = self._of(around, kinds, leading)
-        for i, kind in enumerate(kinds[leading:], leading):
-            position = i - leading
+        for index, kind in enumerate(kinds[leading:], leading):
+            position = index - leading
             if not _is_number(kind) or position in seen.fixed:
                 continue
             if kind != seen.first.setdefault(position, kind):

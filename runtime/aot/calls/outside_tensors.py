@@ -27,9 +27,9 @@ _is, _data_ptr = operator.is_, torch.Tensor.data_ptr
 _inner, _req, _edge, _view = map(operator.attrgetter, ("_inner", "_req", "_edge", "_view"))
 
 
-def has_plain_geometry(t: torch.Tensor) -> bool:
-    """Return whether torch's guards in C++ know all that a graph depends on of ``t``."""
-    return t.layout is torch.strided and type(t) in PLAIN
+def has_plain_geometry(tensor: torch.Tensor) -> bool:
+    """Return whether torch's guards in C++ know all that a graph depends on of ``tensor``."""
+    return tensor.layout is torch.strided and type(tensor) in PLAIN
 
 
 class OutsideTensors:
@@ -59,9 +59,9 @@ class OutsideTensors:
         """Return the questions about ``tensors``, of the kinds ``kinds``. None if only the general
         way can tell."""
         found = cls(tracked)
-        for t, kind in zip(tensors, kinds, strict=True):
-            add = found._add_value if type(t) in VALUES else found._add_plain
-            if not add(t, kind):
+        for tensor, kind in zip(tensors, kinds, strict=True):
+            add = found._add_value if type(tensor) in VALUES else found._add_plain
+            if not add(tensor, kind):
                 return None
         return found
 
@@ -83,7 +83,7 @@ class OutsideTensors:
         if sharing:
             placed = [*placed, *(t for t in self.plain if id(t) not in self._aliases)]
         if placed:
-            pointers = constant([t.data_ptr() for t in placed])
+            pointers = constant([tensor.data_ptr() for tensor in placed])
             found.append(f"list(map({constant(_data_ptr)}, {constant(placed)})) == {pointers}")
         return found
 
@@ -100,28 +100,28 @@ class OutsideTensors:
             ]
         return found
 
-    def _add_value(self, t: Any, kind: Kind) -> bool:
-        if t._level is not SESSION or t._edge is not None or t._view is not None:
+    def _add_value(self, tensor: Any, kind: Kind) -> bool:
+        if tensor._level is not SESSION or tensor._edge is not None or tensor._view is not None:
             return False  # its history may change
-        self._values.append(t)
+        self._values.append(tensor)
         self._wanted.append(bool(kind[0]))
-        self._add(t, t._inner, bool(kind[0]))
-        self._ask_geometry(t._inner, kind)
+        self._add(tensor, tensor._inner, bool(kind[0]))
+        self._ask_geometry(tensor._inner, kind)
         return True
 
-    def _add_plain(self, t: torch.Tensor, kind: Kind) -> bool:
+    def _add_plain(self, tensor: torch.Tensor, kind: Kind) -> bool:
         wanted = bool(kind[0])
-        if wanted and t.layout is not torch.strided:
+        if wanted and tensor.layout is not torch.strided:
             return False  # a guard of its own for each layout would not pay
-        known = self._ask_geometry(t, kind)
+        known = self._ask_geometry(tensor, kind)
         if self.tracked and not known:  # else the guard in C++ compares `requires_grad`
-            self._undetermined.append(t)
+            self._undetermined.append(tensor)
             self._flags.append(wanted)
         if not wanted:
-            self._add(t, t, False)
+            self._add(tensor, tensor, False)
             return True
-        leaf: Any = as_leaf(t)
-        self._shown.append(t)
+        leaf: Any = as_leaf(tensor)
+        self._shown.append(tensor)
         self._aliases.add(id(leaf._inner))
         self._add(leaf, leaf._inner, True)
         return True
@@ -132,10 +132,10 @@ class OutsideTensors:
         if wanted:
             self.targets.append(leaf)
 
-    def _ask_geometry(self, t: torch.Tensor, kind: Kind) -> bool:
-        """Ask for all that ``kind`` says of ``t``. Whether the guard in C++ can."""
-        if has_plain_geometry(t):
-            self.compared.append(t)
+    def _ask_geometry(self, tensor: torch.Tensor, kind: Kind) -> bool:
+        """Ask for all that ``kind`` says of ``tensor``. Whether the guard in C++ can."""
+        if has_plain_geometry(tensor):
+            self.compared.append(tensor)
             return True
-        self._others.append((t, kind))
+        self._others.append((tensor, kind))
         return False

@@ -234,10 +234,10 @@ class _Capture:
         recipe = self.recipe
         flat = of_leaves(recipe.fn, self.spec, self.call.leaves)
         f = partial(watched, with_flags(flat, self.call.flags))
-        n = len(self.call.plain)
+        count = len(self.call.plain)
         based = with_bases(self.call, groups)
         assert based is not None, "the groups are those of this call"
-        given, bases = based.plain[:n], based.plain[n:]
+        given, bases = based.plain[:count], based.plain[count:]
         abstraction = self.abstraction
         if self.unknown and abstraction is None:
             abstraction = Abstraction(dynamic=recipe.dynamic)
@@ -245,7 +245,7 @@ class _Capture:
             joint_graph,
             f,
             given,
-            based.wanted[:n],
+            based.wanted[:count],
             groups=groups,
             bases=bases,
             unknown=sorted(self.unknown),
@@ -280,7 +280,7 @@ class _Capture:
 
     def _reads(self, joint: Joint, beside: Beside) -> list[Read]:
         """Return the single questions that a call asks, beside those of the graph of objects."""
-        compared = [t for t in self.call.leaves if isinstance(t, torch.Tensor)]
+        compared = [tensor for tensor in self.call.leaves if isinstance(tensor, torch.Tensor)]
         if self.tracked:  # in inference mode a call does not ask which of them require grad
             compared += joint.closed_over
         said = [*self.state.graph.tensors.values(), *self.state.places_of(joint.closed_over)]
@@ -311,9 +311,9 @@ class _Capture:
         graph = joint.module.graph  # whose code is not made yet
         without_round_trips(graph, ends_of_used(joint.applications, graph))
         options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
-        n = len(joint.boundary.inputs)
+        count = len(joint.boundary.inputs)
         static = joint.in_graph(
-            [*range(recipe.num_params_buffers), *range(n - len(joint.closed_over), n)]
+            [*range(recipe.num_params_buffers), *range(count - len(joint.closed_over), count)]
         )
         if static and recipe.partition is not default_partition:
             options["static_lifetime_input_indices"] = static
@@ -355,4 +355,4 @@ def _refuse_branches(joint: Joint) -> None:
 
 
 def _branches(joint: Joint) -> list[fx.Node]:
-    return [n for n in joint.traced.graph.nodes if n.target is on_side]
+    return [node for node in joint.traced.graph.nodes if node.target is on_side]

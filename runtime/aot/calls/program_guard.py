@@ -136,5 +136,5 @@ class ProgramGuard:
         abstraction = self.joint.abstraction
         asked = set(self.unknown)
         if abstraction is not None and abstraction.dynamic:
-            asked |= {i for i, x in enumerate(plain) if isinstance(x, torch.Tensor)}
+            asked |= {index for index, x in enumerate(plain) if isinstance(x, torch.Tensor)}
         return [i for i in range(len(plain)) if i in asked]

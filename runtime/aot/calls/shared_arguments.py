@@ -75,7 +75,7 @@ def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
     """Refuse members of ``group`` that are no views of one base. ``what``: their names in the
     message. ``where``: its end."""
     plain = [call.plain[i] for i in group.members]
-    if len({t.dtype for t in plain}) > 1:
+    if len({tensor.dtype for tensor in plain}) > 1:
         raise RuntimeError(
             f"{what} share memory and have different dtypes, "
             f"and the program writes to it. Pass one of them.{where}"
@@ -152,7 +152,7 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
     leaves, plain = [*call.leaves], [*call.plain]
     targets = _targets_without(call, through_base)
     kinds: list[Kind] = [
-        (kind[0] and i not in through_base, *kind[1:]) for i, kind in enumerate(call.kinds)
+        (kind[0] and index not in through_base, *kind[1:]) for index, kind in enumerate(call.kinds)
     ]
     for group in groups:
         base = _base_of(group, call)
@@ -168,7 +168,7 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
 
 def _targets_without(call: Call, members: set[int]) -> list[Target | None]:
     """Where the gradients of ``call`` go, except those of ``members``."""
-    wanted = [i for i, kind in enumerate(call.kinds) if kind[0]]
+    wanted = [index for index, kind in enumerate(call.kinds) if kind[0]]
     return [t for i, t in zip(wanted, call.targets, strict=True) if i not in members]
 
 
@@ -209,7 +209,10 @@ def _histories(group: Group, call: Call) -> tuple[int, ...]:
     """Return a number for each member of ``group``. Views of one tensor have the same."""
     bases: dict[int, int] = {}
     tensors = [call.leaves[i] for i in group.members]
-    wholes = [t if not isinstance(t, Tensor) or t._view is None else t._view.base for t in tensors]
+    wholes = [
+        tensor if not isinstance(tensor, Tensor) or tensor._view is None else tensor._view.base
+        for tensor in tensors
+    ]
     return tuple([bases.setdefault(id(whole), len(bases)) for whole in wholes])
 
 

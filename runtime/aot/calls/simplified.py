@@ -59,9 +59,9 @@ def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., Any]:
     return lifted
 
 
-def plain(x: object) -> Any:
+def plain(value: object) -> Any:
     """Return what a tensor of the session holds; anything else as it is."""
-    return unwrap(x) if isinstance(x, torch.Tensor) else x
+    return unwrap(value) if isinstance(value, torch.Tensor) else value
 
 
 def fake_mode_of(leaves: Sequence[object]) -> FakeTensorMode | None:
@@ -157,9 +157,9 @@ def aot_module_simplified(
     return forward
 
 
-def _tuple_of(f: Callable[..., object]) -> Callable[..., object]:
+def _tuple_of(function: Callable[..., object]) -> Callable[..., object]:
     def checked(*args: object) -> Any:
-        out = f(*args)
+        out = function(*args)
         if not isinstance(out, (tuple, list)):
             raise RuntimeError(
                 "aot_module_simplified takes modules whose forward returns a tuple or a list, "
@@ -184,11 +184,11 @@ class OneProgram:
         self.names, self.state, self.mod = names, state, mod
         leaves = [*state, *args]
         mode = fake_mode_of(leaves)
-        self.dynamic = mode is not None or any(isinstance(x, SYMBOLIC) for x in leaves)
+        self.dynamic = mode is not None or any(isinstance(value, SYMBOLIC) for value in leaves)
         recording = torch.is_grad_enabled()
         entered = _enter_examples(leaves, recording, self.dynamic)
         self.modules = recipe.modules
-        self.flags = [m.training for m in self.modules]
+        self.flags = [module.training for module in self.modules]
         self.surroundings = surroundings(True, is_autocast_enabled())
         abstraction = None
         if mode is not None:
@@ -240,7 +240,7 @@ class OneProgram:
 
     def _check_settings(self, autocast: bool) -> None:
         """Refuse a call in other modes than those of the compilation."""
-        if self.modules and [m.training for m in self.modules] != self.flags:
+        if self.modules and [module.training for module in self.modules] != self.flags:
             raise AssertionError(
                 "a module is in another mode than at compilation time. "
                 "Compile it again after train() or eval()."
@@ -258,21 +258,24 @@ class OneProgram:
                 f"the compiled module takes {len(self.wanted) - len(self.state)} arguments, "
                 f"not {len(call.plain) - len(self.state)}"
             )
-        for i, (kind, example) in enumerate(zip(call.kinds, self.kinds, strict=True)):
+        for index, (kind, example) in enumerate(zip(call.kinds, self.kinds, strict=True)):
             if kind[0] and not example[0]:
                 raise AssertionError(
-                    f"at compilation time {self._name(i)} did not require grad, and now it does. "
+                    f"at compilation time {self._name(index)} did not require grad, and now "
+                    "it does. "
                     "Compile with one that does."
                 )
             if self.dynamic:
-                if not _matches(call.plain[i], self.expected[i]):
+                if not _matches(call.plain[index], self.expected[index]):
                     raise AssertionError(
-                        f"{self._name(i)} is not like its example: {_described(call.plain[i])}"
+                        f"{self._name(index)} is not like its example: "
+                        f"{_described(call.plain[index])}"
                     )
             elif kind[1:] != example[1:]:
                 raise AssertionError(
-                    f"{self._name(i)} is of another kind than at compilation time: "
-                    f"{_described(call.plain[i])}. Compile the module for it, or use aot_module, "
+                    f"{self._name(index)} is of another kind than at compilation time: "
+                    f"{_described(call.plain[index])}. Compile the module for it, or use "
+                    "aot_module, "
                     "which compiles for each kind of argument."
                 )
 
@@ -306,8 +309,12 @@ class OneProgram:
             "Compile the module for these arguments."
         )
 
-    def _name(self, i: int) -> str:
-        return repr(self.names[i]) if i < len(self.names) else f"argument {i - len(self.names)}"
+    def _name(self, index: int) -> str:
+        return (
+            repr(self.names[index])
+            if index < len(self.names)
+            else f"argument {index - len(self.names)}"
+        )
 
 
 def _pairs(groups: Sequence[Group], n: int) -> set[tuple[int, int]]:
@@ -344,18 +351,25 @@ def _refuse_fakes(closed_over: Iterable[object]) -> None:
 
 def _of_fakes(leaves: Sequence[object], recording: bool) -> Call:
     """Example arguments as they enter a trace. They have no place for a gradient."""
-    wanted = [recording and isinstance(x, torch.Tensor) and x.requires_grad for x in leaves]
+    wanted = [
+        recording and isinstance(value, torch.Tensor) and value.requires_grad for value in leaves
+    ]
     given = list(map(plain, leaves))
     return Call(given, given, [None for w in wanted if w], [(w,) for w in wanted])
 
 
-def _expected(x: object) -> object:
+def _expected(value: object) -> object:
     """Return what an argument must have in common with its example: of a tensor its dtype, device,
     those sizes that are no symbols, and of what it consists."""
-    if isinstance(x, torch.Tensor):
-        layout = layout_of(x)
-        return x.dtype, x.device, tuple(map(_expected_size, x.shape)), layout and layout.key
-    return None if isinstance(x, SYMBOLIC) else (type(x), x)
+    if isinstance(value, torch.Tensor):
+        layout = layout_of(value)
+        return (
+            value.dtype,
+            value.device,
+            tuple(map(_expected_size, value.shape)),
+            layout and layout.key,
+        )
+    return None if isinstance(value, SYMBOLIC) else (type(value), value)
 
 
 def _expected_size(n: Any) -> int | None:
@@ -364,20 +378,26 @@ def _expected_size(n: Any) -> int | None:
     return size
 
 
-def _matches(x: object, expected: Any) -> bool:
+def _matches(value: object, expected: Any) -> bool:
     if expected is None:
         return True
-    if not isinstance(x, torch.Tensor):
-        return bool(expected == (type(x), x))
-    if len(expected) != 4 or (x.dtype, x.device, x.dim()) != (*expected[:2], len(expected[2])):
+    if not isinstance(value, torch.Tensor):
+        return bool(expected == (type(value), value))
+    if len(expected) != 4 or (value.dtype, value.device, value.dim()) != (
+        *expected[:2],
+        len(expected[2]),
+    ):
         return False
-    if ((layout := layout_of(x)) and layout.key) != expected[3]:
+    if ((layout := layout_of(value)) and layout.key) != expected[3]:
         return False
-    return all(n is None or n == m for n, m in zip(expected[2], x.shape, strict=True))
+    return all(n is None or n == m for n, m in zip(expected[2], value.shape, strict=True))
 
 
-def _described(x: object) -> str:
-    if not isinstance(x, torch.Tensor):
-        return repr(x)
-    what = "tensor" if (layout := layout_of(x)) is None else str(layout)
-    return f"a {what} of {x.dtype}, shape {list(x.shape)}, strides {list(x.stride())} on {x.device}"
+def _described(value: object) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    what = "tensor" if (layout := layout_of(value)) is None else str(layout)
+    return (
+        f"a {what} of {value.dtype}, shape {list(value.shape)}, strides "
+        f"{list(value.stride())} on {value.device}"
+    )

@@ -52,8 +52,8 @@ def backward_of_whole_tensors(backward: Boxed, layouts: Layouts, n_saved: int) -
     def boxed(values: list[Any]) -> list[Any]:
         plain, cotangents = values[:n_saved], values[n_saved:]
         values.clear()
-        for t, layout in zip(cotangents, layouts.tangents, strict=True):
-            parts = flattened(_as_traced(t, layout))
+        for tensor, layout in zip(cotangents, layouts.tangents, strict=True):
+            parts = flattened(_as_traced(tensor, layout))
             # as in the trace
             plain += [part if part.is_contiguous() else part.contiguous() for part in parts]
         del cotangents
@@ -62,9 +62,9 @@ def backward_of_whole_tensors(backward: Boxed, layouts: Layouts, n_saved: int) -
     return boxed
 
 
-def parts_of(t: torch.Tensor) -> list[Part]:
+def parts_of(tensor: torch.Tensor) -> list[Part]:
     """Return what :func:`zeros_of` must know of a tensor that has the layout."""
-    return [(p.shape, p.dtype, p.device) for p in flattened(t)]
+    return [(p.shape, p.dtype, p.device) for p in flattened(tensor)]
 
 
 def zeros_of(layout: Layout, parts: Sequence[Part]) -> torch.Tensor:
@@ -76,50 +76,51 @@ def zeros_of(layout: Layout, parts: Sequence[Part]) -> torch.Tensor:
     return torch.zeros_like(made)
 
 
-def _as_traced(t: torch.Tensor, layout: Layout | None) -> torch.Tensor:
-    """Cotangent ``t`` as a tensor of the class and context that the trace had."""
-    if _has_layout(t, layout):
-        return t
-    coerced = _coerce(t, layout)
+def _as_traced(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+    """Cotangent ``tensor`` as a tensor of the class and context that the trace had."""
+    if _has_layout(tensor, layout):
+        return tensor
+    coerced = _coerce(tensor, layout)
     if coerced is not None and _has_layout(coerced, layout):
         return coerced
     raise RuntimeError(
         "During the backward, we encountered a tensor subclass where we guessed its metadata "
         f"incorrectly. The graph takes a cotangent that is a {layout or 'plain tensor'}, "
-        f"as the result is, and got a {layout_of(t) or 'plain tensor'}. "
+        f"as the result is, and got a {layout_of(tensor) or 'plain tensor'}. "
         "Convert the result before it is mixed with tensors of another kind, "
         "or give the class __coerce_same_metadata_as_tangent__."
     )
 
 
-def _has_layout(t: torch.Tensor, layout: Layout | None) -> bool:
-    return (layout and layout.key) == _key(t)
+def _has_layout(tensor: torch.Tensor, layout: Layout | None) -> bool:
+    return (layout and layout.key) == _key(tensor)
 
 
-def _coerce(t: torch.Tensor, layout: Layout | None) -> torch.Tensor | None:
-    """Return what the class of ``t`` makes of it to have ``layout``; None if it makes nothing."""
-    coerce: Any = getattr(t, "__coerce_same_metadata_as_tangent__", None)
+def _coerce(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor | None:
+    """Return what the class of ``tensor`` makes of it to have ``layout``; None if it makes
+    nothing."""
+    coerce: Any = getattr(tensor, "__coerce_same_metadata_as_tangent__", None)
     if coerce is None:
         return None
     kind: type[torch.Tensor] = torch.Tensor
     context = None
     if layout is not None:
         kind, context = layout.kind, layout.context.value
-    if type(t) is kind:
+    if type(tensor) is kind:
         return coerce(context)  # type: ignore[no-any-return]
     return coerce(context, kind)  # type: ignore[no-any-return]
 
 
-def _key(t: torch.Tensor) -> object:
-    if not composed(t):
+def _key(tensor: torch.Tensor) -> object:
+    if not composed(tensor):
         return None
-    layout = layout_of(t)
+    layout = layout_of(tensor)
     return layout and layout.key
 
 
 def _composed_among(layouts: Sequence[Layout | None]) -> list[int]:
     """Return the numbers of the tensors that consist of others."""
-    return [i for i, layout in enumerate(layouts) if layout is not None]
+    return [index for index, layout in enumerate(layouts) if layout is not None]
 
 
 class Watch:

@@ -31,9 +31,9 @@ _UNDECLARED = frozenset(
 )
 
 
-def may_alias(n: fx.Node) -> bool:
+def may_alias(node: fx.Node) -> bool:
     """Return whether the result of a call may share memory with an argument."""
-    func: Any = n.target
+    func: Any = node.target
     if type(func) is OpOverload:
         return may_return_argument(func)
     return func is not LINEAR
@@ -45,7 +45,7 @@ def may_return_argument(func: OpOverload) -> bool:
     return (
         func in _UNDECLARED
         or func._can_decompose()
-        or any(a.alias_info is not None for a in func._schema.arguments)
+        or any(argument.alias_info is not None for argument in func._schema.arguments)
     )
 
 
@@ -61,17 +61,17 @@ def functional_pointwise(func: object) -> bool:
     return len(returns) == 1 and returns[0].alias_info is None
 
 
-def fresh(n: fx.Node) -> bool:
-    """Return whether ``n`` is known to be a tensor in memory of its own, laid out without gaps or
-    overlaps, and the only name of it."""
-    if n.op != "call_function":
+def fresh(node: fx.Node) -> bool:
+    """Return whether ``node`` is known to be a tensor in memory of its own, laid out without gaps
+    or overlaps, and the only name of it."""
+    if node.op != "call_function":
         return False
-    if n.target is LINEAR or functional_pointwise(n.target):
+    if node.target is LINEAR or functional_pointwise(node.target):
         return True
-    if n.target is operator.getitem:
-        several: Any = n.args[0]
-        return _fresh(several.target) and not any(_shows(u, n) for u in several.users)
-    return _fresh(n.target)
+    if node.target is operator.getitem:
+        several: Any = node.args[0]
+        return _fresh(several.target) and not any(_shows(u, node) for u in several.users)
+    return _fresh(node.target)
 
 
 def _shows(user: fx.Node, item: fx.Node) -> bool:
@@ -94,7 +94,7 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     """Return which of the tensors that ``forward`` gives after its ``n_results`` results the caller
     can write to: those that may share memory with what it was given or with a result."""
     behind = _behind(forward)
-    seen = {n for n in forward.nodes if n.op in ("placeholder", "get_attr")}
+    seen = {node for node in forward.nodes if node.op in ("placeholder", "get_attr")}
     (returned,) = forward.output_node().args
     results: Any = returned
     for n in results[:n_results]:
@@ -107,7 +107,7 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
     """Return which of the values that ``forward`` gives after its ``n_results`` results may share
     memory with the inputs of these numbers."""
     behind = _behind(forward)
-    placeholders = [n for n in forward.nodes if n.op == "placeholder"]
+    placeholders = [node for node in forward.nodes if node.op == "placeholder"]
     wanted = {placeholders[i] for i in inputs}
     (returned,) = forward.output_node().args
     results: Any = returned
@@ -122,9 +122,9 @@ def _tensors_sharing(
     """Return which of ``values`` are tensors that may share memory with one of ``others``.
     ``behind``: for each value, the values of whose memory it may be."""
     return tuple(
-        i
-        for i, n in enumerate(values)
-        if behind[n] & others and isinstance(n.meta.get("val"), torch.Tensor)
+        index
+        for index, node in enumerate(values)
+        if behind[node] & others and isinstance(node.meta.get("val"), torch.Tensor)
     )
 
 
@@ -137,9 +137,9 @@ def saved_of_results(
     (returned,) = forward.output_node().args
     given: Any = returned
     saved: set[fx.Node] = set()
-    for n in given[n_results:]:
-        if isinstance(n.meta.get("val"), torch.Tensor):
-            saved |= behind[n]
+    for node in given[n_results:]:
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            saved |= behind[node]
     sharing_saved: list[int] = []
     for i, numbers in enumerate(results):
         nodes = [given[j] for j in numbers if isinstance(given[j], fx.Node)]
@@ -151,10 +151,10 @@ def saved_of_results(
 def _behind(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
     """For each value, the values of whose memory it may be."""
     behind: dict[fx.Node, frozenset[fx.Node]] = {}
-    for n in graph.nodes:
-        behind[n] = frozenset((n,))
-        if n.op == "call_function" and may_alias(n):
-            behind[n] = behind[n].union(*(behind[u] for u in n.all_input_nodes))
+    for node in graph.nodes:
+        behind[node] = frozenset((node,))
+        if node.op == "call_function" and may_alias(node):
+            behind[node] = behind[node].union(*(behind[u] for u in node.all_input_nodes))
     return behind
 
 
@@ -191,13 +191,13 @@ class Group:
     def differentiated(self) -> bool:
         return self.base_place is not None
 
-    def first(self, i: int) -> int:
-        """Return the first member that is the same tensor as member ``i``."""
+    def first(self, index: int) -> int:
+        """Return the first member that is the same tensor as member ``index``."""
         if self.identical:
             return self.members[0]
         if not self.firsts:
-            return i
-        return self.firsts[self.members.index(i)]
+            return index
+        return self.firsts[self.members.index(index)]
 
     def alone(self, i: int, histories: Sequence[int]) -> bool:
         """Return whether no other tensor among the members is a view of the tensor that member
@@ -213,33 +213,33 @@ class Group:
         """Return the vector of all elements that the members share."""
         return tensors[self.members[0]].as_strided((self.length,), (1,), self.start)
 
-    def place(self, i: int) -> Place:
-        """Size, stride and offset of member ``i`` in the base. An offset in a base of autograd
+    def place(self, index: int) -> Place:
+        """Size, stride and offset of member ``index`` in the base. An offset in a base of autograd
         counts from the start of the storage."""
-        size, stride, offset = self.places[self.members.index(i)]
+        size, stride, offset = self.places[self.members.index(index)]
         if not self.differentiated:
             offset -= self.start
         return size, stride, offset
 
 
-def place_of(t: torch.Tensor) -> Place:
-    return t.shape, t.stride(), int(t.storage_offset())
+def place_of(tensor: torch.Tensor) -> Place:
+    return tensor.shape, tensor.stride(), int(tensor.storage_offset())
 
 
-def memory_of(t: torch.Tensor) -> int | None:
-    """Return what tells the memory of ``t`` from other memory. None for a tensor that is not
+def memory_of(tensor: torch.Tensor) -> int | None:
+    """Return what tells the memory of ``tensor`` from other memory. None for a tensor that is not
     strided."""
-    return storage_of(t)._cdata if t.layout is torch.strided else None
+    return storage_of(tensor)._cdata if tensor.layout is torch.strided else None
 
 
 def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
     """Return the groups of tensors among ``tensors`` that share memory, plain ones."""
     by_storage: dict[int, list[int]] = {}
-    for i, t in enumerate(tensors):
-        if isinstance(t, torch.Tensor) and t.layout is torch.strided:
-            if composed(t):
+    for index, tensor in enumerate(tensors):
+        if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+            if composed(tensor):
                 return _sharing_of_parts(tensors)
-            by_storage.setdefault(storage_of(t)._cdata, []).append(i)
+            by_storage.setdefault(storage_of(tensor)._cdata, []).append(index)
     if len(by_storage) == len(tensors):
         return ()
     found: list[Group] = []
@@ -253,10 +253,10 @@ def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
     """As :func:`sharing`, where some tensors consist of others."""
     parts: list[object] = []
     whole_of: list[int] = []  # for each part the number of its tensor
-    for i, t in enumerate(tensors):
-        for part in flattened(t):
+    for index, tensor in enumerate(tensors):
+        for part in flattened(tensor):
             parts.append(part)
-            whole_of.append(i)
+            whole_of.append(index)
     groups = [_group_of_wholes(group, tensors, whole_of) for group in sharing(parts)]
     # two tensors that share several parts are one group
     return tuple(dict.fromkeys(groups))
@@ -279,7 +279,7 @@ def _group_of_wholes(group: Group, tensors: Sequence[object], whole_of: Sequence
 def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
     """Tensors of one storage by the parts of it that overlap."""
     found = _groups_without_elements(tensors)
-    spans = sorted((_span(t), i) for i, t in tensors.items() if t.numel())
+    spans = sorted((_span(tensor), i) for i, tensor in tensors.items() if tensor.numel())
     while spans:
         (start, end), first = spans.pop(0)
         members = [first]
@@ -296,9 +296,9 @@ def _groups_without_elements(tensors: dict[int, torch.Tensor]) -> list[Group]:
     """Group each tensor without elements that stands several times in ``tensors``. A program may
     change its sizes in place."""
     by_id: dict[int, list[int]] = {}
-    for i, t in tensors.items():
-        if not t.numel():
-            by_id.setdefault(id(t), []).append(i)
+    for i, tensor in tensors.items():
+        if not tensor.numel():
+            by_id.setdefault(id(tensor), []).append(i)
     return [Group(tuple(same), True) for same in by_id.values() if len(same) > 1]
 
 
@@ -334,24 +334,31 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
     is in no group of ``shared``."""
     known = {i for group in shared for i in group.members}
     found = []
-    for i, t in enumerate(tensors):
-        if i not in known and isinstance(t, torch.Tensor) and not composed(t) and shows_twice(t):
-            if t.is_conj() or t.is_neg():
+    for index, tensor in enumerate(tensors):
+        if (
+            index not in known
+            and isinstance(tensor, torch.Tensor)
+            and not composed(tensor)
+            and shows_twice(tensor)
+        ):
+            if tensor.is_conj() or tensor.is_neg():
                 raise RuntimeError(
-                    f"the program writes to argument {i}, which shows an element of its memory "
+                    f"the program writes to argument {index}, which shows an element of its memory "
                     "several times, as unfold does, and is conjugated or negated lazily. "
                     "Pass what it is a view of, or its clone."
                 )
-            start, end = _span(t)
-            size = t.element_size()
-            found.append(Group((i,), False, start // size, (end - start) // size, (place_of(t),)))
+            start, end = _span(tensor)
+            size = tensor.element_size()
+            found.append(
+                Group((index,), False, start // size, (end - start) // size, (place_of(tensor),))
+            )
     return found
 
 
 def _span(t: torch.Tensor) -> tuple[int, int]:
     """Return the bytes of its storage that lie between the first and the last element of ``t``."""
     first = int(t.storage_offset())
-    last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    last = sum((n - 1) * size for n, size in zip(t.shape, t.stride(), strict=True))
     return first * t.element_size(), (first + last + 1) * t.element_size()
 
 

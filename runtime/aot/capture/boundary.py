@@ -52,8 +52,8 @@ class ViewStep:
     which: int | None
     recorded: bool = True
 
-    def __call__(self, t: Any) -> Any:
-        result = self.func(t, *self.rest, **self.kwargs)
+    def __call__(self, tensor: Any) -> Any:
+        result = self.func(tensor, *self.rest, **self.kwargs)
         if self.which is None:
             return result
         return result[self.which]
@@ -79,7 +79,7 @@ class ViewStep:
 
 
 def _types_of_arguments(func: OpOverload) -> list[str]:
-    return [str(a.type) for a in func._schema.arguments]
+    return [str(argument.type) for argument in func._schema.arguments]
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,13 @@ class Input:
             "Do that before the call, or let the program use the op that returns a view."
         )
 
-    def keeps_geometry(self, x: Any) -> bool:
-        """Return whether argument ``x`` has the same sizes and strides after all changes of its
+    def keeps_geometry(self, value: Any) -> bool:
+        """Return whether argument ``value`` has the same sizes and strides after all changes of its
         geometry: ``unsqueeze_`` and ``squeeze_``, say."""
-        after = x
+        after = value
         for step in self.reshaped:
             after = step(after.detach())
-        return after is x or geometry(after) == geometry(x)
+        return after is value or geometry(after) == geometry(value)
 
     def replace(self, target: Any, source: Any) -> None:
         """Give the caller's tensor the memory of ``source``; its own if that is ``target``."""
@@ -173,9 +173,9 @@ class Input:
             increment_version([target])
 
 
-def geometry(t: Any) -> tuple[Any, Any, Any]:
-    """Return where the elements of ``t`` lie in its memory, with symbols as they are."""
-    return t.shape, t.stride(), t.storage_offset()
+def geometry(tensor: Any) -> tuple[Any, Any, Any]:
+    """Return where the elements of ``tensor`` lie in its memory, with symbols as they are."""
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
@@ -252,11 +252,11 @@ def _copy_into(target: Any, new: torch.Tensor) -> None:
     target.copy_(new)
 
 
-def _as_leaf(t: Any) -> Tensor:
-    """Return ``t`` as a leaf that requires grad. A tensor that torch made is wrapped."""
-    if isinstance(t, Tensor):
-        return t.requires_grad_()
-    return wrap(t, requires_grad=True)
+def _as_leaf(tensor: Any) -> Tensor:
+    """Return ``tensor`` as a leaf that requires grad. A tensor that torch made is wrapped."""
+    if isinstance(tensor, Tensor):
+        return tensor.requires_grad_()
+    return wrap(tensor, requires_grad=True)
 
 
 class Made(Enum):
@@ -295,10 +295,10 @@ class Output:
     def of(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         """Return the result, given the caller's arguments after all writes and the tensors of the
         graph with their history."""
-        t = self._of(arguments, results)
-        if self.released and t.requires_grad:
-            return t.detach()
-        return _as_leaf(t) if self.leaf else t
+        tensor = self._of(arguments, results)
+        if self.released and tensor.requires_grad:
+            return tensor.detach()
+        return _as_leaf(tensor) if self.leaf else tensor
 
     def returned(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         """Return the result as the caller gets it. An argument is the caller's own object."""
@@ -381,19 +381,19 @@ class Boundary:
         beside = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
         if any(beside) or self.changes_inputs or any(x.hooks for x in self.inputs):
             return None
-        if not all(o.is_result for o in self.outputs):
+        if not all(output.is_result for output in self.outputs):
             return None
         return tuple(o.number for o in self.outputs)
 
     @property
     def written(self) -> tuple[int, ...]:
         """Numbers of the inputs whose new values the graph gives."""
-        return tuple(i for i, x in enumerate(self.inputs) if x.written)
+        return tuple(index for index, x in enumerate(self.inputs) if x.written)
 
     @property
     def differentiated(self) -> tuple[int, ...]:
         """Numbers of the inputs whose gradients the graph gives."""
-        return tuple(i for i, x in enumerate(self.inputs) if x.differentiated)
+        return tuple(index for index, x in enumerate(self.inputs) if x.differentiated)
 
     @property
     def changes_inputs(self) -> bool:

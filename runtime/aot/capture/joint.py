@@ -80,7 +80,7 @@ class Joint:
     def whole_primals(self) -> Sequence[tuple[int, int]]:
         """For each primal that is one placeholder: its number, and that of the placeholder."""
         if self.layouts is None:
-            return [(i, i) for i in range(self.n_primals)]
+            return [(index, index) for index in range(self.n_primals)]
         return [
             (i, numbers(self.layouts.primals, [i])[0])
             for i, layout in enumerate(self.layouts.primals)
@@ -100,9 +100,9 @@ def _refuse_composed(layouts: Sequence[Layout | None]) -> None:
 
 def _erase_profiler_marks(graph: fx.Graph) -> None:
     """Erase the marks for a profile of the capture, which run nothing."""
-    for n in reversed(graph.nodes):
-        if getattr(n.target, "namespace", "") == "profiler":
-            graph.erase_node(n)
+    for node in reversed(graph.nodes):
+        if getattr(node.target, "namespace", "") == "profiler":
+            graph.erase_node(node)
 
 
 def _generators_among(inputs: Iterable[object]) -> list[torch.Generator]:
@@ -110,7 +110,7 @@ def _generators_among(inputs: Iterable[object]) -> list[torch.Generator]:
 
 
 def joint_graph(
-    f: Callable[..., object],
+    function: Callable[..., object],
     inputs: Sequence[object],
     differentiate: Sequence[bool],
     *,
@@ -128,40 +128,50 @@ def joint_graph(
     reads: str = "refuse",
     generators: Sequence[object] = (),
 ) -> Joint:
-    """``f`` takes ``inputs`` (tensors, and other values that become constants) and returns a
+    """``function`` takes ``inputs`` (tensors, and other values that become constants) and returns a
     pytree; see :class:`Joint`.
 
     ``differentiate``: for each input whether its gradient is wanted. ``groups``: inputs that
-    share memory, if ``f`` writes to any input. ``bases``: the common base of each group that
+    share memory, if ``function`` writes to any input. ``bases``: the common base of each group that
     is not one tensor.
-    ``lift``: make arguments of the tensors that ``f`` closes over, else they are constants of the
-    graph. ``whole``: the graph computes all that ``f`` returns, arguments and their views as well.
-    ``abstraction``: what makes the abstract values of the trace. ``loss``: the number of the result
-    whose gradients the graph gives. Then it takes no cotangents. ``unknown``: the inputs that are
-    numbers whose values are symbols. ``tracked``: ``f`` runs in the present grad mode, and sees
-    under ``no_grad``, too, what requires grad. ``kind``: the class of the module. ``reads``: what
-    becomes of ``item()``, see :class:`...trace.trace_level.Trace`. ``generators``: random
-    generators that ``f`` may find outside of it and of ``inputs``.
+    ``lift``: make arguments of the tensors that ``function`` closes over, else they are constants
+    of the graph. ``whole``: the graph computes all that ``function`` returns, arguments and their
+    views as well. ``abstraction``: what makes the abstract values of the trace. ``loss``: the
+    number of the result whose gradients the graph gives. Then it takes no cotangents. ``unknown``:
+    the inputs that are numbers whose values are symbols. ``tracked``: ``function`` runs in the
+    present grad mode, and sees under ``no_grad``, too, what requires grad. ``kind``: the class of
+    the module. ``reads``: what becomes of ``item()``, see :class:`...trace.trace_level.Trace`.
+    ``generators``: random generators that ``function`` may find outside of it and of ``inputs``.
     """
-    for t in inputs:
-        refuse_opaque(t)
+    for tensor in inputs:
+        refuse_opaque(tensor)
     abstract = dynamic or abstraction is not None
     layouts = [layout_of(t, abstract) for t in inputs]
     if whole:
         _refuse_composed(layouts)
-    outside = [*generators, *generators_of(f), *_generators_among(inputs)]
+    outside = [*generators, *generators_of(function), *_generators_among(inputs)]
     programs: list[Program] = []
 
     def run(trace: Trace, *traced: object) -> list[Any]:
         program = Program(
-            trace, f, differentiate, layouts, groups, bases, lift, whole, loss, tracked, outside
+            trace,
+            function,
+            differentiate,
+            layouts,
+            groups,
+            bases,
+            lift,
+            whole,
+            loss,
+            tracked,
+            outside,
         )
         programs.append(program)
         with HOOKS.suspended():  # hooks around a call see what the call saves
             return program.results(traced)
 
     given = [part for t in inputs for part in flattened(t)]
-    names = [f"primals_{i + 1}" for i in range(len(given))]
+    names = [f"primals_{index + 1}" for index in range(len(given))]
     with own_draws():  # the draws of the trace are not those of a call
         graph, attributes, level = trace_flat(
             run,

@@ -133,13 +133,13 @@ class JointLevel(ProgramTape):
                 if node is not None:
                     self.derivatives[node] = OWN
 
-    def refuse_view_of_leaf(self, v: Any) -> None:
+    def refuse_view_of_leaf(self, value: Any) -> None:
         """Refuse a view whose base has become a leaf since it was taken. It requires grad, and its
         gradient is discarded."""
-        if not self._is_own(v):
+        if not self._is_own(value):
             return
-        view = v._view
-        if view is None or v._edge is not None or v.dtype not in DIFFERENTIABLE:
+        view = value._view
+        if view is None or value._edge is not None or value.dtype not in DIFFERENTIABLE:
             return
         edge = view.base._edge
         if edge and isinstance(edge[0], Input):
@@ -155,8 +155,8 @@ class JointLevel(ProgramTape):
             return result
         if self.refuses_recording and not op_of(func).nondiff:
             refuse_recording((args, kwargs))
-        for a in args:
-            self.refuse_view_of_leaf(a)
+        for argument in args:
+            self.refuse_view_of_leaf(argument)
         return super().call(func, args, kwargs)
 
     def _call_under_no_grad(self, func: Any, args: Any, kwargs: Any) -> object:
@@ -181,12 +181,12 @@ class JointLevel(ProgramTape):
             self.reshaped.append(result)
         return result
 
-    def _has_history(self, v: object) -> bool:
-        return self._is_own(v) and bool(edge_of(v))
+    def _has_history(self, value: object) -> bool:
+        return self._is_own(value) and bool(edge_of(value))
 
-    def _is_own(self, v: object) -> bool:
-        """Return whether ``v`` is a value of this tape."""
-        return isinstance(v, Value) and v._level is self
+    def _is_own(self, value: object) -> bool:
+        """Return whether ``value`` is a value of this tape."""
+        return isinstance(value, Value) and value._level is self
 
     def _note_unrecorded_views(self, result: object) -> None:
         for v in pytree.tree_leaves(result):
@@ -263,8 +263,8 @@ class JointLevel(ProgramTape):
     ) -> Iterator[None]:
         recorded = [
             v
-            for a, v in zip(args, given, strict=True)
-            if isinstance(v, Value) and a is not v and edge_of(a) is not None
+            for argument, v in zip(args, given, strict=True)
+            if isinstance(v, Value) and argument is not v and edge_of(argument) is not None
         ]
         noted = bool(node.edges) and not issubclass(node._forward_cls, ControlFlow)
         if noted:
@@ -317,12 +317,12 @@ class JointLevel(ProgramTape):
         """Return by number the nodes of the ``values`` with these numbers. A constant of the
         program has none."""
         nodes: dict[int, fx.Node] = {}
-        for i, v in enumerate(values):
-            if i not in numbers:
+        for index, v in enumerate(values):
+            if index not in numbers:
                 continue
             node = self._node_of(v)
             if node is not None:
-                nodes[i] = node
+                nodes[index] = node
         return nodes
 
     def _why_hides_derivative(self, applied: int, watch: NoGradWatch) -> str:
@@ -366,6 +366,6 @@ def _gives_constant(
     """Return whether a gradient that goes somewhere is no value of the graph. ``nodes``: those of
     the gradients."""
     return any(
-        g is not None and n is None and edge is not None
-        for g, n, edge in zip(gradients, nodes, edges, strict=True)
+        grad is not None and n is None and edge is not None
+        for grad, n, edge in zip(gradients, nodes, edges, strict=True)
     )

@@ -127,11 +127,11 @@ class LeafGradients:
         """Whether the program has run a backward pass, or left a tensor frozen."""
         return bool(self.used or self.spent or self.frozen)
 
-    def is_spent(self, v: object) -> bool:
-        """Return whether the history of ``v`` has been freed by a backward pass."""
-        if not isinstance(v, GradValue) or not isinstance(v._level, ProgramTape):
+    def is_spent(self, value: object) -> bool:
+        """Return whether the history of ``value`` has been freed by a backward pass."""
+        if not isinstance(value, GradValue) or not isinstance(value._level, ProgramTape):
             return False
-        edge = edge_of(v)
+        edge = edge_of(value)
         if edge is None or not self.spent:
             return False
         return not self.spent.isdisjoint(_behind([edge[0]]))
@@ -151,16 +151,16 @@ class LeafGradients:
         """Return the value of the program for a gradient; None if there is no gradient."""
         return None if grad is None else self.inside(grad)
 
-    def gradient(self, t: Any) -> Any:
-        """``t.grad``."""
-        kept = self._of(t)
+    def gradient(self, tensor: Any) -> Any:
+        """``tensor.grad``."""
+        kept = self._of(tensor)
         if kept is not None:
             if not kept.known:
                 self.read(kept, _zeroing())
             return kept.value
-        if isinstance(t, Value):
-            return t.__dict__.get("_grad")
-        return self.plain_gradient(t)
+        if isinstance(tensor, Value):
+            return tensor.__dict__.get("_grad")
+        return self.plain_gradient(tensor)
 
     def read(self, kept: KeptGradient, dropped: bool) -> None:
         """Find the gradient from before the call. ``dropped``: the program only asks for
@@ -185,11 +185,11 @@ class LeafGradients:
             return leaf._grad
         return self.plain_gradient(leaf)
 
-    def assign(self, t: object, g: object) -> None:
-        """``t.grad = g``."""
+    def assign(self, tensor: object, g: object) -> None:
+        """``tensor.grad = g``."""
         if g is not None:
-            _refuse_misfit(g, t)
-        kept = self._of(t)
+            _refuse_misfit(g, tensor)
+        kept = self._of(tensor)
         if kept is None:
             raise RuntimeError(
                 f"the program assigns a gradient to a tensor that it has computed.{here()}"
@@ -197,9 +197,9 @@ class LeafGradients:
         kept.value = self.as_value(g)
         kept.known = kept.changed = True
 
-    def retain(self, t: object) -> None:
-        """``t.retain_grad()``."""
-        v = self.inside(t)
+    def retain(self, tensor: object) -> None:
+        """``tensor.retain_grad()``."""
+        v = self.inside(tensor)
         edge = edge_of(v)
         if edge is None:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
@@ -207,25 +207,25 @@ class LeafGradients:
             hooks.retain(v, *edge)
             v._retains, v._grad = True, None
 
-    def require(self, t: Any, flag: bool = True) -> Any:
-        """``t.requires_grad_(flag)``, where ``t`` is from outside."""
-        if t.requires_grad == flag or not t.is_leaf:
-            return _flagged(t, flag)
+    def require(self, tensor: Any, flag: bool = True) -> Any:
+        """``tensor.requires_grad_(flag)``, where ``tensor`` is from outside."""
+        if tensor.requires_grad == flag or not tensor.is_leaf:
+            return _flagged(tensor, flag)
         mode = _mode()
-        self._flags.setdefault(id(t), (t, not flag))
-        v = mode.value(t)
+        self._flags.setdefault(id(tensor), (tensor, not flag))
+        v = mode.value(tensor)
         if not flag:
-            mode.exchange(t, v.detach())
-            self._frozen[id(t)] = t, v
-        elif id(t) in self._frozen:
-            mode.exchange(*self._frozen.pop(id(t)))
+            mode.exchange(tensor, v.detach())
+            self._frozen[id(tensor)] = tensor, v
+        elif id(tensor) in self._frozen:
+            mode.exchange(*self._frozen.pop(id(tensor)))
         else:
             v.requires_grad_()  # each call does that
-            kept, node = self._kept.pop(id(t), None), _end(v)
+            kept, node = self._kept.pop(id(tensor), None), _end(v)
             # the program has read or assigned its gradient before
             if kept is not None and node is not None:
                 kept.like, self._kept[node] = v, kept
-        return _flagged(t, flag)
+        return _flagged(tensor, flag)
 
     @property
     def frozen(self) -> list[Any]:
@@ -246,7 +246,7 @@ class LeafGradients:
         edges = list(map(_edge, outputs))
         _refuse_other_levels(edges)
         cotangents = session.cotangents_of(outputs, edges, given)
-        reached = _behind([e[0] for e in edges if e is not None])
+        reached = _behind([edge[0] for edge in edges if edge is not None])
         leaves = self._leaves_of(reached, inputs)
         ends = [GradientEdge(n, 0) for n in leaves]
         with without_autocast():
@@ -254,9 +254,9 @@ class LeafGradients:
         if not _stays(retain_graph, create_graph):
             self.spent |= reached.keys() - set(leaves)
         others = self._memories_shown(given)
-        for node, g in zip(leaves, grads, strict=True):
-            if g is not None:
-                self._add(node, hooks.for_users(node.level, g), create_graph, others)
+        for node, grad in zip(leaves, grads, strict=True):
+            if grad is not None:
+                self._add(node, hooks.for_users(node.level, grad), create_graph, others)
 
     def _leaves_of(self, reached: Mapping[Node, object], inputs: object) -> list[Any]:
         """List the leaves among the nodes that a pass reaches: those of ``inputs``, if these are
@@ -266,7 +266,7 @@ class LeafGradients:
         if inputs is None:
             return leaves
         edges = map(edge_of, self.inside(session.listed(inputs)))
-        wanted = {e[0] for e in edges if e is not None}
+        wanted = {edge[0] for edge in edges if edge is not None}
         return [n for n in leaves if n in wanted]
 
     def _memories_shown(self, given: object) -> set[int]:
@@ -307,17 +307,17 @@ class LeafGradients:
 
     # leaves
 
-    def _of(self, t: Any) -> KeptGradient | None:
-        """Return what is kept of leaf ``t``; None if it is none. One that does not require grad may
-        have a gradient from before."""
-        if id(t) in self._frozen:
+    def _of(self, tensor: Any) -> KeptGradient | None:
+        """Return what is kept of leaf ``tensor``; None if it is none. One that does not require
+        grad may have a gradient from before."""
+        if id(tensor) in self._frozen:
             # it has a history
-            return self._of_node(edge_of(self._frozen[id(t)][1])[0])  # type: ignore[index]
-        if not t.requires_grad:
-            if isinstance(t, Value) and t._level.number:
+            return self._of_node(edge_of(self._frozen[id(tensor)][1])[0])  # type: ignore[index]
+        if not tensor.requires_grad:
+            if isinstance(tensor, Value) and tensor._level.number:
                 return None
-            return self._kept.setdefault(id(t), KeptGradient(t, t))
-        node = _end(self.inside(t))
+            return self._kept.setdefault(id(tensor), KeptGradient(tensor, tensor))
+        node = _end(self.inside(tensor))
         if node is None:
             return None
         return self._of_node(node)
@@ -331,19 +331,19 @@ class LeafGradients:
 
     def _leaf(self, node: Node) -> KeptGradient:
         """Return what ``node`` stands for."""
-        for i, v in enumerate(self.arguments):
+        for index, v in enumerate(self.arguments):
             if _end(v) is node:
-                return KeptGradient(i, v)
+                return KeptGradient(index, v)
         mode = _mode()
-        for t in mode.found:
-            v = self._frozen[id(t)][1] if id(t) in self._frozen else mode.value(t)
+        for tensor in mode.found:
+            v = self._frozen[id(tensor)][1] if id(tensor) in self._frozen else mode.value(tensor)
             if _end(v) is node:
-                if not t.is_leaf:
+                if not tensor.is_leaf:
                     raise RuntimeError(
                         "backward() in the program reaches a tensor that has a history from "
                         f"before the call. Detach it, or pass what it was computed from.{here()}"
                     )
-                return KeptGradient(t, v)
+                return KeptGradient(tensor, v)
         return KeptGradient(None)
 
     def _add(self, node: Node, g: Any, create_graph: bool, others: set[int]) -> None:
@@ -365,12 +365,15 @@ class LeafGradients:
                 kept.value.add_(g)
         self.after_adding(kept, node)
 
-    def check_input(self, t: object) -> None:
-        """Before a pass for the gradient of ``t``: raise if a graph would do something else."""
-        if not isinstance(t, torch.Tensor) or (isinstance(t, Value) and t._level.number):
+    def check_input(self, tensor: object) -> None:
+        """Before a pass for the gradient of ``tensor``: raise if a graph would do something
+        else."""
+        if not isinstance(tensor, torch.Tensor) or (
+            isinstance(tensor, Value) and tensor._level.number
+        ):
             return
-        self.differentiated.append(t)
-        if hooked(t):
+        self.differentiated.append(tensor)
+        if hooked(tensor):
             raise RuntimeError(
                 "torch.autograd.grad in the program asks for the gradient of a tensor with "
                 f"hooks, {HOOKS}{here()}"
@@ -388,18 +391,18 @@ class LeafGradients:
         """Do what is due after a backward pass has added to ``kept``. Here that is nothing."""
 
     @staticmethod
-    def plain_gradient(t: torch.Tensor) -> torch.Tensor | None:
-        """``t.grad``, of which no capture hears."""
+    def plain_gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+        """``tensor.grad``, of which no capture hears."""
         with unseen_by_handlers():
-            return _plain_grad(t)  # type: ignore[no-any-return]
+            return _plain_grad(tensor)  # type: ignore[no-any-return]
 
 
-def _flagged(t: Any, flag: bool) -> object:
-    """``t.requires_grad_(flag)``, of which no capture hears."""
-    if isinstance(t, Tensor):
-        return t.set_requires_grad(flag)
+def _flagged(tensor: Any, flag: bool) -> object:
+    """``tensor.requires_grad_(flag)``, of which no capture hears."""
+    if isinstance(tensor, Tensor):
+        return tensor.set_requires_grad(flag)
     with unseen_by_handlers():
-        return t.requires_grad_(flag)
+        return tensor.requires_grad_(flag)
 
 
 def hooked(leaf: object) -> bool:
@@ -408,16 +411,16 @@ def hooked(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names)
 
 
-def _refuse_misfit(g: object, t: Any) -> None:
-    """Raise if ``g`` is no gradient for ``t``: no tensor, or one of another shape or dtype."""
+def _refuse_misfit(g: object, tensor: Any) -> None:
+    """Raise if ``g`` is no gradient for ``tensor``: no tensor, or one of another shape or dtype."""
     if not isinstance(g, torch.Tensor):
         what = type(g).__name__
-    elif g.shape != t.shape or g.dtype is not t.dtype:
+    elif g.shape != tensor.shape or g.dtype is not tensor.dtype:
         what = f"{g.dtype}{list(g.shape)}"
     else:
         return
     raise RuntimeError(
-        f"the program assigns a gradient to a tensor {t.dtype}{list(t.shape)} "
+        f"the program assigns a gradient to a tensor {tensor.dtype}{list(tensor.shape)} "
         f"that is a {what}.{here()}"
     )
 
@@ -446,9 +449,9 @@ def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
     return found
 
 
-def _edge(v: object) -> Any:
-    """Return the history of ``v``; None for a tensor that is no value of a tape."""
-    return edge_of(v) if isinstance(v, GradValue) else None
+def _edge(value: object) -> Any:
+    """Return the history of ``value``; None for a tensor that is no value of a tape."""
+    return edge_of(value) if isinstance(value, GradValue) else None
 
 
 def _nodes(values: object) -> list[Node]:
@@ -474,12 +477,12 @@ def _leading(nodes: Iterable[Node], ends: Iterable[Node]) -> set[Node]:
     return found
 
 
-def _end(v: object) -> Node | None:
-    """Return the node at which the path of a leaf ends; None if ``v`` is none, or does not require
-    grad."""
-    if not isinstance(v, GradValue) or not isinstance(v._level, ProgramTape):
+def _end(value: object) -> Node | None:
+    """Return the node at which the path of a leaf ends; None if ``value`` is none, or does not
+    require grad."""
+    if not isinstance(value, GradValue) or not isinstance(value._level, ProgramTape):
         return None
-    edge = v._edge
+    edge = value._edge
     if edge is None or not isinstance(edge[0], (Argument, Input)):
         return None
     return edge[0]
@@ -534,7 +537,7 @@ class _GradFunctions(TorchFunctionMode):
             return func(*args, **kwargs)
         if handler in _ITERATING:
             args = tuple(map(_listed, args))
-            kwargs = {name: _listed(x) for name, x in kwargs.items()}
+            kwargs = {name: _listed(value) for name, value in kwargs.items()}
         with self:  # for hooks and custom Functions of a backward pass
             return unwatched(handler, self.gradients, *args, **kwargs)
 
@@ -553,18 +556,18 @@ def _handler_of(func: object, entering: bool) -> Callable[..., object] | None:
 
 def _refuse_other_levels(edges: Sequence[Any]) -> None:
     """Refuse a backward pass from values of a transform inside the program."""
-    if any(e is not None and not isinstance(e[0].level, ProgramTape) for e in edges):
+    if any(edge is not None and not isinstance(edge[0].level, ProgramTape) for edge in edges):
         raise RuntimeError(
             "the program calls backward() on a value of a transform. "
             f"Return it, and differentiate outside.{here()}"
         )
 
 
-def _listed(x: object) -> Any:
-    """``x``, or its items if it is a generator or another iterable of the user's."""
-    if isinstance(x, (torch.Tensor, list, tuple, dict, str)) or not isinstance(x, Iterable):
-        return x
-    return tuple(x)
+def _listed(value: object) -> Any:
+    """``value``, or its items if it is a generator or another iterable of the user's."""
+    if isinstance(value, (torch.Tensor, list, tuple, dict, str)) or not isinstance(value, Iterable):
+        return value
+    return tuple(value)
 
 
 def _is_of_functorch(args: Any) -> bool:
@@ -594,12 +597,12 @@ def _gradients(_: LeafGradients, outputs: Any, inputs: Any, **options: Any) -> o
     return session.grad(outputs, inputs, **options)
 
 
-def _data(gradients: LeafGradients, t: object) -> Any:
-    v = gradients.inside(t)
-    if v is not t:
+def _data(gradients: LeafGradients, tensor: object) -> Any:
+    v = gradients.inside(tensor)
+    if v is not tensor:
         return v.data
     with unseen_by_handlers():
-        return _data_of.__get__(t)
+        return _data_of.__get__(tensor)
 
 
 _HANDLERS: dict[Any, Callable[..., Any]] = {

@@ -39,10 +39,10 @@ class _Tracer(GraphAppendingTracer):
         super().__init__(graph)
         self.lowered = lowered
 
-    def create_arg(self, a: object) -> Any:
-        if isinstance(a, torch.Tensor):
-            return self.lowered(a)
-        return super().create_arg(a)
+    def create_arg(self, argument: object) -> Any:
+        if isinstance(argument, torch.Tensor):
+            return self.lowered(argument)
+        return super().create_arg(argument)
 
 
 class ModuleProxies:
@@ -55,19 +55,19 @@ class ModuleProxies:
 
     def instead_of_modules(self, values: Sequence[object]) -> tuple[Any, ...]:
         """``values``, the inputs of the program, with a proxy in place of each module."""
-        placeholders = [n for n in self.level.graph.nodes if n.op == "placeholder"]
+        placeholders = [node for node in self.level.graph.nodes if node.op == "placeholder"]
         given = list(values)
-        for i, (n, v) in enumerate(zip(placeholders, values, strict=True)):
+        for index, (n, v) in enumerate(zip(placeholders, values, strict=True)):
             if isinstance(v, torch.nn.Module):
-                given[i] = fx.Proxy(n, self.tracer)
+                given[index] = fx.Proxy(n, self.tracer)
         return tuple(given)
 
     def lowered(self, outs: Sequence[object]) -> list[Any]:
         """Return the results, with the node of each one that is a proxy."""
         lowered = list(outs)
-        for i, o in enumerate(outs):
-            if isinstance(o, fx.Proxy):
-                lowered[i] = o.node
+        for index, output in enumerate(outs):
+            if isinstance(output, fx.Proxy):
+                lowered[index] = output.node
         return lowered
 
 
@@ -159,8 +159,8 @@ def make_fx(
     @naming_line()
     def traced(*args: object) -> fx.GraphModule:
         flat, spec = pytree.tree_flatten((args, {}))
-        for x in flat:
-            refuse_value_of_torch(x, line=False)
+        for value in flat:
+            refuse_value_of_torch(value, line=False)
         out_spec: Any = None
         abstraction = _abstraction_of(flat, tracing_mode, _allow_non_fake_inputs)
         provenance = _provenance_of(
@@ -214,12 +214,16 @@ def make_fx(
 
 
 def _provenance_of(
-    f: Callable[..., object], *, stack_traces: bool, module_stack: bool, torch_functions: bool
+    function: Callable[..., object],
+    *,
+    stack_traces: bool,
+    module_stack: bool,
+    torch_functions: bool,
 ) -> Provenance:
-    """Return what notes where the nodes of a trace of ``f`` come from: the user's lines, with
-    ``module_stack`` also the modules, and with ``torch_functions`` also the functions of torch's
-    that they call."""
-    root = _root(f) if module_stack else None
+    """Return what notes where the nodes of a trace of ``function`` come from: the user's lines,
+    with ``module_stack`` also the modules, and with ``torch_functions`` also the functions of
+    torch's that they call."""
+    root = _root(function) if module_stack else None
     functions: Functions | None = None
     if root is not None and torch_functions:
         functions = Functions()
@@ -228,7 +232,7 @@ def _provenance_of(
 
 def _integers_of(flat: Sequence[object]) -> list[int]:
     """Return the places of the arguments that are integers."""
-    return [i for i, x in enumerate(flat) if type(x) is int]
+    return [index for index, value in enumerate(flat) if type(value) is int]
 
 
 def _abstraction_of(
@@ -237,7 +241,7 @@ def _abstraction_of(
     """Return what makes the abstract values of a trace of ``flat``, or None if it runs on real
     tensors. ``allows_real_constants``: in the modes that make all values abstract."""
     abstraction = Abstraction.of(
-        [x for x in flat if isinstance(x, torch.Tensor)],
+        [value for value in flat if isinstance(value, torch.Tensor)],
         dynamic=mode == "symbolic",
         fake=mode == "fake",
     )
@@ -271,20 +275,20 @@ class _uncached_autocast:
         torch.set_autocast_cache_enabled(self.before)
 
 
-def _root(f: object) -> torch.nn.Module | None:
-    """Return the module whose submodules a module stack names: ``f``, or the module that the
-    function ``f`` says it calls."""
-    if isinstance(f, torch.nn.Module):
-        return f
-    root = getattr(f, "_orig_mod", None)
+def _root(function: object) -> torch.nn.Module | None:
+    """Return the module whose submodules a module stack names: ``function``, or the module that the
+    function ``function`` says it calls."""
+    if isinstance(function, torch.nn.Module):
+        return function
+    root = getattr(function, "_orig_mod", None)
     return root if isinstance(root, torch.nn.Module) else None
 
 
-def _name(f: object) -> str:
+def _name(function: object) -> str:
     """Return the name for the class of the graph."""
-    if isinstance(f, torch.nn.Module):
-        return type(f).__name__
-    name = getattr(f, "__name__", "")
+    if isinstance(function, torch.nn.Module):
+        return type(function).__name__
+    name = getattr(function, "__name__", "")
     return name if name.isidentifier() else "Traced"
 
 
@@ -310,20 +314,20 @@ def _is_plain(spec: pytree.TreeSpec) -> bool:
     )
 
 
-def _names(f: Callable[..., object], args: Sequence[object]) -> list[str]:
-    """Names for the arguments: those of ``f`` where it says so, else ``arg0``,
+def _names(function: Callable[..., object], args: Sequence[object]) -> list[str]:
+    """Names for the arguments: those of ``function`` where it says so, else ``arg0``,
     ``arg1``, as torch's."""
-    known = _positional_names(f)[: len(args)]
-    return [*known, *(f"arg{i}" for i in range(len(known), len(args)))]
+    known = _positional_names(function)[: len(args)]
+    return [*known, *(f"arg{index}" for index in range(len(known), len(args)))]
 
 
-def _positional_names(f: Callable[..., object]) -> list[str]:
-    """Return the names of the positional parameters of ``f``. None are known of a module, of code
-    that is not Python's, and of a function that takes any number of arguments."""
-    if isinstance(f, torch.nn.Module) or not hasattr(unwrap(f), "__code__"):
+def _positional_names(function: Callable[..., object]) -> list[str]:
+    """Return the names of the positional parameters of ``function``. None are known of a module, of
+    code that is not Python's, and of a function that takes any number of arguments."""
+    if isinstance(function, torch.nn.Module) or not hasattr(unwrap(function), "__code__"):
         return []
-    parameters = signature(f).parameters.values()
-    if any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
+    parameters = signature(function).parameters.values()
+    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters):
         return []
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     return [p.name for p in parameters if p.kind in positional]

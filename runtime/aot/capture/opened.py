@@ -60,8 +60,8 @@ class _Sizes:
     """``torch.Size``, as a node of a tree. Torch's own is put together again as a tuple."""
 
 
-def _parts_of_sizes(x: Any) -> tuple[list[object], None]:
-    return list(x), None
+def _parts_of_sizes(value: Any) -> tuple[list[object], None]:
+    return list(value), None
 
 
 def _made_sizes(values: Sequence[Any], context: None) -> object:
@@ -89,10 +89,10 @@ _HOLD_MORE = (
 )
 
 
-def is_object(x: object) -> bool:
-    """Return whether ``x`` is an object of a data class, which is taken apart."""
+def is_object(value: object) -> bool:
+    """Return whether ``value`` is an object of a data class, which is taken apart."""
     # of its class alone, as each leaf of each call is asked
-    return hasattr(type(x), "__dataclass_fields__") and not isinstance(x, _HOLD_MORE)
+    return hasattr(type(value), "__dataclass_fields__") and not isinstance(value, _HOLD_MORE)
 
 
 def contents(x: object) -> dict[str, Any]:
@@ -162,14 +162,14 @@ def beside_leaves(tree: object) -> list[Any]:
     what makes the defaults of a dictionary."""
     found: list[Any] = []
 
-    def look_at(x: object) -> bool:
-        found.append(type(x))
-        if is_object(x):
-            pytree.tree_flatten(contents(x), is_leaf=look_at)
-        if isinstance(x, dict):
-            found.extend(x)
-        if isinstance(x, defaultdict):
-            found.append(x.default_factory)
+    def look_at(value: object) -> bool:
+        found.append(type(value))
+        if is_object(value):
+            pytree.tree_flatten(contents(value), is_leaf=look_at)
+        if isinstance(value, dict):
+            found.extend(value)
+        if isinstance(value, defaultdict):
+            found.append(value.default_factory)
         return False
 
     pytree.tree_flatten(tree, is_leaf=look_at)

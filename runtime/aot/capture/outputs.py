@@ -34,14 +34,14 @@ class Computed:
         self.placed: dict[int, Output] = {}
         self._numbers: dict[int, int] = {}  # by id of a value
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
-        for o in outs:
-            found = primals.functional_value(o)
+        for output in outs:
+            found = primals.functional_value(output)
             if found is None or id(found._store.memory) in primals.memories:
                 continue
-            if not _is_among(o, primals.values):
+            if not _is_among(output, primals.values):
                 shared = self._sharing.setdefault(id(found._store.memory), [])
-                if not _is_among(o, shared):
-                    shared.append(o)
+                if not _is_among(output, shared):
+                    shared.append(output)
 
     def memory_of(self, i: int) -> Output | None:
         """Return how the tensor is made whose memory primal ``i`` was given by ``set_``, if it
@@ -72,12 +72,12 @@ class Computed:
             )
         return Output(Made.INPUT, j, self._steps(found, primals.values[j]), False)
 
-    def _steps_from_whole(self, v: FunctionalValue) -> tuple[ViewStep, ...]:
-        """Return the views by which ``v`` is taken of its whole memory; none if it is that."""
-        whole = self.primals.functional.present(v._store)
-        if geometry(whole) == geometry(v):
+    def _steps_from_whole(self, value: FunctionalValue) -> tuple[ViewStep, ...]:
+        """Return the views by which ``value`` is taken of its whole memory; none if it is that."""
+        whole = self.primals.functional.present(value._store)
+        if geometry(whole) == geometry(value):
             return ()
-        return tuple(ViewStep(*step) for step in v._chain)
+        return tuple(ViewStep(*step) for step in value._chain)
 
     def output(self, o: object) -> Output:
         found = self.primals.functional_value(o)
@@ -88,71 +88,71 @@ class Computed:
             return dataclasses.replace(output, leaf=True)
         return output
 
-    def _output(self, o: object) -> Output:
-        if self.whole or isinstance(o, SYMBOLIC):
-            return Output(Made.RESULT, self._number(o))
-        if not isinstance(o, torch.Tensor):
-            return _constant(o)
-        for i, v in enumerate(self.primals.values):
+    def _output(self, output: object) -> Output:
+        if self.whole or isinstance(output, SYMBOLIC):
+            return Output(Made.RESULT, self._number(output))
+        if not isinstance(output, torch.Tensor):
+            return _constant(output)
+        for index, v in enumerate(self.primals.values):
             # an op that returns its argument gives a value of the tape
-            if o is v or (isinstance(o, GradValue) and o._inner is v):
-                return Output(Made.INPUT, i)
-        found = self.primals.functional_value(o)
+            if output is v or (isinstance(output, GradValue) and output._inner is v):
+                return Output(Made.INPUT, index)
+        found = self.primals.functional_value(output)
         if found is None:
-            return Output(Made.RESULT, self._number(o))
-        return self._output_of_value(o, found)
+            return Output(Made.RESULT, self._number(output))
+        return self._output_of_value(output, found)
 
-    def _output_of_value(self, o: object, found: FunctionalValue) -> Output:
-        """Make ``o`` of an argument or of a result in the same memory, if there is one. ``found``:
-        ``o`` at the functionalize level."""
+    def _output_of_value(self, output: object, found: FunctionalValue) -> Output:
+        """Make ``output`` of an argument or of a result in the same memory, if there is one.
+        ``found``: ``output`` at the functionalize level."""
         primals = self.primals
-        recorded = primals.edge(o) is not None
+        recorded = primals.edge(output) is not None
         memory = id(found._store.memory)
         i = primals.apart(found)
         if i is None:
             i = primals.memories.get(memory, -1)
         if i >= 0:
             steps = self._steps(found, primals.values[i])
-            if self._is_view(o, primals.values[i], steps):
+            if self._is_view(output, primals.values[i], steps):
                 return self._viewed(Made.INPUT, i, steps, recorded)
-            return self._placed(o, Made.INPUT, i, primals.values[i])
+            return self._placed(output, Made.INPUT, i, primals.values[i])
         shared = self._sharing[memory]
-        if len(shared) > 1 or (isinstance(o, GradValue) and o._follows_base()):
-            return self._shared(o, found, shared, recorded)
-        return Output(Made.RESULT, self._number(o))
+        if len(shared) > 1 or (isinstance(output, GradValue) and output._follows_base()):
+            return self._shared(output, found, shared, recorded)
+        return Output(Made.RESULT, self._number(output))
 
     def _shared(
-        self, o: object, found: FunctionalValue, results: Sequence[object], recorded: bool
+        self, output: object, found: FunctionalValue, results: Sequence[object], recorded: bool
     ) -> Output:
-        """Make ``o`` of the base of ``results``, which all lie in one memory that the graph makes.
-        ``found``: ``o`` at the functionalize level. ``recorded``: it has a history."""
+        """Make ``output`` of the base of ``results``, which all lie in one memory that the graph
+        makes. ``found``: ``output`` at the functionalize level. ``recorded``: it has a history."""
         base = self._base(results)
-        if o is base or base is None:
-            return Output(Made.RESULT, self._number(o))
+        if output is base or base is None:
+            return Output(Made.RESULT, self._number(output))
         steps = self._steps(found, base)
-        if self._is_view(o, base, steps):
+        if self._is_view(output, base, steps):
             if self.primals.is_leaf(base):
                 self.begun.add(self._number(base))
             return self._viewed(Made.RESULT, self._number(base), steps, recorded)
         if recorded:
-            return self._placed(o, Made.RESULT, self._number(base), base)
-        return Output(Made.RESULT, self._number(o))
+            return self._placed(output, Made.RESULT, self._number(base), base)
+        return Output(Made.RESULT, self._number(output))
 
-    def _placed(self, o: object, made: Made, number: int, whole: object) -> Output:
+    def _placed(self, output: object, made: Made, number: int, whole: object) -> Output:
         """Return a result in the memory of ``whole``, which is argument or result ``number``, with
         a history of its own. The ``detach()`` of an argument has one after a write, and a view that
         a user's Function has made."""
-        view = getattr(o, "_view", None)
-        base = o if view is None or view.creation == "function" else view.base
-        found, own = self.primals.functional_value(o), self.primals.functional_value(base)
+        view = getattr(output, "_view", None)
+        base = output if view is None or view.creation == "function" else view.base
+        found, own = self.primals.functional_value(output), self.primals.functional_value(base)
         if found is None or own is None or own._store.memory is not found._store.memory:
-            return Output(Made.RESULT, self._number(o))
+            return Output(Made.RESULT, self._number(output))
         place = self._viewed(made, number, self._steps(own, whole), False)
         self.placed.setdefault(self._number(base), place)
-        if self.primals.is_leaf(base) and o is not base:
+        if self.primals.is_leaf(base) and output is not base:
             self.begun.add(self._number(base))
-        if o is base:
-            return Output(Made.RESULT, self._number(o))
+        if output is base:
+            return Output(Made.RESULT, self._number(output))
         return self._viewed(Made.RESULT, self._number(base), self._steps(found, base), True)
 
     def _viewed(self, made: Made, number: int, steps: Sequence[ViewStep], recorded: bool) -> Output:
@@ -170,8 +170,8 @@ class Computed:
         found = tuple(map(bound, steps))
         return Output(made, number, found, recorded, sized=len(self.values) > known)
 
-    def _steps(self, v: FunctionalValue, base: object) -> tuple[ViewStep, ...]:
-        """Return the view ops that lead from ``base``, which has this memory, to ``v``."""
+    def _steps(self, value: FunctionalValue, base: object) -> tuple[ViewStep, ...]:
+        """Return the view ops that lead from ``base``, which has this memory, to ``value``."""
         found = self.primals.functional_value(base)
         assert found is not None
         replaced = self.primals.functional.replaced.get(id(found))
@@ -179,36 +179,39 @@ class Computed:
         if replaced is not None:
             store, chain = replaced.store, replaced.chain
         own = len(chain)  # what has changed the geometry of the base in place
-        if any(a is not b for a, b in zip(v._chain, chain, strict=False)) or len(v._chain) < own:
-            made: Any = v._inner
+        if (
+            any(a is not b for a, b in zip(value._chain, chain, strict=False))
+            or len(value._chain) < own
+        ):
+            made: Any = value._inner
             raise RuntimeError(
                 "the program returns a view of an argument that is older "
                 "than a change of the argument's sizes or strides in place. "
                 f"Return a copy, or take the view after the change.{made_at(made._node)}"
             )
         steps: list[ViewStep] = []
-        if v._store is not store:
+        if value._store is not store:
             steps.append(ViewStep(torch.ops.aten.detach.default, (), {}, None))
         unrecorded = self.primals.tape.unrecorded
-        for step in v._chain[own:]:
+        for step in value._chain[own:]:
             steps.append(ViewStep(*step, recorded=id(step) not in unrecorded))
         return tuple(steps)
 
-    def _number(self, v: object) -> int:
-        """Return the number of result ``v``. A tensor is one result however often it is
+    def _number(self, value: object) -> int:
+        """Return the number of result ``value``. A tensor is one result however often it is
         returned."""
-        if isinstance(v, torch.Tensor) and not self.whole and id(v) in self._numbers:
-            return self._numbers[id(v)]
-        number = self._numbers[id(v)] = len(self.values)
-        self.values.append(v)
+        if isinstance(value, torch.Tensor) and not self.whole and id(value) in self._numbers:
+            return self._numbers[id(value)]
+        number = self._numbers[id(value)] = len(self.values)
+        self.values.append(value)
         return number
 
-    def _is_view(self, o: object, base: object, steps: Sequence[ViewStep]) -> bool:
-        """Return whether the view ops ``steps`` of ``base`` are all the history that ``o`` has. It
-        may come from a user's Function as well."""
-        if self.primals.edge(o) is None:
+    def _is_view(self, output: object, base: object, steps: Sequence[ViewStep]) -> bool:
+        """Return whether the view ops ``steps`` of ``base`` are all the history that ``output``
+        has. It may come from a user's Function as well."""
+        if self.primals.edge(output) is None:
             return True
-        view = getattr(o, "_view", None)
+        view = getattr(output, "_view", None)
         return view is not None and view.base is base and view.creation != "function"
 
     def _base(self, shared: Sequence[object]) -> Any:
@@ -222,22 +225,23 @@ class Computed:
         return None
 
 
-def _is_among(o: object, values: Sequence[object]) -> bool:
-    """Return whether ``o`` itself is one of ``values``, whose ``==`` may be code of the user's."""
-    return any(o is v for v in values)
+def _is_among(output: object, values: Sequence[object]) -> bool:
+    """Return whether ``output`` itself is one of ``values``, whose ``==`` may be code of the
+    user's."""
+    return any(output is v for v in values)
 
 
-def _constant(o: object) -> Output:
-    """Return the output for ``o``, which is no tensor: each call returns the same object.
+def _constant(output: object) -> Output:
+    """Return the output for ``output``, which is no tensor: each call returns the same object.
     Refuse one that holds tensors of the program."""
-    if holds_values(o):
+    if holds_values(output):
         raise RuntimeError(
-            f"the program returns a {type(o).__name__} that holds tensors which it has "
+            f"the program returns a {type(output).__name__} that holds tensors which it has "
             "computed. Return the tensors in a tuple, a dictionary or a data class, "
             "or register the class with torch.utils._pytree.register_pytree_node."
-            f"{computed_at(o)}"
+            f"{computed_at(output)}"
         )
-    return Output(Made.CONSTANT, constant=o)
+    return Output(Made.CONSTANT, constant=output)
 
 
 def repeated(outs: Sequence[object]) -> tuple[tuple[int, int], ...]:
@@ -245,7 +249,9 @@ def repeated(outs: Sequence[object]) -> tuple[tuple[int, int], ...]:
     time."""
     first: dict[int, int] = {}
     found = [
-        (i, first.setdefault(id(o), i)) for i, o in enumerate(outs) if isinstance(o, torch.Tensor)
+        (i, first.setdefault(id(output), i))
+        for i, output in enumerate(outs)
+        if isinstance(output, torch.Tensor)
     ]
     return tuple((i, j) for i, j in found if i != j)
 
@@ -253,7 +259,7 @@ def repeated(outs: Sequence[object]) -> tuple[tuple[int, int], ...]:
 def released(outs: Sequence[FunctionalValue | None]) -> tuple[tuple[int, int], ...]:
     """Return the numbers of tensors that a Function has returned in place of others in ``outs``,
     each with the number of that one."""
-    numbers = {id(o): i for i, o in enumerate(outs) if o is not None}
+    numbers = {id(output): i for i, output in enumerate(outs) if output is not None}
     found = [(i, numbers.get(id(o.released_from))) for i, o in enumerate(outs) if o is not None]
     return tuple((i, j) for i, j in found if j is not None)
 

@@ -84,10 +84,10 @@ def ends_of_used(applications: Sequence[Application], graph: fx.Graph) -> set[fx
     found: set[fx.Node] = set()
     stack = [graph.output_node()]
     while stack:
-        n = stack.pop()
-        if n not in found:
-            found.add(n)
-            stack.extend(n.all_input_nodes)
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
     used = [a for a in applications if not found.isdisjoint(a.outputs.values())]
     return {n for a in used for n in a.ends()}
 
@@ -136,16 +136,16 @@ def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | s
     rest: set[fx.Node] = set()
     stack = [n for n in application.gradients if n is not None]
     while stack:
-        n = stack.pop()
-        if n in found or n in ends or n in rest:
+        node = stack.pop()
+        if node in found or node in ends or node in rest:
             continue
-        if places[n] <= places[last]:
-            rest.add(n)
-        elif n not in application.calls:
+        if places[node] <= places[last]:
+            rest.add(node)
+        elif node not in application.calls:
             return application.refusal("its backward uses what the program computed after it")
         else:
-            found.add(n)
-            stack.extend(n.all_input_nodes)
+            found.add(node)
+            stack.extend(node.all_input_nodes)
     order = places.__getitem__
     return Part(application, last, tuple(sorted(rest, key=order)), tuple(sorted(found, key=order)))
 
@@ -176,23 +176,23 @@ class OwnDerivative(torch.nn.Module):
     def of(
         cls, part: Part, copied: Callable[[fx.Graph, fx.Node, Any], fx.Node], root: fx.GraphModule
     ) -> OwnDerivative:
-        """Return the derivative that ``part`` computes. ``copied(graph, n, values)`` writes a call
-        of the joint graph to another graph. ``root``: the module of the joint graph."""
+        """Return the derivative that ``part`` computes. ``copied(graph, node, values)`` writes a
+        call of the joint graph to another graph. ``root``: the module of the joint graph."""
         application = part.application
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         order = list(application.outputs)
         taken = [i for i in order if i in application.cotangents]
         cotangents = [application.cotangents[i] for i in taken]
-        for n in (*cotangents, *application.outputs.values(), *part.rest):
-            env[n] = graph.placeholder(n.name)
-            env[n].meta = dict(n.meta)
-        for n in part.nodes:
-            env[n] = copied(graph, n, env)
+        for node in (*cotangents, *application.outputs.values(), *part.rest):
+            env[node] = graph.placeholder(node.name)
+            env[node].meta = dict(node.meta)
+        for node in part.nodes:
+            env[node] = copied(graph, node, env)
         gradients: list[fx.Node | None] = []
-        for source, g in zip(application.inputs, application.gradients, strict=True):
+        for source, grad in zip(application.inputs, application.gradients, strict=True):
             if source is not None:
-                gradients.append(None if g is None else env[g])
+                gradients.append(None if grad is None else env[grad])
         graph.output(gradients)
         module = GraphModule(root, graph, f"BackwardOf{application.name}")
         return cls(module, len(gradients), len(order), list(map(order.index, taken)))
@@ -206,7 +206,7 @@ class _Own(Function):
     @staticmethod
     def forward(own: OwnDerivative, *values: Any) -> tuple[Any, ...]:
         outputs = values[own.n_inputs : own.n_inputs + own.n_outputs]
-        return tuple(o.view_as(o) for o in outputs)
+        return tuple(output.view_as(output) for output in outputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -216,9 +216,9 @@ class _Own(Function):
         # torch saves tensors alone, so numbers have a list of their own with None between them
         tensors: list[Any] = [None] * len(rest)
         ctx.numbers = [None] * len(rest)
-        for i, x in enumerate(rest):
+        for index, x in enumerate(rest):
             place = tensors if isinstance(x, torch.Tensor) else ctx.numbers
-            place[i] = x
+            place[index] = x
         ctx.save_for_backward(*output, *tensors)
 
     @staticmethod
@@ -226,7 +226,9 @@ class _Own(Function):
         own: OwnDerivative = ctx.own
         saved = ctx.saved_tensors
         tensors = saved[own.n_outputs :]
-        rest = [n if t is None else t for t, n in zip(tensors, ctx.numbers, strict=True)]
+        rest = [
+            n if tensor is None else tensor for tensor, n in zip(tensors, ctx.numbers, strict=True)
+        ]
         taken = [cotangents[i] for i in own.numbers]
         gradients = own.graph(*taken, *saved[: own.n_outputs], *rest)
         return (None, *gradients, *[None] * (ctx.n_values - own.n_inputs))

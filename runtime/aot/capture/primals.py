@@ -64,18 +64,18 @@ class Primals:
         # of tensors from outside: the dispatcher counts the writes of the trace
         self.versions: list[tuple[torch.Tensor, int]] = []
 
-    def enter(self, t: object, flag: bool, layout: Layout | None = None) -> Any:
+    def enter(self, tensor: object, flag: bool, layout: Layout | None = None) -> Any:
         """Return a further primal as the program sees it. ``flag``: whether its gradient is wanted.
-        ``layout``: that of ``t``."""
+        ``layout``: that of ``tensor``."""
         self.flags.append(flag)
         self.layouts.append(layout)
-        if not isinstance(t, torch.Tensor):
-            self.values.append(t)
+        if not isinstance(tensor, torch.Tensor):
+            self.values.append(tensor)
             self.edges.append(None)
-            return t
-        v: Any = self.functional.wrap(t)
+            return tensor
+        v: Any = self.functional.wrap(tensor)
         self.memories[id(v._store.memory)] = len(self.values)
-        self.shapes[len(self.values)] = t.shape
+        self.shapes[len(self.values)] = tensor.shape
         self.entered[len(self.values)] = v
         if flag:
             v = self.tape.input(v)
@@ -104,19 +104,19 @@ class Primals:
                 for i in group.members:
                     self._join_one(group, i, base)
 
-    def _join_one(self, group: Group, i: int, base: Any) -> None:
-        """Exchange argument ``i`` for a view of ``base``, the primal of its group."""
-        if group.first(i) != i:
-            self.values[i] = self.values[group.first(i)]
+    def _join_one(self, group: Group, index: int, base: Any) -> None:
+        """Exchange argument ``index`` for a view of ``base``, the primal of its group."""
+        if group.first(index) != index:
+            self.values[index] = self.values[group.first(index)]
             return
-        size, stride, offset = group.place(i)
+        size, stride, offset = group.place(index)
         if group.differentiated:
-            self.values[i] = base.as_strided(size, stride, offset)
-            self.edges[i] = edge_of(self.values[i])
+            self.values[index] = base.as_strided(size, stride, offset)
+            self.edges[index] = edge_of(self.values[index])
             return
         # an offset counts from the start of a storage, and that of the base starts elsewhere after
         # a write
-        self.values[i] = base.narrow(0, offset, _length(size, stride)).as_strided(size, stride)
+        self.values[index] = base.narrow(0, offset, _length(size, stride)).as_strided(size, stride)
 
     def _join_apart(self, group: Group, number: int) -> None:
         """Exchange arguments that do not share a history for views of primal ``number``, each with
@@ -143,32 +143,32 @@ class Primals:
             else:
                 self.values[i] = self._with_room_for_history(view)
 
-    def apart(self, v: FunctionalValue) -> int | None:
-        """Return the argument with a history of its own, among others of its memory, to which ``v``
-        belongs."""
+    def apart(self, value: FunctionalValue) -> int | None:
+        """Return the argument with a history of its own, among others of its memory, to which
+        ``value`` belongs."""
         members = [i for group in self.groups if group.histories for i in group.members]
-        return next((i for i in members if self.entered[i]._store is v._store), None)
+        return next((i for i in members if self.entered[i]._store is value._store), None)
 
-    def from_outside(self, t: torch.Tensor) -> Any:
-        """Return what the program sees in place of ``t``, which it closes over."""
-        refuse_opaque(unwrap(t))
-        if composed(t) and any(map(_is_computed, flattened(t))):
-            return self._made_inside(t)
-        if not t.is_inference():
-            self.versions.append((t, t._version))
+    def from_outside(self, tensor: torch.Tensor) -> Any:
+        """Return what the program sees in place of ``tensor``, which it closes over."""
+        refuse_opaque(unwrap(tensor))
+        if composed(tensor) and any(map(_is_computed, flattened(tensor))):
+            return self._made_inside(tensor)
+        if not tensor.is_inference():
+            self.versions.append((tensor, tensor._version))
         with without_modes():
-            plain = unwrap(t) if isinstance(t, Value) else t.detach()
-            flag = self.recording and t.requires_grad
-            self.outside.append(t)
+            plain = unwrap(tensor) if isinstance(tensor, Value) else tensor.detach()
+            flag = self.recording and tensor.requires_grad
+            self.outside.append(tensor)
             # sizes of parameters as symbols would make traces ten times slower
             return self._further(plain, flag, fixed=True)
 
-    def _made_inside(self, t: object) -> object:
-        """Return a value for ``t``, which the program has made of tensors that it computes. It has
-        no history, as a leaf in eager mode."""
-        kind = type(t).__name__
+    def _made_inside(self, tensor: object) -> object:
+        """Return a value for ``tensor``, which the program has made of tensors that it computes. It
+        has no history, as a leaf in eager mode."""
+        kind = type(tensor).__name__
         parts: list[Any] = []
-        for part in flattened(t):
+        for part in flattened(tensor):
             parts.append(part if _is_computed(part) else self.from_outside(part))
         if self.recording and any(part.requires_grad for part in parts):
             raise RuntimeError(
@@ -176,7 +176,7 @@ class Primals:
                 "ends there. Make it outside of the compiled function and pass it as an argument, "
                 f"make it of their detach(), or return the tensors and make it of them.{here()}"
             )
-        layout = layout_of(t, self.trace.abstraction is not None)
+        layout = layout_of(tensor, self.trace.abstraction is not None)
         found = list(map(self.functional_value, parts))
         assert layout is not None
         with without_modes():
@@ -185,12 +185,12 @@ class Primals:
         self.made.append((kind, [(memory, memory.generation) for memory in memories]))
         return self._with_room_for_history(value)
 
-    def _with_room_for_history(self, v: FunctionalValue) -> object:
-        """Return ``v`` as a value of the tape, which may get a history by a write, if values of
+    def _with_room_for_history(self, value: FunctionalValue) -> object:
+        """Return ``value`` as a value of the tape, which may get a history by a write, if values of
         this run have histories at all."""
-        if self.recording and v.dtype in DIFFERENTIABLE:
-            return self.tape.wrap(v)
-        return v
+        if self.recording and value.dtype in DIFFERENTIABLE:
+            return self.tape.wrap(value)
+        return value
 
     def refuse_writes_to_parts(self) -> None:
         """Refuse a write to a tensor that the program has made of others, or to these: they share
@@ -208,8 +208,8 @@ class Primals:
         first = count(self.layouts) + 1
         layout = layout_of(plain)
         traced = [
-            self.trace.input(part, f"primals_{i}", fixed)
-            for i, part in enumerate(flattened(plain), first)
+            self.trace.input(part, f"primals_{index}", fixed)
+            for index, part in enumerate(flattened(plain), first)
         ]
         [whole] = rebuilt([layout], traced)
         return self.enter(whole, flag, layout)
@@ -231,91 +231,93 @@ class Primals:
             return v
         return None
 
-    def read(self, v: Any) -> Any:
-        """``v`` as a traced value, or as it is."""
-        found = self.functional_value(v)
+    def read(self, value: Any) -> Any:
+        """``value`` as a traced value, or as it is."""
+        found = self.functional_value(value)
         if found is None:
-            return v
+            return value
         return self.functional.read(found)
 
-    def edge(self, v: object) -> Any:
-        """Return the history of ``v``, None for a leaf that the program has made."""
-        if not isinstance(v, Value) or v._level is not self.tape:
+    def edge(self, value: object) -> Any:
+        """Return the history of ``value``, None for a leaf that the program has made."""
+        if not isinstance(value, Value) or value._level is not self.tape:
             return None
-        edge = edge_of(v)
+        edge = edge_of(value)
         if edge is None or isinstance(edge[0], Leaf):
             return None
         return edge
 
-    def is_leaf(self, v: object) -> bool:
-        """Return whether the program has called ``requires_grad_()`` of ``v``."""
-        own: Any = getattr(v, "_edge", None)  # `edge_of` raises for a view whose base was written
+    def is_leaf(self, value: object) -> bool:
+        """Return whether the program has called ``requires_grad_()`` of ``value``."""
+        own: Any = getattr(
+            value, "_edge", None
+        )  # `edge_of` raises for a view whose base was written
         return own is not None and own[0].level is self.tape and type(own[0]) is Leaf
 
     # what the program has done to a primal
 
-    def record(self, i: int, add: Callable[[Any, Any], int | None]) -> Input:
-        """Return what the program has done to primal ``i``. ``add(value, history)``: makes the new
-        value a result of the graph, and gives the number of its cotangent."""
-        v = self.values[i]
+    def record(self, index: int, add: Callable[[Any, Any], int | None]) -> Input:
+        """Return what the program has done to primal ``index``. ``add(value, history)``: makes the
+        new value a result of the graph, and gives the number of its cotangent."""
+        v = self.values[index]
         found = self.functional_value(v)
-        if found is None or self._follows_another(i):
-            return Input(self.flags[i])
+        if found is None or self._follows_another(index):
+            return Input(self.flags[index])
         # detach_() gives the value another one inside
         known = self.functional.replaced
-        replaced = known.get(id(found)) or known.get(id(self.entered[i]))
+        replaced = known.get(id(found)) or known.get(id(self.entered[index]))
         if replaced is not None:
-            return self._record_of_replaced(i, found, replaced)
-        group = self._group(i)
-        seen = self._record_of_flags(i, group)
+            return self._record_of_replaced(index, found, replaced)
+        group = self._group(index)
+        seen = self._record_of_flags(index, group)
         memory = found._store.memory
         if group is not None and not group.histories:  # its base is written, not this view of it
-            self._hooks_of(i)
+            self._hooks_of(index)
             overwritten = memory.generation > 0
             return replace(seen, overwritten=overwritten, written_at=memory.written_at)
-        if i in self.bases_apart:  # the views are written
-            return Input(self.flags[i], overwritten=True)
+        if index in self.bases_apart:  # the views are written
+            return Input(self.flags[index], overwritten=True)
         edge = self.edge(v)
         _refuse_detached(seen, edge)
-        seen = replace(seen, hooks=self._hooks_of(i))
+        seen = replace(seen, hooks=self._hooks_of(index))
         if not memory.generation:
             return seen
-        self._refuse_write(i, seen.reshaped, memory)
-        return self._record_of_write(i, found._store, seen, group, edge, add)
+        self._refuse_write(index, seen.reshaped, memory)
+        return self._record_of_write(index, found._store, seen, group, edge, add)
 
     def _record_of_write(
         self,
-        i: int,
+        index: int,
         store: Store,
         seen: Input,
         group: Group | None,
         edge: object,
         add: Callable[[Any, Any], int | None],
     ) -> Input:
-        """Return ``seen``, the record of primal ``i``, with its new value. ``edge``: the history of
-        that value."""
+        """Return ``seen``, the record of primal ``index``, with its new value. ``edge``: the
+        history of that value."""
         memory = store.memory
-        recorded = self._changes_history(i, edge)
+        recorded = self._changes_history(index, edge)
         if recorded and group is not None:
-            _refuse_shared_history(i, group, memory)
+            _refuse_shared_history(index, group, memory)
         return replace(
             seen,
             written=True,
-            tangent=add(self.values[i], edge if recorded else None),
+            tangent=add(self.values[index], edge if recorded else None),
             counted=store.counter[0],
             written_at=memory.written_at,
         )
 
-    def _follows_another(self, i: int) -> bool:
-        """Return whether primal ``i`` is the same view as an earlier one, whose record is for
+    def _follows_another(self, index: int) -> bool:
+        """Return whether primal ``index`` is the same view as an earlier one, whose record is for
         both."""
-        return any(i in group.members and group.first(i) != i for group in self.groups)
+        return any(index in group.members and group.first(index) != index for group in self.groups)
 
-    def _record_of_flags(self, i: int, group: Group | None) -> Input:
-        """Record how the program has changed the geometry of primal ``i``, and whether it has
+    def _record_of_flags(self, index: int, group: Group | None) -> Input:
+        """Record how the program has changed the geometry of primal ``index``, and whether it has
         called ``requires_grad_()`` of it."""
-        v = self.values[i]
-        reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(i))
+        v = self.values[index]
+        reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(index))
         for step in reshaped:
             if step.in_place() is None:
                 raise RuntimeError(
@@ -326,35 +328,36 @@ class Primals:
         begins = self.is_leaf(v)
         if begins and group is not None:
             raise RuntimeError(
-                f"the program calls requires_grad_() on argument {i}, which shares memory with "
+                f"the program calls requires_grad_() on argument {index}, which shares memory with "
                 "another one that may be a view of it. Do it before the call."
             )
         if begins:
-            self.flags[i], self.edges[i] = True, edge_of(v)
-        return Input(self.flags[i], reshaped=reshaped, reshaped_unseen=unseen, begins=begins)
+            self.flags[index], self.edges[index] = True, edge_of(v)
+        return Input(self.flags[index], reshaped=reshaped, reshaped_unseen=unseen, begins=begins)
 
-    def _refuse_write(self, i: int, reshaped: Sequence[ViewStep], memory: Memory) -> None:
-        """Refuse a write to primal ``i`` after which the caller's tensor cannot show what the
+    def _refuse_write(self, index: int, reshaped: Sequence[ViewStep], memory: Memory) -> None:
+        """Refuse a write to primal ``index`` after which the caller's tensor cannot show what the
         program's value shows."""
         if any(step.func is _as_strided for step in reshaped):
             raise RuntimeError(
-                f"the program writes to argument {i}, and calls as_strided_() of it, after which "
+                f"the program writes to argument {index}, and calls as_strided_() of it, "
+                "after which "
                 "it may show other elements of its memory. Take as_strided(), which is a view."
                 f"{happened_at(memory.written_at)}"
             )
-        layout, new = self.layouts[i], layout_of(self.read(self.values[i]))
+        layout, new = self.layouts[index], layout_of(self.read(self.values[index]))
         if (layout and layout.key) != (new and new.key):
             raise RuntimeError(
                 f"the program writes a {new or 'plain tensor'} to a tensor that "
                 f"is a {layout or 'plain tensor'}.{happened_at(memory.written_at)}"
             )
 
-    def _changes_history(self, i: int, edge: Any) -> bool:
-        """Return whether ``edge``, the history of primal ``i`` after its writes, is another one
+    def _changes_history(self, index: int, edge: Any) -> bool:
+        """Return whether ``edge``, the history of primal ``index`` after its writes, is another one
         than before. Changes of geometry under ``no_grad`` are none."""
         if edge is None:
             return False
-        entered = self.edges[i]
+        entered = self.edges[index]
         node = edge[0]
         while node in self.tape.turned:
             node = node.edges[0][0]
@@ -378,8 +381,8 @@ class Primals:
             )
         return hooks
 
-    def _record_of_replaced(self, i: int, found: FunctionalValue, replaced: Replaced) -> Input:
-        """Return what the program has done to primal ``i``, which it has given other memory by
+    def _record_of_replaced(self, index: int, found: FunctionalValue, replaced: Replaced) -> Input:
+        """Return what the program has done to primal ``index``, which it has given other memory by
         ``set_``. :class:`.outputs.Computed` says which."""
         what = (
             "the program gives an argument other memory by set_(), "
@@ -393,49 +396,50 @@ class Primals:
                 "and then writes to a view of the memory that it had. Write to a copy."
                 f"{at}"
             )
-        if self._group(i) is not None or _has_other_changes(found, replaced):
+        if self._group(index) is not None or _has_other_changes(found, replaced):
             raise AssertionError(
                 f"{what}: a write, or a change of sizes or strides. "
                 f"Let the program return the new tensor instead.{at}"
             )
-        if self.layouts[i] is not None or found.shape != self.shapes[i]:
+        if self.layouts[index] is not None or found.shape != self.shapes[index]:
             raise AssertionError(
                 f"{what}: other sizes, or a tensor subclass. "
                 f"Let the program return the new tensor instead.{at}"
             )
-        if found is not self.entered[i] or self._has_other_history(i):
+        if found is not self.entered[index] or self._has_other_history(index):
             raise AssertionError(
                 f"{what}: another history. Let the program return the new tensor instead.{at}"
             )
-        return Input(self.flags[i], counted=replaced.count, written_at=replaced.set_at)
+        return Input(self.flags[index], counted=replaced.count, written_at=replaced.set_at)
 
-    def _has_other_history(self, i: int) -> bool:
-        """Return whether primal ``i`` has become a leaf, or has another history than at first."""
-        v = self.values[i]
+    def _has_other_history(self, index: int) -> bool:
+        """Return whether primal ``index`` has become a leaf, or has another history than at
+        first."""
+        v = self.values[index]
         if self.is_leaf(v):
             return True
-        return self.edges[i] is not None and bool(self.edge(v) != self.edges[i])
+        return self.edges[index] is not None and bool(self.edge(v) != self.edges[index])
 
-    def _changes_of_geometry(self, i: int) -> Chain:
-        """Return the view ops that the program has applied to primal ``i`` in place."""
-        found = self.functional_value(self.values[i])
+    def _changes_of_geometry(self, index: int) -> Chain:
+        """Return the view ops that the program has applied to primal ``index`` in place."""
+        found = self.functional_value(self.values[index])
         if found is None:
             return ()
-        group = self._group(i)
+        group = self._group(index)
         if group is None:
             return found._chain
         # the ops that take the argument from its base: as_strided, or narrow and as_strided
         n_before = 1 if group.differentiated else 2
         return found._chain[n_before:]
 
-    def is_joined(self, i: int) -> bool:
-        """Return whether argument ``i`` shares memory with another one."""
-        return any(i in group.members for group in self.groups)
+    def is_joined(self, index: int) -> bool:
+        """Return whether argument ``index`` shares memory with another one."""
+        return any(index in group.members for group in self.groups)
 
-    def _group(self, i: int) -> Group | None:
-        """Return the group with a base of which argument ``i`` is a member."""
+    def _group(self, index: int) -> Group | None:
+        """Return the group with a base of which argument ``index`` is a member."""
         return next(
-            (group for group in self.groups if i in group.members and not group.identical), None
+            (group for group in self.groups if index in group.members and not group.identical), None
         )
 
 
@@ -461,12 +465,12 @@ def _has_other_changes(found: FunctionalValue, replaced: Replaced) -> bool:
     return found._store.counter[0] != replaced.version
 
 
-def _refuse_shared_history(i: int, group: Group, memory: Memory) -> None:
-    """Refuse a write that gives argument ``i`` a history, if another one of ``group`` has the
+def _refuse_shared_history(index: int, group: Group, memory: Memory) -> None:
+    """Refuse a write that gives argument ``index`` a history, if another one of ``group`` has the
     same base: that one would need the history, too."""
-    if not group.alone(i, group.histories):
+    if not group.alone(index, group.histories):
         raise RuntimeError(
-            f"the program writes to argument {i} what requires grad. It shares memory "
+            f"the program writes to argument {index} what requires grad. It shares memory "
             "with an argument that does, and is a view of the same tensor as a third one. "
             f"Pass one tensor and take views inside.{happened_at(memory.written_at)}"
         )

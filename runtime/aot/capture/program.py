@@ -63,9 +63,9 @@ class Reach:
     def of(cls, roots: Sequence[Edge]) -> Reach:
         nodes: dict[Node, int] = {}
         outputs: dict[Edge, int] = {}
-        for i, (node, number) in enumerate(roots):
-            nodes[node] = nodes.get(node, 0) | 1 << i
-            outputs[node, number] = outputs.get((node, number), 0) | 1 << i
+        for index, (node, number) in enumerate(roots):
+            nodes[node] = nodes.get(node, 0) | 1 << index
+            outputs[node, number] = outputs.get((node, number), 0) | 1 << index
         for node in _order([node for node, _ in roots]):
             for edge in node.edges:
                 if edge is not None:
@@ -125,7 +125,7 @@ class Program:
     def __init__(
         self,
         trace: Trace,
-        f: Callable[..., Any],
+        function: Callable[..., Any],
         differentiate: Sequence[bool],
         given: Sequence[Layout | None],
         groups: Sequence[Group],
@@ -139,7 +139,7 @@ class Program:
         self.generators = generators
         self.trace = trace
         trace.leaves_classes = lift
-        self.f = f
+        self.f = function
         self.differentiate = differentiate
         self.given = given
         self.tangents: list[Layout | None] = []
@@ -204,9 +204,9 @@ class Program:
     def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
         states = self.trace.random_states = RandomStates(self.generators)
 
-        def enter(t: torch.Tensor) -> Any:
-            states.refuse_state(t)
-            return self.primals.from_outside(t)
+        def enter(tensor: torch.Tensor) -> Any:
+            states.refuse_state(tensor)
+            return self.primals.from_outside(tensor)
 
         with ClosedOver(enter) if self.lift else nullcontext() as closed_over, states, own_casts():
             result = living(self.tape.run_inside(self.f, given, {}))
@@ -215,8 +215,8 @@ class Program:
             spec = opened.with_sizes(of_result)
             if RUN.state is not None:
                 RUN.state.refuse_traced_states()
-        for o in outs:
-            states.refuse_state(o)
+        for output in outs:
+            states.refuse_state(output)
         self.seedings = states.seedings
         self.trace.random_states = None  # a checkpoint sets states while the backward runs
         if closed_over is None:
@@ -237,17 +237,17 @@ class Program:
         results: list[Any] = []
         roots: list[Any] = []
 
-        def add(v: object, edge: object) -> int | None:
-            traced = primals.read(v)
+        def add(value: object, edge: object) -> int | None:
+            traced = primals.read(value)
             results.append(traced)
             if edge is None or self.loss is not None:
                 return None
             roots.append((edge, self._tangent(traced)))
             return len(roots) - 1
 
-        for o in outs:
-            primals.tape.refuse_view_of_leaf(o)
-        inputs = tuple(primals.record(i, add) for i in range(len(primals.values)))
+        for output in outs:
+            primals.tape.refuse_view_of_leaf(output)
+        inputs = tuple(primals.record(index, add) for index in range(len(primals.values)))
         computed = Computed(primals, self.whole, outs)
         inputs = tuple(
             dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs)
@@ -271,9 +271,9 @@ class Program:
     def _ordinary_among(self, values: Iterable[object]) -> list[int]:
         """Return the numbers of those ``values`` that are no inference tensors."""
         ordinary: list[int] = []
-        for i, v in enumerate(map(self.primals.functional_value, values)):
+        for index, v in enumerate(map(self.primals.functional_value, values)):
             if v is not None and not v._store.memory.inference:
-                ordinary.append(i)
+                ordinary.append(index)
         return ordinary
 
     def _tangent(self, like: Any) -> Any:
@@ -284,8 +284,8 @@ class Program:
         layout = layout_of(like, self.trace.abstraction is not None)
         first = count(self.tangents) + 1
         placeholders = [
-            self.trace.late_input(part, f"tangents_{i}")
-            for i, part in enumerate(flattened(like), first)
+            self.trace.late_input(part, f"tangents_{index}")
+            for index, part in enumerate(flattened(like), first)
         ]
         for placeholder in placeholders:
             mark(placeholder._node)
@@ -347,7 +347,7 @@ class Program:
         """Return the primals that the backward pass writes to."""
         entered = self.primals.entered
         after = self._writes(returned)
-        n = len(entered)
+        count = len(entered)
         if any(a[1] != b[1] for a, b in zip(before, after, strict=True)):
             raise AssertionError(
                 "Found an input that had its metadata mutated in the backward, or a result: "
@@ -358,7 +358,7 @@ class Program:
         memories = {id(entered[i]._store.memory) for i in changed}
         if any(
             a[0] != b[0] and id(v._store.memory) not in memories
-            for v, a, b in zip(returned, before[n:], after[n:], strict=True)
+            for v, a, b in zip(returned, before[count:], after[count:], strict=True)
         ):
             raise RuntimeError(
                 "the backward pass writes to a result of the program; let it write to a copy"
@@ -384,10 +384,10 @@ class Program:
 
     def _note_derivatives(self) -> None:
         """Note in each call of the graph how it is differentiated."""
-        for n, derivative in self.tape.derivatives.items():
-            n.meta[DERIVATIVE] = derivative
-        for n, why in self.tape.unseen.items():
-            n.meta[UNSEEN] = why
+        for node, derivative in self.tape.derivatives.items():
+            node.meta[DERIVATIVE] = derivative
+        for node, why in self.tape.unseen.items():
+            node.meta[UNSEEN] = why
         # last, because this reason takes precedence over that of the tape
         for t in self.functional.overtaken:
             if isinstance(t, TracedValue):
@@ -417,7 +417,9 @@ class Program:
         if not made:
             return
         aliases = filter(self._is_in_memory_of_primal, outs)
-        reached = self._behind(aliases) | {o._edge[0] for o in outs if primals.is_leaf(o)}
+        reached = self._behind(aliases) | {
+            output._edge[0] for output in outs if primals.is_leaf(output)
+        }
         if made & reached:
             raise RuntimeError(
                 "the program calls requires_grad_() on a tensor, "

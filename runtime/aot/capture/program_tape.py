@@ -34,11 +34,11 @@ class ProgramTape(GradLevel):
     def input(self, outer: torch.Tensor) -> Any:
         return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))
 
-    def retain_grad_of(self, v: object) -> None:
+    def retain_grad_of(self, value: object) -> None:
         if CAPTURE.gradients is None:
-            super().retain_grad_of(v)
+            super().retain_grad_of(value)
         else:
-            CAPTURE.gradients.retain(v)
+            CAPTURE.gradients.retain(value)
 
     def refuse_data(self) -> NoReturn:
         refuse_data()

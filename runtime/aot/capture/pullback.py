@@ -73,28 +73,31 @@ class Pullback:
             if part is not None:
                 rules[name := f"derivative_{len(rules)}"] = OwnDerivative.of(part, _copied, joint)
                 _apply(graph, part, env, name)
-        graph.output([env[g] if isinstance(g, fx.Node) else g for g in gradients])
+        graph.output([env[grad] if isinstance(grad, fx.Node) else grad for grad in gradients])
         return GraphModule({**_attributes(joint, graph), **rules}, graph, "Pullback")
 
 
-def _copied(graph: fx.Graph, n: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
-    """Call ``n`` of a joint graph, written to ``graph``."""
-    if n.target is _BATCH_NORM:
-        made = _copied_batch_norm(graph, n, env)
+def _copied(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Call ``node`` of a joint graph, written to ``graph``."""
+    if node.target is _BATCH_NORM:
+        made = _copied_batch_norm(graph, node, env)
     else:
-        made = graph.node_copy(n, env.__getitem__)
+        made = graph.node_copy(node, env.__getitem__)
     # made under no_grad
-    if n.meta.get(DERIVATIVE) == NONE and isinstance(n.meta.get("val"), torch.Tensor):
+    if node.meta.get(DERIVATIVE) == NONE and isinstance(node.meta.get("val"), torch.Tensor):
         return graph.call_function(torch.ops.aten.detach.default, (made,))
     return made
 
 
-def _copied_batch_norm(graph: fx.Graph, n: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
+def _copied_batch_norm(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
     """Write a batch norm to ``graph``. Where the pullback does not compute its running statistics,
     the op is the one that gives no new values of them."""
-    made = graph.node_copy(n, env.get)
+    made = graph.node_copy(node, env.get)
     if made.args[3] is None:
-        made.target, made.meta["val"] = torch.ops.aten.native_batch_norm.default, n.meta["val"][:3]
+        made.target, made.meta["val"] = (
+            torch.ops.aten.native_batch_norm.default,
+            node.meta["val"][:3],
+        )
     return made
 
 
@@ -106,14 +109,14 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
     values += [graph.call_function(detach, (env[n],)) for n in outputs]
     values += [env[n] for n in part.rest]
     results = graph.call_function(apply, (graph.get_attr(name), *values))
-    for i, n in enumerate(outputs):
-        env[n] = graph.call_function(operator.getitem, (results, i))
-        env[n].meta = dict(n.meta)
+    for index, node in enumerate(outputs):
+        env[node] = graph.call_function(operator.getitem, (results, index))
+        env[node].meta = dict(node.meta)
 
 
 def _attributes(joint: fx.GraphModule, graph: fx.Graph) -> dict[str, object]:
     """Return what ``graph`` reads of the module of the joint graph."""
-    names = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+    names = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     return {name: getattr(joint, name) for name in names if hasattr(joint, name)}
 
 
@@ -132,13 +135,13 @@ class _Search:
         self.varying = _varying(joint.graph, primals)
         self.changed = _changed_unseen(joint.graph)
         self.given = {
-            n: i
-            for i, n in enumerate(saved)
+            n: index
+            for index, n in enumerate(saved)
             if n is not None and n not in primals and n not in self.varying
         }
         self.n_saved = len(saved)
         self.saves_draws = saves_draws
-        self.places = {n: i for i, n in enumerate(joint.graph.nodes)}
+        self.places = {node: i for i, node in enumerate(joint.graph.nodes)}
         self.applications = {n: a for a in applications for n in a.outputs.values()}
         self.parts: dict[Application, Part] = {}
         self.found: set[fx.Node] = set()
@@ -148,28 +151,32 @@ class _Search:
         """Find what leads to the nodes in ``stack``. Returns why there is no pullback, or
         nothing."""
         while stack:
-            n = stack.pop()
-            if n in self.found:
+            node = stack.pop()
+            if node in self.found:
                 continue
-            self.found.add(n)
-            if n in self.changed:
-                return self.changed[n]
-            if n in self.given:
+            self.found.add(node)
+            if node in self.changed:
+                return self.changed[node]
+            if node in self.given:
                 continue
-            if n.meta.get(DERIVATIVE) == OWN and n in self.varying and (why := self._own(n, stack)):
+            if (
+                node.meta.get(DERIVATIVE) == OWN
+                and node in self.varying
+                and (why := self._own(node, stack))
+            ):
                 return why
-            if _draws(n):
-                if why := self._draw(n):
+            if _draws(node):
+                if why := self._draw(node):
                     return why
                 continue
-            stack.extend(_read(n))
+            stack.extend(_read(node))
         return self._without_cotangents()
 
-    def _own(self, n: fx.Node, stack: list[fx.Node]) -> str:
-        """Find the derivative of a custom Function with the output ``n``."""
-        application = self.applications.get(n)
+    def _own(self, node: fx.Node, stack: list[fx.Node]) -> str:
+        """Find the derivative of a custom Function with the output ``node``."""
+        application = self.applications.get(node)
         if application is None:
-            return f"its derivative uses what a custom Function returned{_at(n)}"
+            return f"its derivative uses what a custom Function returned{_at(node)}"
         if application not in self.parts:
             part = part_of(application, self.places)
             if isinstance(part, str):
@@ -190,26 +197,27 @@ class _Search:
                     )
         return ""
 
-    def _used(self, n: fx.Node) -> bool:
-        """Return whether a call of the pullback takes ``n``."""
-        return any(u in self.found for u in n.users)
+    def _used(self, node: fx.Node) -> bool:
+        """Return whether a call of the pullback takes ``node``."""
+        return any(u in self.found for u in node.users)
 
-    def _draw(self, n: fx.Node) -> str:
-        if ORIGIN in n.meta:
-            return f"its derivative draws random numbers ({n.target}){_at(n)}"
-        is_tensor = isinstance(n.meta.get("val"), torch.Tensor)
-        if self.saves_draws and n not in self.varying and is_tensor:
-            self.given[n] = self.n_saved + len(self.drawn)
-            self.drawn.append(n)
+    def _draw(self, node: fx.Node) -> str:
+        if ORIGIN in node.meta:
+            return f"its derivative draws random numbers ({node.target}){_at(node)}"
+        is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
+        if self.saves_draws and node not in self.varying and is_tensor:
+            self.given[node] = self.n_saved + len(self.drawn)
+            self.drawn.append(node)
             return ""
         return (
-            f"it draws random numbers ({n.target}), and what was saved does not tell them{_at(n)}"
+            f"it draws random numbers ({node.target}), and what was saved does not tell "
+            f"them{_at(node)}"
         )
 
 
-def _at(n: fx.Node) -> str:
-    """Return the user's line of ``n`` for a message; nothing if it is not known."""
-    line = line_of(n)
+def _at(node: fx.Node) -> str:
+    """Return the user's line of ``node`` for a message; nothing if it is not known."""
+    line = line_of(node)
     if line is None:
         return ""
     return f", at {line}"
@@ -227,12 +235,12 @@ def pullback_of(
     derivative needs. ``applications``: the calls of custom Functions."""
     if boundary.once:
         return Pullback(refused=boundary.once)
-    placeholders = [n for n in joint.graph.nodes if n.op == "placeholder"]
-    primals = {n: i for i, n in enumerate(placeholders[: len(boundary.inputs)])}
+    placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
+    primals = {n: index for index, n in enumerate(placeholders[: len(boundary.inputs)])}
     search = _Search(joint, primals, saved, saves_draws, applications)
     results: Any = joint.graph.output_node().args[0]
     gradients = results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]
-    if why := search.run([g for g in gradients if isinstance(g, fx.Node)]):
+    if why := search.run([grad for grad in gradients if isinstance(grad, fx.Node)]):
         return Pullback(refused=why)
     found = search.found
     return Pullback(
@@ -249,15 +257,15 @@ def _numbers_of(nodes: Container[fx.Node], numbers: Mapping[fx.Node, int]) -> tu
     return tuple(i for n, i in numbers.items() if n in nodes)
 
 
-def _read(n: fx.Node) -> Sequence[fx.Node]:
-    """Return the values that decide ``n``. In training a batch norm reads its running statistics
+def _read(node: fx.Node) -> Sequence[fx.Node]:
+    """Return the values that decide ``node``. In training a batch norm reads its running statistics
     only to give their new values."""
-    source = _source(n)
+    source = _source(node)
     if not _is_batch_norm_in_training(source):
-        return n.all_input_nodes
-    if n is source:
-        return _nodes_among([*n.args[:3], *n.args[5:]])
-    if n.args[1] in (3, 4):  # the new values of the statistics
+        return node.all_input_nodes
+    if node is source:
+        return _nodes_among([*node.args[:3], *node.args[5:]])
+    if node.args[1] in (3, 4):  # the new values of the statistics
         return [source, *_nodes_among(source.args[3:5])]
     return [source]
 
@@ -268,37 +276,37 @@ def _is_batch_norm_in_training(n: object) -> bool:
 
 
 def _nodes_among(arguments: Iterable[object]) -> list[fx.Node]:
-    return [a for a in arguments if isinstance(a, fx.Node)]
+    return [argument for argument in arguments if isinstance(argument, fx.Node)]
 
 
-def _source(n: fx.Node) -> Any:
-    """Return the call of which ``n`` is an item; ``n`` itself if it is none."""
-    return n.args[0] if n.target is operator.getitem else n
+def _source(node: fx.Node) -> Any:
+    """Return the call of which ``node`` is an item; ``node`` itself if it is none."""
+    return node.args[0] if node.target is operator.getitem else node
 
 
 def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
     """Return the values that may have a derivative with respect to a primal."""
     found: set[fx.Node] = set()
-    for n in graph.nodes:
-        if not _has_no_gradient(n) and (n in primals or _may_vary(n, found)):
-            found.add(n)
+    for node in graph.nodes:
+        if not _has_no_gradient(node) and (node in primals or _may_vary(node, found)):
+            found.add(node)
     return found
 
 
-def _may_vary(n: fx.Node, varying: set[fx.Node]) -> bool:
-    """Return whether ``n``, which is no primal, may have a derivative with respect to one.
-    ``varying``: the values before ``n`` that may have one."""
-    derivative = n.meta.get(DERIVATIVE)
+def _may_vary(node: fx.Node, varying: set[fx.Node]) -> bool:
+    """Return whether ``node``, which is no primal, may have a derivative with respect to one.
+    ``varying``: the values before ``node`` that may have one."""
+    derivative = node.meta.get(DERIVATIVE)
     if derivative == NONE:
         return False
-    if n.op == "placeholder" or derivative == OWN:
+    if node.op == "placeholder" or derivative == OWN:
         return True
-    return not varying.isdisjoint(n.all_input_nodes) and not _without_derivative(n)
+    return not varying.isdisjoint(node.all_input_nodes) and not _without_derivative(node)
 
 
-def _has_no_gradient(n: fx.Node) -> bool:
-    """Return whether the value of ``n`` is a tensor of integers or booleans."""
-    value = n.meta.get("val")
+def _has_no_gradient(node: fx.Node) -> bool:
+    """Return whether the value of ``node`` is a tensor of integers or booleans."""
+    value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.dtype not in DIFFERENTIABLE
 
 
@@ -306,35 +314,37 @@ def _changed_unseen(graph: fx.Graph) -> dict[fx.Node, str]:
     """Return the values whose histories do not say how they were computed, each with the reason:
     what is read of a tensor after a write that autograd does not see."""
     found: dict[fx.Node, str] = {}
-    for n in graph.nodes:
-        if _has_no_gradient(n):
+    for node in graph.nodes:
+        if _has_no_gradient(node):
             continue
-        why = n.meta.get(UNSEEN) or next((found[u] for u in n.all_input_nodes if u in found), "")
+        why = node.meta.get(UNSEEN) or next(
+            (found[u] for u in node.all_input_nodes if u in found), ""
+        )
         if why:
-            found[n] = why
+            found[node] = why
     return found
 
 
-def _draws(n: fx.Node) -> bool:
-    """Return whether ``n`` draws random numbers."""
-    if not isinstance(n.target, OpOverload):
+def _draws(node: fx.Node) -> bool:
+    """Return whether ``node`` draws random numbers."""
+    if not isinstance(node.target, OpOverload):
         return False
-    record = op_of(n.target).record
+    record = op_of(node.target).record
     if record is not None:
         return record.draws is not None
-    return torch.Tag.nondeterministic_seeded in n.target.tags
+    return torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def _without_derivative(n: fx.Node) -> bool:
+def _without_derivative(node: fx.Node) -> bool:
     """Return whether the elements of the arguments have no gradient by a call: a factory, a
-    comparison, a draw that shapes alone decide. Or whether ``n`` is a result of a call that has
+    comparison, a draw that shapes alone decide. Or whether ``node`` is a result of a call that has
     none, such as the noise of a ``rrelu``."""
-    source = _source(n)
+    source = _source(node)
     if not isinstance(source.target, OpOverload):
         return False
     record = op_of(source.target).record
     if record is None:
         return False
-    if source is not n:  # an item of a call that has a derivative by some result
-        return isinstance(record.nondiff, tuple) and n.args[1] in record.nondiff
+    if source is not node:  # an item of a call that has a derivative by some result
+        return isinstance(record.nondiff, tuple) and node.args[1] in record.nondiff
     return record.nondiff is True or record.draws == "shape"

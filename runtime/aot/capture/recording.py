@@ -52,14 +52,14 @@ class TraceTape(ProgramTape):
         super().__init__()
         self.accumulated: dict[Node, tuple[Any, Hooks]] = {}
 
-    def after_accumulating(self, v: Any, hook: Callable[[Any], object]) -> RemovableHandle:
-        edge = edge_of(v)
-        if edge is None or not v.is_leaf:
+    def after_accumulating(self, value: Any, hook: Callable[[Any], object]) -> RemovableHandle:
+        edge = edge_of(value)
+        if edge is None or not value.is_leaf:
             raise RuntimeError(
                 "post accumulate grad hooks are for leaves that require grad. "
                 f"Call register_hook() of another tensor.{here()}"
             )
-        _leaf, hooks = self.accumulated.setdefault(edge[0], (v, OrderedDict()))
+        _leaf, hooks = self.accumulated.setdefault(edge[0], (value, OrderedDict()))
         return register(hooks, hook)
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -101,7 +101,7 @@ class TracedGradients(LeafGradients):
         before = leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
         kept.value = self.as_value(before)
 
-    def check_input(self, t: Any) -> None:
+    def check_input(self, tensor: Any) -> None:
         """Refuse nothing: hooks of a leaf, which the base class refuses, are called in the
         trace."""
 
@@ -139,43 +139,46 @@ class Recording:
         self.tape = TraceTape()
         self.mode = ClosedOver(self._input_for_closed_over)
 
-    def run(self, f: Callable[..., Any], inputs: Sequence[Any], values: Sequence[Any]) -> Any:
-        """Return ``f(*arguments)`` with values of the tape for arguments.
+    def run(
+        self, function: Callable[..., Any], inputs: Sequence[Any], values: Sequence[Any]
+    ) -> Any:
+        """Return ``function(*arguments)`` with values of the tape for arguments.
 
         ``inputs``: the caller's arguments. ``values``: the values of the trace for them. What is no
         tensor is passed as it is.
         """
         arguments = [
-            self._input_for(t, v) if isinstance(v, Value) else v
-            for t, v in zip(inputs, values, strict=True)
+            self._input_for(tensor, v) if isinstance(v, Value) else v
+            for tensor, v in zip(inputs, values, strict=True)
         ]
         with self.mode, TracedGradients(inputs, arguments):
-            return living(self.tape.run_inside(f, arguments, {}))
+            return living(self.tape.run_inside(function, arguments, {}))
 
-    def _input_for_closed_over(self, t: torch.Tensor) -> object:
+    def _input_for_closed_over(self, tensor: torch.Tensor) -> object:
         """Return the value of the tape for a tensor that the program closes over."""
         # the modes of the trace and of this recording would see that its memory is read
         with without_modes(), unseen_by_handlers():
-            constant = self.level.constant(t)
-        return self._input_for(t, constant)
+            constant = self.level.constant(tensor)
+        return self._input_for(tensor, constant)
 
-    def _input_for(self, t: Any, v: Any) -> Any:
-        """Return the value of the tape for the caller's tensor ``t``, whose value at the trace is
-        ``v``. It requires grad as ``t`` does, and is a leaf if ``t`` is one."""
-        if v.dtype not in DIFFERENTIABLE:
-            return v
-        if not t.requires_grad:
-            return self.tape.wrap(v)
-        if not t.is_leaf:
-            return self.tape.input(v)
-        leaf = self.tape.wrap(v).requires_grad_()
-        if t._backward_hooks:
-            leaf._edge[0].hooks_of(0).update(t._backward_hooks)
+    def _input_for(self, tensor: Any, value: Any) -> Any:
+        """Return the value of the tape for the caller's tensor ``tensor``, whose value at the trace
+        is ``value``. It requires grad as ``tensor`` does, and is a leaf if ``tensor`` is one."""
+        if value.dtype not in DIFFERENTIABLE:
+            return value
+        if not tensor.requires_grad:
+            return self.tape.wrap(value)
+        if not tensor.is_leaf:
+            return self.tape.input(value)
+        leaf = self.tape.wrap(value).requires_grad_()
+        if tensor._backward_hooks:
+            leaf._edge[0].hooks_of(0).update(tensor._backward_hooks)
         return leaf
 
-    def lowered(self, x: Any) -> Any:
-        """Return the value of the trace for ``x``, a result of the program or of a part of it."""
-        return self.tape.lowered(self.mode.value(x))
+    def lowered(self, value: Any) -> Any:
+        """Return the value of the trace for ``value``, a result of the program or of a part of
+        it."""
+        return self.tape.lowered(self.mode.value(value))
 
     def close(self) -> None:
         self.tape.close()

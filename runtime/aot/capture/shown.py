@@ -87,11 +87,12 @@ class WholeTensorsLevel(FunctionalLevel):
         return v
 
 
-def shown(v: object, inner: object) -> Any:
-    """``v``, a value of a tape that holds ``inner``. It shows the class that ``inner`` shows."""
+def shown(value: object, inner: object) -> Any:
+    """``value``, a value of a tape that holds ``inner``. It shows the class that ``inner``
+    shows."""
     if type(inner) is ShownFunctionalValue:
-        _set_class(v, ShownGradValue)
-    return v
+        _set_class(value, ShownGradValue)
+    return value
 
 
 class _Recorded:
@@ -139,26 +140,28 @@ def _with(mixin: Any, kind: Any) -> Any:
     return type(f"{mixin.__name__[1:]}{kind.__name__}", (mixin, kind), {})
 
 
-def with_flags(f: Callable[..., object], flags: Sequence[tuple[int, bool]]) -> Callable[..., Any]:
-    """``f`` of values. ``flags``: which of them say that they require grad, and
+def with_flags(
+    function: Callable[..., object], flags: Sequence[tuple[int, bool]]
+) -> Callable[..., Any]:
+    """``function`` of values. ``flags``: which of them say that they require grad, and
     whether each is a leaf."""
 
     def flat(*leaves: object) -> Any:
         for i, is_leaf in flags:
-            v: Any = leaves[i]
-            kind: Any = type(v)
-            _set_class(v, _with(_Flagged, kind))
-            v._is_leaf, v._registered = is_leaf, OrderedDict()
+            value: Any = leaves[i]
+            kind: Any = type(value)
+            _set_class(value, _with(_Flagged, kind))
+            value._is_leaf, value._registered = is_leaf, OrderedDict()
             if issubclass(kind, GradValue):
-                v._level.refuses_recording = True
-        return f(*leaves)
+                value._level.refuses_recording = True
+        return function(*leaves)
 
     return flat
 
 
 def refuse_recording(args: Iterable[object]) -> None:
     """Refuse a call with grad mode on an argument that torch's own autograd has recorded."""
-    if any(isinstance(a, _Flagged) for a in pytree.tree_leaves(args)):
+    if any(isinstance(argument, _Flagged) for argument in pytree.tree_leaves(args)):
         raise RuntimeError(
             "the program is called under no_grad, and computes inside enable_grad() with "
             "an argument that torch's own autograd has recorded; the gradient cannot cross. "

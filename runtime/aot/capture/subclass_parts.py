@@ -33,23 +33,27 @@ _NO_HANDLERS: tuple[Any, ...] = (
 )
 
 
-def composed(t: object) -> bool:
-    """Return whether ``t`` is a tensor that consists of others, and no value of a level."""
-    kind = type(t)
+def composed(tensor: object) -> bool:
+    """Return whether ``tensor`` is a tensor that consists of others, and no value of a level."""
+    kind = type(tensor)
     return (
         kind not in _PLAIN
-        and isinstance(t, torch.Tensor)
-        and not isinstance(t, Value)
-        and is_traceable_wrapper_subclass(t)
+        and isinstance(tensor, torch.Tensor)
+        and not isinstance(tensor, Value)
+        and is_traceable_wrapper_subclass(tensor)
     )
 
 
-def refuse_opaque(t: object) -> None:
+def refuse_opaque(tensor: object) -> None:
     """Refuse a tensor that handles its own calls and does not say what it consists of."""
-    if type(t) in _PLAIN or not isinstance(t, torch.Tensor) or isinstance(t, (FakeTensor, Value)):
+    if (
+        type(tensor) in _PLAIN
+        or not isinstance(tensor, torch.Tensor)
+        or isinstance(tensor, (FakeTensor, Value))
+    ):
         return
-    kind = type(t)
-    if not dispatches(kind) or composed(t):
+    kind = type(tensor)
+    if not dispatches(kind) or composed(tensor):
         return
     raise RuntimeError(
         f"a {kind.__name__} is among the arguments or closed-over tensors: "
@@ -62,38 +66,38 @@ def refuse_opaque(t: object) -> None:
 def refuse_functions(tensors: Iterable[object]) -> None:
     """Refuse tensors that consist of others and handle calls of torch's functions, which a trace of
     ATen calls would leave out."""
-    for t in tensors:
-        if not composed(t):
+    for tensor in tensors:
+        if not composed(tensor):
             continue
-        kind: Any = type(t)
+        kind: Any = type(tensor)
         handler = kind.__torch_function__
         if handler is not None and getattr(handler, "__func__", handler) not in _NO_HANDLERS:
             raise RuntimeError(
-                f"a {type(t).__name__} is among the arguments or closed-over tensors, "
+                f"a {type(tensor).__name__} is among the arguments or closed-over tensors, "
                 "whose __torch_function__ handles calls of torch's functions. A graph has ATen "
                 "calls alone. Use torch.compile, which captures what __torch_function__ does, "
                 "or let the class handle its calls in __torch_dispatch__ alone."
             )
 
 
-def flattened(t: object) -> Iterator[Any]:
-    """The plain tensors of which ``t`` consists, in order. A plain tensor, or what is none, is
+def flattened(tensor: object) -> Iterator[Any]:
+    """The plain tensors of which ``tensor`` consists, in order. A plain tensor, or what is none, is
     its own only part."""
-    if composed(t):
-        for part in _parts(t)[1]:
+    if composed(tensor):
+        for part in _parts(tensor)[1]:
             yield from flattened(part)
     else:
-        yield t
+        yield tensor
 
 
-def _parts(t: Any) -> tuple[list[str], list[Any], Any]:
+def _parts(tensor: Any) -> tuple[list[str], list[Any], Any]:
     """(names, tensors, context) of a composed tensor."""
-    names, context = t.__tensor_flatten__()
-    parts = [unwrap(getattr(t, name)) for name in names]
+    names, context = tensor.__tensor_flatten__()
+    parts = [unwrap(getattr(tensor, name)) for name in names]
     for name, part in zip(names, parts, strict=True):
         if not isinstance(part, torch.Tensor):
             raise TypeError(
-                f"__tensor_flatten__ of {type(t).__name__} names {name!r}, "
+                f"__tensor_flatten__ of {type(tensor).__name__} names {name!r}, "
                 f"which is a {type(part).__name__} and no tensor"
             )
         refuse_opaque(part)
@@ -131,11 +135,11 @@ class Context:
         return repr(self.value)
 
 
-def _as_it_is_now(x: object) -> object:
-    """Return a copy of ``x`` if the user's code may change it, as it may change a list."""
-    if isinstance(x, torch.Tensor) or type(x).__hash__ is not None:
-        return x
-    return copy.deepcopy(x)
+def _as_it_is_now(value: object) -> object:
+    """Return a copy of ``value`` if the user's code may change it, as it may change a list."""
+    if isinstance(value, torch.Tensor) or type(value).__hash__ is not None:
+        return value
+    return copy.deepcopy(value)
 
 
 def _same_leaf(a: object, b: object) -> bool:
@@ -197,24 +201,24 @@ class Layout:
         return f"{self.kind.__name__}({inside}; context {self.context})"
 
 
-def layout_of(t: Any, sized: bool = False) -> Layout | None:
-    """Return the layout of ``t``; None if it does not consist of other tensors. ``sized``: another
-    tensor of this layout may have other sizes. A size is then that of a part if there is one with
-    this number, and else a number."""
-    if not composed(t):
+def layout_of(tensor: Any, sized: bool = False) -> Layout | None:
+    """Return the layout of ``tensor``; None if it does not consist of other tensors. ``sized``:
+    another tensor of this layout may have other sizes. A size is then that of a part if there is
+    one with this number, and else a number."""
+    if not composed(tensor):
         return None
-    if t.is_nested:
+    if tensor.is_nested:
         raise NestedTensor
-    names, parts, context = _parts(t)
-    kind = type(t)
+    names, parts, context = _parts(tensor)
+    kind = type(tensor)
     if any(map(_is_of_program, pytree.tree_leaves(context))):
         raise RuntimeError(
             f"the context of a {kind.__name__} depends on sizes or on tensors "
             "of the program that is traced, and a graph cannot make it. "
             "Let __tensor_flatten__ give tensors by name, or compile without dynamic sizes."
         )
-    size = tuple(_size(n, d, parts, sized, kind) for d, n in enumerate(t.shape))
-    stride = _stride(t, parts, sized) if t.layout is torch.strided else None
+    size = tuple(_size(n, d, parts, sized, kind) for d, n in enumerate(tensor.shape))
+    stride = _stride(tensor, parts, sized) if tensor.layout is torch.strided else None
     return Layout(
         kind,
         tuple(names),
@@ -225,19 +229,19 @@ def layout_of(t: Any, sized: bool = False) -> Layout | None:
     )
 
 
-def _is_of_program(x: object) -> bool:
-    """Return whether ``x`` is a symbol, or a tensor that the traced program has computed."""
-    if isinstance(x, SYMBOLIC):
+def _is_of_program(value: object) -> bool:
+    """Return whether ``value`` is a symbol, or a tensor that the traced program has computed."""
+    if isinstance(value, SYMBOLIC):
         return True
-    return isinstance(x, torch.Tensor) and any(level.number for level in levels_of(x))
+    return isinstance(value, torch.Tensor) and any(level.number for level in levels_of(value))
 
 
-def _size(n: object, d: int, parts: Sequence[Any], sized: bool, kind: type) -> object:
-    """Return where size ``n`` of dimension ``d`` is found among the sizes of ``parts``: the
+def _size(n: object, dim: int, parts: Sequence[Any], sized: bool, kind: type) -> object:
+    """Return where size ``n`` of dimension ``dim`` is found among the sizes of ``parts``: the
     numbers of a part and of its dimension. ``n`` itself, if it is a number and none of theirs."""
     if not sized and isinstance(n, int):
         return n
-    places = _places(d, parts)
+    places = _places(dim, parts)
     for p, e in places:
         if _same_number(n, parts[p].shape[e]):
             return p, e
@@ -252,26 +256,26 @@ def _size(n: object, d: int, parts: Sequence[Any], sized: bool, kind: type) -> o
     )
 
 
-def _places(d: int, parts: Sequence[Any]) -> list[tuple[int, int]]:
-    """List all dimensions of ``parts`` as (part, dimension). Dimension ``d`` of each part comes
-    first, as it is the likelier place of a size of dimension ``d``."""
-    likely = [(p, d) for p, part in enumerate(parts) if d < part.dim()]
-    others = [(p, e) for p, part in enumerate(parts) for e in range(part.dim()) if e != d]
+def _places(dim: int, parts: Sequence[Any]) -> list[tuple[int, int]]:
+    """List all dimensions of ``parts`` as (part, dimension). Dimension ``dim`` of each part comes
+    first, as it is the likelier place of a size of dimension ``dim``."""
+    likely = [(p, dim) for p, part in enumerate(parts) if dim < part.dim()]
+    others = [(p, e) for p, part in enumerate(parts) for e in range(part.dim()) if e != dim]
     return likely + others
 
 
-def _stride(t: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...] | int | None:
-    """Return the strides of ``t`` as they are for any sizes: the number of a part that has the
+def _stride(tensor: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...] | int | None:
+    """Return the strides of ``tensor`` as they are for any sizes: the number of a part that has the
     same ones, None if they are those of a new tensor, or the numbers themselves."""
-    own = t.stride()
+    own = tensor.stride()
     are_numbers = all(isinstance(n, int) for n in own)
     if not sized and are_numbers:
         return tuple(own)
-    comparable = _strides_of(parts, t.dim())
+    comparable = _strides_of(parts, tensor.dim())
     for p, stride in comparable:
         if all(map(_same_number, own, stride)):
             return p
-    if all(map(_same_number, own, _contiguous(t.shape))):
+    if all(map(_same_number, own, _contiguous(tensor.shape))):
         return None
     if are_numbers:
         return tuple(own)
@@ -279,7 +283,7 @@ def _stride(t: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...] | i
         if all(map(operator.eq, own, stride)):  # the equalities become guards
             return p
     raise RuntimeError(
-        f"the strides of a {type(t).__name__} are those of none of its parts, "
+        f"the strides of a {type(tensor).__name__} are those of none of its parts, "
         "and depend on the sizes of the arguments. Compile it without dynamic sizes."
     )
 

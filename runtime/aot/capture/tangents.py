@@ -12,18 +12,18 @@ from ...torch_private.pytrees import pytree
 _MARK = "tangent"
 
 
-def mark(n: fx.Node) -> None:
-    """Say that placeholder ``n`` is a tangent. Copies of the node take the mark along."""
-    n.meta[_MARK] = True
+def mark(node: fx.Node) -> None:
+    """Say that placeholder ``node`` is a tangent. Copies of the node take the mark along."""
+    node.meta[_MARK] = True
 
 
-def is_marked(n: fx.Node) -> bool:
-    return bool(n.meta.get(_MARK, False))
+def is_marked(node: fx.Node) -> bool:
+    return bool(node.meta.get(_MARK, False))
 
 
 def marked(graph: fx.Graph) -> list[fx.Node]:
     """Return the placeholders that are marked as tangents."""
-    return [n for n in graph.nodes if n.op == "placeholder" and is_marked(n)]
+    return [node for node in graph.nodes if node.op == "placeholder" and is_marked(node)]
 
 
 def primals_and_tangents(
@@ -34,7 +34,7 @@ def primals_and_tangents(
     A graph of ours carries marks. A graph from elsewhere is a function of ``(primals, tangents)``:
     ``joint_inputs`` or the signature of the module says how many there are of each, or its tangents
     are called ``tangents_1``, and so on."""
-    inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     tangents = marked(module.graph)
     if not tangents:
         number = _number_of_primals(module, joint_inputs, len(inputs))

@@ -34,14 +34,14 @@ class _Constant:
         return hash((_Constant, type(self.value)))  # whose own hash may be code of the user's
 
 
-def constant(x: object) -> object:
-    """``x`` as a part of a kind. 0.0 and -0.0 are equal, but programs tell them apart, and a NaN
-    does not even equal itself."""
-    if type(x) in EXACT:
-        return x
-    if type(x) in (float, complex):
-        return repr(x)
-    return _Constant(x)
+def constant(value: object) -> object:
+    """``value`` as a part of a kind. 0.0 and -0.0 are equal, but programs tell them apart, and a
+    NaN does not even equal itself."""
+    if type(value) in EXACT:
+        return value
+    if type(value) in (float, complex):
+        return repr(value)
+    return _Constant(value)
 
 
 def structure_of(spec: pytree.TreeSpec | None) -> object:
@@ -60,7 +60,7 @@ def _context(kind: type, context: Any) -> object:
     if type(context) in (list, tuple):
         return (type(context), *[_context(kind, x) for x in context])
     if type(context) is dict:
-        return (dict, *[(_context(kind, k), _context(kind, x)) for k, x in context.items()])
+        return (dict, *[(_context(kind, k), _context(kind, value)) for k, value in context.items()])
     if type(context) in SIMPLE:
         return type(context), constant(context)
     if kind in _OF_PYTHON:

@@ -53,7 +53,7 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
     """
     nodes = movable(graph)
     after = successors(nodes)
-    place = {n: i for i, n in enumerate(nodes)}
+    place = {node: index for index, node in enumerate(nodes)}
     agenda = _Agenda(place, _distances(nodes, after))
     batches = _Schedule(after, agenda).batches(nodes)
     if batches:
@@ -67,8 +67,8 @@ def _distances(
 ) -> dict[fx.Node, int]:
     """Return for each call how many calls are on the longest way from it to the output."""
     distances: dict[fx.Node, int] = {}
-    for n in reversed(nodes):
-        distances[n] = 1 + max((distances[u] for u in after[n]), default=0)
+    for node in reversed(nodes):
+        distances[node] = 1 + max((distances[u] for u in after[node]), default=0)
     return distances
 
 
@@ -86,9 +86,9 @@ class _Schedule:
     def batches(self, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
         """Return the batches of at least two calls."""
         batches: list[list[fx.Node]] = []
-        for n in nodes:
-            if not self._missing[n]:
-                self._reach(n)
+        for node in nodes:
+            if not self._missing[node]:
+                self._reach(node)
         while self._ready or self._agenda:
             if not self._ready:
                 # no call of a batch needs another one of it, so they run in any order
@@ -97,19 +97,19 @@ class _Schedule:
             self._run(self._ready.pop())
         return [batch for batch in batches if len(batch) > 1]
 
-    def _run(self, n: fx.Node) -> None:
-        """Reach the calls that waited for ``n`` alone."""
-        for user in self._after[n]:
+    def _run(self, node: fx.Node) -> None:
+        """Reach the calls that waited for ``node`` alone."""
+        for user in self._after[node]:
             self._missing[user] -= 1
             if not self._missing[user]:
                 self._reach(user)
 
-    def _reach(self, n: fx.Node) -> None:
-        key = _key(n)
+    def _reach(self, node: fx.Node) -> None:
+        key = _key(node)
         if key is None:
-            self._ready.append(n)
+            self._ready.append(node)
         else:
-            self._agenda.add(key, n)
+            self._agenda.add(key, node)
 
 
 class _Agenda:
@@ -133,14 +133,14 @@ class _Agenda:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, key: Hashable, n: fx.Node) -> None:
-        number = self._waiting[n] = self._n_added
+    def add(self, key: Hashable, node: fx.Node) -> None:
+        number = self._waiting[node] = self._n_added
         self._n_added += 1
-        distance = self._distance[n]
+        distance = self._distance[node]
         heapq.heappush(self._farthest, (-distance, number, key))
-        self._alike.setdefault((key, distance), []).append(n)
+        self._alike.setdefault((key, distance), []).append(node)
         free = self._free_after.setdefault(key, [])
-        heapq.heappush(free, (self._lifetimes.free_after(n), number, n))
+        heapq.heappush(free, (self._lifetimes.free_after(node), number, node))
 
     def take(self) -> list[fx.Node]:
         """Return the farthest calls of one key, and the nearer ones that cost no memory beside
@@ -169,95 +169,99 @@ class _Lifetimes:
         self._never = len(place)  # the output stands here, and no call stands behind it
         self._last_uses: dict[fx.Node, list[tuple[int, fx.Node]]] = {}
 
-    def free_after(self, n: fx.Node) -> int:
-        """Return the place behind which ``n`` needs no more memory than at its own: its arguments
-        are there, and it frees one that is as large as its result."""
-        size = n.meta["val"].nbytes
-        arguments = n.all_input_nodes
-        freed = [a for a in arguments if fresh(a) and static(a) and a.meta["val"].nbytes >= size]
+    def free_after(self, node: fx.Node) -> int:
+        """Return the place behind which ``node`` needs no more memory than at its own: its
+        arguments are there, and it frees one that is as large as its result."""
+        size = node.meta["val"].nbytes
+        arguments = node.all_input_nodes
+        freed = [
+            argument
+            for argument in arguments
+            if fresh(argument) and static(argument) and argument.meta["val"].nbytes >= size
+        ]
         if not freed:
             return self._never
-        ends = min(self._last_use_beside(n, a) for a in freed)
+        ends = min(self._last_use_beside(node, a) for a in freed)
         return max(ends, *(self._place.get(a, -1) for a in arguments))
 
-    def _last_use_beside(self, n: fx.Node, a: fx.Node) -> int:
-        """Return the place of the last use of ``a`` by another call than ``n``."""
-        if a not in self._last_uses:  # two: a tensor may have thousands of uses, and each asks
-            self._last_uses[a] = heapq.nlargest(2, ((self._end(u), u) for u in a.users))
-        return next((end for end, u in self._last_uses[a] if u is not n), -1)
+    def _last_use_beside(self, n: fx.Node, node: fx.Node) -> int:
+        """Return the place of the last use of ``node`` by another call than ``n``."""
+        if node not in self._last_uses:  # two: a tensor may have thousands of uses, and each asks
+            self._last_uses[node] = heapq.nlargest(2, ((self._end(u), u) for u in node.users))
+        return next((end for end, u in self._last_uses[node] if u is not n), -1)
 
     def _end(self, user: fx.Node) -> int:
         return self._never if may_alias(user) else self._place.get(user, self._never)
 
 
-def _key(n: fx.Node) -> Hashable | None:
+def _key(node: fx.Node) -> Hashable | None:
     """Return what the calls of a batch have in common; None for a call that is in none."""
-    if not _is_small_with_forms(n) or form(n.target, _ways(n)) is None:
+    if not _is_small_with_forms(node) or form(node.target, _ways(node)) is None:
         return None
-    options = tuple((name, _constant(a)) for name, a in n.kwargs.items())
-    return n.target, n.meta["val"].dtype, tuple(map(_constant, n.args)), options
+    options = tuple((name, _constant(a)) for name, a in node.kwargs.items())
+    return node.target, node.meta["val"].dtype, tuple(map(_constant, node.args)), options
 
 
-def _is_small_with_forms(n: fx.Node) -> bool:
-    """Return whether ``n`` computes few elements on the CPU by an op that has ``_foreach`` forms,
-    from numbers and tensors of its own dtype."""
-    func: Any = n.target
-    if type(func) is not OpOverload or not _has_forms(func) or not on_cpu(n):
+def _is_small_with_forms(node: fx.Node) -> bool:
+    """Return whether ``node`` computes few elements on the CPU by an op that has ``_foreach``
+    forms, from numbers and tensors of its own dtype."""
+    func: Any = node.target
+    if type(func) is not OpOverload or not _has_forms(func) or not on_cpu(node):
         return False
-    value = n.meta["val"]
+    value = node.meta["val"]
     if value.dtype not in _DTYPES or value.numel() > _ELEMENTS:
         return False
-    return all(_is_number(a) or _has_dtype(a, value.dtype) for a in n.all_input_nodes)
+    return all(_is_number(a) or _has_dtype(a, value.dtype) for a in node.all_input_nodes)
 
 
-def _is_number(n: fx.Node) -> bool:
-    return isinstance(n.meta.get("val"), NUMBERS_OF_PYTHON)
+def _is_number(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), NUMBERS_OF_PYTHON)
 
 
-def _has_dtype(n: fx.Node, dtype: torch.dtype) -> bool:
-    return static(n) and n.meta["val"].dtype is dtype
+def _has_dtype(node: fx.Node, dtype: torch.dtype) -> bool:
+    return static(node) and node.meta["val"].dtype is dtype
 
 
-def _ways(n: fx.Node, once: bool = False) -> tuple[str, ...]:
-    """Return how a batch with the call ``n`` takes each argument. ``once``: its second operand is
-    one tensor for all calls."""
-    func: Any = n.target
+def _ways(node: fx.Node, once: bool = False) -> tuple[str, ...]:
+    """Return how a batch with the call ``node`` takes each argument. ``once``: its second operand
+    is one tensor for all calls."""
+    func: Any = node.target
     ways = []
-    for i, kind in enumerate(_kinds(func)):
-        given: Any = _argument(n, i)
+    for index, kind in enumerate(_kinds(func)):
+        given: Any = _argument(node, index)
         if isinstance(given, fx.Node) and _is_number(given):
             ways.append(NUMBERS)
         elif kind == "Tensor" and isinstance(given, (int, float)):  # True is a number too
             ways.append(NUMBER)
         else:
-            ways.append(LIST if kind == "Tensor" and not (once and i == 1) else ONE)
+            ways.append(LIST if kind == "Tensor" and not (once and index == 1) else ONE)
     return tuple(ways)
 
 
 @cache
 def _kinds(func: OpOverload) -> tuple[str, ...]:
-    return tuple(str(a.type) for a in func._schema.arguments)
+    return tuple(str(argument.type) for argument in func._schema.arguments)
 
 
-def _argument(n: fx.Node, i: int) -> Any:
-    a = n.target._schema.arguments[i]  # type: ignore[union-attr]
-    return n.args[i] if i < len(n.args) else n.kwargs.get(a.name, a.default_value)
+def _argument(node: fx.Node, index: int) -> Any:
+    a = node.target._schema.arguments[index]  # type: ignore[union-attr]
+    return node.args[index] if index < len(node.args) else node.kwargs.get(a.name, a.default_value)
 
 
-def _constant(a: object) -> Hashable:
-    if isinstance(a, fx.Node):
-        return _is_number(a)
-    return id(a) if isinstance(a, torch.Tensor) else (type(a), repr(a))
+def _constant(argument: object) -> Hashable:
+    if isinstance(argument, fx.Node):
+        return _is_number(argument)
+    return id(argument) if isinstance(argument, torch.Tensor) else (type(argument), repr(argument))
 
 
 def _within(group: Sequence[fx.Node]) -> list[fx.Node]:
     """Return the calls of ``group`` with the smallest results, which all may live at the same
     time."""
     found, total = [], 0
-    for n in sorted(group, key=lambda n: n.meta["val"].numel()):
-        total += n.meta["val"].nbytes
+    for node in sorted(group, key=lambda node: node.meta["val"].numel()):
+        total += node.meta["val"].nbytes
         if total <= _BYTES:
-            found.append(n)
+            found.append(node)
     chosen = set(found)
     return [n for n in group if n in chosen]
 
@@ -271,24 +275,26 @@ def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
     results: dict[fx.Node, fx.Node] = {}
     for group in reversed(independent):
         same: dict[Hashable, list[fx.Node]] = {}
-        for n in group:
-            same.setdefault((n.target, *_common(n)), []).append(n)
+        for node in group:
+            same.setdefault((node.target, *_common(node)), []).append(node)
         for calls in same.values():
             if len(calls) > 1:
                 results.update(_merge(graph, calls, group[-1]))
     # at the end, because one user may take results of thousands of batches
-    for n in reversed(results):  # the first batch is first: a write gives what an earlier one gives
-        results[n] = results.get(results[n], results[n])
+    for node in reversed(
+        results
+    ):  # the first batch is first: a write gives what an earlier one gives
+        results[node] = results.get(results[node], results[node])
     replace_each(results)
-    for n in results:
-        graph.erase_node(n)
+    for node in results:
+        graph.erase_node(node)
 
 
-def _common(n: fx.Node) -> tuple[Hashable, ...]:
+def _common(node: fx.Node) -> tuple[Hashable, ...]:
     """Return the tensor without dimensions that is the second operand, if there is one: calls with
     the same one take it once."""
-    second: Any = n.args[1] if len(n.args) > 1 else None
-    if static(second) and second.meta["val"].dim() == 0 and n.meta["val"].dim():
+    second: Any = node.args[1] if len(node.args) > 1 else None
+    if static(second) and second.meta["val"].dim() == 0 and node.meta["val"].dim():
         return (second,)
     return ()
 
@@ -300,20 +306,20 @@ def _conflict(group: Sequence[fx.Node], known: dict[fx.Node, frozenset[fx.Node]]
         frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes)) for n in group
     ]
     readers = Counter(memory for read in reads for memory in read)
-    for n, read in zip(group, reads, strict=True):
-        if not n.target._schema.is_mutable:  # type: ignore[union-attr]
+    for node, read in zip(group, reads, strict=True):
+        if not node.target._schema.is_mutable:  # type: ignore[union-attr]
             continue
-        if any(readers[memory] > (memory in read) for memory in _memory(n, known)):
+        if any(readers[memory] > (memory in read) for memory in _memory(node, known)):
             return True
     return False
 
 
-def _memory(n: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[fx.Node]:
-    """Return the values of whose memory ``n`` may be. ``known``: those of other nodes.
+def _memory(node: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[fx.Node]:
+    """Return the values of whose memory ``node`` may be. ``known``: those of other nodes.
 
     A loop, because a program may write to one tensor thousands of times in a row.
     """
-    pending = [n]
+    pending = [node]
     while pending:
         last = pending[-1]
         aliased = _may_show(last)
@@ -324,23 +330,23 @@ def _memory(n: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[f
         pending.pop()
         own = frozenset[fx.Node]() if aliased else frozenset((last,))
         known[last] = own.union(*(known[a] for a in aliased))
-    return known[n]
+    return known[node]
 
 
-def _may_show(n: fx.Node) -> Sequence[fx.Node]:
-    """Return the arguments whose memory the result of ``n`` may show. Empty: it has memory of its
-    own."""
-    if n.op != "call_function" or not may_alias(n):
+def _may_show(node: fx.Node) -> Sequence[fx.Node]:
+    """Return the arguments whose memory the result of ``node`` may show. Empty: it has memory of
+    its own."""
+    if node.op != "call_function" or not may_alias(node):
         return ()
-    func: Any = n.target
+    func: Any = node.target
     if type(func) is not OpOverload or not func._schema.is_mutable:
-        return n.all_input_nodes
+        return node.all_input_nodes
     written = next(
-        i
-        for i, a in enumerate(func._schema.arguments)
-        if a.alias_info is not None and a.alias_info.is_write
+        index
+        for index, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
     )
-    return (_argument(n, written),)
+    return (_argument(node, written),)
 
 
 def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[fx.Node, fx.Node]:
@@ -350,7 +356,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
     if found is None:
         return {}
     target, ways = found
-    arguments = [_argument_of_all(calls, i, way) for i, way in enumerate(ways)]
+    arguments = [_argument_of_all(calls, index, way) for index, way in enumerate(ways)]
     # all that a form may lack is a factor at the end
     alpha = arguments[len(target._schema.arguments) :]
     if any(a != 1 for a in alpha):
@@ -358,18 +364,18 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
     args, kwargs = _split_by_keyword(target, arguments)
     with graph.inserting_after(last):
         merged = add_call(graph, target, args, kwargs)
-    merged.meta = {**calls[0].meta, "val": [n.meta["val"] for n in calls]}
+    merged.meta = {**calls[0].meta, "val": [node.meta["val"] for node in calls]}
     if target._schema.is_mutable:
         # it returns nothing: the result of each call is the tensor that it writes to
         return {n: _argument(n, 0) for n in calls}
     return _add_items(graph, merged, calls)
 
 
-def _argument_of_all(calls: Sequence[fx.Node], i: int, way: str) -> object:
-    """Return what one call in place of ``calls`` takes for their argument ``i``."""
+def _argument_of_all(calls: Sequence[fx.Node], index: int, way: str) -> object:
+    """Return what one call in place of ``calls`` takes for their argument ``index``."""
     if way in (ONE, NUMBER):
-        return _argument(calls[0], i)
-    return [_argument(n, i) for n in calls]
+        return _argument(calls[0], index)
+    return [_argument(n, index) for n in calls]
 
 
 def _split_by_keyword(
@@ -391,10 +397,10 @@ def _add_items(
 ) -> Mapping[fx.Node, fx.Node]:
     """Add for each of ``calls`` the item of ``merged`` that is its result."""
     items: dict[fx.Node, fx.Node] = {}
-    for i, n in enumerate(calls):
+    for index, node in enumerate(calls):
         with graph.inserting_after(merged):
-            items[n] = add_call(graph, operator.getitem, (merged, i))
-        items[n].meta = dict(n.meta)
+            items[node] = add_call(graph, operator.getitem, (merged, index))
+        items[node].meta = dict(node.meta)
     return items
 
 
@@ -428,7 +434,10 @@ def form(func: object, ways: tuple[str, ...]) -> Form | None:
     if type(func) is not OpOverload or not _has_forms(func) or ways[:1] != (LIST,):
         return None
     packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
-    kinds = [way.format(a.type) for way, a in zip(ways, func._schema.arguments, strict=True)]
+    kinds = [
+        way.format(argument.type)
+        for way, argument in zip(ways, func._schema.arguments, strict=True)
+    ]
     for name in packet.overloads():
         found: OpOverload = getattr(packet, name)
         taken = [str(a.type) for a in found._schema.arguments]

@@ -41,14 +41,14 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
     return compile_boxed
 
 
-def as_boxed(f: Callable[..., object]) -> Boxed:
+def as_boxed(function: Callable[..., object]) -> Boxed:
     """Return what a compiler returned, as a boxed function."""
-    if not callable(f):
+    if not callable(function):
         raise TypeError(
-            f"a compiler returned {f!r}. It takes a GraphModule and example inputs, "
+            f"a compiler returned {function!r}. It takes a GraphModule and example inputs, "
             "and returns a function of such inputs"
         )
-    return f if getattr(f, "_boxed_call", False) else make_boxed_func(f)
+    return function if getattr(function, "_boxed_call", False) else make_boxed_func(function)
 
 
 def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
@@ -63,4 +63,4 @@ def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
 def examples(module: fx.GraphModule) -> list[Any]:
     """Return the values that the inputs of ``module`` had in the trace, as a compiler takes
     them."""
-    return [n.meta.get("val") for n in module.graph.nodes if n.op == "placeholder"]
+    return [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]

@@ -50,22 +50,22 @@ def fold(graph: fx.Graph) -> None:
     call, as the caller may write to them."""
     values: dict[fx.Node, torch.Tensor] = {}
     with below_autograd(), without_dispatch_to_python():
-        for n in calls_of(graph):
-            if _constant(n, values) and _small(n):
-                found = _computed(n, values)
-                if _fits(found, n):
-                    values[n] = found
+        for node in calls_of(graph):
+            if _constant(node, values) and _small(node):
+                found = _computed(node, values)
+                if _fits(found, node):
+                    values[node] = found
     results = Returned(graph)
-    for n, value in values.items():
-        if n not in results:
-            _take_constant(n, value, [u for u in n.users if u not in values])
+    for node, value in values.items():
+        if node not in results:
+            _take_constant(node, value, [u for u in node.users if u not in values])
 
 
-def _take_constant(n: fx.Node, value: torch.Tensor, users: Sequence[fx.Node]) -> None:
-    """Let ``users`` of ``n`` take the constant ``value`` in its place."""
+def _take_constant(node: fx.Node, value: torch.Tensor, users: Sequence[fx.Node]) -> None:
+    """Let ``users`` of ``node`` take the constant ``value`` in its place."""
 
     def constant_for(a: fx.Node) -> Any:
-        if a is n:
+        if a is node:
             return value
         return a
 
@@ -74,38 +74,38 @@ def _take_constant(n: fx.Node, value: torch.Tensor, users: Sequence[fx.Node]) ->
         user.kwargs = fx.map_arg(user.kwargs, constant_for)
 
 
-def _small(n: fx.Node) -> bool:
-    return on_cpu(n) and n.meta["val"].numel() <= _ELEMENTS
+def _small(node: fx.Node) -> bool:
+    return on_cpu(node) and node.meta["val"].numel() <= _ELEMENTS
 
 
-def _constant(n: fx.Node, values: dict[fx.Node, torch.Tensor]) -> bool:
-    if n.target in _LIKE:
-        return static(n.args[0]) and len(n.all_input_nodes) == 1
-    if n.target in _FACTORIES:
-        return not n.all_input_nodes
+def _constant(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> bool:
+    if node.target in _LIKE:
+        return static(node.args[0]) and len(node.all_input_nodes) == 1
+    if node.target in _FACTORIES:
+        return not node.all_input_nodes
     return (
-        n.target in _MADE_OF_CONSTANTS
-        and bool(n.all_input_nodes)
-        and all(a in values for a in n.all_input_nodes)
+        node.target in _MADE_OF_CONSTANTS
+        and bool(node.all_input_nodes)
+        and all(a in values for a in node.all_input_nodes)
     )
 
 
-def _computed(n: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
-    func: Any = n.target
-    args: Any = n.args
+def _computed(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
+    func: Any = node.target
+    args: Any = node.args
     if func in _LIKE:  # of the argument, only the layout and the dtype matter
-        like: Any = n.args[0]
+        like: Any = node.args[0]
         value = like.meta["val"]
         args = (
             torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu"),
             *args[1:],
         )
-    found: torch.Tensor = func(*fx.map_arg(args, values.__getitem__), **n.kwargs)
+    found: torch.Tensor = func(*fx.map_arg(args, values.__getitem__), **node.kwargs)
     return found
 
 
-def _fits(found: torch.Tensor, n: fx.Node) -> bool:
-    value = n.meta["val"]
+def _fits(found: torch.Tensor, node: fx.Node) -> bool:
+    value = node.meta["val"]
     return (
         found.dtype is value.dtype
         and found.shape == value.shape
@@ -117,45 +117,45 @@ def without_neutral(graph: fx.Graph) -> None:
     """Leave out arithmetic that changes no bit, and take a number for a tensor whose elements
     are all the same."""
     results = Returned(graph)
-    for n in calls_of(graph):
-        if not _is_float_arithmetic(n):
+    for node in calls_of(graph):
+        if not _is_float_arithmetic(node):
             continue
-        x, other = _operand_and_constant(n)
+        x, other = _operand_and_constant(node)
         number = _number(other)
-        if number is None or not static(x) or not same_layout(n, x):
+        if number is None or not static(x) or not same_layout(node, x):
             continue
-        if _neutral(n.target, number):
-            results.replace(n, x)
+        if _neutral(node.target, number):
+            results.replace(node, x)
         elif isinstance(other, torch.Tensor) and other.dim():
-            n.args = (x, factories.tensor(number, dtype=other.dtype, device="cpu"))
+            node.args = (x, factories.tensor(number, dtype=other.dtype, device="cpu"))
 
 
-def _operand_and_constant(n: fx.Node) -> tuple[Any, Any]:
-    """Return the operands of ``n`` with the one behind the other that may be a constant."""
-    a, b = n.args
-    if n.target is aten.mul.Tensor and not isinstance(a, fx.Node):
+def _operand_and_constant(node: fx.Node) -> tuple[Any, Any]:
+    """Return the operands of ``node`` with the one behind the other that may be a constant."""
+    a, b = node.args
+    if node.target is aten.mul.Tensor and not isinstance(a, fx.Node):
         return b, a
     return a, b
 
 
-def _is_float_arithmetic(n: fx.Node) -> bool:
-    if n.target not in _ARITHMETIC or len(n.args) != 2 or n.kwargs:
+def _is_float_arithmetic(node: fx.Node) -> bool:
+    if node.target not in _ARITHMETIC or len(node.args) != 2 or node.kwargs:
         return False
-    return static(n) and n.meta["val"].dtype in _WIDE
+    return static(node) and node.meta["val"].dtype in _WIDE
 
 
-def _number(a: Any) -> float | None:
-    """Return the number that all elements of ``a`` are, if they are one."""
-    if isinstance(a, torch.Tensor):
-        if a.dtype not in _WIDE or not a.numel():
+def _number(argument: Any) -> float | None:
+    """Return the number that all elements of ``argument`` are, if they are one."""
+    if isinstance(argument, torch.Tensor):
+        if argument.dtype not in _WIDE or not argument.numel():
             return None
-        elements = a.reshape(-1)
+        elements = argument.reshape(-1)
         first = elements[0]
         same = bool((elements == first).all()) and bool(
             (elements.signbit() == first.signbit()).all()
         )
         return float(first) if same else None
-    return float(a) if type(a) in (int, float) else None
+    return float(argument) if type(argument) in (int, float) else None
 
 
 def _neutral(func: object, number: float) -> bool:

@@ -67,7 +67,7 @@ def inductor(
     (:mod:`.inductor_trial`). So a crash of Inductor is an error, and so is what takes it longer
     than ``limit`` seconds. ``RuntimeError`` names what it cannot compile.
     """
-    given = [i for i, x in enumerate(inputs) if isinstance(x, (torch.Tensor, *SYMBOLIC))]
+    given = [index for index, x in enumerate(inputs) if isinstance(x, (torch.Tensor, *SYMBOLIC))]
     try:
         run, placed = _compiled(module, inputs, given, limit if isolated else None)
     except TrialFailed as error:
@@ -132,9 +132,9 @@ def _keep_placeholders(graph: fx.Graph, given: Sequence[int]) -> None:
     """Erase the placeholders that are not in ``given``: a number or None, which the graph does not
     use."""
     # a list, because erasing changes the graph's nodes
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    for i, n in enumerate(placeholders):
-        if i not in given:
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for index, n in enumerate(placeholders):
+        if index not in given:
             graph.erase_node(n)
 
 
@@ -143,22 +143,23 @@ def _mark_results_as_visible(graph: fx.Graph) -> None:
     backward expects what the forward saves."""
     output = graph.output_node()
     results: Any = output.args[0]
-    numbers = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
+    numbers = [index for index, r in enumerate(results) if isinstance(r, fx.Node)]
     output.meta["user_visible_output_idxs"] = numbers
 
 
-def _with_known_sizes(x: object) -> Any:
+def _with_known_sizes(value: object) -> Any:
     """Return a symbol or an abstract tensor, whose sizes are plain numbers where the guards leave
     one value: as another process has them."""
-    if not isinstance(x, torch.Tensor) or not any(
-        isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride(), x.storage_offset())
+    if not isinstance(value, torch.Tensor) or not any(
+        isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride(), value.storage_offset())
     ):
-        return x
+        return value
     sizes, strides, (offset,) = (
-        list(map(_known, numbers)) for numbers in (x.shape, x.stride(), [x.storage_offset()])
+        list(map(_known, numbers))
+        for numbers in (value.shape, value.stride(), [value.storage_offset()])
     )
     with below_autograd():
-        return x.as_strided(sizes, strides, offset)
+        return value.as_strided(sizes, strides, offset)
 
 
 def _known(n: object) -> Any:
@@ -190,7 +191,7 @@ def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModu
         results: Sequence[Any] = program.run(*given)
         return results
 
-    names = [str(n.target) for n in module.graph.nodes if n.op == "placeholder"]
+    names = [str(node.target) for node in module.graph.nodes if node.op == "placeholder"]
     graph, attributes, _ = trace_flat(run, inputs, decompositions=table, names=names)
     for name, branch in attributes.items():
         if isinstance(branch, fx.GraphModule):  # of a condition
@@ -203,7 +204,9 @@ def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[object]) -> 
     gave in the trace."""
     results: Any = module.graph.output_node().args[0]
     for before, after in zip(results, lowered, strict=True):
-        a, b = (n.meta.get("val") if isinstance(n, fx.Node) else None for n in (before, after))
+        a, b = (
+            node.meta.get("val") if isinstance(node, fx.Node) else None for node in (before, after)
+        )
         if (
             not isinstance(a, torch.Tensor)
             or not isinstance(b, torch.Tensor)
@@ -219,7 +222,7 @@ def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[object]) -> 
 
 
 def _program(module: fx.GraphModule) -> str:
-    calls = [n for n in module.graph.nodes if n.op == "call_function"]
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
     line = next((found for n in calls if (found := line_of(n))), "")
     return (
         f"a graph of {len(calls)} "

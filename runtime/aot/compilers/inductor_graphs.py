@@ -37,15 +37,21 @@ def _schema(func: Any, *more: str) -> str:
     """Return the parameters and results of an op, with ``more`` parameters, as a library reads
     them."""
     types = [
-        (str(a.type).replace("List[int]", "int[]").replace("Optional[Tensor]", "Tensor?"), a.name)
-        for a in func._schema.arguments
+        (
+            str(argument.type).replace("List[int]", "int[]").replace("Optional[Tensor]", "Tensor?"),
+            argument.name,
+        )
+        for argument in func._schema.arguments
     ]
     given = ", ".join([*(f"{kind} {name}" for kind, name in types), *more])
     return f"({given}) -> ({', '.join(['Tensor'] * len(func._schema.returns))})"
 
 
 def _contiguous(args: tuple[object, ...]) -> list[Any]:
-    return [a.contiguous() if isinstance(a, torch.Tensor) else a for a in args]
+    return [
+        argument.contiguous() if isinstance(argument, torch.Tensor) else argument
+        for argument in args
+    ]
 
 
 def _layer(*args: object) -> object:
@@ -80,16 +86,16 @@ _define("lstm_layer_backward", _schema(_BACKWARD), _layer_backward, _layer_backw
 
 
 def for_inductor(
-    n: fx.Node, target: object, args: tuple[object, ...]
+    node: fx.Node, target: object, args: tuple[object, ...]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The call ``target(*args)`` of the node ``n``, by an op of this module if it is a layer.
+    """The call ``target(*args)`` of the node ``node``, by an op of this module if it is a layer.
     ``RuntimeError`` for a layer whose sizes are symbols: a trace on abstract values does not
     see the workspace."""
     if target is _BACKWARD:
         return torch.ops.runtime.lstm_layer_backward.default, args
     if target is not _LAYER:
         return target, args
-    values = [v for v in n.meta["val"] if v is not None]
+    values = [v for v in node.meta["val"] if v is not None]
     if any(type(size) is not int for v in values for size in v.shape):
         raise RuntimeError(
             f"{target}, a layer of an LSTM, has a workspace of unknown size unless sizes are "
@@ -150,7 +156,7 @@ def _is_number(n: object) -> bool:
 def numbers_of(module: fx.GraphModule) -> list[int]:
     """Return which results of ``module`` are numbers that it has read of tensors."""
     results: Any = module.graph.output_node().args[0]
-    return [i for i, r in enumerate(results) if _is_number(r)]
+    return [index for index, r in enumerate(results) if _is_number(r)]
 
 
 class NumberTensors(fx.Interpreter):
@@ -165,8 +171,10 @@ class NumberTensors(fx.Interpreter):
             return super().call_function(target, args, kwargs)
         if not isinstance(target, OpOverload):
             tensors = [
-                a if isinstance(a, torch.Tensor) else torch.scalar_tensor(a, dtype=torch.float64)
-                for a in args
+                argument
+                if isinstance(argument, torch.Tensor)
+                else torch.scalar_tensor(argument, dtype=torch.float64)
+                for argument in args
             ]
             return _FUNCTIONS.get(target, target)(*tensors)
         if target not in _OF_TENSORS:
@@ -176,9 +184,9 @@ class NumberTensors(fx.Interpreter):
             )
         return _OF_TENSORS[target](*args, **kwargs)
 
-    def run_node(self, n: fx.Node) -> Any:
-        self._node = n
-        return super().run_node(n)
+    def run_node(self, node: fx.Node) -> Any:
+        self._node = node
+        return super().run_node(node)
 
 
 # --- writes at the end of a graph -----------------------------------------------------------------
@@ -194,7 +202,7 @@ class NumberTensors(fx.Interpreter):
 def write_at_the_end(graph: fx.Graph, wanted: Sequence[Destination]) -> dict[int, int]:
     """Let ``graph`` write the new values of its arguments to them, where no result shows the memory
     of the argument. Of each such argument: how many writes of the program that stands for."""
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
     output = graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     found: dict[int, int] = {}
@@ -218,6 +226,6 @@ def write_at_the_end(graph: fx.Graph, wanted: Sequence[Destination]) -> dict[int
     return found
 
 
-def _is_lazy(n: fx.Node) -> bool:
+def _is_lazy(node: fx.Node) -> bool:
     """Return whether the elements are those of the memory conjugated or negated."""
-    return bool(n.meta["val"].is_conj() or n.meta["val"].is_neg())
+    return bool(node.meta["val"].is_conj() or node.meta["val"].is_neg())

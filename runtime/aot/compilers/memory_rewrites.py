@@ -37,19 +37,19 @@ _BYTES = 1 << 16  # of a piece on average, below which a call takes longer than 
 
 def fill(graph: fx.Graph) -> None:
     """Take apart the concatenations of large pieces that nothing else uses."""
-    for n in calls_of(graph):
-        if n.target is aten.cat.default and not n.kwargs and static(n):
-            pieces: Any = n.args[0]
+    for node in calls_of(graph):
+        if node.target is aten.cat.default and not node.kwargs and static(node):
+            pieces: Any = node.args[0]
             if (
-                _pays(n, pieces)
-                and all(_fits(p, n) for p in pieces)
-                and _are_near(n, sorted(pieces))
+                _pays(node, pieces)
+                and all(_fits(p, node) for p in pieces)
+                and _are_near(node, sorted(pieces))
             ):
-                _take_apart(graph, n, pieces, min(pieces))
+                _take_apart(graph, node, pieces, min(pieces))
 
 
-def _pays(n: fx.Node, pieces: Sequence[object]) -> bool:
-    value = n.meta["val"]
+def _pays(node: fx.Node, pieces: Sequence[object]) -> bool:
+    value = node.meta["val"]
     several = len({*pieces}) == len(pieces) > 1
     return several and value.nbytes >= _BYTES * len(pieces) and bool(value.is_contiguous())
 
@@ -67,16 +67,18 @@ def _are_near(n: fx.Node, pieces: Sequence[fx.Node]) -> bool:
     return True
 
 
-def _bytes_of(n: fx.Node) -> int:
-    """Of the new memory that the call ``n`` returns, at most."""
+def _bytes_of(node: fx.Node) -> int:
+    """Of the new memory that the call ``node`` returns, at most."""
     if (
-        n.op != "call_function"
-        or n.target is operator.getitem
-        or (may_alias(n) and not isinstance(n.meta.get("val"), (list, tuple)))
+        node.op != "call_function"
+        or node.target is operator.getitem
+        or (may_alias(node) and not isinstance(node.meta.get("val"), (list, tuple)))
     ):
         return 0
     return sum(
-        t.nbytes for t in pytree.tree_leaves(n.meta.get("val")) if isinstance(t, torch.Tensor)
+        tensor.nbytes
+        for tensor in pytree.tree_leaves(node.meta.get("val"))
+        if isinstance(tensor, torch.Tensor)
     )
 
 
@@ -89,9 +91,9 @@ def _fits(piece: Any, whole: fx.Node) -> bool:
     return mine.dtype is its.dtype and mine.device == its.device and mine.dim() == its.dim()
 
 
-def _take_apart(graph: fx.Graph, n: fx.Node, pieces: Sequence[fx.Node], first: fx.Node) -> None:
-    value = n.meta["val"]
-    dim = (n.args[1] if len(n.args) > 1 else 0) % value.dim()
+def _take_apart(graph: fx.Graph, node: fx.Node, pieces: Sequence[fx.Node], first: fx.Node) -> None:
+    value = node.meta["val"]
+    dim = (node.args[1] if len(node.args) > 1 else 0) % value.dim()
     with graph.inserting_before(first):
         whole = add_call(
             graph,
@@ -99,7 +101,7 @@ def _take_apart(graph: fx.Graph, n: fx.Node, pieces: Sequence[fx.Node], first: f
             (list(value.shape),),
             {"dtype": value.dtype, "device": value.device},
         )
-    whole.meta = dict(n.meta)
+    whole.meta = dict(node.meta)
     for piece, start in zip(pieces, _starts(pieces, dim), strict=True):
         with graph.inserting_after(piece):
             place = add_call(
@@ -109,8 +111,8 @@ def _take_apart(graph: fx.Graph, n: fx.Node, pieces: Sequence[fx.Node], first: f
         with graph.inserting_after(place):
             copied = add_call(graph, aten.copy_.default, (place, piece))
         copied.meta = dict(piece.meta)
-    n.replace_all_uses_with(whole)
-    graph.erase_node(n)
+    node.replace_all_uses_with(whole)
+    graph.erase_node(node)
 
 
 def _starts(pieces: Sequence[fx.Node], dim: int) -> Iterator[int]:
@@ -136,20 +138,24 @@ _PRODUCTS: dict[Any, tuple[Callable[..., Any], str]] = {
 
 def use_huge_pages(graph: fx.Graph) -> None:
     """Let kernels that can do so write their large results to memory in huge pages."""
-    for n in calls_of(graph):
-        if not on_cpu(n) or n.meta["val"].nbytes < LARGE or not n.meta["val"].is_contiguous():
+    for node in calls_of(graph):
+        if (
+            not on_cpu(node)
+            or node.meta["val"].nbytes < LARGE
+            or not node.meta["val"].is_contiguous()
+        ):
             continue
-        value = n.meta["val"]
+        value = node.meta["val"]
         made = (list(value.shape), value.dtype, value.device)
         # none that is pinned, for example
-        if n.target is aten.empty.memory_format and n.kwargs.keys() <= {"dtype", "device"}:
-            n.target, n.args, n.kwargs = empty_in_huge_pages, made, {}
-        elif (found := _PRODUCTS.get(n.target) or _with_out(n.target)) is not None:
+        if node.target is aten.empty.memory_format and node.kwargs.keys() <= {"dtype", "device"}:
+            node.target, node.args, node.kwargs = empty_in_huge_pages, made, {}
+        elif (found := _PRODUCTS.get(node.target) or _with_out(node.target)) is not None:
             func, out = found
-            with graph.inserting_before(n):
+            with graph.inserting_before(node):
                 memory = add_call(graph, empty_in_huge_pages, made)
-            memory.meta = dict(n.meta)
-            n.target, n.kwargs = func, {**n.kwargs, out: memory}
+            memory.meta = dict(node.meta)
+            node.target, node.kwargs = func, {**node.kwargs, out: memory}
 
 
 def _with_out(func: object) -> tuple[Callable[..., object], str] | None:
@@ -177,25 +183,25 @@ _ELEMENTS = 1 << 22
 def poolings(graph: fx.Graph) -> None:
     """Maximum pooling of contiguous images becomes :func:`max_pool2d`, unless their sizes are known
     and it would take longer."""
-    for n in graph.nodes:
+    for node in graph.nodes:
         if (
-            n.op == "call_function"
-            and n.target is _with_indices
-            and not n.kwargs
-            and _images(n.args[0].meta.get("val"))
+            node.op == "call_function"
+            and node.target is _with_indices
+            and not node.kwargs
+            and _images(node.args[0].meta.get("val"))
         ):
-            x: Any = n.args[0].meta["val"]
-            if not all(type(s) is int for s in x.shape) or pays(x, *n.args[1:3]):
-                n.target = max_pool2d
+            value: Any = node.args[0].meta["val"]
+            if not all(type(size) is int for size in value.shape) or pays(value, *node.args[1:3]):
+                node.target = max_pool2d
 
 
-def _images(x: object) -> bool:
+def _images(value: object) -> bool:
     return (
-        isinstance(x, torch.Tensor)
-        and x.layout is torch.strided
-        and x.is_cpu
-        and x.dtype is torch.float32
-        and x.dim() == 4
+        isinstance(value, torch.Tensor)
+        and value.layout is torch.strided
+        and value.is_cpu
+        and value.dtype is torch.float32
+        and value.dim() == 4
     )
 
 

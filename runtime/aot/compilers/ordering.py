@@ -21,24 +21,24 @@ NUMBERS_OF_PYTHON = (int, float, torch.SymInt, torch.SymFloat)
 
 def movable(graph: fx.Graph) -> list[fx.Node]:
     """Return the nodes between the placeholders and the output."""
-    return [n for n in graph.nodes if n.op not in ("placeholder", "output")]
+    return [node for node in graph.nodes if node.op not in ("placeholder", "output")]
 
 
 def successors(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     """Return the calls that must come after each: its users, and for a draw or an effect the next
     one."""
     known = set(nodes)
-    after = {n: [u for u in n.users if u in known] for n in nodes}
+    after = {node: [u for u in node.users if u in known] for node in nodes}
     ordered = [n for n in nodes if n.op == "call_function" and _ordered(n)]
     for first, second in itertools.pairwise(ordered):
         after[first].append(second)
     return after
 
 
-def _ordered(n: fx.Node) -> bool:
-    func: Any = n.target
+def _ordered(node: fx.Node) -> bool:
+    func: Any = node.target
     # read from a tensor, or computed from what is
-    if isinstance(n.meta.get("val"), NUMBERS_OF_PYTHON):
+    if isinstance(node.meta.get("val"), NUMBERS_OF_PYTHON):
         return False
     if type(func) is not OpOverload:
         return func is not operator.getitem and func is not LINEAR
@@ -46,7 +46,7 @@ def _ordered(n: fx.Node) -> bool:
         torch.Tag.nondeterministic_seeded in func.tags
         or func._schema.is_mutable
         or func.namespace != "aten"
-        or has_effect(n)
+        or has_effect(node)
     )
 
 
@@ -61,7 +61,7 @@ def bring_together(
 
     ``after``: the :func:`successors` of ``nodes``. No call of a group may need another one of it,
     nor may two groups need one another."""
-    place = {n: i for i, n in enumerate(nodes)}
+    place = {node: index for index, node in enumerate(nodes)}
     # what moves as one: a group, at the place of its last call, or a call that is in none
     unit_at = {i: [n] for n, i in place.items()}
     for group in groups:

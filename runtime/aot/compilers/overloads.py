@@ -60,11 +60,11 @@ def _deterministic(func: Any) -> bool:
 
 def _parameters(arguments: Iterable[Any]) -> list[tuple[str, str]]:
     """Names and types: overloads may differ in the types alone."""
-    return [(a.name, str(a.type)) for a in arguments]
+    return [(argument.name, str(argument.type)) for argument in arguments]
 
 
 def calls_of(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.nodes if n.op == "call_function"]
+    return [node for node in graph.nodes if node.op == "call_function"]
 
 
 def static(n: object) -> bool:
@@ -83,13 +83,15 @@ def static(n: object) -> bool:
 
 
 def _plain(value: torch.Tensor) -> bool:
-    return all(type(s) is int for s in (*value.shape, *value.stride(), value.storage_offset()))
+    return all(
+        type(size) is int for size in (*value.shape, *value.stride(), value.storage_offset())
+    )
 
 
-def on_cpu(n: fx.Node) -> bool:
-    """Return whether ``n`` is such a tensor on the CPU."""
+def on_cpu(node: fx.Node) -> bool:
+    """Return whether ``node`` is such a tensor on the CPU."""
     # `is_cpu` of an abstract tensor is a call of an op
-    return static(n) and n.meta["val"].device.type == "cpu"
+    return static(node) and node.meta["val"].device.type == "cpu"
 
 
 def kind(n: Any) -> Any:

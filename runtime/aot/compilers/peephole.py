@@ -83,17 +83,17 @@ def rewritten(
     return copied, placed
 
 
-def _writes(n: fx.Node) -> bool:
-    return isinstance(n.target, OpOverload) and n.target._schema.is_mutable
+def _writes(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def layers(graph: fx.Graph) -> None:
     """The transposition of a weight and ``addmm`` with it become one call of torch's ``linear``,
     which does just these two below Python."""
-    for n in calls_of(graph):
-        if n.target is not aten.addmm.default or n.kwargs:
+    for node in calls_of(graph):
+        if node.target is not aten.addmm.default or node.kwargs:
             continue
-        bias, x, transposed = n.args
+        bias, x, transposed = node.args
         if (
             not isinstance(transposed, fx.Node)
             or transposed.target is not aten.t.default
@@ -104,94 +104,94 @@ def layers(graph: fx.Graph) -> None:
         args = (x, weight, bias)
         if [
             func
-            for func, *_ in Witness(n.meta.get("val")).watch(_steps_of_linear, example(args), {})
-        ] == [aten.t.default, n.target]:
-            n.target, n.args = LINEAR, args
+            for func, *_ in Witness(node.meta.get("val")).watch(_steps_of_linear, example(args), {})
+        ] == [aten.t.default, node.target]:
+            node.target, node.args = LINEAR, args
             graph.erase_node(transposed)
 
 
 def squares(graph: fx.Graph) -> None:
     """``x ** 2`` becomes ``x * x``, which is how the kernels compute it."""
-    for n in calls_of(graph):
+    for node in calls_of(graph):
         if (
-            n.target is aten.pow.Tensor_Scalar
-            and n.args[1] == 2
-            and static(n)
-            and n.meta["val"].dtype in _WIDE
+            node.target is aten.pow.Tensor_Scalar
+            and node.args[1] == 2
+            and static(node)
+            and node.meta["val"].dtype in _WIDE
         ):
-            n.target, n.args = aten.mul.Tensor, (n.args[0], n.args[0])
+            node.target, node.args = aten.mul.Tensor, (node.args[0], node.args[0])
 
 
 def means(graph: fx.Graph) -> None:
     """The mean of all elements becomes their sum and a division, which is how the
     kernel computes it."""
-    for n in calls_of(graph):
-        if n.target is not aten.mean.default or n.kwargs:
+    for node in calls_of(graph):
+        if node.target is not aten.mean.default or node.kwargs:
             continue
         x: Any
-        (x,) = n.args
-        if not static(n) or not static(x):
+        (x,) = node.args
+        if not static(node) or not static(x):
             continue
         value = x.meta["val"]
         if value.device.type == "cpu" and value.dtype in _WIDE and 0 < value.numel() <= _EXACT:
-            with graph.inserting_before(n):
+            with graph.inserting_before(node):
                 total = add_call(graph, aten.sum.default, (x,))
-            total.meta = dict(n.meta)
-            n.target, n.args = aten.div.Tensor, (total, value.numel())
+            total.meta = dict(node.meta)
+            node.target, node.args = aten.div.Tensor, (total, value.numel())
 
 
 def broadcasts(graph: fx.Graph) -> None:
     """What was expanded only for the sake of arithmetic with a tensor of that shape is left for the
     arithmetic to expand."""
-    for n in calls_of(graph):
-        if n.target is not aten.expand.default or not static(n) or not static(n.args[0]):
+    for node in calls_of(graph):
+        if node.target is not aten.expand.default or not static(node) or not static(node.args[0]):
             continue
-        source: Any = n.args[0]
-        for user in list(n.users):
-            if _has_shape_without(user, n):
-                user.replace_input_with(n, source)
-        if not n.users:
-            graph.erase_node(n)
+        source: Any = node.args[0]
+        for user in list(node.users):
+            if _has_shape_without(user, node):
+                user.replace_input_with(node, source)
+        if not node.users:
+            graph.erase_node(node)
 
 
-def _has_shape_without(user: fx.Node, n: fx.Node) -> bool:
-    """Return whether ``user`` is arithmetic of ``n`` and a tensor that has the shape and the dtype
-    of the result by itself."""
+def _has_shape_without(user: fx.Node, node: fx.Node) -> bool:
+    """Return whether ``user`` is arithmetic of ``node`` and a tensor that has the shape and the
+    dtype of the result by itself."""
     if not _is_plain_arithmetic(user):
         return False
-    others = [a for a in user.args if a is not n]
+    others = [argument for argument in user.args if argument is not node]
     if len(others) != 1:
         return False
     (other,) = others
-    return static(other) and static(user) and kind(other) == kind(user) == kind(n)
+    return static(other) and static(user) and kind(other) == kind(user) == kind(node)
 
 
 def numbers(graph: fx.Graph) -> None:
     """A number in arithmetic with floating point tensors becomes a tensor now instead
     of at each call."""
     made: dict[tuple[str, torch.dtype], torch.Tensor] = {}
-    for n in calls_of(graph):
-        if not _is_plain_arithmetic(n) or not static(n) or not static(n.args[0]):
+    for node in calls_of(graph):
+        if not _is_plain_arithmetic(node) or not static(node) or not static(node.args[0]):
             continue
-        x, number = n.args
-        dtype = n.meta["val"].dtype
+        x, number = node.args
+        dtype = node.meta["val"].dtype
         if dtype not in _WIDE or x.meta["val"].dtype is not dtype:  # type: ignore[union-attr]
             continue  # of narrower types the kernels read numbers in a wider one
         if _is_exact_number(number):
             key = repr(number), dtype
             if key not in made:
                 made[key] = factories.tensor(number, dtype=dtype, device="cpu")
-            n.args = (x, made[key])
+            node.args = (x, made[key])
 
 
-def _is_plain_arithmetic(n: fx.Node) -> bool:
-    """Return whether ``n`` is arithmetic of two operands without options."""
-    return n.target in _ARITHMETIC and len(n.args) == 2 and not n.kwargs
+def _is_plain_arithmetic(node: fx.Node) -> bool:
+    """Return whether ``node`` is arithmetic of two operands without options."""
+    return node.target in _ARITHMETIC and len(node.args) == 2 and not node.kwargs
 
 
-def _is_exact_number(a: object) -> bool:
-    """Return whether ``a`` is a number of Python that float32 has, or that kernels round."""
-    return type(a) is float or (type(a) is int and abs(a) <= _EXACT)
+def _is_exact_number(argument: object) -> bool:
+    """Return whether ``argument`` is a number of Python that float32 has, or that kernels round."""
+    return type(argument) is float or (type(argument) is int and abs(argument) <= _EXACT)
 
 
 def overwrites(graph: fx.Graph) -> None:
@@ -199,15 +199,15 @@ def overwrites(graph: fx.Graph) -> None:
     where that is a buffer that the graph made itself, to which no view refers and which nothing
     uses later: neither a call nor the caller, since the output uses what is returned."""
     last_use = _last_uses_of_buffers(graph)
-    for n in calls_of(graph):
-        if not static(n) or (in_place(n.target) is None and with_out(n.target) is None):
+    for node in calls_of(graph):
+        if not static(node) or (in_place(node.target) is None and with_out(node.target) is None):
             continue
-        candidates = n.args[:2] if _commutes(n) else n.args[:1]
+        candidates = node.args[:2] if _commutes(node) else node.args[:1]
         for first in candidates:
-            if not isinstance(first, fx.Node) or last_use.get(first) is not n:
+            if not isinstance(first, fx.Node) or last_use.get(first) is not node:
                 continue
-            if same_layout(first, n):
-                _write_over(n, first)
+            if same_layout(first, node):
+                _write_over(node, first)
                 break
 
 
@@ -221,17 +221,17 @@ def _last_uses_of_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     }
 
 
-def _write_over(n: fx.Node, first: fx.Node) -> None:
-    """Let the pointwise call ``n`` write its result to ``first``, one of its operands."""
-    others = n.args[1:] if first is n.args[0] else n.args[:1]
-    func, out = in_place(n.target), with_out(n.target)
-    n.args = (first, *others)
+def _write_over(node: fx.Node, first: fx.Node) -> None:
+    """Let the pointwise call ``node`` write its result to ``first``, one of its operands."""
+    others = node.args[1:] if first is node.args[0] else node.args[:1]
+    func, out = in_place(node.target), with_out(node.target)
+    node.args = (first, *others)
     if func is not None:
-        n.target = func
+        node.target = func
     elif out is not None:
-        n.target, n.kwargs = out[0], {**n.kwargs, out[1]: first}
+        node.target, node.kwargs = out[0], {**node.kwargs, out[1]: first}
 
 
-def _commutes(n: fx.Node) -> bool:
-    record = op_of(n.target).record
-    return record is not None and record.commutes and len(n.args) == 2 and not n.kwargs
+def _commutes(node: fx.Node) -> bool:
+    record = op_of(node.target).record
+    return record is not None and record.commutes and len(node.args) == 2 and not node.kwargs

@@ -93,12 +93,12 @@ def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
 
 def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]:
     """Find for each of ``wanted`` the calls that may write to its argument."""
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
     output = graph.output_node()
     results: Any = output.args[0]
     # a value that is returned twice has to become two tensors
     times = Counter(results)
-    order = {n: i for i, n in enumerate(graph.nodes)}
+    order = {n: index for index, n in enumerate(graph.nodes)}
     # until here a call may be for another program
     refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)
     chains = []
@@ -138,48 +138,48 @@ def _calls_into(
 def _last_read(memory: Sequence[fx.Node], order: Mapping[fx.Node, int]) -> int:
     """Return the place of the last node that uses one of ``memory``; -1 if none does. The output
     is such a node too, and behind all others."""
-    readers = itertools.chain.from_iterable(n.users for n in memory)
+    readers = itertools.chain.from_iterable(node.users for node in memory)
     return max(map(order.__getitem__, readers), default=-1)
 
 
 def _is_spent(
-    n: fx.Node, later: fx.Node | None, output: fx.Node, order: Mapping[fx.Node, int]
+    node: fx.Node, later: fx.Node | None, output: fx.Node, order: Mapping[fx.Node, int]
 ) -> bool:
-    """Return whether the memory of ``n`` may be written over by ``later``: nothing reads it
-    afterwards, and ``later`` reads it as ``n`` alone, not by a view.
+    """Return whether the memory of ``node`` may be written over by ``later``: nothing reads it
+    afterwards, and ``later`` reads it as ``node`` alone, not by a view.
 
-    None for ``later``: ``n`` is the new value itself, of which no view may be returned.
+    None for ``later``: ``node`` is the new value itself, of which no view may be returned.
     """
-    memory = shown(n)
-    views = [v for v in memory if v is not n]
+    memory = shown(node)
+    views = [v for v in memory if v is not node]
     if later is None:
         return not any(output in v.users for v in views)
     last_use = _last_read(memory, order)
     return last_use == order[later] and not any(v in later.all_input_nodes for v in views)
 
 
-def _takes(n: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
-    """Return whether the call ``n`` may have ``target`` as its result. It may read ``target``
+def _takes(node: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
+    """Return whether the call ``node`` may have ``target`` as its result. It may read ``target``
     itself, as each element is read before it is written, and no view of it."""
     if (
-        n.op != "call_function"
-        or not static(n)
-        or not same_layout(n, target)
-        or (n.target not in SETS and with_out(n.target) is None)
+        node.op != "call_function"
+        or not static(node)
+        or not same_layout(node, target)
+        or (node.target not in SETS and with_out(node.target) is None)
     ):
         return False
-    return not any(v in n.all_input_nodes for v in views if v is not target)
+    return not any(v in node.all_input_nodes for v in views if v is not target)
 
 
-def _write(n: fx.Node, target: fx.Node, calls: Sequence[fx.Node]) -> None:
-    """Let ``n`` write to ``target``, in which the results of ``calls`` lie."""
-    func, out = in_place(n.target), with_out(n.target)
-    if n.target in SETS:
-        n.target, n.args = func, (target, *n.args[1:])  # type: ignore[assignment]
-    elif func is not None and (n.args[0] is target or n.args[0] in calls):
-        n.target = func
+def _write(node: fx.Node, target: fx.Node, calls: Sequence[fx.Node]) -> None:
+    """Let ``node`` write to ``target``, in which the results of ``calls`` lie."""
+    func, out = in_place(node.target), with_out(node.target)
+    if node.target in SETS:
+        node.target, node.args = func, (target, *node.args[1:])  # type: ignore[assignment]
+    elif func is not None and (node.args[0] is target or node.args[0] in calls):
+        node.target = func
     else:
         assert out is not None, (
             "every op with an in-place form has one that writes to a given tensor"
         )
-        n.target, n.kwargs = out[0], {**n.kwargs, out[1]: target}
+        node.target, node.kwargs = out[0], {**node.kwargs, out[1]: target}

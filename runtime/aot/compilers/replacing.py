@@ -24,10 +24,10 @@ _COPIES = frozenset(
 )
 
 
-def shown(n: fx.Node) -> list[fx.Node]:
-    """``n`` and all that may share memory with it and is computed from it."""
-    found = [n]
-    known = {n}
+def shown(node: fx.Node) -> list[fx.Node]:
+    """``node`` and all that may share memory with it and is computed from it."""
+    found = [node]
+    known = {node}
     for v in found:
         new = [u for u in v.users if u.op == "call_function" and may_alias(u) and u not in known]
         found += new
@@ -35,21 +35,21 @@ def shown(n: fx.Node) -> list[fx.Node]:
     return found
 
 
-def is_result(n: fx.Node) -> bool:
-    """Return whether a result of the graph is ``n``."""
-    return n.graph.output_node() in n.users
+def is_result(node: fx.Node) -> bool:
+    """Return whether a result of the graph is ``node``."""
+    return node.graph.output_node() in node.users
 
 
-def returned(n: fx.Node) -> bool:
-    """Return whether a result of the graph is ``n``, or may share memory with it. For one value:
+def returned(node: fx.Node) -> bool:
+    """Return whether a result of the graph is ``node``, or may share memory with it. For one value:
     :class:`Returned` answers for all values of a graph in one walk."""
-    return any(map(is_result, shown(n)))
+    return any(map(is_result, shown(node)))
 
 
-def results_in(n: fx.Node) -> list[fx.Node]:
-    """Return the results of the graph that may share memory with ``n``, one by one."""
-    views = set(shown(n))
-    results: Any = n.graph.output_node().args[0]
+def results_in(node: fx.Node) -> list[fx.Node]:
+    """Return the results of the graph that may share memory with ``node``, one by one."""
+    views = set(shown(node))
+    results: Any = node.graph.output_node().args[0]
     return [r for r in results if r in views] if isinstance(results, (list, tuple)) else list(views)
 
 
@@ -63,31 +63,33 @@ class Returned:
         self._nodes: set[fx.Node] = set()
         self._add(graph.output_node().all_input_nodes)
 
-    def __contains__(self, n: fx.Node) -> bool:
-        return n in self._nodes
+    def __contains__(self, node: fx.Node) -> bool:
+        return node in self._nodes
 
     def _add(self, nodes: list[fx.Node]) -> None:
         """Note ``nodes`` and whatever they may be views of."""
         new = [n for n in nodes if n not in self._nodes]
-        for n in new:  # grows
-            if n not in self._nodes:
-                self._nodes.add(n)
-                new += n.all_input_nodes if n.op == "call_function" and may_alias(n) else ()
+        for node in new:  # grows
+            if node not in self._nodes:
+                self._nodes.add(node)
+                new += (
+                    node.all_input_nodes if node.op == "call_function" and may_alias(node) else ()
+                )
 
-    def replace(self, n: fx.Node, by: Any) -> None:
-        """Let the users of ``n`` take ``by``, which has the same elements and layout. What makes
-        results of the graph of ``n`` takes it only where no other result is ``by``, an argument or
-        memory of one of these. Views of ``n`` take it only where it begins at the same place of
-        its memory: what is known of a view counts from there."""
+    def replace(self, node: fx.Node, by: Any) -> None:
+        """Let the users of ``node`` take ``by``, which has the same elements and layout. What makes
+        results of the graph of ``node`` takes it only where no other result is ``by``, an argument
+        or memory of one of these. Views of ``node`` take it only where it begins at the same place
+        of its memory: what is known of a view counts from there."""
         if isinstance(by, fx.Node) and fresh(by) and by not in self:
-            n.replace_all_uses_with(by)
-            if n in self:
+            node.replace_all_uses_with(by)
+            if node in self:
                 self._add([by])
             return
-        viewable = not isinstance(by, fx.Node) or _offset(by) == _offset(n)
-        for user in list(n.users):
+        viewable = not isinstance(by, fx.Node) or _offset(by) == _offset(node)
+        for user in list(node.users):
             if self._may_take_other(user, viewable):
-                user.replace_input_with(n, by)
+                user.replace_input_with(node, by)
 
     def _may_take_other(self, user: fx.Node, viewable: bool) -> bool:
         """Return whether ``user`` of a value may take another one of the same elements.
@@ -98,24 +100,24 @@ class Returned:
             return True
         return viewable and user not in self
 
-    def replace_alias(self, n: fx.Node, by: fx.Node) -> None:
-        """Let the users of ``n`` take ``by``, another name of the same memory. A result stays the
-        tensor that it is."""
-        replace_alias(n, by)
-        if n in self:
+    def replace_alias(self, node: fx.Node, by: fx.Node) -> None:
+        """Let the users of ``node`` take ``by``, another name of the same memory. A result stays
+        the tensor that it is."""
+        replace_alias(node, by)
+        if node in self:
             self._add([by])
 
 
-def _offset(n: fx.Node) -> object:
-    """Where ``n`` begins in its memory, None if it is no tensor of known sizes."""
-    return n.meta["val"].storage_offset() if static(n) else None
+def _offset(node: fx.Node) -> object:
+    """Where ``node`` begins in its memory, None if it is no tensor of known sizes."""
+    return node.meta["val"].storage_offset() if static(node) else None
 
 
-def replace_alias(n: fx.Node, by: fx.Node) -> None:
+def replace_alias(node: fx.Node, by: fx.Node) -> None:
     """:meth:`Returned.replace_alias`, for a pass that does not ask what is returned."""
-    for user in list(n.users):
+    for user in list(node.users):
         if user.op != "output":
-            user.replace_input_with(n, by)
+            user.replace_input_with(node, by)
 
 
 def without_copies(graph: fx.Graph) -> None:
@@ -127,53 +129,58 @@ def without_copies(graph: fx.Graph) -> None:
             results.replace(n, source)
 
 
-def _source_of_copy(n: fx.Node) -> Any:
-    """Return the value whose elements the result of ``n`` has; None if there is no such value."""
-    if n.target is aten.copy.default:
-        return n.args[1]
-    source = next(iter(n.args), None)
-    if n.target in _COPIES:
+def _source_of_copy(node: fx.Node) -> Any:
+    """Return the value whose elements the result of ``node`` has; None if there is no such
+    value."""
+    if node.target is aten.copy.default:
+        return node.args[1]
+    source = next(iter(node.args), None)
+    if node.target in _COPIES:
         return source
-    if n.target is aten.neg.default and isinstance(source, fx.Node) and source.target is n.target:
+    if (
+        node.target is aten.neg.default
+        and isinstance(source, fx.Node)
+        and source.target is node.target
+    ):
         return source.args[0]
     return None
 
 
-def _stands_for(source: fx.Node, n: fx.Node) -> bool:
-    """Return whether ``source``, whose elements ``n`` has, has its layout and history too."""
+def _stands_for(source: fx.Node, node: fx.Node) -> bool:
+    """Return whether ``source``, whose elements ``node`` has, has its layout and history too."""
     value = source.meta["val"]
     if value.is_conj() or value.is_neg() or value.requires_grad:
         return False
-    return same_layout(n, source)
+    return same_layout(node, source)
 
 
 def without_repetitions(graph: fx.Graph) -> None:
     """What is computed twice is computed once. A large value does not live longer for that: its
     memory may be what a checkpoint saves."""
-    order = {n: i for i, n in enumerate(graph.nodes)}
+    order = {n: index for index, n in enumerate(graph.nodes)}
     known: dict[Hashable, fx.Node] = {}
     results = Returned(graph)
-    for n in calls_of(graph):
-        if not _pure(n):
+    for node in calls_of(graph):
+        if not _pure(node):
             continue
-        key = (n.target, _key(n.args), _key(tuple(n.kwargs.items())))
-        first = known.setdefault(key, n)
-        if first is n:
+        key = (node.target, _key(node.args), _key(tuple(node.kwargs.items())))
+        first = known.setdefault(key, node)
+        if first is node:
             continue
-        if may_alias(n) and n.target is not operator.getitem:
-            results.replace_alias(n, first)
-        elif _small(n) or _is_used_after(first, order[n], order):
-            results.replace(n, first)
+        if may_alias(node) and node.target is not operator.getitem:
+            results.replace_alias(node, first)
+        elif _small(node) or _is_used_after(first, order[node], order):
+            results.replace(node, first)
 
 
-def _is_used_after(n: fx.Node, place: int, order: Mapping[fx.Node, int]) -> bool:
-    """Return whether a node behind ``place`` uses the memory of ``n``, which lives so long."""
-    users = itertools.chain.from_iterable(v.users for v in shown(n))
+def _is_used_after(node: fx.Node, place: int, order: Mapping[fx.Node, int]) -> bool:
+    """Return whether a node behind ``place`` uses the memory of ``node``, which lives so long."""
+    users = itertools.chain.from_iterable(v.users for v in shown(node))
     return any(order[user] > place for user in users)
 
 
-def _pure(n: fx.Node) -> bool:
-    func: Any = n.target
+def _pure(node: fx.Node) -> bool:
+    func: Any = node.target
     if func is operator.getitem or func is LINEAR:
         return True
     if (
@@ -184,23 +191,27 @@ def _pure(n: fx.Node) -> bool:
         return False
     return (
         not func._schema.is_mutable
-        and not has_effect(n)
+        and not has_effect(node)
         and not func._schema.name.startswith("aten::empty")
     )
 
 
-def _key(a: object) -> Hashable:
+def _key(argument: object) -> Hashable:
     """Return what tells an argument from others. A node has a name of its own."""
-    if isinstance(a, (list, tuple)):
-        return tuple(map(_key, a))
-    return (id(a), torch.Tensor) if isinstance(a, torch.Tensor) else (type(a), repr(a))
+    if isinstance(argument, (list, tuple)):
+        return tuple(map(_key, argument))
+    return (
+        (id(argument), torch.Tensor)
+        if isinstance(argument, torch.Tensor)
+        else (type(argument), repr(argument))
+    )
 
 
-def _small(n: fx.Node) -> bool:
-    values: Any = n.meta.get("val")
+def _small(node: fx.Node) -> bool:
+    values: Any = node.meta.get("val")
     every = values if isinstance(values, (list, tuple)) else [values]
     return all(
         not isinstance(v, torch.Tensor)
-        or (all(type(s) is int for s in v.shape) and v.numel() <= _ELEMENTS)
+        or (all(type(size) is int for size in v.shape) and v.numel() <= _ELEMENTS)
         for v in every
     )

@@ -36,7 +36,7 @@ def replayable(module: fx.GraphModule) -> bool:
     attributes alone."""
     graph = module.graph
     return type(graph._codegen) is fx.graph.CodeGen and not any(
-        n.op in ("call_module", "call_method") for n in graph.nodes
+        node.op in ("call_module", "call_method") for node in graph.nodes
     )
 
 
@@ -49,13 +49,13 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     """
     graph, placed = rewritten(with_values(module).graph, module.meta.get(DESTINATIONS, ()))
     body = _Body(module, graph)
-    numbers = {n: i for i, n in enumerate(body.inputs)}
+    numbers = {n: index for index, n in enumerate(body.inputs)}
     writes: dict[int, int] = {}
-    for n in graph.nodes:
+    for node in graph.nodes:
         if placed:
-            for i in _written(n, numbers):
+            for i in _written(node, numbers):
                 writes.setdefault(i, len(body.lines) + 2)  # for Python the first line is 1
-        body.add(n)
+        body.add(node)
     lines = ["def run(args):", *(f"    {line}" for line in body.lines)]
     run: Callable[[list[Any]], Any] = function(
         lines, "run", f"<replay of {type(module).__name__}>", body.source.names, body.origins
@@ -83,9 +83,9 @@ class _Body:
         self.inputs = [n for n in graph.nodes if n.op == "placeholder"]
         self.origins: dict[int, Line] = {}
         self.last_use: dict[fx.Node, fx.Node] = {}
-        for n in reversed(graph.nodes):
-            for used in n.all_input_nodes:
-                self.last_use.setdefault(used, n)
+        for node in reversed(graph.nodes):
+            for used in node.all_input_nodes:
+                self.last_use.setdefault(used, node)
         # items that the line of their call has unpacked
         self.unpacked: set[fx.Node] = set()
         self.lines = [
@@ -95,32 +95,32 @@ class _Body:
         ]
         self._free_unused(self.inputs)
 
-    def add(self, n: fx.Node) -> None:
-        """Add the lines of ``n``. A placeholder has none of its own."""
-        if n.op == "output":
-            self.lines.append(f"    return {self.source.text(n.args[0])}")
-        elif n.op == "get_attr":
-            get = self.source.constant(operator.attrgetter(str(n.target)))
-            self.lines.append(f"    {self.source.name(n)} = {get}(module)")
-        elif n.op == "call_function" and n not in self.unpacked:
-            self._add_call(n)
+    def add(self, node: fx.Node) -> None:
+        """Add the lines of ``node``. A placeholder has none of its own."""
+        if node.op == "output":
+            self.lines.append(f"    return {self.source.text(node.args[0])}")
+        elif node.op == "get_attr":
+            get = self.source.constant(operator.attrgetter(str(node.target)))
+            self.lines.append(f"    {self.source.name(node)} = {get}(module)")
+        elif node.op == "call_function" and node not in self.unpacked:
+            self._add_call(node)
 
-    def _add_call(self, n: fx.Node) -> None:
-        items = _items(n)
+    def _add_call(self, node: fx.Node) -> None:
+        items = _items(node)
         self.unpacked.update(items.values())
-        origin = origin_of(n)
+        origin = origin_of(node)
         if origin is not None:
             self.origins[len(self.lines) + 1] = origin
-        func, args = shortest(n)
+        func, args = shortest(node)
         given = list(map(self.source.text, args))
-        given += [f"{name}={self.source.text(a)}" for name, a in n.kwargs.items()]
-        call = f"{self.source.constant(func, _named(n))}({', '.join(given)})"
+        given += [f"{name}={self.source.text(a)}" for name, a in node.kwargs.items()]
+        call = f"{self.source.constant(func, _named(node))}({', '.join(given)})"
         if items:
-            self._unpack(call, items, len(n.meta["val"]))
+            self._unpack(call, items, len(node.meta["val"]))
         else:
-            self.lines.append(f"    {self.source.name(n)} = {call}")
-            self._free_unused([n])
-        self._free(u for u in n.all_input_nodes if self.last_use[u] is n)
+            self.lines.append(f"    {self.source.name(node)} = {call}")
+            self._free_unused([node])
+        self._free(u for u in node.all_input_nodes if self.last_use[u] is node)
 
     def _unpack(self, call: str, items: Mapping[int, fx.Node], n_results: int) -> None:
         """Add the line of a ``call`` with several results. Those that nothing uses are freed
@@ -134,7 +134,7 @@ class _Body:
         self._free_unused(items.values())
 
     def _free_unused(self, nodes: Iterable[fx.Node]) -> None:
-        self._free(n for n in nodes if n not in self.last_use)
+        self._free(node for node in nodes if node not in self.last_use)
 
     def _free(self, nodes: Iterable[fx.Node]) -> None:
         names = ", ".join(map(self.source.name, nodes))
@@ -142,33 +142,33 @@ class _Body:
             self.lines.append(f"    del {names}")
 
 
-def _written(n: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[int]:
-    """The numbers of the inputs that the call ``n`` writes to. ``numbers``: those of each."""
-    if not isinstance(n.target, OpOverload):
+def _written(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[int]:
+    """The numbers of the inputs that the call ``node`` writes to. ``numbers``: those of each."""
+    if not isinstance(node.target, OpOverload):
         return
-    for i, argument in enumerate(n.target._schema.arguments):
+    for index, argument in enumerate(node.target._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
-        given: Any = n.args[i] if i < len(n.args) else n.kwargs.get(argument.name)
+        given: Any = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
         values = given if isinstance(given, (list, tuple)) else (given,)
-        yield from (numbers[x] for x in values if x in numbers)
+        yield from (numbers[value] for value in values if value in numbers)
 
 
-def _named(n: fx.Node) -> str:
-    """Return how the name of the function begins that makes the call ``n``."""
-    func: Any = n.target
+def _named(node: fx.Node) -> str:
+    """Return how the name of the function begins that makes the call ``node``."""
+    func: Any = node.target
     return f"{func._schema.name.split('::')[1]}_" if isinstance(func, OpOverload) else "call_"
 
 
-def _items(n: fx.Node) -> dict[int, fx.Node]:
-    """Return the nodes that are the items of ``n``, by number, if nothing else uses ``n``."""
+def _items(node: fx.Node) -> dict[int, fx.Node]:
+    """Return the nodes that are the items of ``node``, by number, if nothing else uses ``node``."""
     items: dict[int, fx.Node] = {}
-    for user in n.users:
+    for user in node.users:
         i: Any = user.args[1] if user.target is operator.getitem else None
         if type(i) is not int or i < 0 or i in items:
             return {}
         items[i] = user
-    value = n.meta.get("val")
+    value = node.meta.get("val")
     return items if isinstance(value, (list, tuple)) and all(i < len(value) for i in items) else {}
 
 
@@ -204,26 +204,26 @@ class _Source:
         return repr(a) if type(a) in (bool, int, str, type(None)) else self.constant(a)
 
 
-def shortest(n: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """Return what runs the call ``n`` with the least on the way, and with which arguments: torch's
-    Python binding, which reads a number sooner than a list of one, the overload's kernel, or the
-    target as it is."""
-    func = n.target
+def shortest(node: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """Return what runs the call ``node`` with the least on the way, and with which arguments:
+    torch's Python binding, which reads a number sooner than a list of one, the overload's kernel,
+    or the target as it is."""
+    func = node.target
     if type(func) is not OpOverload:
-        return func, n.args  # type: ignore[return-value]
+        return func, node.args  # type: ignore[return-value]
     if func is _READ:
-        return TensorBase.item, n.args
-    value = n.meta.get("val") if func._schema.returns else None
+        return TensorBase.item, node.args
+    value = node.meta.get("val") if func._schema.returns else None
     if func.namespace != "aten" or not (
         isinstance(value, (torch.Tensor, list, tuple)) or not func._schema.returns
     ):
-        return func._op, n.args
-    kwargs = example(n.kwargs)
-    pattern = func, _pattern(example(n.args)), _pattern(kwargs)
+        return func._op, node.args
+    kwargs = example(node.kwargs)
+    pattern = func, _pattern(example(node.args)), _pattern(kwargs)
     if pattern not in _SHORTEST:
-        _SHORTEST[pattern] = _binding(func, n.args, kwargs, value)
+        _SHORTEST[pattern] = _binding(func, node.args, kwargs, value)
     binding, short = _SHORTEST[pattern]
-    return binding, _shortened(n.args) if short else n.args
+    return binding, _shortened(node.args) if short else node.args
 
 
 # by op and form of the arguments: the shortest way to the kernel
@@ -248,7 +248,10 @@ def _binding(
 
 def _shortened(args: Sequence[object]) -> tuple[object, ...]:
     return tuple(
-        a[0] if isinstance(a, list) and len(a) == 1 and type(a[0]) is int else a for a in args
+        argument[0]
+        if isinstance(argument, list) and len(argument) == 1 and type(argument[0]) is int
+        else argument
+        for argument in args
     )
 
 

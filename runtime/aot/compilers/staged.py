@@ -67,30 +67,30 @@ def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
     freed after its last use."""
     nodes = module.graph.nodes
     last_use: dict[fx.Node, fx.Node] = {}
-    for n in nodes:
-        last_use.update(dict.fromkeys(n.all_input_nodes, n))
+    for node in nodes:
+        last_use.update(dict.fromkeys(node.all_input_nodes, node))
     values: dict[fx.Node, Any] = {}
     given = iter(args)
     values.update((n, next(given)) for n in nodes if n.op == "placeholder")
     args.clear()
     with below_autograd():
-        for n in nodes:
-            if n.op == "output":
-                return fx.map_arg(n.args[0], values.__getitem__)
-            if n.op != "placeholder":
-                values[n] = _run_node(module, n, values)
-            for used in n.all_input_nodes:
-                if last_use[used] is n:
+        for node in nodes:
+            if node.op == "output":
+                return fx.map_arg(node.args[0], values.__getitem__)
+            if node.op != "placeholder":
+                values[node] = _run_node(module, node, values)
+            for used in node.all_input_nodes:
+                if last_use[used] is node:
                     del values[used]
-            if n not in last_use:
-                del values[n]
+            if node not in last_use:
+                del values[node]
     raise AssertionError("a graph has an output")
 
 
-def _run_node(module: fx.GraphModule, n: fx.Node, values: Mapping[fx.Node, Any]) -> object:
+def _run_node(module: fx.GraphModule, node: fx.Node, values: Mapping[fx.Node, Any]) -> object:
     """Return the value of an attribute or a call. ``values``: those of its arguments."""
-    if n.op == "get_attr":
-        return operator.attrgetter(str(n.target))(module)
-    func: Any = n.target
-    kwargs = n.kwargs and fx.map_arg(n.kwargs, values.__getitem__)
-    return func(*fx.map_arg(n.args, values.__getitem__), **kwargs)
+    if node.op == "get_attr":
+        return operator.attrgetter(str(node.target))(module)
+    func: Any = node.target
+    kwargs = node.kwargs and fx.map_arg(node.kwargs, values.__getitem__)
+    return func(*fx.map_arg(node.args, values.__getitem__), **kwargs)

@@ -36,12 +36,14 @@ def sums(graph: fx.Graph) -> None:
     groups: dict[Hashable, list[fx.Node]] = {}
     # how many sums lie on the longest way to a node: those of one level do not need one another
     level = dict.fromkeys(nodes, 0)
-    for n in nodes:
-        if _is_sum(n):
-            level[n] += 1
-            groups.setdefault((level[n], _matrix(n).shape, _matrix(n).dtype), []).append(n)
-        for u in after[n]:
-            level[u] = max(level[u], level[n])
+    for node in nodes:
+        if _is_sum(node):
+            level[node] += 1
+            groups.setdefault((level[node], _matrix(node).shape, _matrix(node).dtype), []).append(
+                node
+            )
+        for u in after[node]:
+            level[u] = max(level[u], level[node])
     stacks = [part for group in groups.values() for part in _parts(group) if len(part) >= _FEWEST]
     if stacks:
         bring_together(graph, nodes, after, stacks)
@@ -49,19 +51,19 @@ def sums(graph: fx.Graph) -> None:
         _stacked(graph, stack)
 
 
-def _is_sum(n: fx.Node) -> bool:
-    """Return whether ``n`` adds the rows of a small matrix that nothing else uses, for pointwise
+def _is_sum(node: fx.Node) -> bool:
+    """Return whether ``node`` adds the rows of a small matrix that nothing else uses, for pointwise
     calls alone."""
-    if n.target is not aten.sum.dim_IntList or n.kwargs or n.args[1:] != ([0],):
+    if node.target is not aten.sum.dim_IntList or node.kwargs or node.args[1:] != ([0],):
         return False
-    x: Any = n.args[0]
+    x: Any = node.args[0]
     if not on_cpu(x) or len(x.users) > 1:
         return False
     # an item of the stack's sum is a view, and another user could tell
-    if not all(functional_pointwise(u.target) for u in n.users):
+    if not all(functional_pointwise(u.target) for u in node.users):
         return False
     value = x.meta["val"]
-    return value.dtype is n.meta["val"].dtype and _is_small_matrix(value)
+    return value.dtype is node.meta["val"].dtype and _is_small_matrix(value)
 
 
 def _is_small_matrix(value: torch.Tensor) -> bool:
@@ -71,16 +73,16 @@ def _is_small_matrix(value: torch.Tensor) -> bool:
     return value.dim() == 2 and value.dtype in _DTYPES and value.is_contiguous()
 
 
-def _matrix(n: fx.Node) -> Any:
-    """Return the abstract value of what the call ``n`` adds up."""
-    source: Any = n.args[0]
+def _matrix(node: fx.Node) -> Any:
+    """Return the abstract value of what the call ``node`` adds up."""
+    source: Any = node.args[0]
     return source.meta["val"]
 
 
 def _parts(group: Sequence[fx.Node]) -> list[list[fx.Node]]:
     """Return the sums that follow one another, as many as a stack may have."""
     each = max(_FEWEST, _BYTES // max(1, _matrix(group[0]).nbytes))
-    return [list(group[i : i + each]) for i in range(0, len(group), each)]
+    return [list(group[index : index + each]) for index in range(0, len(group), each)]
 
 
 def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
@@ -102,6 +104,8 @@ def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
     stacked = made(calls[-1], aten.stack.default, (given,), values[0])
     total = made(stacked, aten.sum.dim_IntList, (stacked, [1]), values[1])
     each = made(total, aten.unbind.int, (total,), [after] * len(calls))
-    replace_each({n: made(each, operator.getitem, (each, i), after) for i, n in enumerate(calls)})
+    replace_each(
+        {n: made(each, operator.getitem, (each, index), after) for index, n in enumerate(calls)}
+    )
     for n in calls:
         graph.erase_node(n)

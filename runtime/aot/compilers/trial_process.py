@@ -75,7 +75,7 @@ def with_key(values: Sequence[object]) -> Iterator[None]:
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    mode = next((x.fake_mode for x in values if isinstance(x, FakeTensor)), None)
+    mode = next((value.fake_mode for value in values if isinstance(value, FakeTensor)), None)
     if mode is None:
         yield
         return
@@ -178,17 +178,20 @@ def _graphs(module: fx.GraphModule) -> Iterator[fx.Graph]:
     return (m.graph for m in module.modules() if isinstance(m, fx.GraphModule))
 
 
-def _zeros(x: object) -> Any:
+def _zeros(value: object) -> Any:
     """Zeros in the layout of an abstract value, and a symbol's present value."""
-    if not isinstance(x, torch.Tensor):
-        return _number(x)
+    if not isinstance(value, torch.Tensor):
+        return _number(value)
     sizes, strides, (offset,) = (
-        list(map(_number, numbers)) for numbers in (x.shape, x.stride(), [x.storage_offset()])
+        list(map(_number, numbers))
+        for numbers in (value.shape, value.stride(), [value.storage_offset()])
     )
     if 0 in sizes:
-        return torch.zeros(sizes, dtype=x.dtype, device=x.device)
+        return torch.zeros(sizes, dtype=value.dtype, device=value.device)
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
-    return torch.zeros(last + 1, dtype=x.dtype, device=x.device).as_strided(sizes, strides, offset)
+    return torch.zeros(last + 1, dtype=value.dtype, device=value.device).as_strided(
+        sizes, strides, offset
+    )
 
 
 def _number(n: Any) -> Any:

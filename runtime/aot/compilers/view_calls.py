@@ -31,23 +31,23 @@ def shorter_views(graph: fx.Graph) -> None:
     values compute the values' own shape."""
     known: dict[tuple[fx.Node, Geometry], fx.Node] = {}
     roots: dict[fx.Node, fx.Node] = {}
-    for n in calls_of(graph):
-        if _source(n) is not None:
-            _shorten(n, known, roots)
-        elif functional_pointwise(n.target) and static(n):
-            _reshape(graph, n, known, roots)
+    for node in calls_of(graph):
+        if _source(node) is not None:
+            _shorten(node, known, roots)
+        elif functional_pointwise(node.target) and static(node):
+            _reshape(graph, node, known, roots)
 
 
-def _source(n: fx.Node) -> fx.Node | None:
-    """Return what ``n`` is a view of, if that is known: the memory, dtype and lazy bits are those
-    of the result."""
-    if n.op != "call_function" or not static(n):
+def _source(node: fx.Node) -> fx.Node | None:
+    """Return what ``node`` is a view of, if that is known: the memory, dtype and lazy bits are
+    those of the result."""
+    if node.op != "call_function" or not static(node):
         return None
-    call = _call_of(n)
+    call = _call_of(node)
     if not call.args or not static(call.args[0]) or not _shows_first_argument(call.target):
         return None
     source: Any = call.args[0]
-    a, b = n.meta["val"], source.meta["val"]
+    a, b = node.meta["val"], source.meta["val"]
     if not _read_alike(a, b):
         return None
     # the source has a history that the result must not have
@@ -56,12 +56,12 @@ def _source(n: fx.Node) -> fx.Node | None:
     return source  # type: ignore[no-any-return]
 
 
-def _call_of(n: fx.Node) -> fx.Node:
-    """Return the call whose item ``n`` is, or ``n``. An item of a call with several results shows
-    what the call takes."""
-    if n.target is not operator.getitem:
-        return n
-    call: Any = n.args[0]
+def _call_of(node: fx.Node) -> fx.Node:
+    """Return the call whose item ``node`` is, or ``node``. An item of a call with several results
+    shows what the call takes."""
+    if node.target is not operator.getitem:
+        return node
+    call: Any = node.args[0]
     return call  # type: ignore[no-any-return]
 
 
@@ -87,9 +87,9 @@ def _read_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype is b.dtype and a.device == b.device and not lazy
 
 
-def _geometry(n: fx.Node, root: fx.Node) -> Geometry:
-    """Where ``n`` lies in ``root``. The caller's tensor may begin anywhere in its storage."""
-    value = n.meta["val"]
+def _geometry(node: fx.Node, root: fx.Node) -> Geometry:
+    """Where ``node`` lies in ``root``. The caller's tensor may begin anywhere in its storage."""
+    value = node.meta["val"]
     return (
         tuple(value.shape),
         tuple(value.stride()),
@@ -99,31 +99,32 @@ def _geometry(n: fx.Node, root: fx.Node) -> Geometry:
 
 
 def _shorten(
-    n: fx.Node, known: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]
+    node: fx.Node, known: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]
 ) -> None:
-    source: Any = _source(n)
-    root = roots[n] = roots.get(source, source)
-    geometry = _geometry(n, root)
+    source: Any = _source(node)
+    root = roots[node] = roots.get(source, source)
+    geometry = _geometry(node, root)
     if geometry == _geometry(root, root):
         if (
-            is_result(n) and fresh(root) and results_in(root) == [n]
+            is_result(node) and fresh(root) and results_in(root) == [node]
         ):  # then the result may be the value itself
-            n.replace_all_uses_with(root)
-        _leave_for(n, root)
+            node.replace_all_uses_with(root)
+        _leave_for(node, root)
         return
-    first = known.setdefault((root, geometry), n)
-    if first is not n:
-        _leave_for(n, first)
-    elif source is not root and n.target is not operator.getitem and _viewable(root, geometry):
-        n.target, n.args, n.kwargs = _VIEW, (root, list(geometry[0])), {}
+    first = known.setdefault((root, geometry), node)
+    if first is not node:
+        _leave_for(node, first)
+    elif source is not root and node.target is not operator.getitem and _viewable(root, geometry):
+        node.target, node.args, node.kwargs = _VIEW, (root, list(geometry[0])), {}
 
 
-def _leave_for(n: fx.Node, same: fx.Node) -> None:
-    """Let the users of ``n`` take ``same``, the same part of the same memory. An unused view goes
-    at once: a root may have thousands of them, and each look at its views would see them all."""
-    replace_alias(n, same)
-    if not n.users:
-        n.graph.erase_node(n)
+def _leave_for(node: fx.Node, same: fx.Node) -> None:
+    """Let the users of ``node`` take ``same``, the same part of the same memory. An unused view
+    goes at once: a root may have thousands of them, and each look at its views would see them
+    all."""
+    replace_alias(node, same)
+    if not node.users:
+        node.graph.erase_node(node)
 
 
 def _viewable(root: fx.Node, geometry: Geometry) -> bool:
@@ -140,42 +141,42 @@ def _viewable(root: fx.Node, geometry: Geometry) -> bool:
 
 def _reshape(
     graph: fx.Graph,
-    n: fx.Node,
+    node: fx.Node,
     known: dict[tuple[fx.Node, Geometry], fx.Node],
     roots: dict[fx.Node, fx.Node],
 ) -> None:
-    """Let the pointwise call ``n`` take the values whose views it takes, where that gives a view of
-    the same elements."""
-    value = n.meta["val"]
-    sizes = _sizes_of_views(n, roots)
-    if sizes is None or not value.is_contiguous() or not value.numel() or returned(n):
+    """Let the pointwise call ``node`` take the values whose views it takes, where that gives a view
+    of the same elements."""
+    value = node.meta["val"]
+    sizes = _sizes_of_views(node, roots)
+    if sizes is None or not value.is_contiguous() or not value.numel() or returned(node):
         return
     if sizes == tuple(value.shape) or not _viewable_as(value, sizes):
         return
-    operands = _operands_for(n, sizes, roots)
+    operands = _operands_for(node, sizes, roots)
     like = next((a for a in operands.values() if _is_like(a, sizes, value.dtype)), None)
     if like is None:
         return
-    computed = _compute_from(graph, n, operands)
-    computed.meta = {**n.meta, "val": like.meta["val"]}
-    n.target, n.args, n.kwargs = _VIEW, (computed, list(value.shape)), {}
-    roots[n] = computed
-    known[computed, _geometry_of(value)] = n
+    computed = _compute_from(graph, node, operands)
+    computed.meta = {**node.meta, "val": like.meta["val"]}
+    node.target, node.args, node.kwargs = _VIEW, (computed, list(value.shape)), {}
+    roots[node] = computed
+    known[computed, _geometry_of(value)] = node
 
 
-def _compute_from(graph: fx.Graph, n: fx.Node, operands: dict[fx.Node, fx.Node]) -> fx.Node:
-    """Add the call ``n`` once more, with others in place of its ``operands``."""
-    with graph.inserting_before(n):
-        computed = add_call(graph, n.target, n.args, n.kwargs)  # type: ignore[arg-type]
+def _compute_from(graph: fx.Graph, node: fx.Node, operands: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Add the call ``node`` once more, with others in place of its ``operands``."""
+    with graph.inserting_before(node):
+        computed = add_call(graph, node.target, node.args, node.kwargs)  # type: ignore[arg-type]
     for operand, other in operands.items():
         computed.replace_input_with(operand, other)
     return computed
 
 
-def _sizes_of_views(n: fx.Node, roots: dict[fx.Node, fx.Node]) -> tuple[int, ...] | None:
-    """Return the sizes of the value that the first operand of ``n`` shows as a whole; None if no
+def _sizes_of_views(node: fx.Node, roots: dict[fx.Node, fx.Node]) -> tuple[int, ...] | None:
+    """Return the sizes of the value that the first operand of ``node`` shows as a whole; None if no
     operand is such a view."""
-    views = (a for a in n.all_input_nodes if _is_whole_view(a, roots))
+    views = (a for a in node.all_input_nodes if _is_whole_view(a, roots))
     view = next(views, None)
     if view is None:
         return None
@@ -183,17 +184,20 @@ def _sizes_of_views(n: fx.Node, roots: dict[fx.Node, fx.Node]) -> tuple[int, ...
 
 
 def _operands_for(
-    n: fx.Node, sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
+    node: fx.Node, sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
 ) -> dict[fx.Node, fx.Node]:
-    """Return for each operand of call ``n`` what stands for it if the result has ``sizes``.
+    """Return for each operand of call ``node`` what stands for it if the result has ``sizes``.
 
     Empty, if there is nothing at hand for one of them.
     """
-    if any(isinstance(a, torch.Tensor) and a.dim() for a in (*n.args, *n.kwargs.values())):
+    if any(
+        isinstance(argument, torch.Tensor) and argument.dim()
+        for argument in (*node.args, *node.kwargs.values())
+    ):
         return {}  # a constant of the present shape
-    shape = tuple(n.meta["val"].shape)
+    shape = tuple(node.meta["val"].shape)
     operands: dict[fx.Node, fx.Node] = {}
-    for a in n.all_input_nodes:
+    for a in node.all_input_nodes:
         other = _reshaped(a, shape, sizes, roots)
         if other is None:
             return {}
@@ -205,8 +209,8 @@ def _geometry_of(value: torch.Tensor) -> Geometry:
     return tuple(value.shape), tuple(value.stride()), 0, value.dtype
 
 
-def _is_whole_view(n: fx.Node, roots: dict[fx.Node, fx.Node]) -> bool:
-    return n in roots and _whole(n, roots[n])
+def _is_whole_view(node: fx.Node, roots: dict[fx.Node, fx.Node]) -> bool:
+    return node in roots and _whole(node, roots[node])
 
 
 def _whole(view: fx.Node, root: fx.Node) -> bool:
@@ -237,27 +241,27 @@ def _viewable_as(value: torch.Tensor, sizes: tuple[int, ...]) -> bool:
     return elements == value.numel() and _canonical(value)
 
 
-def _is_like(n: fx.Node, sizes: tuple[int, ...], dtype: torch.dtype) -> bool:
-    value = n.meta["val"]
+def _is_like(node: fx.Node, sizes: tuple[int, ...], dtype: torch.dtype) -> bool:
+    value = node.meta["val"]
     return tuple(value.shape) == sizes and value.dtype is dtype and _canonical(value)
 
 
 def _reshaped(
-    a: fx.Node, shape: tuple[int, ...], sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
+    node: fx.Node, shape: tuple[int, ...], sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
 ) -> fx.Node | None:
-    """Return what stands for the operand ``a`` of a call if its result has ``sizes`` instead of
+    """Return what stands for the operand ``node`` of a call if its result has ``sizes`` instead of
     ``shape``; None if there is nothing at hand."""
-    if not static(a):
+    if not static(node):
         return None
-    value = a.meta["val"]
+    value = node.meta["val"]
     if value.dim() == 0:
-        return a
-    if tuple(value.shape) == shape and _is_whole_view(a, roots):
-        root = roots[a]
+        return node
+    if tuple(value.shape) == shape and _is_whole_view(node, roots):
+        root = roots[node]
         if tuple(root.meta["val"].shape) == sizes:
             return root
     if _meets_same_elements(value.dim(), shape, sizes):
-        return a
+        return node
     return None
 
 

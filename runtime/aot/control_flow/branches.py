@@ -96,13 +96,13 @@ def draws(branch: Branch) -> bool:
 def _draw_in(branch: Branch) -> fx.Node | None:
     """A call that draws random numbers."""
     for module in branch.module.modules():
-        for n in getattr(module, "graph", fx.Graph()).nodes:
-            if isinstance(n.target, OpOverload):
-                record = op_of(n.target).record
-                if torch.Tag.nondeterministic_seeded in n.target.tags or (
+        for node in getattr(module, "graph", fx.Graph()).nodes:
+            if isinstance(node.target, OpOverload):
+                record = op_of(node.target).record
+                if torch.Tag.nondeterministic_seeded in node.target.tags or (
                     record is not None and record.draws is not None
                 ):
-                    return n  # type: ignore[no-any-return]
+                    return node  # type: ignore[no-any-return]
     return None
 
 
@@ -140,7 +140,7 @@ def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[object]:
     if not levels or not any(map(draws, _branches(args))):
         return args
     found = list(args)
-    at = max(i for i, a in enumerate(found) if isinstance(a, torch.Tensor))
+    at = max(index for index, a in enumerate(found) if isinstance(a, torch.Tensor))
     for level in levels:
         if not any(level in levels_of(a) for a in found):
             each = level.spread(torch.ones((), dtype=torch.bool, device=found[at].device))
@@ -149,7 +149,7 @@ def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[object]:
 
 
 def _branches(args: Sequence[object]) -> list[Branch]:
-    return [a for a in args if isinstance(a, Branch)]
+    return [argument for argument in args if isinstance(argument, Branch)]
 
 
 class _BranchLevel(FunctionalLevel):
@@ -163,13 +163,13 @@ class _BranchLevel(FunctionalLevel):
         self.what = what
         self.given: list[FunctionalValue] = []
 
-    def write(self, v: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
-        if any(v._store.memory is g._store.memory for g in self.given):
+    def write(self, value: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
+        if any(value._store.memory is g._store.memory for g in self.given):
             raise RuntimeError(
                 f"{self.what} writes to a tensor that it is given or closes over. "
                 f"Let it return the new value.{here()}"
             )
-        super().write(v, new, counted)
+        super().write(value, new, counted)
 
 
 @rule(_BranchLevel)
@@ -204,14 +204,14 @@ class Entering(EnteringMode):
         self.enter = enter
         self.recording = torch.is_grad_enabled()
 
-    def value(self, t: object) -> Any:
-        if not isinstance(t, torch.Tensor) or (
-            isinstance(t, Value) and t._level.number >= self.first
+    def value(self, tensor: object) -> Any:
+        if not isinstance(tensor, torch.Tensor) or (
+            isinstance(tensor, Value) and tensor._level.number >= self.first
         ):
-            return t
-        found = self.known.get(id(t))
+            return tensor
+        found = self.known.get(id(tensor))
         if found is None:
-            found = self.known[id(t)] = self.enter(t)
+            found = self.known[id(tensor)] = self.enter(tensor)
         return found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -302,13 +302,13 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
     called = [x for x in at_hand(piece.run, 3) if isinstance(x, (FunctionType, MethodType))]
     found = early_graph(called).generators
 
-    def take(t: torch.Tensor) -> FunctionalValue:
+    def take(tensor: torch.Tensor) -> FunctionalValue:
         # else the levels around would see the calls that make an example
         with without_modes():
             given.append(
                 functional.wrap(
                     trace.input(
-                        example(t, mode, len(given) < piece.contiguous), f"arg{len(given)}_1"
+                        example(tensor, mode, len(given) < piece.contiguous), f"arg{len(given)}_1"
                     )
                 )
             )
@@ -316,12 +316,12 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
 
     def run(_: Trace) -> list[Any]:
         nonlocal spec
-        for t in tensors:
-            take(t)
+        for tensor in tensors:
+            take(tensor)
 
-        def enter(t: torch.Tensor) -> Any:
-            outside.append(t)
-            return take(t)
+        def enter(tensor: torch.Tensor) -> Any:
+            outside.append(tensor)
+            return take(tensor)
 
         # A carry starts as the tensor that it is given, and is another one in the next step. What
         # is closed over stays.
@@ -343,7 +343,10 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
                     f"and a graph of it makes draws alone. Do that outside.{call}"
                 )
             outs = _apart(piece, list(map(entering.value, outs)), given, call)
-        return [functional.read(o) if isinstance(o, FunctionalValue) else o for o in outs]
+        return [
+            functional.read(output) if isinstance(output, FunctionalValue) else output
+            for output in outs
+        ]
 
     try:
         # a branch around this one would take the examples for tensors from outside
@@ -363,7 +366,7 @@ def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -
     refused. ``call``: its line."""
     seen = {id(v._store.memory) for v in given}
     found = []
-    for i, o in enumerate(outs):
+    for index, o in enumerate(outs):
         if isinstance(o, SYMBOLIC):
             raise RuntimeError(
                 f"{piece.what} returns a size, which is no tensor. Return tensors; "
@@ -377,7 +380,7 @@ def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -
                     made: Any = o._inner._node
                     raise RuntimeError(
                         f"{piece.what} returns a tensor that shares memory with one that it "
-                        f"is given, closes over or returns besides (result {i}). In a graph it "
+                        f"is given, closes over or returns besides (result {index}). In a graph it "
                         f"is a tensor of its own. Return a .clone() of it.{made_at(made) or call}"
                     )
                 o = o.clone()
@@ -388,9 +391,9 @@ def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -
 
 def _fake_mode(tensors: Sequence[object]) -> FakeTensorMode | None:
     """Return the mode of fake tensors under the values, if there are any."""
-    for t in map(bottom, tensors):
-        if isinstance(t, FakeTensor):
-            return t.fake_mode
+    for tensor in map(bottom, tensors):
+        if isinstance(tensor, FakeTensor):
+            return tensor.fake_mode
     return None
 
 
@@ -407,7 +410,7 @@ def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = Fal
         if mode is not None:
             return factories.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
         # the place of the last element
-        last = sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+        last = sum((n - 1) * size for n, size in zip(t.shape, t.stride(), strict=True))
         return factories.ones(
             last + 1 if t.numel() else 0, dtype=t.dtype, device=t.device
         ).as_strided(t.shape, t.stride())

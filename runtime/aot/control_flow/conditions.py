@@ -78,10 +78,12 @@ def _chosen(
     if not isinstance(pred, torch.Tensor) or not unreadable(pred):
         return (true_fn if bool(pred) else false_fn)(*operands)
     leaves, spec = pytree.tree_flatten(tuple(operands))
-    at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    at = [index for index, value in enumerate(leaves) if isinstance(value, torch.Tensor)]
 
-    def of_tensors(f: Callable[..., object]) -> Callable[..., Any]:
-        return lambda *tensors: f(*pytree.tree_unflatten(replaced(leaves, at, tensors), spec))
+    def of_tensors(function: Callable[..., object]) -> Callable[..., Any]:
+        return lambda *tensors: function(
+            *pytree.tree_unflatten(replaced(leaves, at, tensors), spec)
+        )
 
     pieces = [Piece("a branch of cond", of_tensors(f), copies=copies) for f in (true_fn, false_fn)]
     given = [leaves[i] for i in at]
@@ -124,16 +126,16 @@ def _make_alike(a: Branch, b: Branch) -> None:
 
 def _kinds(branch: Branch) -> list[tuple[list[int], torch.dtype, torch.device]]:
     """List shape, dtype and device of each result of a branch."""
-    values = [n.meta["val"] for n in branch.results()]
+    values = [node.meta["val"] for node in branch.results()]
     return [(list(value.shape), value.dtype, value.device) for value in values]
 
 
 def _described(branch: Branch) -> str:
     """Return the results of a branch in words, with their lines."""
     tensors = []
-    for n in branch.results():
-        value = n.meta["val"]
-        line = line_of(n)
+    for node in branch.results():
+        value = node.meta["val"]
+        line = line_of(node)
         where = "" if line is None else f" of {line}"
         tensors.append(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}")
     rest = iter(tensors)
@@ -188,7 +190,7 @@ class _Cond(ControlFlow):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
         pred, ctx.on_true, ctx.on_false, *operands = inputs
-        ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.set_materialize_grads(False)  # zero times an infinite derivative is NaN
         ctx.save_for_backward(pred, *operands)
         ctx.save_for_forward(pred, *operands)
@@ -198,9 +200,9 @@ class _Cond(ControlFlow):
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
         moving = [
-            i
-            for i, t in enumerate(operands)
-            if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 3]
+            index
+            for index, tensor in enumerate(operands)
+            if tensor.dtype in DIFFERENTIABLE and ctx.needs_input_grad[index + 3]
         ]
         floating = [i for i in ctx.floating if grads[i] is not None]
 
@@ -227,7 +229,7 @@ class _Cond(ControlFlow):
     def jvp(ctx: Any, *tangents: object) -> Any:
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
-        moving = [i for i, t in enumerate(tangents[3:]) if t is not None]
+        moving = [index for index, t in enumerate(tangents[3:]) if t is not None]
         floating = ctx.floating
 
         def pushed(branch: Branch) -> Callable[..., Any]:

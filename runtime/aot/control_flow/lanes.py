@@ -60,13 +60,13 @@ def of_active_lanes(
     the values of the first one that is. No gradient reaches it."""
     first = active.to(torch.int8).argmax().reshape(1)
     found = []
-    for t, d in zip(operands, dims, strict=True):
-        if d is None:
-            t = t.expand(active.shape[0], *t.shape)
-            other = t
+    for tensor, dim in zip(operands, dims, strict=True):
+        if dim is None:
+            tensor = tensor.expand(active.shape[0], *tensor.shape)
+            other = tensor
         else:
-            other = t.index_select(0, first)
-        found.append(torch.where(_along(active, t), t, other.detach()))
+            other = tensor.index_select(0, first)
+        found.append(torch.where(_along(active, tensor), tensor, other.detach()))
     return found
 
 
@@ -79,5 +79,5 @@ def chosen_lanes(
     )
 
 
-def _along(mask: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-    return mask.reshape(-1, *[1] * (t.dim() - 1))
+def _along(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    return mask.reshape(-1, *[1] * (tensor.dim() - 1))

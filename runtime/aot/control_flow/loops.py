@@ -75,7 +75,7 @@ def _repeated(
 ) -> tuple[object, ...]:
     """``while_loop``. ``copies``: a result that shares memory with the carry is copied."""
     leaves, spec = pytree.tree_flatten(carry)
-    of_tensors = all(isinstance(x, torch.Tensor) for x in leaves)
+    of_tensors = all(isinstance(value, torch.Tensor) for value in leaves)
     if of_tensors and traced(leaves):
         return _captured(cond_fn, body_fn, leaves, spec, copies)
     ran = False
@@ -152,15 +152,15 @@ def check_carry(
             f"{what}: body_fn returns {len(new)} values, the carry has {len(old)}. "
             f"Return a new value for each.{here()}"
         )
-    for i, (a, b) in enumerate(zip(old, new, strict=True)):
+    for index, (a, b) in enumerate(zip(old, new, strict=True)):
         kinds = [
             (list(x.shape), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x)
             for x in (a, b)
         ]
         if kinds[0] != kinds[1]:
-            where = "".join(map(made_at, nodes[i : i + 1])) or here()
+            where = "".join(map(made_at, nodes[index : index + 1])) or here()
             raise RuntimeError(
-                f"{what}: body_fn returns {kinds[1]} for value {i} of the carry, "
+                f"{what}: body_fn returns {kinds[1]} for value {index} of the carry, "
                 f"which is {kinds[0]}. Keep shape and dtype.{where}"
             )
     if spec != new_spec:
@@ -177,7 +177,7 @@ def _captured(
     spec: pytree.TreeSpec,
     copies: bool,
 ) -> tuple[Any, ...]:
-    n, call = len(leaves), here()
+    count, call = len(leaves), here()
 
     def go_on(*flat: object) -> Any:
         found = cond_fn(*pytree.tree_unflatten(flat, spec))
@@ -192,8 +192,8 @@ def _captured(
         return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
     pieces = (
-        Piece("the condition of while_loop", go_on, n, True),
-        Piece("the body of while_loop", step, n, copies),
+        Piece("the condition of while_loop", go_on, count, True),
+        Piece("the body of while_loop", step, count, copies),
     )
     leaves = list(map(entered, leaves))
     (condition, body), outside = captured(pieces, leaves)
@@ -207,17 +207,17 @@ def _captured(
         body.results(),
     )
     carry: tuple[Any, ...] = pytree.tree_unflatten(
-        _While.apply(_number_alone(condition), body, n, *leaves, *outside), spec
+        _While.apply(_number_alone(condition), body, count, *leaves, *outside), spec
     )
     return carry
 
 
-def entered(t: torch.Tensor) -> torch.Tensor:
+def entered(tensor: torch.Tensor) -> torch.Tensor:
     """Return a value of the carry as the graph takes it: contiguous, and in a trace one of its
     own."""
-    if running_traces() and not any(isinstance(level, Trace) for level in levels_of(t)):
-        return t.clone(memory_format=torch.contiguous_format)
-    return t.contiguous() if t.layout is torch.strided else t
+    if running_traces() and not any(isinstance(level, Trace) for level in levels_of(tensor)):
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.contiguous() if tensor.layout is torch.strided else tensor
 
 
 def _number_alone(condition: Branch) -> Branch:
@@ -281,7 +281,7 @@ class _While(ControlFlow):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
         ctx.condition, ctx.body, ctx.n, *operands = inputs
-        ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
 
@@ -293,8 +293,8 @@ class _While(ControlFlow):
         carried, rest = operands[:n], operands[n:]
         wanted = [
             i
-            for i, t in enumerate(rest)
-            if t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + n + i]
+            for i, tensor in enumerate(rest)
+            if tensor.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + n + i]
         ]
 
         def step(*carry: torch.Tensor) -> Tensors:
@@ -344,7 +344,7 @@ class _While(ControlFlow):
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
         carried, rest = operands[:n], operands[n:]
-        moved = [i for i, t in enumerate(tangents[3 + n :]) if t is not None]
+        moved = [index for index, t in enumerate(tangents[3 + n :]) if t is not None]
         directions = [tangents[3 + n + i] for i in moved]
 
         def step(*state: torch.Tensor) -> Tensors:
@@ -426,10 +426,10 @@ def _with_batch_dims(
     """Expand those values of a carry that become batches of ``size`` at some step. ``dims``: where
     the batch dimension of each is then."""
     expanded: list[torch.Tensor] = []
-    for t, in_dim, dim in zip(carry, in_dims, dims, strict=False):
+    for tensor, in_dim, dim in zip(carry, in_dims, dims, strict=False):
         if in_dim is None and dim is not None:
-            t = t.expand(size, *t.shape)
-        expanded.append(t)
+            tensor = tensor.expand(size, *tensor.shape)
+        expanded.append(tensor)
     return expanded
 
 
@@ -448,7 +448,7 @@ def _varying(
     # where each element draws for itself, anything may differ
     if all_vary:
         return [True] * n, True
-    varying = {i for i, d in enumerate(dims) if d is not None}
+    varying = {index for index, dim in enumerate(dims) if dim is not None}
     needs = [_needed(body, r) for r in body.results()]
     new = set(varying)
     while new:
@@ -469,7 +469,7 @@ def _needed(branch: Branch, result: fx.Node) -> set[int]:
         if node not in seen:
             seen.add(node)
             stack.extend(node.all_input_nodes)
-    return {i for i, p in enumerate(placeholders) if p in seen}
+    return {index for index, placeholder in enumerate(placeholders) if placeholder in seen}
 
 
 def _recorded(

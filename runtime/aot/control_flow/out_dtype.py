@@ -40,7 +40,9 @@ def _of_values(op: object, dtype: torch.dtype, *args: object) -> object:
 
 def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[object]) -> object:
     """Return the same by other ops."""
-    numbers = [a for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor)]
+    numbers = [
+        argument for argument in pytree.tree_leaves(args) if isinstance(argument, torch.Tensor)
+    ]
     wide = elementwise_dtypes(
         *numbers,
         torch.empty(1, dtype=dtype, device="meta"),
@@ -50,7 +52,7 @@ def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[object]) -> object:
 
 
 def _tensors_at(args: Sequence[object]) -> list[int]:
-    return [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
+    return [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
 
 
 def _of(
@@ -102,7 +104,7 @@ class _OutDtype(ControlFlow):
     @staticmethod
     def jvp(ctx: Any, *tangents: object) -> Any:
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
-        moving = [i for i, t in enumerate(tangents[2:]) if t is not None]
+        moving = [index for index, t in enumerate(tangents[2:]) if t is not None]
         given, moved = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
         return jvp(_of(ctx.op, ctx.dtype, args, moving), given, moved)[1]
 

@@ -50,8 +50,8 @@ def map(f: Callable[..., Any], xs: Any, *args: Any, unroll: bool | None = None) 
     ``unroll``: as that of :func:`scan`. ``RuntimeError`` for an empty first dimension.
     """
 
-    def step(carry: tuple[()], x: Any) -> tuple[tuple[()], Any]:
-        return carry, f(x, *args)
+    def step(carry: tuple[()], value: Any) -> tuple[tuple[()], Any]:
+        return carry, f(value, *args)
 
     return _scanned(step, (), xs, 0, False, unroll)[1]
 
@@ -102,7 +102,7 @@ def associative_scan(
             f"Combine_mode must either 'pointwise' or 'generic', but got {combine_mode}"
         )
     flat, spec = pytree.tree_flatten(xs)
-    moved = [x.movedim(dim, 0) for x in flat]
+    moved = [value.movedim(dim, 0) for value in flat]
     _length(moved)
     if reverse:
         moved = [x.flip(0) for x in moved]
@@ -136,7 +136,7 @@ def _one_by_one(
     """As :func:`_prefixes`, for a graph that is to be right for any length."""
 
     def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> Any:
-        both = ([t.unsqueeze(0) for t in each] for each in (carry, x))
+        both = ([tensor.unsqueeze(0) for tensor in each] for each in (carry, x))
         new = [t.squeeze(0) for t in combined(*both)]
         return new, [t.clone() for t in new]
 
@@ -315,11 +315,11 @@ def _of_values(
 ) -> object:
     """``torch.ops.higher_order.scan`` for values of any level. ``mutated_arg_indices``: what torch
     2.14 says of the writes of ``body``, which are made here as it makes them."""
-    n = len(init)
+    count = len(init)
 
     def step(carry: Sequence[Any], x: Sequence[Any]) -> Any:
         outs = body(*carry, *x, *rest)
-        return list(outs[:n]), list(outs[n:])
+        return list(outs[:count]), list(outs[count:])
 
     carry, ys = _along(step, init, xs)
     return (*carry, *ys)
@@ -384,8 +384,8 @@ class _Moving:
         return [*self.carry, *self.elements, *self.rest]
 
 
-def _or_zeros(t: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(like) if t is None else t
+def _or_zeros(tensor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(like) if tensor is None else tensor
 
 
 class _Scan(ControlFlow):
@@ -409,7 +409,7 @@ class _Scan(ControlFlow):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
         ctx.body, ctx.n, ctx.m, *operands = inputs
-        ctx.floating = [i for i, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.set_materialize_grads(False)  # zero times an infinite derivative is NaN
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
@@ -458,9 +458,9 @@ class _Scan(ControlFlow):
         may need it."""
         of_carry = [i for i in ctx.floating if i < ctx.n]
         wanted = [
-            i
-            for i, t in enumerate(ctx.saved_tensors)
-            if i >= ctx.n and t.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + i]
+            index
+            for index, tensor in enumerate(ctx.saved_tensors)
+            if index >= ctx.n and tensor.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + index]
         ]
         return _Moving.of([*of_carry, *wanted], ctx.n, ctx.m)
 
@@ -472,7 +472,9 @@ class _Scan(ControlFlow):
         rest = operands[n + m :]
         carry_out = [i for i in floating if i < n]
         # an earlier step may give a carry its tangent
-        with_tangent = [i for i, t in enumerate(tangents[3:]) if t is not None or i in carry_out]
+        with_tangent = [
+            index for index, t in enumerate(tangents[3:]) if t is not None or index in carry_out
+        ]
         moving = _Moving.of(with_tangent, n, m)
         numbers = moving.numbers
         moved = {i: _or_zeros(tangents[3 + i], operands[i]) for i in numbers}
@@ -502,14 +504,14 @@ class _Scan(ControlFlow):
     def vmap(
         info: VmapInfo, in_dims: tuple[Any, ...], body: Branch, n: int, m: int, *operands: Any
     ) -> Any:
-        dims = [0 if i < n else d for i, d in enumerate(in_dims[3:])]
+        dims = [0 if index < n else d for index, d in enumerate(in_dims[3:])]
         carry = [
-            t.expand(info.batch_size, *t.shape) if d is None else t
-            for t, d in zip(operands[:n], in_dims[3:], strict=False)
+            tensor.expand(info.batch_size, *tensor.shape) if d is None else tensor
+            for tensor, d in zip(operands[:n], in_dims[3:], strict=False)
         ]
         xs = [
-            x if d is None else x.movedim(0, 1)
-            for x, d in zip(operands[n : n + m], dims[n:], strict=False)
+            x if dim is None else x.movedim(0, 1)
+            for x, dim in zip(operands[n : n + m], dims[n:], strict=False)
         ]
         rest = operands[n + m :]
         each = batched(body, info, dims)

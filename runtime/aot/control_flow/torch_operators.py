@@ -68,10 +68,10 @@ def stands_for(operator: object) -> Callable[[Callable[..., Any]], Callable[...,
     """Declare what torch's ``operator`` does on values of ours, and inside of our levels: in a
     graph that is called with them."""
 
-    def declare(f: Callable[..., object]) -> Callable[..., Any]:
-        OURS[operator] = f
-        _enter(operator, f)
-        return f
+    def declare(function: Callable[..., object]) -> Callable[..., Any]:
+        OURS[operator] = function
+        _enter(operator, function)
+        return function
 
     return declare
 
@@ -90,17 +90,17 @@ def refuse(operator: Any, advice: str) -> None:
     _enter(operator, refused)
 
 
-def _enter(operator: Any, f: Callable[..., object]) -> None:
-    """Let ``operator`` call ``f`` for our values and modes."""
+def _enter(operator: Any, function: Callable[..., object]) -> None:
+    """Let ``operator`` call ``function`` for our values and modes."""
 
     def inside(mode: Any, *args: object, **kwargs: object) -> Any:
         with mode:
-            return f(*args, **kwargs)
+            return function(*args, **kwargs)
 
     table = operator.python_key_table
-    table.update(dict.fromkeys((c for c in VALUES if issubclass(c, Value)), f))
+    table.update(dict.fromkeys((c for c in VALUES if issubclass(c, Value)), function))
     table.update(dict.fromkeys(_MODES, inside))
-    _ENTERED[operator] = f
+    _ENTERED[operator] = function
     theirs = operator.py_kernels.get(DispatchKey.Autograd)
     if theirs is not None:
         theirs = getattr(theirs, "theirs", theirs)
@@ -111,7 +111,7 @@ def _enter(operator: Any, f: Callable[..., object]) -> None:
             of_ours = isinstance(mode, _MODES) or any(
                 isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
             )
-            return f(*args, **kwargs) if of_ours else theirs(*args, **kwargs)
+            return function(*args, **kwargs) if of_ours else theirs(*args, **kwargs)
 
         differentiated.theirs = theirs  # type: ignore[attr-defined]
         operator.py_kernels[DispatchKey.Autograd] = differentiated
@@ -150,8 +150,8 @@ def transformable(module: fx.GraphModule) -> fx.GraphModule:
         return module
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    for n in graph.nodes:
-        n.target = OURS.get(n.target, n.target)
+    for node in graph.nodes:
+        node.target = OURS.get(node.target, node.target)
     return GraphModule(module, graph)
 
 
@@ -159,9 +159,9 @@ def run(branch: Branch, args: Sequence[object]) -> Any:
     return transformable(branch.module)(*args)
 
 
-def unreadable(t: object) -> bool:
-    """Return whether the element of ``t`` is traced or differs within a batch."""
-    return any(isinstance(level, Trace) or level.hidden for level in levels_of(t))
+def unreadable(tensor: object) -> bool:
+    """Return whether the element of ``tensor`` is traced or differs within a batch."""
+    return any(isinstance(level, Trace) or level.hidden for level in levels_of(tensor))
 
 
 def through_levels(
@@ -185,6 +185,6 @@ def abstract_results(trace: Trace, branch: Branch, operands: Sequence[object]) -
     """Abstract values of what ``branch`` returns for ``operands``, of the mode of ``trace``."""
     assert trace.abstraction is not None
     if branch.spec is not None:
-        return tuple(example(n.meta["val"], trace.abstraction.mode) for n in branch.results())
+        return tuple(example(node.meta["val"], trace.abstraction.mode) for node in branch.results())
     with trace.abstraction.running():  # a graph from elsewhere, whose notes are of another mode
         return tuple(branch.module(*trace.lowered_args(operands)))

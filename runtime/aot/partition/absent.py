@@ -69,13 +69,13 @@ class _GraphCall:
     elements: range
 
     @classmethod
-    def of(cls, n: fx.Node) -> _GraphCall:
-        args: Any = n.args
-        if n.target is _COND:
+    def of(cls, node: fx.Node) -> _GraphCall:
+        args: Any = node.args
+        if node.target is _COND:
             predicate, if_true, if_false, *groups = args
             return cls((predicate,), (if_true, if_false), tuple(groups), 0, range(0))
         graph, *groups = args
-        n_carried = len(groups[0]) if n.target is _SCAN else 0
+        n_carried = len(groups[0]) if node.target is _SCAN else 0
         elements = range(n_carried, n_carried + len(groups[-2]))
         return cls((), (graph,), tuple(groups), n_carried, elements)
 
@@ -134,33 +134,35 @@ class _Writer:
         self.inner = inner  # the graph of a call, whose results share no memory with its operands
 
     def written(self, whole: bool) -> fx.GraphModule:
-        for n in self.module.graph.nodes:
-            if n.op == "output":
+        for node in self.module.graph.nodes:
+            if node.op == "output":
                 results: Any
-                (results,) = n.args
+                (results,) = node.args
                 self.graph.output(type(results)(self._result(r, whole) for r in results))
-            elif n.op == "placeholder":
-                self._enter(n)
+            elif node.op == "placeholder":
+                self._enter(node)
             else:
-                self._write(n)
+                self._write(node)
         # a draw of a derivative that does not run is none
         wanted = set(filter(has_effect, self.kept.values()))
-        self.graph.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n in wanted)
+        self.graph.eliminate_dead_code(
+            lambda node: node.op in ("placeholder", "output") or node in wanted
+        )
         return GraphModule({**self._attributes(), **self.modules}, self.graph, "Partial")
 
     def _attributes(self) -> dict[str, object]:
         """Return the attributes of the module that the graph still takes."""
-        names = {str(n.target) for n in self.graph.nodes if n.op == "get_attr"}
+        names = {str(node.target) for node in self.graph.nodes if node.op == "get_attr"}
         names -= self.modules.keys()
         return {name: operator.attrgetter(name)(self.module) for name in names}
 
-    def _enter(self, n: fx.Node) -> None:
-        self.full[n] = self.graph.node_copy(n)
-        root = self.root_of.get(n)
+    def _enter(self, node: fx.Node) -> None:
+        self.full[node] = self.graph.node_copy(node)
+        root = self.root_of.get(node)
         if root is None or self.present >> root & 1:
-            self.kept[n] = self.full[n]
+            self.kept[node] = self.full[node]
             if root is not None:
-                self.varying.add(n)
+                self.varying.add(node)
 
     def _result(self, r: object, whole: bool) -> Any:
         if not isinstance(r, fx.Node):
@@ -171,45 +173,45 @@ class _Writer:
             return None
         return self._zero(r)
 
-    def _write(self, n: fx.Node) -> None:
-        """Write call ``n``, or find that its value is absent."""
-        origin: Origin | None = n.meta.get(ORIGIN)
-        self.full[n] = self.graph.node_copy(n, self.full.__getitem__)
-        if self._is_skipped(n, origin):
+    def _write(self, node: fx.Node) -> None:
+        """Write call ``node``, or find that its value is absent."""
+        origin: Origin | None = node.meta.get(ORIGIN)
+        self.full[node] = self.graph.node_copy(node, self.full.__getitem__)
+        if self._is_skipped(node, origin):
             return
-        operands = n.all_input_nodes
+        operands = node.all_input_nodes
         own = origin is not None and origin.kind is Kind.OWN
         varying = own or not self.varying.isdisjoint(operands)
         if self.kept.keys() >= set(operands):
-            self.kept[n] = self._write_copy(n)
-        elif not own and self._write_sum(n, origin):
+            self.kept[node] = self._write_copy(node)
+        elif not own and self._write_sum(node, origin):
             return
-        elif varying or _takes_no_elements(n):
-            self.kept[n] = self._write_with_zeros(n)
+        elif varying or _takes_no_elements(node):
+            self.kept[node] = self._write_with_zeros(node)
         else:
             return
         if varying:
-            self.varying.add(n)
+            self.varying.add(node)
 
-    def _is_skipped(self, n: fx.Node, origin: Origin | None) -> bool:
-        """Return whether ``n`` runs for absent cotangents alone, or is an absent result of a
+    def _is_skipped(self, node: fx.Node, origin: Origin | None) -> bool:
+        """Return whether ``node`` runs for absent cotangents alone, or is an absent result of a
         call with several.
 
         A sum is not skipped by its origin: :meth:`_write_sum` looks at its terms.
         """
         if origin is not None and origin.kind is not Kind.SUM and not origin.roots & self.present:
             return True
-        if n.target is not operator.getitem:
+        if node.target is not operator.getitem:
             return False
-        return n.args[1] in self.gone.get(n.all_input_nodes[0], ())
+        return node.args[1] in self.gone.get(node.all_input_nodes[0], ())
 
-    def _write_sum(self, n: fx.Node, origin: Origin | None) -> bool:
-        """Write ``n`` as its one term that is present, if it is a sum or difference of two.
+    def _write_sum(self, node: fx.Node, origin: Origin | None) -> bool:
+        """Write ``node`` as its one term that is present, if it is a sum or difference of two.
 
-        Return False if ``n`` is none, or if that term may have other sizes or another dtype.
+        Return False if ``node`` is none, or if that term may have other sizes or another dtype.
         Then nothing is written.
         """
-        terms = _terms_of(n)
+        terms = _terms_of(node)
         if terms is None:
             return False
         a, b = terms
@@ -217,52 +219,52 @@ class _Writer:
             return True
         term = a if a in self.kept else b
         of_gradients = origin is not None and origin.kind is Kind.SUM
-        if not of_gradients and not _alike(term, n):
+        if not of_gradients and not _alike(term, node):
             return False
-        self.kept[n] = self._write_term(n, term, term is b and n.target is aten.sub.Tensor)
+        self.kept[node] = self._write_term(node, term, term is b and node.target is aten.sub.Tensor)
         if term in self.varying:
-            self.varying.add(n)
+            self.varying.add(node)
         return True
 
-    def _write_term(self, n: fx.Node, term: fx.Node, negative: bool) -> fx.Node:
-        """Write the value of sum ``n`` from its one ``term``, with the strides and the memory
+    def _write_term(self, node: fx.Node, term: fx.Node, negative: bool) -> fx.Node:
+        """Write the value of sum ``node`` from its one ``term``, with the strides and the memory
         that the sum has. ``negative``: the term was subtracted."""
         value = self.kept[term]
         if negative:
-            value = self._write_call(n, aten.neg.default, value)
-        if not _same_strides(term, n):  # a view that follows may need those of the sum
-            return self._write_call(n, aten.copy.default, self._zero(n), value)
+            value = self._write_call(node, aten.neg.default, value)
+        if not _same_strides(term, node):  # a view that follows may need those of the sum
+            return self._write_call(node, aten.copy.default, self._zero(node), value)
         if self.inner and not negative:
-            return self._write_call(n, aten.clone.default, value)
+            return self._write_call(node, aten.clone.default, value)
         return value
 
-    def _write_call(self, n: fx.Node, func: OpOverload, *args: fx.Node) -> fx.Node:
-        """Write a call of ``func`` that stands for ``n`` and has its facts."""
+    def _write_call(self, node: fx.Node, func: OpOverload, *args: fx.Node) -> fx.Node:
+        """Write a call of ``func`` that stands for ``node`` and has its facts."""
         call = self.graph.call_function(func, args)
-        call.meta = dict(n.meta)
+        call.meta = dict(node.meta)
         return call
 
-    def _write_with_zeros(self, n: fx.Node) -> fx.Node:
-        """Write ``n``, of which an operand is absent."""
-        if n.target in _WITH_GRAPHS:
-            return self._write_pruned(n)
-        return self._write_copy(n)
+    def _write_with_zeros(self, node: fx.Node) -> fx.Node:
+        """Write ``node``, of which an operand is absent."""
+        if node.target in _WITH_GRAPHS:
+            return self._write_pruned(node)
+        return self._write_copy(node)
 
-    def _write_copy(self, n: fx.Node) -> fx.Node:
-        """Write ``n`` with zeros for the operands that are absent."""
-        operands = n.all_input_nodes
+    def _write_copy(self, node: fx.Node) -> fx.Node:
+        """Write ``node`` with zeros for the operands that are absent."""
+        operands = node.all_input_nodes
         if all(self.kept.get(a) is self.full[a] for a in operands):
-            return self.full[n]
+            return self.full[node]
         values = {a: self._value(a) for a in operands}
-        return self.graph.node_copy(n, values.__getitem__)
+        return self.graph.node_copy(node, values.__getitem__)
 
-    def _write_pruned(self, n: fx.Node) -> fx.Node:
-        """Write call ``n`` of ``cond``, ``map`` or ``scan`` with graphs that do not compute with
+    def _write_pruned(self, node: fx.Node) -> fx.Node:
+        """Write call ``node`` of ``cond``, ``map`` or ``scan`` with graphs that do not compute with
         its absent operands."""
-        call = _GraphCall.of(n)
+        call = _GraphCall.of(node)
         operands = call.operands
-        absent = {i for i, a in enumerate(operands) if self._is_absent(a)}
-        modules, self.gone[n] = self._write_graphs(call, absent)
+        absent = {index for index, a in enumerate(operands) if self._is_absent(a)}
+        modules, self.gone[node] = self._write_graphs(call, absent)
         unused = call.droppable(absent, modules)
         for module in modules:
             _erase_placeholders(module, unused)
@@ -271,9 +273,9 @@ class _Writer:
         names = list(map(self._add_module, modules))
         head = list(map(self._value, call.predicate))
         graphs = list(map(self.graph.get_attr, names))
-        assert not isinstance(n.target, str)
-        pruned = self.graph.call_function(n.target, (*head, *graphs, *groups))
-        pruned.meta = dict(n.meta)
+        assert not isinstance(node.target, str)
+        pruned = self.graph.call_function(node.target, (*head, *graphs, *groups))
+        pruned.meta = dict(node.meta)
         return pruned
 
     def _is_absent(self, operand: object) -> bool:
@@ -302,25 +304,31 @@ class _Writer:
         depends on the present cotangents."""
         module = operator.attrgetter(str(graph.target))(self.module)
         roots = {}
-        for i, (p, a) in enumerate(zip(_placeholders(module), call.operands, strict=True)):
-            if i in absent:
-                roots[p] = 1
-            elif i < call.n_carried or a in self.varying:
-                roots[p] = 0
+        for index, (placeholder, a) in enumerate(
+            zip(_placeholders(module), call.operands, strict=True)
+        ):
+            if index in absent:
+                roots[placeholder] = 1
+            elif index < call.n_carried or a in self.varying:
+                roots[placeholder] = 0
         return _Writer(module, roots, 0b01, inner=True)
 
     def absent_results(self) -> set[int]:
         results: Any
         (results,) = self.module.graph.output_node().args
-        return {i for i, r in enumerate(results) if isinstance(r, fx.Node) and r not in self.kept}
+        return {
+            index
+            for index, r in enumerate(results)
+            if isinstance(r, fx.Node) and r not in self.kept
+        }
 
-    def _value(self, a: Any) -> Any:
-        """Return what stands for operand ``a``: zeros if it is absent."""
-        if not isinstance(a, fx.Node):
-            return a
-        if a in self.kept:
-            return self.kept[a]
-        return self._zero(a)
+    def _value(self, argument: Any) -> Any:
+        """Return what stands for operand ``argument``: zeros if it is absent."""
+        if not isinstance(argument, fx.Node):
+            return argument
+        if argument in self.kept:
+            return self.kept[argument]
+        return self._zero(argument)
 
     def _add_module(self, module: fx.GraphModule) -> str:
         """Add a graph that was written anew, and return its name."""
@@ -328,23 +336,24 @@ class _Writer:
         self.modules[name] = module
         return name
 
-    def _zero(self, n: fx.Node) -> fx.Node:
-        """Zeros like the value of ``n``."""
-        if n not in self.zeros:
-            zeros = self._write_zeros(n)
-            zeros.meta = {key: n.meta[key] for key in ("val", "tensor_meta") if key in n.meta}
-            self.zeros[n] = zeros
-        return self.zeros[n]
+    def _zero(self, node: fx.Node) -> fx.Node:
+        """Zeros like the value of ``node``."""
+        if node not in self.zeros:
+            zeros = self._write_zeros(node)
+            zeros.meta = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
+            self.zeros[node] = zeros
+        return self.zeros[node]
 
-    def _write_zeros(self, n: fx.Node) -> fx.Node:
-        """Write zeros like the value of ``n``, from constants alone where its sizes are known."""
-        value = n.meta.get("val")
+    def _write_zeros(self, node: fx.Node) -> fx.Node:
+        """Write zeros like the value of ``node``, from constants alone where its sizes are
+        known."""
+        value = node.meta.get("val")
         if (
             not isinstance(value, torch.Tensor)
             or value.layout is not torch.strided
-            or any(type(s) is not int for s in value.shape)
+            or any(type(size) is not int for size in value.shape)
         ):
-            return self.graph.call_function(aten.zeros_like.default, (self.full[n],))
+            return self.graph.call_function(aten.zeros_like.default, (self.full[node],))
         options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
         zeros = self.graph.call_function(aten.full.default, (list(value.shape), 0), options)
         if value.is_contiguous() or not aten.is_non_overlapping_and_dense.default(value):
@@ -355,11 +364,11 @@ class _Writer:
         return self.graph.call_function(aten.copy.default, (places, zeros))
 
 
-def _terms_of(n: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """Return both terms of ``n``; None if it is no sum or difference of two values."""
-    if n.target not in _SUMS or n.kwargs or len(n.args) != 2:
+def _terms_of(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """Return both terms of ``node``; None if it is no sum or difference of two values."""
+    if node.target not in _SUMS or node.kwargs or len(node.args) != 2:
         return None
-    a, b = n.args
+    a, b = node.args
     if not isinstance(a, fx.Node) or not isinstance(b, fx.Node):
         return None
     return a, b
@@ -373,7 +382,7 @@ def _erase_placeholders(module: fx.GraphModule, numbers: set[int]) -> None:
 
 
 def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
-    return [n for n in module.graph.nodes if n.op == "placeholder"]
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
 def _alike(a: fx.Node, b: fx.Node) -> bool:
@@ -387,7 +396,7 @@ def _alike(a: fx.Node, b: fx.Node) -> bool:
         or x.dim() != y.dim()
     ):
         return False
-    return all(str(s) == str(t) for s, t in zip(x.shape, y.shape, strict=True))
+    return all(str(size) == str(t) for size, t in zip(x.shape, y.shape, strict=True))
 
 
 def _same_strides(a: fx.Node, b: fx.Node) -> bool:
@@ -399,15 +408,15 @@ def _same_strides(a: fx.Node, b: fx.Node) -> bool:
     if x.layout is not torch.strided or y.layout is not torch.strided:
         return True
     return all(
-        str(n) == "1" or str(s) == str(t)
-        for n, s, t in zip(y.shape, x.stride(), y.stride(), strict=True)
+        str(n) == "1" or str(size) == str(t)
+        for n, size, t in zip(y.shape, x.stride(), y.stride(), strict=True)
     )
 
 
-def _takes_no_elements(n: fx.Node) -> bool:
+def _takes_no_elements(node: fx.Node) -> bool:
     """Return whether the elements of the operands do not decide a result with derivatives: a
     factory such as ``ones_like``, a comparison."""
-    if not isinstance(n.target, OpOverload):
+    if not isinstance(node.target, OpOverload):
         return False
-    record = op_of(n.target).record
+    record = op_of(node.target).record
     return record is not None and record.nondiff is True

@@ -98,7 +98,7 @@ def _other_cuts(
         yield network.cut(price=price, fixed=borders)
 
 
-def _nothing(n: fx.Node) -> int:
+def _nothing(node: fx.Node) -> int:
     """Return the price of a call if computing anything again costs nothing."""
     return 0
 
@@ -108,7 +108,7 @@ Line = tuple[int, int]
 
 
 def _line(network: Network, cut: list[fx.Node]) -> Line:
-    saved = sum(n_bytes(n.meta["val"]) for n in cut if n not in network.static)
+    saved = sum(n_bytes(node.meta["val"]) for node in cut if node not in network.static)
     priced = [n for n in network.recomputed(cut) if not network.allowed[n]]
     return saved, sum(map(network.price_of, priced))
 
@@ -132,14 +132,16 @@ def _between(
         yield from _between(network, line, cheap, left)
 
 
-def _scaled(network: Network, factor: float, n: fx.Node) -> int:
-    return max(1, round(factor * network.price_of(n)))
+def _scaled(network: Network, factor: float, node: fx.Node) -> int:
+    return max(1, round(factor * network.price_of(node)))
 
 
 def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     """Return the values at the borders of ``number`` segments of the forward with about the same
     number of bytes each. Of the places around a border the one that the fewest bytes cross."""
-    order = [n for n in network.parts.forward if n.op == "call_function" and not is_size(n)]
+    order = [
+        node for node in network.parts.forward if node.op == "call_function" and not is_size(node)
+    ]
     if len(order) < 2 * number:
         return set()
     own = list(map(_new_bytes, order))
@@ -163,7 +165,7 @@ def _used_behind(border: int, own: Sequence[int], reach: Sequence[int]) -> list[
     ``own``: what each call makes; ``reach``: the place of the last use of that.
     """
     # a view makes none, so it is never one of them
-    return [i for i in range(border + 1) if own[i] and reach[i] > border]
+    return [index for index in range(border + 1) if own[index] and reach[index] > border]
 
 
 def _border(
@@ -171,16 +173,16 @@ def _border(
 ) -> int | None:
     """Return the call after which the fewest bytes cross, of those around ``middle``; None if there
     are none. ``sums``: the bytes that all calls up to one make."""
-    places = [i for i, total in enumerate(sums) if abs(total - middle) <= width]
+    places = [index for index, total in enumerate(sums) if abs(total - middle) <= width]
     if not places:
         return None
     return min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
 
 
-def _new_bytes(n: fx.Node) -> int:
+def _new_bytes(node: fx.Node) -> int:
     """Return how many bytes a call makes. A view makes none."""
-    value = n.meta.get("val")
-    if is_view(n) or not isinstance(value, torch.Tensor | tuple | list):
+    value = node.meta.get("val")
+    if is_view(node) or not isinstance(value, torch.Tensor | tuple | list):
         return 0
     return n_bytes(value)
 
@@ -193,20 +195,20 @@ def _crossing(own: list[int], reach: list[int]) -> list[int]:
     crossing: list[int] = []
     behind: dict[int, int] = {}  # bytes by the place of their last use
     now = 0
-    for i, (made, last) in enumerate(zip(own, reach, strict=True)):
+    for index, (made, last) in enumerate(zip(own, reach, strict=True)):
         now += made
         behind[last] = behind.get(last, 0) + made
-        now -= behind.pop(i, 0)
+        now -= behind.pop(index, 0)
         crossing.append(now)
     return crossing
 
 
 def _reach(memory: Memory, order: list[fx.Node]) -> list[int]:
     """For each call the place of the last use of its memory, by itself or by a view of it."""
-    place = {n: i for i, n in enumerate(order)}
+    place = {n: index for index, n in enumerate(order)}
     last: dict[fx.Node, int] = {}
-    for n in order:
-        end = max((place[u] for u in n.users if u in place), default=-1)
-        for home in memory.homes[n]:
+    for node in order:
+        end = max((place[u] for u in node.users if u in place), default=-1)
+        for home in memory.homes[node]:
             last[home] = max(last.get(home, -1), end)
     return [max(last[home] for home in memory.homes[n]) for n in order]

@@ -65,10 +65,10 @@ class _Side:
         self.left: float
         self.plan: Layout
 
-    def add(self, n: fx.Node, kind: str, label: str, note: str = "") -> None:
-        self.labels[n.name] = label, _kind(n.meta.get("val"))
-        self.classes[n.name] = kind
-        self.notes[n.name] = note or n.name
+    def add(self, node: fx.Node, kind: str, label: str, note: str = "") -> None:
+        self.labels[node.name] = label, _kind(node.meta.get("val"))
+        self.classes[node.name] = kind
+        self.notes[node.name] = note or node.name
 
     def put_off(self, which: Callable[[str], bool]) -> None:
         """Let those boxes stand right before their first user, after which nothing but such boxes
@@ -108,7 +108,7 @@ class _Drawing:
         names: Mapping[fx.Node, str],
     ) -> None:
         self.parts = parts
-        self.by_name = {n.name: n for n in parts.nodes}
+        self.by_name = {node.name: node for node in parts.nodes}
         self.saved = [v for v in saved if v.dtype is not None]
         self.forward = _Side()
         self._fill_forward({v.name for v in saved}, names)
@@ -123,25 +123,27 @@ class _Drawing:
         of all that is saved, numbers included."""
         order = self.parts.forward_order([self.by_name[name] for name in saved])
         used = {u for n in order for u in n.all_input_nodes}
-        for n in self.parts.primals:
-            if (n in used or n.name in saved) and not is_size(n):
-                self.forward.add(n, "argument", names.get(n, str(n.target)), f"{n.name}, an input")
-                self.forward.late.add(n.name)
+        for node in self.parts.primals:
+            if (node in used or node.name in saved) and not is_size(node):
+                self.forward.add(
+                    node, "argument", names.get(node, str(node.target)), f"{node.name}, an input"
+                )
+                self.forward.late.add(node.name)
         self._fill(self.forward, order, lambda n: "forward", self.parts.results)
         self.forward.put_off(lambda name: is_view(self.by_name[name]))
 
     def _fill_backward(self, backward: fx.GraphModule, again: Collection[str]) -> None:
         """Add the cotangents, then the calls of ``backward``. Those in ``again`` run again."""
-        for n in self.parts.tangents:
-            self.backward.add(n, "argument", str(n.target))
+        for node in self.parts.tangents:
+            self.backward.add(node, "argument", str(node.target))
         order = [
             self.by_name[n.name]
             for n in backward.graph.nodes
             if n.op == "call_function" and n.name in self.by_name
         ]
 
-        def kind_of(n: fx.Node) -> str:
-            return "again" if n.name in again else "backward"
+        def kind_of(node: fx.Node) -> str:
+            return "again" if node.name in again else "backward"
 
         self._fill(self.backward, order, kind_of, self.parts.gradients)
         self.backward.put_off(lambda name: name in again)
@@ -166,16 +168,16 @@ class _Drawing:
     ) -> None:
         """Add the calls in ``order`` and their edges. ``results``: what the graph returns."""
         returned = {call_of(n).name for n in results if isinstance(n, fx.Node)}
-        for n in order:
-            if n.op != "call_function" or is_item(n) or is_size(n):
+        for node in order:
+            if node.op != "call_function" or is_item(node) or is_size(node):
                 continue
-            classes = kind(n)
-            if n.name in returned:
+            classes = kind(node)
+            if node.name in returned:
                 classes += " result"
-            side.add(n, classes, _op(n), f"{n.name} = {n.target}")
-            for u in n.all_input_nodes:
+            side.add(node, classes, _op(node), f"{node.name} = {node.target}")
+            for u in node.all_input_nodes:
                 if call_of(u).name in side.labels:
-                    side.edges.append((call_of(u).name, n.name))
+                    side.edges.append((call_of(u).name, node.name))
 
     def svg(self, title: str) -> str:
         for side in (self.forward, self.backward):
@@ -227,8 +229,8 @@ class _Drawing:
         )
 
     @staticmethod
-    def _pill_width(v: SavedValue) -> float:
-        return 20 + _CHARACTER * max(map(len, _pill_text(v)))
+    def _pill_width(value: SavedValue) -> float:
+        return 20 + _CHARACTER * max(map(len, _pill_text(value)))
 
     def _pills(self, depth: int) -> dict[str, float]:
         """Return the heights of the saved values: near that of the box that made each, without
@@ -247,12 +249,12 @@ class _Drawing:
         return places
 
     @staticmethod
-    def _pill(v: SavedValue, x: float, y: float, width: float) -> str:
-        size, what = _pill_text(v)
-        note = f"{v.name}\n{v.source}\n{v.why.value}"
-        if v.line:
-            note += f"\n{v.line}"
-        kind = "shared" if v.shares else "saved"
+    def _pill(value: SavedValue, x: float, y: float, width: float) -> str:
+        size, what = _pill_text(value)
+        note = f"{value.name}\n{value.source}\n{value.why.value}"
+        if value.line:
+            note += f"\n{value.line}"
+        kind = "shared" if value.shares else "saved"
         return (
             f'<g><title>{escape(note)}</title><rect class="{kind}" '
             f'x="{x - width / 2:.1f}" y="{y - HEIGHT / 2:.1f}" width="{width:.1f}" '
@@ -339,10 +341,10 @@ def _legend() -> list[str]:
     return found
 
 
-def _through_items(n: fx.Node) -> list[fx.Node]:
-    """List the users of ``n``, with those of an item in place of the item."""
+def _through_items(node: fx.Node) -> list[fx.Node]:
+    """List the users of ``node``, with those of an item in place of the item."""
     users: list[fx.Node] = []
-    for user in n.users:
+    for user in node.users:
         if is_item(user):
             users += _through_items(user)
         else:
@@ -350,9 +352,9 @@ def _through_items(n: fx.Node) -> list[fx.Node]:
     return users
 
 
-def _op(n: fx.Node) -> str:
-    """Return the name of the function that ``n`` calls, without its namespace."""
-    func: Any = n.target
+def _op(node: fx.Node) -> str:
+    """Return the name of the function that ``node`` calls, without its namespace."""
+    func: Any = node.target
     if isinstance(func, OpOverload):
         return str(func._schema.name.split("::")[1])
     return str(getattr(func, "__name__", func))
@@ -368,7 +370,7 @@ def _kind(value: object) -> str:
     return ""
 
 
-def _pill_text(v: SavedValue) -> tuple[str, str]:
-    size = "shared" if v.shares else in_units(v.bytes)
-    shape = "×".join(map(str, v.shape)) or "scalar"
-    return size, f"{v.source.replace('aten.', '').replace('.default', '')} {shape}"
+def _pill_text(value: SavedValue) -> tuple[str, str]:
+    size = "shared" if value.shares else in_units(value.bytes)
+    shape = "×".join(map(str, value.shape)) or "scalar"
+    return size, f"{value.source.replace('aten.', '').replace('.default', '')} {shape}"

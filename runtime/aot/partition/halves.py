@@ -34,8 +34,8 @@ class Parts:
     ) -> None:
         self.module = module
         self.nodes = list(module.graph.nodes)
-        for n in self.nodes:
-            _complete(n)
+        for node in self.nodes:
+            _complete(node)
         self.results, self.gradients = _results_of(module.graph, num_fwd_outputs)
         self.primals, self.tangents = primals_and_tangents(module, joint_inputs)
         if not self.tangents and _nodes_of(self.gradients):
@@ -45,17 +45,21 @@ class Parts:
             )
         effects = list(filter(_is_effect, self.nodes))
         self.late_effects = [n for n in effects if ORIGIN in n.meta]
-        self.after_tangents = _closure([*self.tangents, *self.late_effects], lambda n: n.users)
+        self.after_tangents = _closure(
+            [*self.tangents, *self.late_effects], lambda node: node.users
+        )
         self.effects = [n for n in effects if n not in self.after_tangents]
         self.forward = self._list_forward()
         self.goals = [*self.late_effects, *_nodes_of(self.gradients)]
-        needed_backward = _closure(self.goals, lambda n: n.all_input_nodes)
+        needed_backward = _closure(self.goals, lambda node: node.all_input_nodes)
         self.backward = needed_backward - set(self.forward)
 
     def _list_forward(self) -> list[fx.Node]:
         """List what the forward results and effects need, and all primals, in the order of the
         graph. ``RuntimeError`` if a result depends on a tangent."""
-        needed = _closure([*_nodes_of(self.results), *self.effects], lambda n: n.all_input_nodes)
+        needed = _closure(
+            [*_nodes_of(self.results), *self.effects], lambda node: node.all_input_nodes
+        )
         leaking = needed & self.after_tangents
         if leaking:
             raise RuntimeError(
@@ -67,18 +71,20 @@ class Parts:
     @cached_property
     def candidates(self) -> list[fx.Node]:
         """The values that can be saved."""
-        return [n for n in self.nodes if n not in self.after_tangents and n.op != "output"]
+        return [
+            node for node in self.nodes if node not in self.after_tangents and node.op != "output"
+        ]
 
-    def leaves_region(self, n: fx.Node) -> bool:
-        """Return whether ``n`` is made in a checkpoint region and used by the forward outside of
+    def leaves_region(self, node: fx.Node) -> bool:
+        """Return whether ``node`` is made in a checkpoint region and used by the forward outside of
         it, or returned."""
-        region = region_of(call_of(n))
-        if region is None or n not in self.forward_set:
+        region = region_of(call_of(node))
+        if region is None or node not in self.forward_set:
             return False
         return any(
             u.op == "output"
             or (u in self.forward_set and not is_item(u) and region_of(u) != region)
-            for u in n.users
+            for u in node.users
         )
 
     @cached_property
@@ -92,19 +98,19 @@ class Parts:
         every: dict[fx.Node, None] = {}
         for n in chosen:
             every.update(dict.fromkeys(self._tensors_of(n)))
-        every.update(dict.fromkeys(g for g in self.gradients if g in self.forward_set))
+        every.update(dict.fromkeys(grad for grad in self.gradients if grad in self.forward_set))
         return sorted(every, key=is_size)
 
-    def _tensors_of(self, n: fx.Node) -> list[fx.Node]:
-        """Return ``n``, or of a call with several results those that the backward asks for."""
-        if not isinstance(n.meta.get("val"), (list, tuple)):
-            return [n]
-        return [u for u in n.users if is_item(u) and u in self.backward]
+    def _tensors_of(self, node: fx.Node) -> list[fx.Node]:
+        """Return ``node``, or of a call with several results those that the backward asks for."""
+        if not isinstance(node.meta.get("val"), (list, tuple)):
+            return [node]
+        return [u for u in node.users if is_item(u) and u in self.backward]
 
     def forward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
         """Return the calls of the forward if it hands over ``saved``."""
         outputs = [n for n in (*self.results, *saved) if isinstance(n, fx.Node)]
-        needed = _closure([*outputs, *self.effects], lambda n: n.all_input_nodes)
+        needed = _closure([*outputs, *self.effects], lambda node: node.all_input_nodes)
         return [n for n in self.nodes if n in needed and n.op != "placeholder"]
 
     def backward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
@@ -114,7 +120,7 @@ class Parts:
         order: dict[fx.Node, None] = {}
         needed = _closure(
             [n for n in self.goals if n not in given],
-            lambda n: [u for u in n.all_input_nodes if u not in given],
+            lambda node: [u for u in node.all_input_nodes if u not in given],
         )
         for n in sorted(needed & self.after_tangents):
             self._with_inputs(n, given, order)
@@ -126,18 +132,18 @@ class Parts:
         """Append ``goal`` to ``order`` after what it needs."""
         stack = [goal]
         while stack:
-            n = stack[-1]
-            if n in order or n in given:
+            node = stack[-1]
+            if node in order or node in given:
                 stack.pop()
                 continue
-            missing = [u for u in n.all_input_nodes if u not in order and u not in given]
+            missing = [u for u in node.all_input_nodes if u not in order and u not in given]
             if missing:
                 stack.extend(sorted(missing, reverse=True))
                 continue
             stack.pop()
-            if n.op == "placeholder":
-                raise RuntimeError(f"the backward needs {n.name}, which is not saved")
-            order[n] = None
+            if node.op == "placeholder":
+                raise RuntimeError(f"the backward needs {node.name}, which is not saved")
+            order[node] = None
 
     def cut(self, chosen: Iterable[fx.Node]) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Return the modules of the forward and of the backward."""
@@ -159,16 +165,16 @@ class Parts:
             env[n] = graph.placeholder(n.name)
             env[n].meta = _described(n)
         # constants first, as in the joint graph
-        for n in sorted(order, key=lambda n: n.op != "get_attr"):
+        for n in sorted(order, key=lambda node: node.op != "get_attr"):
             env[n] = graph.node_copy(n, lambda x: env[x])
             env[n].meta = _described(n)
-        graph.output([env[o] if isinstance(o, fx.Node) else o for o in outputs])
+        graph.output([env[output] if isinstance(output, fx.Node) else output for output in outputs])
         return LateGraphModule(self.module, graph, name)
 
 
-def _is_effect(n: fx.Node) -> bool:
-    """Return whether ``n`` is a call that runs even if nothing uses it."""
-    return n.op == "call_function" and has_effect(n)
+def _is_effect(node: fx.Node) -> bool:
+    """Return whether ``node`` is a call that runs even if nothing uses it."""
+    return node.op == "call_function" and has_effect(node)
 
 
 def _nodes_of(values: Iterable[object]) -> list[fx.Node]:
@@ -193,22 +199,26 @@ def _results_of(graph: fx.Graph, num_fwd_outputs: int) -> tuple[list[object], li
     return list(results[:num_fwd_outputs]), list(results[num_fwd_outputs:])
 
 
-def _complete(n: fx.Node) -> None:
+def _complete(node: fx.Node) -> None:
     """Note the value of arithmetic with sizes, where the trace has left it out."""
-    if n.op == "call_function" and "val" not in n.meta and not isinstance(n.target, OpOverload):
-        inputs = n.all_input_nodes
+    if (
+        node.op == "call_function"
+        and "val" not in node.meta
+        and not isinstance(node.target, OpOverload)
+    ):
+        inputs = node.all_input_nodes
         if inputs and all(
             isinstance(u.meta.get("val"), (int, torch.SymInt, float, torch.SymFloat))
             for u in inputs
         ):
-            args, kwargs = fx.map_arg((n.args, n.kwargs), lambda u: u.meta["val"])
-            n.meta["val"] = n.target(*args, **kwargs)  # type: ignore[operator]
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda u: u.meta["val"])
+            node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
 
 
-def _described(n: fx.Node) -> dict[str, object]:
+def _described(node: fx.Node) -> dict[str, object]:
     """Return the facts of a node, ``tensor_meta`` among them, which graph passes and compilers of
     torch ask for."""
-    meta = dict(n.meta)
+    meta = dict(node.meta)
     value = meta.get("val")
     if (
         "tensor_meta" not in meta

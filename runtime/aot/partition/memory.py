@@ -23,33 +23,33 @@ class Memory:
         # the calls that made the memories in which a value lies
         self.homes: dict[fx.Node, tuple[fx.Node, ...]] = {}
         self.size: dict[fx.Node, int] = {}
-        for n in parts.nodes:
-            self.homes[n] = self._homes(n)
-            if n in self.homes[n]:
-                self.size.setdefault(n, _own_bytes(n))
-        for n in parts.tangents:
-            self.size[n] = n_bytes(n.meta.get("val"))
+        for node in parts.nodes:
+            self.homes[node] = self._homes(node)
+            if node in self.homes[node]:
+                self.size.setdefault(node, _own_bytes(node))
+        for node in parts.tangents:
+            self.size[node] = n_bytes(node.meta.get("val"))
 
-    def _homes(self, n: fx.Node) -> tuple[fx.Node, ...]:
-        if n.op != "call_function":
-            return (n,)
-        value = n.meta.get("val")
-        if is_item(n):
-            call: Any = n.args[0]
+    def _homes(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        if node.op != "call_function":
+            return (node,)
+        value = node.meta.get("val")
+        if is_item(node):
+            call: Any = node.args[0]
             if call in self.homes[call]:
-                return (self._items(call)[n.args[1]],)
+                return (self._items(call)[node.args[1]],)
             return self.homes[call]
         if not isinstance(value, (torch.Tensor, list, tuple)):
-            return (n,)  # a size lies in no memory of a tensor
-        shared = _aliased(n)
+            return (node,)  # a size lies in no memory of a tensor
+        shared = _aliased(node)
         if shared:
             return tuple(dict.fromkeys(home for u in shared for home in self.homes[u]))
         if isinstance(value, torch.Tensor):
-            return (n,)
-        items = list(self._items(n).values())
+            return (node,)
+        items = list(self._items(node).values())
         # the results that nobody asks for
-        self.size[n] = n_bytes(value) - sum(n_bytes(item.meta.get("val")) for item in items)
-        return (*items, n)
+        self.size[node] = n_bytes(value) - sum(n_bytes(item.meta.get("val")) for item in items)
+        return (*items, node)
 
     @staticmethod
     def _items(call: fx.Node) -> dict[Any, fx.Node]:
@@ -118,44 +118,45 @@ class Memory:
         """Return for each memory the place of the last call that uses it. That of an output is
         after all calls."""
         last: dict[fx.Node, int] = {}
-        for i, n in enumerate(order):
-            for u in (n, *n.all_input_nodes):
-                last.update(dict.fromkeys(self.homes[u], i))
-        for n in outputs:
-            last.update(dict.fromkeys(self.homes[n], len(order)))
+        for index, node in enumerate(order):
+            for u in (node, *node.all_input_nodes):
+                last.update(dict.fromkeys(self.homes[u], index))
+        for node in outputs:
+            last.update(dict.fromkeys(self.homes[node], len(order)))
         return last
 
 
-def _aliased(n: fx.Node) -> list[fx.Node]:
+def _aliased(node: fx.Node) -> list[fx.Node]:
     """Return the arguments in whose memory the result of a call lies, by the schema of its op."""
-    func = n.target
+    func = node.target
     if not isinstance(func, OpOverload):
         return []
     if func._can_decompose():
-        return n.all_input_nodes  # it may be a view or not
+        return node.all_input_nodes  # it may be a view or not
     names: set[str] = set()  # that the schema gives to memories of results
     for result in func._schema.returns:
         if result.alias_info is not None:
             names |= result.alias_info.before_set
     found: list[fx.Node] = []
-    for i, argument in enumerate(func._schema.arguments):
+    for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and names & argument.alias_info.before_set:
-            found += _nodes_of_argument(n, i, argument.name)
+            found += _nodes_of_argument(node, index, argument.name)
     return found
 
 
-def _nodes_of_argument(n: fx.Node, i: int, name: str) -> list[fx.Node]:
+def _nodes_of_argument(node: fx.Node, index: int, name: str) -> list[fx.Node]:
     """List the values that a call takes as one argument, which may be a list of tensors."""
-    given = n.args[i] if i < len(n.args) else n.kwargs.get(name)
+    given = node.args[index] if index < len(node.args) else node.kwargs.get(name)
     several = given if isinstance(given, (list, tuple)) else (given,)
     return [a for a in several if isinstance(a, fx.Node)]
 
 
-def _own_bytes(n: fx.Node) -> int:
-    """Return the bytes of the memory that ``n`` makes. That of a caller's tensor counts nothing."""
-    if n.op in ("placeholder", "get_attr", "output"):
+def _own_bytes(node: fx.Node) -> int:
+    """Return the bytes of the memory that ``node`` makes. That of a caller's tensor counts
+    nothing."""
+    if node.op in ("placeholder", "get_attr", "output"):
         return 0
-    return n_bytes(n.meta.get("val"))
+    return n_bytes(node.meta.get("val"))
 
 
 def in_units(size: int) -> str:

@@ -41,7 +41,7 @@ def min_cut(
     ``edges``: (from, to, capacity), capacity a number of bytes or ``INFINITE``. Of several minimum
     cuts, the one nearest to the sink. The value is that of the edges cut, unscaled; scaling may
     miss a cut that is better by less than one part in 2**31 / (number of edges)."""
-    start = np.array([e[0] for e in edges], dtype=np.int64)
+    start = np.array([edge[0] for edge in edges], dtype=np.int64)
     end = np.array([e[1] for e in edges], dtype=np.int64)
     capacity = np.array([e[2] for e in edges], dtype=np.int64)
     finite = capacity >= 0
@@ -75,10 +75,10 @@ AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 def _views_of_inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """Return the views of arguments, and views of these. ``nodes``: in program order."""
     found: set[fx.Node] = set()
-    for n in nodes:
-        source = n.args[0] if is_view(n) else None
+    for node in nodes:
+        source = node.args[0] if is_view(node) else None
         if isinstance(source, fx.Node) and (source.op == "placeholder" or source in found):
-            found.add(n)
+            found.add(node)
     return found
 
 
@@ -93,7 +93,7 @@ class Network:
         self.static = static
         self.allowed = {n: _allowed(n, allowed) for n in parts.candidates}
         self.fixed = {n: kept_in_forward(n, parts) for n in parts.candidates}
-        self.vertex = {n: 2 * i for i, n in enumerate(parts.candidates)}
+        self.vertex = {n: 2 * index for index, n in enumerate(parts.candidates)}
         self.source = 2 * len(self.vertex)
         self.sink = self.source + 1
         self.views_of_inputs = _views_of_inputs(parts.nodes)
@@ -103,43 +103,43 @@ class Network:
     def _edges(self) -> list[tuple[int, int, int]]:
         parts, vertex, edges = self.parts, self.vertex, []
         gradients = {n for n in parts.gradients if isinstance(n, fx.Node)}
-        for n, i in vertex.items():
-            edges.append((i, i + 1, self._bytes(n)))
-            edges += [(i + 1, vertex[user], INFINITE) for user in n.users if user in vertex]
-            if n in gradients or self._feeds_backward(n):
+        for node, i in vertex.items():
+            edges.append((i, i + 1, self._bytes(node)))
+            edges += [(i + 1, vertex[user], INFINITE) for user in node.users if user in vertex]
+            if node in gradients or self._feeds_backward(node):
                 edges.append((i + 1, self.sink, INFINITE))
         return edges
 
-    def _feeds_backward(self, n: fx.Node) -> bool:
-        """Return whether a call that only the backward can make takes ``n``."""
-        return any(user in self.parts.backward and user not in self.vertex for user in n.users)
+    def _feeds_backward(self, node: fx.Node) -> bool:
+        """Return whether a call that only the backward can make takes ``node``."""
+        return any(user in self.parts.backward and user not in self.vertex for user in node.users)
 
-    def _bytes(self, n: fx.Node) -> int:
-        """Return what it costs to save ``n``. A call with several results is saved by its items,
+    def _bytes(self, node: fx.Node) -> int:
+        """Return what it costs to save ``node``. A call with several results is saved by its items,
         and no value inside of a region is saved."""
-        value = n.meta.get("val")
-        if not n.users:  # an argument that is no tensor, a call for its effect
+        value = node.meta.get("val")
+        if not node.users:  # an argument that is no tensor, a call for its effect
             return 0
-        if value is None and n.op != "get_attr":
+        if value is None and node.op != "get_attr":
             raise ValueError(
-                f"the size of {n.name} is not known: it has no meta['val']. "
+                f"the size of {node.name} is not known: it has no meta['val']. "
                 "Make the joint graph with make_fx"
             )
-        if n in self.static or n.op == "get_attr":
+        if node in self.static or node.op == "get_attr":
             return 0
-        if self.inside(n) or not (isinstance(value, torch.Tensor) or is_size(n)):
+        if self.inside(node) or not (isinstance(value, torch.Tensor) or is_size(node)):
             return INFINITE
         # of two that take the same: rather an argument than a view of it, rather what the forward
         # needs than what it does not
-        behind = n not in self.parts.forward_set or n in self.views_of_inputs
+        behind = node not in self.parts.forward_set or node in self.views_of_inputs
         return max(1, n_bytes(value)) + behind
 
-    def inside(self, n: fx.Node) -> bool:
-        """Return whether ``n`` is computed again in any case, since it is inside of a checkpoint
+    def inside(self, node: fx.Node) -> bool:
+        """Return whether ``node`` is computed again in any case, since it is inside of a checkpoint
         region."""
-        if policy_of(n) is not CheckpointPolicy.MUST_RECOMPUTE:
+        if policy_of(node) is not CheckpointPolicy.MUST_RECOMPUTE:
             return False
-        return again(n).pure and not self.parts.leaves_region(n)
+        return again(node).pure and not self.parts.leaves_region(node)
 
     def cut(
         self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()
@@ -157,23 +157,23 @@ class Network:
         _, behind = min_cut(self.sink + 1, edges, self.source, self.sink)
         # a value is saved if the cut passes between its two vertices
         return [
-            n
-            for n, i in self.vertex.items()
-            if not behind[i] and behind[i + 1] and n.op != "get_attr"
+            node
+            for node, i in self.vertex.items()
+            if not behind[i] and behind[i + 1] and node.op != "get_attr"
         ]
 
     def _price_of_again(
-        self, n: fx.Node, price: Callable[[fx.Node], int] | None, fixed: Collection[fx.Node]
+        self, node: fx.Node, price: Callable[[fx.Node], int] | None, fixed: Collection[fx.Node]
     ) -> int:
-        """Return what it costs to compute ``n`` again; ``INFINITE`` if the forward alone may.
+        """Return what it costs to compute ``node`` again; ``INFINITE`` if the forward alone may.
         ``price`` and ``fixed`` as for :meth:`cut`."""
-        if self.fixed[n] or n in fixed:
+        if self.fixed[node] or node in fixed:
             return INFINITE
-        if self.allowed[n]:
+        if self.allowed[node]:
             return 0
         if price is None:
             return INFINITE
-        return price(n)
+        return price(node)
 
     def work(self, n: fx.Node) -> int:
         """Return the cost of a call in bytes moved; of an item that of its call."""
@@ -183,9 +183,9 @@ class Network:
             known = self.works[n] = work(n)
         return known
 
-    def price_of(self, n: fx.Node) -> int:
+    def price_of(self, node: fx.Node) -> int:
         """Return what it costs at the least price to compute a call again."""
-        return max(1, self.work(n))
+        return max(1, self.work(node))
 
     def recomputed(self, saved: Collection[fx.Node]) -> list[fx.Node]:
         """Return the calls of the forward that the backward runs again if ``saved`` is saved."""
@@ -196,11 +196,17 @@ class Network:
         ]
 
 
-def kept_in_forward(n: fx.Node, parts: Parts) -> bool:
-    """Return whether the forward alone may compute ``n``."""
-    return not again(n).pure or policy_of(n) is CheckpointPolicy.MUST_SAVE or parts.leaves_region(n)
+def kept_in_forward(node: fx.Node, parts: Parts) -> bool:
+    """Return whether the forward alone may compute ``node``."""
+    return (
+        not again(node).pure
+        or policy_of(node) is CheckpointPolicy.MUST_SAVE
+        or parts.leaves_region(node)
+    )
 
 
-def _allowed(n: fx.Node, allowed: Callable[[fx.Node], bool]) -> bool:
+def _allowed(node: fx.Node, allowed: Callable[[fx.Node], bool]) -> bool:
     """An item costs nothing once its call has run."""
-    return is_item(n) or (again(n) is Again.HIGH and policy_of(n) in AGAIN) or allowed(n)
+    return (
+        is_item(node) or (again(node) is Again.HIGH and policy_of(node) in AGAIN) or allowed(node)
+    )

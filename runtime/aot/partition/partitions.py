@@ -44,7 +44,7 @@ def default_partition(
     if any(policy_of(n) in AGAIN for n in parts.forward):
         network = Network(parts, (), lambda n: n not in parts.forward_set or policy_of(n) in AGAIN)
         return parts.cut(network.cut())
-    return parts.cut(n for n in parts.forward if not parts.backward.isdisjoint(n.users))
+    return parts.cut(node for node in parts.forward if not parts.backward.isdisjoint(node.users))
 
 
 def min_cut_rematerialization_partition(
@@ -103,14 +103,14 @@ def min_cut_rematerialization_partition(
 def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
     """Return whether a call is of one of ``ops``. ``ValueError`` if that op must not run again."""
 
-    def allowed(n: fx.Node) -> bool:
-        func = call_of(n).target
+    def allowed(node: fx.Node) -> bool:
+        func = call_of(node).target
         if func not in ops and getattr(func, "overloadpacket", None) not in ops:
-            return not isinstance(func, OpOverload) and recomputable(n)
-        if not again(n).pure:
+            return not isinstance(func, OpOverload) and recomputable(node)
+        if not again(node).pure:
             raise ValueError(
                 f"recomputable_ops has {func}, "
-                f"which the backward cannot run again: {again(n).value}"
+                f"which the backward cannot run again: {again(node).value}"
             )
         return True
 
@@ -132,53 +132,54 @@ def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None
     not its arguments or one another."""
     output = graph.output_node()
     results = set(output.all_input_nodes)
-    for n in graph.nodes:
-        if n in kept:
+    for node in graph.nodes:
+        if node in kept:
             continue
-        source = _start_of_round_trip(n)
+        source = _start_of_round_trip(node)
         if source is None:
             continue
         stays = source.op != "call_function" or source in results
-        if output in n.users and not stays:
+        if output in node.users and not stays:
             results.add(source)
-        n.replace_all_uses_with(
+        node.replace_all_uses_with(
             source, lambda user, stays=stays: not (stays and user.op == "output")
         )
     without_unused(graph, kept)
 
 
-def _start_of_round_trip(n: fx.Node) -> fx.Node | None:
-    """Return what ``n`` and the call before it transpose forth and back, or None."""
-    if not n.args:
+def _start_of_round_trip(node: fx.Node) -> fx.Node | None:
+    """Return what ``node`` and the call before it transpose forth and back, or None."""
+    if not node.args:
         return None
-    first = n.args[0]
+    first = node.args[0]
     if not isinstance(first, fx.Node) or not first.args:
         return None
-    swapped = _swapped(n)
+    swapped = _swapped(node)
     if swapped is None or swapped != _swapped(first):
         return None
-    if not _plain(n) or not _plain(first):
+    if not _plain(node) or not _plain(first):
         return None
     source = first.args[0]
     return source if isinstance(source, fx.Node) else None
 
 
-def _plain(n: fx.Node) -> bool:
-    """Return whether the derivative of ``n`` is that of its op: one under ``no_grad`` has none."""
-    derivative: str = n.meta.get(DERIVATIVE, OF_THE_OP)
+def _plain(node: fx.Node) -> bool:
+    """Return whether the derivative of ``node`` is that of its op: one under ``no_grad`` has
+    none."""
+    derivative: str = node.meta.get(DERIVATIVE, OF_THE_OP)
     return derivative == OF_THE_OP
 
 
-def _swapped(n: fx.Node) -> tuple[int, int] | None:
+def _swapped(node: fx.Node) -> tuple[int, int] | None:
     """Return the dimensions that a transposition swaps; None for any other call. Of the views in a
     graph of derivatives these two alone come in pairs, so they are named here instead of asking
     records for views that undo each other."""
-    value = n.meta.get("val")
+    value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None
-    if n.target is aten.t.default:
+    if node.target is aten.t.default:
         return (0, 1) if value.dim() == 2 else None
-    if n.target is aten.transpose.int and value.dim():
-        a, b = (int(d) % value.dim() for d in n.args[1:3])  # type: ignore[arg-type]
+    if node.target is aten.transpose.int and value.dim():
+        a, b = (int(d) % value.dim() for d in node.args[1:3])  # type: ignore[arg-type]
         return min(a, b), max(a, b)
     return None

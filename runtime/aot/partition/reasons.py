@@ -74,65 +74,72 @@ def saved_values(
     that the program closes over. ``recomputes``: whether the partition runs calls again."""
     owners: dict[fx.Node, str] = {}  # by memory, the first value that lies in it
     found = []
-    for n in saved:
-        value = n.meta.get("val")
+    for node in saved:
+        value = node.meta.get("val")
         shape: tuple[Any, ...] = ()
         dtype: torch.dtype | None = None
         shares: str | None = None
         if isinstance(value, torch.Tensor):
             shape, dtype = tuple(value.shape), value.dtype
-            shares = next((owners[home] for home in memory.homes[n] if home in owners), None)
-        for home in memory.homes[n]:
-            owners.setdefault(home, n.name)
-        why = _why(parts, n, outside, recomputes)
+            shares = next((owners[home] for home in memory.homes[node] if home in owners), None)
+        for home in memory.homes[node]:
+            owners.setdefault(home, node.name)
+        why = _why(parts, node, outside, recomputes)
         found.append(
             SavedValue(
-                n.name, source_of(n, called), shape, dtype, n_bytes(value), why, line_of(n), shares
+                node.name,
+                source_of(node, called),
+                shape,
+                dtype,
+                n_bytes(value),
+                why,
+                line_of(node),
+                shares,
             )
         )
     return tuple(found)
 
 
-def _why(parts: Parts, n: fx.Node, outside: set[fx.Node], recomputes: bool) -> Why:
+def _why(parts: Parts, node: fx.Node, outside: set[fx.Node], recomputes: bool) -> Why:
     """Return the first reason that holds. The reason of a view is that of what it views."""
-    reason = again(n)
-    required = _why_never_again(n, reason, outside)
+    reason = again(node)
+    required = _why_never_again(node, reason, outside)
     if required is not None:
         return required
-    if parts.leaves_region(n):
+    if parts.leaves_region(node):
         return Why.BOUNDARY
-    if n in parts.results:
+    if node in parts.results:
         return Why.RESULT
     if reason is Again.HIGH:
         return Why.EXPENSIVE
-    seen = viewed(n)
-    if seen is not n:
+    seen = viewed(node)
+    if seen is not node:
         return _why(parts, seen, outside, recomputes)
-    if recomputes or n not in parts.forward_set:
+    if recomputes or node not in parts.forward_set:
         return Why.CHEAPEST
     return Why.FORWARD
 
 
-def _why_never_again(n: fx.Node, reason: Again, outside: set[fx.Node]) -> Why | None:
-    """Return why no partition computes ``n`` again; None if one may."""
+def _why_never_again(node: fx.Node, reason: Again, outside: set[fx.Node]) -> Why | None:
+    """Return why no partition computes ``node`` again; None if one may."""
     if reason is Again.INPUT:
-        return Why.CLOSED_OVER if n in outside else Why.ARGUMENT
-    if is_size(n):
+        return Why.CLOSED_OVER if node in outside else Why.ARGUMENT
+    if is_size(node):
         return Why.SIZE
     if reason in _OF_CALLS:
         return _OF_CALLS[reason]
-    if policy_of(n) is CheckpointPolicy.MUST_SAVE:
+    if policy_of(node) is CheckpointPolicy.MUST_SAVE:
         return Why.POLICY
     return None
 
 
-def source_of(n: fx.Node, called: dict[fx.Node, str]) -> str:
-    """Describe what made ``n``: an argument by its name in ``called``, a call by its op."""
-    if n.op == "placeholder":
-        return called.get(n, str(n.target))
-    call, seen = call_of(n), viewed(n)
+def source_of(node: fx.Node, called: dict[fx.Node, str]) -> str:
+    """Describe what made ``node``: an argument by its name in ``called``, a call by its op."""
+    if node.op == "placeholder":
+        return called.get(node, str(node.target))
+    call, seen = call_of(node), viewed(node)
     if call is not seen:
         return f"{call.target} of {source_of(seen, called)}"
-    if call is n:
+    if call is node:
         return f"{call.target}"
-    return f"{call.target}[{n.args[1]}]"
+    return f"{call.target}[{node.args[1]}]"

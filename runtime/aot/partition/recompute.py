@@ -115,16 +115,16 @@ def _is_run_for_effect(func: OpOverload) -> bool:
     return func._schema.is_mutable or op_of(func).kind == OUT or not func._schema.returns
 
 
-def recomputable(n: fx.Node) -> bool:
+def recomputable(node: fx.Node) -> bool:
     """Return whether a call may be run again in the backward: without effect, not random, and cheap
     as far as its record knows."""
-    return again(n) in (Again.LOW, Again.SIZE)
+    return again(node) in (Again.LOW, Again.SIZE)
 
 
-def policy_of(n: fx.Node) -> CheckpointPolicy | None:
-    """Return the policy of the checkpoint region in which ``n`` was traced, None without one."""
+def policy_of(node: fx.Node) -> CheckpointPolicy | None:
+    """Return the policy of the checkpoint region in which ``node`` was traced, None without one."""
     # by name: a graph from elsewhere has torch's own enum
-    policy_name = getattr(call_of(n).meta.get("recompute"), "name", "")
+    policy_name = getattr(call_of(node).meta.get("recompute"), "name", "")
     return CheckpointPolicy.__members__.get(policy_name)
 
 
@@ -135,14 +135,14 @@ def call_of(n: fx.Node) -> fx.Node:
     return n
 
 
-def is_item(n: fx.Node) -> bool:
-    """Return whether ``n`` takes one of the results of a call, by ``operator.getitem``."""
-    return n.op == "call_function" and n.target is operator.getitem
+def is_item(node: fx.Node) -> bool:
+    """Return whether ``node`` takes one of the results of a call, by ``operator.getitem``."""
+    return node.op == "call_function" and node.target is operator.getitem
 
 
-def is_size(n: fx.Node) -> bool:
-    """Return whether ``n`` is a number computed from sizes."""
-    value = n.meta.get("val")
+def is_size(node: fx.Node) -> bool:
+    """Return whether ``node`` is a number computed from sizes."""
+    value = node.meta.get("val")
     return value is not None and not isinstance(value, (torch.Tensor, list, tuple))
 
 
@@ -168,13 +168,13 @@ def n_bytes(value: object) -> int:
     return 8
 
 
-def is_view(n: fx.Node) -> bool:
-    """Return whether ``n`` is an item of a call, or a call of a view op."""
-    if is_item(n):
+def is_view(node: fx.Node) -> bool:
+    """Return whether ``node`` is an item of a call, or a call of a view op."""
+    if is_item(node):
         return True
-    if n.op != "call_function" or not isinstance(n.target, OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return False
-    return op_of(n.target).kind == VIEW
+    return op_of(node.target).kind == VIEW
 
 
 def viewed(n: fx.Node) -> fx.Node:

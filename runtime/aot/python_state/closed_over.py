@@ -47,27 +47,31 @@ class ClosedOver(EnteringMode):
         self.elements: list[tuple[torch.Tensor, bytes]] = []
         self._dtype = _default_dtype()
 
-    def value(self, t: Any) -> Any:
-        if (type(t) in VALUES and t._level is not SESSION) or not isinstance(t, torch.Tensor):
-            return t
-        known = self._values.get(id(t))
+    def value(self, tensor: Any) -> Any:
+        if (type(tensor) in VALUES and tensor._level is not SESSION) or not isinstance(
+            tensor, torch.Tensor
+        ):
+            return tensor
+        known = self._values.get(id(tensor))
         if known is None:
-            self.found.append(t)
-            known = self._values[id(t)] = self.enter(t)
+            self.found.append(tensor)
+            known = self._values[id(tensor)] = self.enter(tensor)
         return known
 
     def _entered(self, args: Any) -> Any:
         """``args``, a list or tuple, with values in place of tensors from outside,
         nested ones too."""
         entered: list[Any] = []
-        for a in args:
-            kind = type(a)
-            if kind in VALUES and a._level is not SESSION:  # the most common case, without a frame
-                entered.append(a)
+        for argument in args:
+            kind = type(argument)
+            if (
+                kind in VALUES and argument._level is not SESSION
+            ):  # the most common case, without a frame
+                entered.append(argument)
             elif kind is tuple or kind is list:
-                entered.append(self._entered(a))
+                entered.append(self._entered(argument))
             else:
-                entered.append(self.value(a))
+                entered.append(self.value(argument))
         return entered if type(args) is list else tuple(entered)
 
     def _written(self) -> list[torch.Tensor]:
@@ -83,12 +87,12 @@ class ClosedOver(EnteringMode):
             for t in self._written() if gate.shared else ():
                 gate.refuse_written(t)
 
-    def note_elements(self, t: torch.Tensor) -> None:
-        if all(t is not known for known, _ in self.elements):
-            self.elements.append((t, elements_of(t)))
+    def note_elements(self, tensor: torch.Tensor) -> None:
+        if all(tensor is not known for known, _ in self.elements):
+            self.elements.append((tensor, elements_of(tensor)))
 
-    def exchange(self, t: torch.Tensor, v: object) -> None:
-        self._values[id(t)] = v
+    def exchange(self, tensor: torch.Tensor, value: object) -> None:
+        self._values[id(tensor)] = value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.lift_fresh.default:
@@ -122,17 +126,17 @@ class ClosedOver(EnteringMode):
         return call_below(func, types, args, kwargs)
 
 
-def _is_written(v: object) -> bool:
-    return any(part._level.has_written(part) for part in values_of(v))
+def _is_written(value: object) -> bool:
+    return any(part._level.has_written(part) for part in values_of(value))
 
 
-def modules_of(f: object) -> tuple[torch.nn.Module, ...]:
-    """Return the modules that ``f`` calls as far as they are at hand: ``f`` itself, what it is a
-    method of or closes over, with their children."""
+def modules_of(function: object) -> tuple[torch.nn.Module, ...]:
+    """Return the modules that ``function`` calls as far as they are at hand: ``function`` itself,
+    what it is a method of or closes over, with their children."""
     found: dict[int, torch.nn.Module] = {}
-    for x in at_hand(f, 3):
+    for x in at_hand(function, 3):
         if isinstance(x, torch.nn.Module):
-            found.update((id(m), m) for m in x.modules())
+            found.update((id(module), module) for module in x.modules())
     return tuple(found.values())
 
 
@@ -160,16 +164,16 @@ def attributes_of(x: object) -> Mapping[str, Any] | None:
     return own
 
 
-def holds_values(f: object) -> bool:
-    """Return whether ``f``, a function or an object, holds values of a trace or of another level,
-    or sizes that are symbols, as far as they are at hand."""
-    return any(x is not f for x in _values_in(f))
+def holds_values(function: object) -> bool:
+    """Return whether ``function``, a function or an object, holds values of a trace or of another
+    level, or sizes that are symbols, as far as they are at hand."""
+    return any(x is not function for x in _values_in(function))
 
 
-def computed_at(f: object) -> str:
-    """Return the user's line that has computed the first value that ``f`` holds or is, as the end
-    of an error message. Empty if it is not known."""
-    for x in _values_in(f):
+def computed_at(function: object) -> str:
+    """Return the user's line that has computed the first value that ``function`` holds or is, as
+    the end of an error message. Empty if it is not known."""
+    for x in _values_in(function):
         lines = map(line_of, _nodes_of(x))
         if (line := next(filter(None, lines), None)) is not None:
             return f" It was computed at {line}"
@@ -186,37 +190,37 @@ def _nodes_of(x: object) -> list[fx.Node]:
     return [x._node] if isinstance(x, TracedValue) else []
 
 
-def _values_in(f: object) -> Iterator[object]:
-    own = None if isinstance(f, (torch.nn.Module, type)) else attributes_of(f)
-    for y in (*(own or {}).values(), f):
+def _values_in(function: object) -> Iterator[object]:
+    own = None if isinstance(function, (torch.nn.Module, type)) else attributes_of(function)
+    for y in (*(own or {}).values(), function):
         for x in at_hand(y, 5):
             if isinstance(x, SYMBOLIC) or (isinstance(x, Value) and x._level.number > 0):
                 yield x
 
 
-def at_hand(f: object, depth: int) -> Iterator[Any]:
-    """``f``, and what one comes to from it by closures, partial arguments, methods, lists and
-    dictionaries, in ``depth`` steps."""
-    yield f
+def at_hand(function: object, depth: int) -> Iterator[Any]:
+    """``function``, and what one comes to from it by closures, partial arguments, methods, lists
+    and dictionaries, in ``depth`` steps."""
+    yield function
     below: list[Any] = []
-    if isinstance(f, functools.partial):
-        below = [f.func, *f.args, *f.keywords.values()]
-    elif isinstance(f, MethodType):
-        below = [f.__self__, f.__func__]
-    elif isinstance(f, FunctionType):
+    if isinstance(function, functools.partial):
+        below = [function.func, *function.args, *function.keywords.values()]
+    elif isinstance(function, MethodType):
+        below = [function.__self__, function.__func__]
+    elif isinstance(function, FunctionType):
         below = [
-            *(c.cell_contents for c in f.__closure__ or () if _is_set(c)),
-            getattr(f, "__wrapped__", None),
+            *(c.cell_contents for c in function.__closure__ or () if _is_set(c)),
+            getattr(function, "__wrapped__", None),
         ]
         below += [
-            f.__globals__[name]
-            for name in f.__code__.co_names
-            if isinstance(f.__globals__.get(name), torch.nn.Module)
+            function.__globals__[name]
+            for name in function.__code__.co_names
+            if isinstance(function.__globals__.get(name), torch.nn.Module)
         ]
-    elif isinstance(f, (list, tuple)):
-        below = list(f)
-    elif isinstance(f, dict):
-        below = list(f.values())
+    elif isinstance(function, (list, tuple)):
+        below = list(function)
+    elif isinstance(function, dict):
+        below = list(function.values())
     if depth:
         for x in below:
             yield from at_hand(x, depth - 1)

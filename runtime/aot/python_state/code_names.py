@@ -101,4 +101,4 @@ def first_code(root: object) -> tuple[CodeType | None, dict[str, Any]]:
 
 
 def _found_in_class(kind: type, name: str) -> Any:
-    return next((vars(c)[name] for c in kind.__mro__ if name in vars(c)), None)
+    return next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)

@@ -160,7 +160,7 @@ class SequenceItems(OneByOne):
         return [Change(self, i, a, b) for i, (a, b) in pairs if not same(a, b)]
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        return ((x, f"{self.name}[{i}]") for i, x in enumerate(self.had))
+        return ((x, f"{self.name}[{index}]") for index, x in enumerate(self.had))
 
 
 class SetItems(Node):
@@ -246,8 +246,8 @@ class Elements(Node):
         self, x: np.ndarray[Any, Any], shape: tuple[int, ...], elements: list[Any]
     ) -> None:
         if self._has_objects:
-            for i, value in enumerate(elements):
-                x.flat[i] = value
+            for index, value in enumerate(elements):
+                x.flat[index] = value
         else:
             x[...] = np.frombuffer(elements[0], x.dtype).reshape(shape)
 

@@ -61,7 +61,11 @@ class FrozenState:
         """Put back which leaves require grad. How many it was."""
         reads = self._state.graph.tensors.values()
         pairs = [(read.owner, read.value.requires_grad) for read in reads]
-        changed = [(t, flag) for t, flag in pairs if t.requires_grad != flag and t.is_leaf]
+        changed = [
+            (tensor, flag)
+            for tensor, flag in pairs
+            if tensor.requires_grad != flag and tensor.is_leaf
+        ]
         for t, flag in changed:
             t.requires_grad_(flag)
         return len(changed)

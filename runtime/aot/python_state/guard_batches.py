@@ -74,7 +74,7 @@ def finds_own(x: object) -> bool:
     """Return whether Python's own look-up finds the dictionary of ``x``, and no code of the
     user's."""
     kind = type(x)
-    found = [vars(c)["__dict__"] for c in kind.__mro__ if "__dict__" in vars(c)]
+    found = [vars(cls)["__dict__"] for cls in kind.__mro__ if "__dict__" in vars(cls)]
     by_python = all(type(d) is GetSetDescriptorType for d in found)
     return by_python and kind.__getattribute__ is _LOOK_UP
 
@@ -93,17 +93,18 @@ class Versions:
         if len(self._nodes) > FEW:
             return f"list(map({version}, {constant(self._dictionaries)})) == {known}"
         return " and ".join(
-            f"{version}({constant(d)}) == {known}[{i}]" for i, d in enumerate(self._dictionaries)
+            f"{version}({constant(d)}) == {known}[{index}]"
+            for index, d in enumerate(self._dictionaries)
         )
 
     def compare(self) -> bool:
         known = self._known
         # the versions from before the comparison: another thread may write after it
-        for i, now in enumerate(map(dict_version, self._present())):
-            if now != known[i]:
-                if not self._nodes[i].holds():
+        for index, now in enumerate(map(dict_version, self._present())):
+            if now != known[index]:
+                if not self._nodes[index].holds():
                     return False
-                known[i] = now
+                known[index] = now
         return True
 
     def _present(self) -> Iterable[dict[object, object]]:
@@ -125,7 +126,8 @@ class OwnVersions(Versions):
             now = f"map({constant(_own)}, {constant(self._owners)})"
             return f"list(map({version}, {now})) == {known}"
         return " and ".join(
-            f"{version}({constant(x)}.__dict__) == {known}[{i}]" for i, x in enumerate(self._owners)
+            f"{version}({constant(x)}.__dict__) == {known}[{index}]"
+            for index, x in enumerate(self._owners)
         )
 
     def _present(self) -> Iterable[dict[object, object]]:
@@ -370,19 +372,19 @@ class PartsOfClasses:
 
     def condition(self, constant: Constant) -> str:
         if len(self._nodes) <= FEW:
-            return " and ".join(self._of_one(i, constant) for i in range(len(self._nodes)))
+            return " and ".join(self._of_one(index, constant) for index in range(len(self._nodes)))
         classes = constant(self._classes)
         bases = _identities(constant, f"map({constant(_bases)}, {classes})", self._bases)
         names = _identities(constant, f"map({constant(class_name)}, {classes})", self._names)
         kinds = _identities(constant, f"map(type, {classes})", self._kinds)
         return f"{bases} and {names} and {kinds}"
 
-    def _of_one(self, i: int, constant: Constant) -> str:
-        cls, name = constant(self._classes[i]), constant(self._names[i])
+    def _of_one(self, index: int, constant: Constant) -> str:
+        cls, name = constant(self._classes[index]), constant(self._names[index])
         return (
-            f"{constant(_bases)}({cls}) is {constant(self._bases)}[{i}] "
+            f"{constant(_bases)}({cls}) is {constant(self._bases)}[{index}] "
             f"and {constant(class_name)}({cls}) is {name} "
-            f"and type({cls}) is {constant(self._kinds[i])}"
+            f"and type({cls}) is {constant(self._kinds[index])}"
         )
 
     def compare(self) -> bool:

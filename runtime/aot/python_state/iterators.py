@@ -35,9 +35,9 @@ def iterating_class(kind: type) -> type | None:
     """Return the class of C that has the ``__next__`` of objects of ``kind``. None if none has.
 
     Example: ``itertools.count`` for a class of the user's that inherits from it."""
-    for c in kind.__mro__:
-        if type(vars(c).get("__next__")) is types.WrapperDescriptorType:
-            return c
+    for cls in kind.__mro__:
+        if type(vars(cls).get("__next__")) is types.WrapperDescriptorType:
+            return cls
     return None
 
 

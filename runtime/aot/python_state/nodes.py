@@ -553,15 +553,19 @@ class FunctionParts(Node):
     __slots__ = ()
 
     def look(self) -> tuple[Any, ...]:
-        f: FunctionType = self.owner
-        named = f.__kwdefaults__
-        return (f.__code__, f.__defaults__, None if named is None else tuple(named.items()))
+        function: FunctionType = self.owner
+        named = function.__kwdefaults__
+        return (
+            function.__code__,
+            function.__defaults__,
+            None if named is None else tuple(named.items()),
+        )
 
     def put(self, values: tuple[Any, ...]) -> None:
         code, defaults, named = values
-        f: FunctionType = self.owner
-        f.__code__, f.__defaults__ = code, defaults
-        f.__kwdefaults__ = None if named is None else dict(named)
+        function: FunctionType = self.owner
+        function.__code__, function.__defaults__ = code, defaults
+        function.__kwdefaults__ = None if named is None else dict(named)
 
     def singles(self) -> Iterable[Any]:
         _, defaults, named = self.had

@@ -267,18 +267,20 @@ class ObjectGraph(Snapshot):
             )
         self._pending += node.below()
 
-    def _function(self, f: FunctionType, name: str) -> None:
-        file, wrapped = f.__code__.co_filename, f.__dict__.get("__wrapped__")
+    def _function(self, function: FunctionType, name: str) -> None:
+        file, wrapped = function.__code__.co_filename, function.__dict__.get("__wrapped__")
         self._pending.append((wrapped, name))
-        self._pending += [(x, name) for x in f.__dict__.get("static_values", ())]
-        if is_of_package(file) or (not is_followed(file) and not f.__closure__):
+        self._pending += [(x, name) for x in function.__dict__.get("static_values", ())]
+        if is_of_package(file) or (not is_followed(file) and not function.__closure__):
             return  # what our own functions close over is no state of the program
-        self._add(FunctionParts(f, f.__qualname__))
+        self._add(FunctionParts(function, function.__qualname__))
         if self.budget is not None and is_followed(file):
-            self._learn_code(f.__code__, f.__globals__)
-        for variable, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True):
-            self._variable(cell, f"{variable!r} around {f.__qualname__}")
-        self._object(f, f.__qualname__)
+            self._learn_code(function.__code__, function.__globals__)
+        for variable, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            self._variable(cell, f"{variable!r} around {function.__qualname__}")
+        self._object(function, function.__qualname__)
 
     def _variable(self, cell: object, name: str) -> None:
         if id(cell) not in self._reached:
@@ -312,7 +314,7 @@ class ObjectGraph(Snapshot):
 
     def _ask(self, node: Named, names: Iterable[str]) -> None:
         """Let ``names`` of ``node`` count, and reach what is there."""
-        wanted = (n for n in names if n not in node.had and n not in _OF_CLASSES)
+        wanted = (name for name in names if name not in node.had and name not in _OF_CLASSES)
         new = list(dict.fromkeys(wanted))
         for n, x in zip(new, node.pick(new), strict=True):
             path = path_of(node.name, n)
@@ -330,18 +332,18 @@ class ObjectGraph(Snapshot):
             self._index.wait_for_attributes(x, name, label)
             self._add(DictItems(x, name))
 
-    def _class(self, c: type, name: str) -> None:
-        if is_of_user(c):
-            self._add(ClassParts(c, c.__qualname__))
-            if "_abc_impl" in vars(c):
-                self._add(Parts(c, c.__qualname__, registered))
+    def _class(self, cls: type, name: str) -> None:
+        if is_of_user(cls):
+            self._add(ClassParts(cls, cls.__qualname__))
+            if "_abc_impl" in vars(cls):
+                self._add(Parts(cls, cls.__qualname__, registered))
             self.code.learn(
-                (), [n for n in vars(c).get("__match_args__", ()) if isinstance(n, str)]
+                (), [n for n in vars(cls).get("__match_args__", ()) if isinstance(n, str)]
             )
-            self._names_of(class_names(c, self.code.counts), c)
-            self._pending += [(base, base.__qualname__) for base in (*c.__bases__, type(c))]
-        elif issubclass(c, torch.nn.Module) and "forward" in vars(c):
-            node = self._named[id(c)] = class_names(c, lambda x, name: False)
+            self._names_of(class_names(cls, self.code.counts), cls)
+            self._pending += [(base, base.__qualname__) for base in (*cls.__bases__, type(cls))]
+        elif issubclass(cls, torch.nn.Module) and "forward" in vars(cls):
+            node = self._named[id(cls)] = class_names(cls, lambda x, name: False)
             self.nodes.append(node)
             node.pick(("forward",))
 
@@ -395,20 +397,22 @@ class ObjectGraph(Snapshot):
         self._named[id(x)] = node
         self._add(node)
         counting: list[str] = []
-        for n in node.names:
-            if self.code.counts(x, n):
-                counting.append(n)
+        for name in node.names:
+            if self.code.counts(x, name):
+                counting.append(name)
             else:
-                self._index.wait(node, n)
+                self._index.wait(node, name)
         self._ask(node, counting)
 
-    def _tensor(self, t: torch.Tensor, name: str) -> None:
-        if isinstance(t, Value) and t._level.number > 0:
+    def _tensor(self, tensor: torch.Tensor, name: str) -> None:
+        if isinstance(tensor, Value) and tensor._level.number > 0:
             return
-        self.tensors[id(t)] = Read(t, FACTS_OF_TENSOR, facts(t))
+        self.tensors[id(tensor)] = Read(tensor, FACTS_OF_TENSOR, facts(tensor))
         # most have no attribute yet, and are asked for the first one
-        if type(t) in PLAIN_TENSORS or (is_of_user(type(t)) and not isinstance(t, Value)):
-            self._object(t, name)
+        if type(tensor) in PLAIN_TENSORS or (
+            is_of_user(type(tensor)) and not isinstance(tensor, Value)
+        ):
+            self._object(tensor, name)
 
     def _array(self, x: np.ndarray[Any, Any], name: str) -> None:
         if x.nbytes > LARGE:
@@ -488,13 +492,13 @@ class ObjectGraph(Snapshot):
         self._pending += self._index.all_dictionaries()
         for node in list(self._named.values()):
             if not isinstance(node, Globals):
-                self._ask(node, [n for n in node.names if self.code.counts(node.owner, n)])
+                self._ask(node, [name for name in node.names if self.code.counts(node.owner, name)])
         self._index.forget_nodes()
 
     def _ask_waiting(self, names: Iterable[str]) -> None:
-        for n, node in self._index.nodes_of(names):
-            if self.code.counts(node.owner, n):
-                self._ask(node, (n,))
+        for name, node in self._index.nodes_of(names):
+            if self.code.counts(node.owner, name):
+                self._ask(node, (name,))
 
     def _ask_loaded(self, name: str) -> None:
         """Reach the module of this name, if there is one. Another may take its place."""

@@ -138,8 +138,8 @@ def _zone_of(x: object) -> tuple[object, ...]:
     return (kind.tzinfo.__get__(x),)
 
 
-def _parts_of_fx_node(n: fx.Node) -> tuple[object, ...]:
-    return (n.op, n.name, n.target, n.args, n.kwargs, n.meta, n.next)
+def _parts_of_fx_node(node: fx.Node) -> tuple[object, ...]:
+    return (node.op, node.name, node.target, node.args, node.kwargs, node.meta, node.next)
 
 
 def _is_alive(x: Any) -> tuple[bool]:
@@ -239,7 +239,7 @@ def is_constant(x: Any) -> bool:
         return any(vars(m).get(x.__name__) is x for m in _with_ufuncs())
     if issubclass(kind, _CONSTANTS) or "__members__" in vars(kind):
         return True
-    if all("__slots__" in vars(c) for c in kind.__mro__ if c is not object):
+    if all("__slots__" in vars(cls) for cls in kind.__mro__ if cls is not object):
         return True
     return str(module_of(kind)).partition(".")[0] in _CONSTANT_PACKAGES
 
@@ -252,12 +252,12 @@ def has_unknown_part(kind: type) -> bool:
     that is none of the kinds above: a subclass of ``queue.SimpleQueue``, say."""
     if iterating_class(kind) is not None or issubclass(kind, _WITH_KNOWN_PARTS):
         return False
-    return any(_is_of_c(c) for c in kind.__mro__ if c is not object)
+    return any(_is_of_c(cls) for cls in kind.__mro__ if cls is not object)
 
 
-def _is_of_c(c: type) -> bool:
-    made_in_c = isinstance(vars(c).get("__new__"), types.BuiltinFunctionType)
-    return made_in_c or not c.__flags__ & _HEAP_TYPE
+def _is_of_c(cls: type) -> bool:
+    made_in_c = isinstance(vars(cls).get("__new__"), types.BuiltinFunctionType)
+    return made_in_c or not cls.__flags__ & _HEAP_TYPE
 
 
 _WITH_KNOWN_PARTS: tuple[type, ...] = (
@@ -342,7 +342,7 @@ HOOKS_OF_ALL = [
 """The dictionaries of hooks that torch calls for every module, by name."""
 
 
-def class_names(c: type, counts: Callable[[Any, str], bool]) -> ClassNames:
+def class_names(cls: type, counts: Callable[[Any, str], bool]) -> ClassNames:
     """Return the node of what a class defines itself. ``counts``: as in :class:`ClassNames`."""
-    (dictionary,) = gc.get_referents(vars(c))  # which Python shows by a view alone
-    return ClassNames(c, c.__qualname__, counts, dictionary)
+    (dictionary,) = gc.get_referents(vars(cls))  # which Python shows by a view alone
+    return ClassNames(cls, cls.__qualname__, counts, dictionary)

@@ -30,7 +30,7 @@ def opaque_objects_named(graph: ObjectGraph) -> list[tuple[Any, str]]:
 def refuse_opaque_objects(graph: ObjectGraph) -> None:
     """Raise ``RuntimeError`` if the program has a name for an opaque object."""
     for x, name in opaque_objects_named(graph):
-        functions = [n.owner for n in graph.nodes if isinstance(n, FunctionParts)]
+        functions = [node.owner for node in graph.nodes if isinstance(node, FunctionParts)]
         known = [(f.__code__, f.__globals__) for f in functions]
         code = [*graph.code.entered.values(), *known]  # it may not have run yet
         line = line_naming(name, code) or graph.code.first_line

@@ -84,7 +84,7 @@ class ProgramCode:
 
     def learn(self, names: Iterable[str], words: Iterable[str]) -> None:
         # in an order, so that reports and errors are the same in each process
-        new = sorted({n for n in names if n not in self.names})
+        new = sorted({name for name in names if name not in self.names})
         if "graph" in new and _GRAPH not in self.names:
             new.append(_GRAPH)
         self.names.update(new)
@@ -220,7 +220,7 @@ class ProgramCode:
         """Return whether code that is not looked through may read any attribute of an object of
         this class: that of a class that it inherits from."""
         return self.computed or any(
-            not is_of_user(c) for c in kind.__mro__ if c not in _WITHOUT_STATE
+            not is_of_user(cls) for cls in kind.__mro__ if cls not in _WITHOUT_STATE
         )
 
 
@@ -287,13 +287,14 @@ def computes(names: Iterable[str]) -> bool:
     return not COMPUTED.isdisjoint(names)
 
 
-def is_of_user(c: type) -> bool:
-    """Return whether a class is followed. ``c.__module__`` might run the code of its metaclass."""
-    module = module_of(c)
+def is_of_user(cls: type) -> bool:
+    """Return whether a class is followed. ``cls.__module__`` might run the code of its
+    metaclass."""
+    module = module_of(cls)
     if type(module) is not str:
         return False
     if module in _MAKERS:
-        return vars(sys.modules[module]).get(class_name(c)) is not c
+        return vars(sys.modules[module]).get(class_name(cls)) is not cls
     return is_followed_module(module)
 
 
@@ -301,9 +302,9 @@ def is_of_user(c: type) -> bool:
 _MAKERS = frozenset(("abc", "types"))
 
 
-def is_of_ours(c: type) -> bool:
+def is_of_ours(cls: type) -> bool:
     """Return whether a class is this package's."""
-    return str(module_of(c)).partition(".")[0] == _OURS
+    return str(module_of(cls)).partition(".")[0] == _OURS
 
 
 _OURS = __name__.partition(".")[0]

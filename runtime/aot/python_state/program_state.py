@@ -339,7 +339,7 @@ class ProgramState:
     def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
         """Return the orders of what ``changes`` put where nothing was, by identity of the owner."""
         nodes = [c.node for c in changes if c.before is MISSING and isinstance(c.node, OneByOne)]
-        return {id(n.owner): _new_order(n, n.first_order()) for n in nodes}
+        return {id(node.owner): _new_order(node, node.first_order()) for node in nodes}
 
     def _is_new(self, x: Any, found: Callable[[Any], bool]) -> bool:
         if type(x) not in _CONTAINERS or self.graph.knows(x):

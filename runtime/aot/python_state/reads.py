@@ -112,11 +112,12 @@ def facts(t: torch.Tensor) -> Facts:
     return Facts(t.requires_grad, t.is_leaf, t.dtype, t.device, t.layout, _sizes(t))
 
 
-def _sizes(t: torch.Tensor) -> tuple[Any, ...]:
-    """Return the shape and the strides of ``t``; nothing of a nested one, which has neither."""
-    if t.is_nested:
+def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return the shape and the strides of ``tensor``; nothing of a nested one, which has
+    neither."""
+    if tensor.is_nested:
         return ()
-    return tuple(t.shape), t.stride() if t.layout is torch.strided else None
+    return tuple(tensor.shape), tensor.stride() if tensor.layout is torch.strided else None
 
 
 OF_MEMORY: dict[str, Callable[[Any], Any]] = {
@@ -127,14 +128,14 @@ OF_MEMORY: dict[str, Callable[[Any], Any]] = {
 """What the elements or the place of a tensor change, by the name that a program asks for."""
 
 
-def has_place(t: torch.Tensor) -> bool:
-    """Return whether it can be asked where ``t`` is, and how often it was written to."""
-    plain = type(unwrap(t)) in (torch.Tensor, torch.nn.Parameter)
-    return t.layout is torch.strided and plain and not t.is_inference()
+def has_place(tensor: torch.Tensor) -> bool:
+    """Return whether it can be asked where ``tensor`` is, and how often it was written to."""
+    plain = type(unwrap(tensor)) in (torch.Tensor, torch.nn.Parameter)
+    return tensor.layout is torch.strided and plain and not tensor.is_inference()
 
 
-def _elements(t: torch.Tensor) -> bytes:
-    return elements_of(unwrap(t))
+def _elements(tensor: torch.Tensor) -> bytes:
+    return elements_of(unwrap(tensor))
 
 
 _OF_TENSORS: dict[Any, Callable[[Any], Any]] = {FACTS: facts, ELEMENTS: _elements}

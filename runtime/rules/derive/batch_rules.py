@@ -38,9 +38,9 @@ def expand(t: Any, batched: object, size: int) -> Any:
 def expand_tensors(size: int, batched: Any, args: Any) -> list[Any]:
     """Return the arguments, with each tensor expanded to the batch as by :func:`expand`."""
     actual = list(args)
-    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
         if isinstance(a, torch.Tensor):
-            actual[i] = expand(a, b, size)
+            actual[index] = expand(a, b, size)
     return actual
 
 
@@ -92,14 +92,14 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     if min(ranks) == rank:
         return func(*args, **kwargs)
     actual = list(args)
-    for i, b in enumerate(batched):
+    for index, b in enumerate(batched):
         if b is True:
-            a = actual[i]
+            a = actual[index]
             missing = rank + 1 - a.dim()
             if missing:
                 if a.dim() == 1:
                     a = _scalar_promotion(a, args, batched)
-                actual[i] = a.reshape(size, *(1,) * missing, *a.shape[1:])
+                actual[index] = a.reshape(size, *(1,) * missing, *a.shape[1:])
     return func(*actual, **kwargs)
 
 
@@ -110,10 +110,10 @@ def _as_vectors(args: Any, batched: Any) -> list[object]:
     tensor would not promote."""
     device = next(a.device for a, b in zip(args, batched, strict=True) if b is True)
     actual = list(args)
-    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
         # a 0-d tensor may lie on another device than the rest, which a vector may not
         if b is False and isinstance(a, torch.Tensor) and a.device == device:
-            actual[i] = a.reshape(1)
+            actual[index] = a.reshape(1)
     return actual
 
 
@@ -121,9 +121,9 @@ def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     """Batch rule of elementwise kernels (oneDNN's) that do not broadcast and take no overlapping
     memory: expanded, contiguous arguments."""
     actual = list(args)
-    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
         if isinstance(a, torch.Tensor):
-            actual[i] = expand(a, b, size).contiguous()
+            actual[index] = expand(a, b, size).contiguous()
     return func(*actual, **kwargs)
 
 
@@ -207,7 +207,7 @@ def each(out: Any, f: Callable[[torch.Tensor], object]) -> Any:
     told to leave out, stays ``None``."""
     if not isinstance(out, (tuple, list)):
         return f(out)
-    found = [map_optional(f, o) for o in out]
+    found = [map_optional(f, output) for output in out]
     if type(out) is list:
         return found
     return tuple(found)
@@ -239,9 +239,9 @@ def shaped_by_one(rule: BatchRule) -> BatchRule:
         if size:
             return rule(func, size, batched, args, kwargs)
         one = list(args)
-        for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+        for index, (a, b) in enumerate(zip(args, batched, strict=True)):
             if b is True:
-                one[i] = a.new_zeros((1, *a.shape[1:]))
+                one[index] = a.new_zeros((1, *a.shape[1:]))
         return each(rule(func, 1, batched, one, kwargs), lambda o: o[:0])
 
     return batch

@@ -129,7 +129,7 @@ def flat(names: str, *args: str, batch: Any = batch_rules.elementwise, **facts: 
     """Register ops that are constant wherever they are differentiable (``floor``, ``sign``).
     Gradients are zeros, not None."""
     for name in names.split():
-        vjp = {a: asking("g")(lambda g: torch.zeros_like(g)) for a in args}
+        vjp = {argument: asking("g")(lambda g: torch.zeros_like(g)) for argument in args}
         jvp = {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in args}
         register(
             name,

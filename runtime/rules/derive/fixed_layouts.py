@@ -35,11 +35,11 @@ def dims(*positions: int, extra: int = 0) -> BatchRule:
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         actual = filled(func, args)
         rank = extra
-        for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+        for index, (a, b) in enumerate(zip(args, batched, strict=True)):
             if isinstance(a, torch.Tensor):
-                actual[i] = expand(a, b, size)
-                if i == 0:
-                    rank += actual[i].dim() - 1
+                actual[index] = expand(a, b, size)
+                if index == 0:
+                    rank += actual[index].dim() - 1
         for p in positions:
             actual[p] = shift_each(actual[p], rank)
         return func(*actual, **kwargs)
@@ -59,7 +59,7 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
         actual = list(args)
         inner: int | None = None
         seen = 0
-        for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+        for index, (a, b) in enumerate(zip(args, batched, strict=True)):
             if not isinstance(a, torch.Tensor):
                 continue
             rank = ranks[min(seen, len(ranks) - 1)]
@@ -71,7 +71,7 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
             if a.dim() == rank + 1:
                 inner = a.shape[1]
                 a = a.reshape(size * inner, *a.shape[2:])
-            actual[i] = a
+            actual[index] = a
         if size_at is not None and inner is not None:
             actual[size_at] = [size * inner, *actual[size_at][1:]]
         out = func(*actual, **kwargs)

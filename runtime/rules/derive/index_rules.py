@@ -17,9 +17,9 @@ def gather_or_scatter(func: Any, size: int, batched: Any, args: Any, kwargs: Any
     """Batch rule of ``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one
     rank. A 0-d tensor counts as a vector."""
     actual = list(args)
-    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
         if isinstance(a, torch.Tensor):
-            actual[i] = _at_least_vectors(expand(a, b, size))
+            actual[index] = _at_least_vectors(expand(a, b, size))
     rank = args[0].dim() - (batched[0] is True)
     actual[1] = shift(args[1], max(rank, 1))
     out = func(*actual, **kwargs)
@@ -83,7 +83,7 @@ def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _has_argument(func: Any, name: str) -> bool:
-    return any(a.name == name for a in func._schema.arguments)
+    return any(argument.name == name for argument in func._schema.arguments)
 
 
 def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
@@ -114,18 +114,18 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
     out: list[Any] = []
     which: list[bool] = []
     flags = flags or (False,) * len(indices)
-    for t, b in zip(indices, flags, strict=True):
-        if t is not None and t.dtype in (torch.bool, torch.uint8):
+    for tensor, b in zip(indices, flags, strict=True):
+        if tensor is not None and tensor.dtype in (torch.bool, torch.uint8):
             if b:
                 raise BatchingError(
                     "vmap: indexing with a mask gives a result whose shape depends on the data, "
                     "which differs between the elements of a batch; use torch.where or masked_fill"
                 )
-            parts = t.nonzero(as_tuple=True)
+            parts = tensor.nonzero(as_tuple=True)
             out.extend(parts)
             which.extend([False] * len(parts))
         else:
-            out.append(t)
+            out.append(tensor)
             which.append(b)
     rank = max((t.dim() - b for t, b in zip(out, which, strict=True) if t is not None), default=0)
     return out, which, rank
@@ -135,11 +135,11 @@ def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> lis
     """Return the indices without None, with each batched one reshaped to the batch dimension
     followed by ``rank`` others."""
     chosen = []
-    for t, b in zip(indices, flags, strict=True):
+    for tensor, b in zip(indices, flags, strict=True):
         if b:
-            chosen.append(insert_dims(t, size, rank - t.dim() + 1))
-        elif t is not None:
-            chosen.append(t)
+            chosen.append(insert_dims(tensor, size, rank - tensor.dim() + 1))
+        elif tensor is not None:
+            chosen.append(tensor)
     return chosen
 
 
@@ -148,10 +148,10 @@ def _places(indices: list[object], flags: list[bool]) -> tuple[list[int], int, b
     whether the indexed dimensions lie apart.
 
     Adjacent indexed dimensions are replaced in place by the selected ones. Otherwise the selected
-    ones come first. A batched 0-d index counts as a number: ``x[i, :, [0, 1]]`` is
-    ``x[i][:, [0, 1]]``, in which the indexed dimensions are adjacent.
+    ones come first. A batched 0-d index counts as a number: ``x[index, :, [0, 1]]`` is
+    ``x[index][:, [0, 1]]``, in which the indexed dimensions are adjacent.
     """
-    at = [i for i, t in enumerate(indices) if t is not None]
+    at = [index for index, t in enumerate(indices) if t is not None]
     proper = [i for i in at if not _is_number(indices[i], flags[i])]
     if not proper:
         return at, 0, False
@@ -230,7 +230,7 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     chosen = _leading(indices, flags, rank, size)
     order = _indexed_first(at, x.dim() - 1)
     lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
-    picked = broadcast_shape(lines.shape, *(t.shape for t in chosen))[1:]
+    picked = broadcast_shape(lines.shape, *(tensor.shape for tensor in chosen))[1:]
     kept = [x.shape[d + 1] for d in order[len(at) :]]
     shape = [*kept[:place], *picked, *kept[place:]]
     values = _expanded_values(values, batched[2], size, shape)

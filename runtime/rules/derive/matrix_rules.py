@@ -27,9 +27,9 @@ def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[t
     extra = [a.dim() - (b is True) - core for a, b, core in zip(args, batched, cores, strict=False)]
     widest = max(extra)
     lined = list(args[: len(extra)])
-    for i, n in enumerate(extra):
-        if batched[i] is True:
-            lined[i] = insert_dims(args[i], size, widest - n)
+    for index, n in enumerate(extra):
+        if batched[index] is True:
+            lined[index] = insert_dims(args[index], size, widest - n)
     return lined
 
 
@@ -49,7 +49,7 @@ def trailing_or_empty(
     """As ``trailing``, for ops that return an empty vector in place of a matrix that
     was not asked for."""
     outs = trailing(func, size, batched, args, kwargs)
-    return tuple(_with_batch(o, size) for o in outs)
+    return tuple(_with_batch(output, size) for output in outs)
 
 
 def _with_batch(out: torch.Tensor, size: int) -> torch.Tensor:

@@ -34,7 +34,9 @@ def slope_kernel(
     derivative of the slope, a function of ``x`` and the keyword-only arguments.
     """
     func = getattr(aten, name)
-    options = tuple(a.name for a in func.default._schema.arguments if a.kwarg_only)
+    options = tuple(
+        argument.name for argument in func.default._schema.arguments if argument.kwarg_only
+    )
     asks = (at, *options)
 
     def run(g: torch.Tensor, x: torch.Tensor, *values: object) -> Any:
@@ -151,7 +153,7 @@ def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:
     vectorized and scalar paths treat NaN differently.
     """
     backward = getattr(aten, f"{name}_backward")
-    options = [a.name for a in getattr(aten, name).default._schema.arguments[1:]]
+    options = [argument.name for argument in getattr(aten, name).default._schema.arguments[1:]]
 
     def apply(g: torch.Tensor, self: torch.Tensor, *values: object) -> Any:
         return backward(g, self, *values)

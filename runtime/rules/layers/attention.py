@@ -32,7 +32,7 @@ def _factor(query: Tensor, scale: float | None) -> float:
 def _wide(*tensors: object) -> list[Any]:
     """Return the tensors in single precision if they have half precision. The kernels, too, round
     only their results to half precision."""
-    return [map_optional(wide, t) for t in tensors]
+    return [map_optional(wide, tensor) for tensor in tensors]
 
 
 def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
@@ -193,9 +193,9 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: An
     first = args[0]  # the query, or the cotangent: its samples are those of all arguments
     samples = _SampleFold(size, first.shape[int(batched[0])])
     actual = list(args)
-    for i, (a, b) in enumerate(zip(args, batched, strict=True)):
+    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
         if isinstance(a, torch.Tensor):
-            actual[i] = samples.fold(a, b)
+            actual[index] = samples.fold(a, b)
     mask = kwargs.get("attn_mask")
     if mask is not None:
         mask_batched = bool((named or {}).get("attn_mask"))

@@ -135,7 +135,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     C = x.shape[1 + batched[0]]
     if not (batched[0] or batched[3] or batched[4]):
         results = func(x, None, None, running_mean, running_var, training, momentum, eps)
-        out, mean, invstd = (t.unsqueeze(0).expand(size, *t.shape) for t in results)
+        out, mean, invstd = (tensor.unsqueeze(0).expand(size, *tensor.shape) for tensor in results)
         return _affine(out, weight, bias, C, rank), mean, invstd
     means, variances = _Moving(running_mean, batched[3]), _Moving(running_var, batched[4])
     if training and batched[0] and (means.is_shared() or variances.is_shared()):
@@ -191,9 +191,9 @@ class _Moving(NamedTuple):
 
 def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
     """``out·weight + bias`` for a physical ``out`` (B, N, C, …) and vectors (C) or (B, C)."""
-    for apply, t in ((torch.mul, weight), (torch.add, bias)):
-        if t is not None:
-            out = apply(out, t.reshape(-1, 1, C, *(1,) * (rank - 2)))
+    for apply, tensor in ((torch.mul, weight), (torch.add, bias)):
+        if tensor is not None:
+            out = apply(out, tensor.reshape(-1, 1, C, *(1,) * (rank - 2)))
     return out
 
 

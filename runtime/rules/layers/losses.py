@@ -53,7 +53,7 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
 
 def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """``args`` with all tensors broadcast to one physical shape."""
-    at = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
+    at = [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
 
     def shape(t: torch.Tensor, has_batch: bool) -> torch.Tensor:
@@ -63,8 +63,8 @@ def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[
 
     shaped = [shape(args[i], batched[i]) for i in at]
     out = list(args)
-    for i, t in zip(at, _broadcast_tensors(*shaped), strict=True):
-        out[i] = t
+    for i, tensor in zip(at, _broadcast_tensors(*shaped), strict=True):
+        out[i] = tensor
     return out
 
 
@@ -232,19 +232,19 @@ def _folded(
     """Return the log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded,
     and the physical shape of the targets."""
     x = batch.expand(self, batched[0], size)
-    t = batch.expand(target, batched[1], size)
-    shape = list(t.shape)
+    tensor = batch.expand(target, batched[1], size)
+    shape = list(tensor.shape)
     if x.dim() == 2:  # (B, C), without N
-        return x, t, shape
-    return x.flatten(0, 1), t.flatten(0, 1), shape
+        return x, tensor, shape
+    return x.flatten(0, 1), tensor.flatten(0, 1), shape
 
 
 def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     self, target, weight, reduction, ignore_index = args
-    x, t, shape = _folded(size, batched, self, target)
+    x, tensor, shape = _folded(size, batched, self, target)
     shared = None if batched[2] else weight  # the kernel takes one weight per class
-    each = func(x, t, shared, NONE, ignore_index)[0].reshape(shape)
-    targets = t.reshape(shape)
+    each = func(x, tensor, shared, NONE, ignore_index)[0].reshape(shape)
+    targets = tensor.reshape(shape)
     if shared is not None:
         weight = weight.expand(size, -1)
     w = _class_weights(targets, weight, ignore_index, x.dtype)
@@ -261,16 +261,18 @@ def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> ob
 
 def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     g, self, target, weight, reduction, ignore_index, total = args
-    x, t, shape = _folded(size, batched[1:], self, target)
+    x, tensor, shape = _folded(size, batched[1:], self, target)
     g = batch.expand(g, batched[0], size)
     if reduction == MEAN:
         g = g / batch.expand(total, batched[6], size)
     if reduction != NONE:
         g = g.reshape(size, *(1,) * (len(shape) - 1)).expand(shape)
     if batched[3]:
-        g = g * _class_weights(t.reshape(shape), weight, ignore_index, x.dtype)
+        g = g * _class_weights(tensor.reshape(shape), weight, ignore_index, x.dtype)
         weight = None
-    out = func(g.reshape(t.shape).contiguous(), x, t, weight, NONE, ignore_index, x.new_zeros(()))
+    out = func(
+        g.reshape(tensor.shape).contiguous(), x, tensor, weight, NONE, ignore_index, x.new_zeros(())
+    )
     return out.reshape(size, *self.shape[int(batched[1]) :])
 
 
@@ -339,16 +341,17 @@ def _multi_margin(
     weight: torch.Tensor | None = None,
     reduction: int = MEAN,
 ) -> torch.Tensor:
-    """``mean over i != t of max(0, margin - x[t] + x[i])^p``, times the weight of class t."""
+    """``mean over i != tensor of max(0, margin - x[tensor] + x[i])^p``, times the weight of class
+    t."""
     x = self.reshape(-1, self.shape[-1]) if self.dim() else self.reshape(1, 1)
-    t = target.reshape(-1, 1)
-    z = margin - x.gather(1, t) + x
+    tensor = target.reshape(-1, 1)
+    z = margin - x.gather(1, tensor) + x
     z = torch.where(z > 0, z, 0)  # not relu: where it is NaN, ATen adds nothing
     if p != 1:  # ATen takes 1 and 2 alone
         z = z * z
     if weight is not None:
-        z = z * weight.index_select(0, t.flatten()).unsqueeze(1)
-    others = torch.arange(x.shape[1], device=x.device) != t
+        z = z * weight.index_select(0, tensor.flatten()).unsqueeze(1)
+    others = torch.arange(x.shape[1], device=x.device) != tensor
     each = torch.where(others, z, 0).sum(1) / x.shape[1]
     if reduction == NONE:
         return each.reshape(target.shape)

@@ -165,8 +165,8 @@ def _layer_dims(shape: Any, normalized_shape: Any) -> tuple[list[int], list[int]
 
 def _count(shape: Any, dims: list[int]) -> int:
     n = 1
-    for d in dims:
-        n *= shape[d]
+    for dim in dims:
+        n *= shape[dim]
     return max(n, 1)
 
 
@@ -296,11 +296,11 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     if not batched[2] and not batched[3]:
         return func(x, shape, weight, bias, eps)
     out, mean, rstd = func(x, shape, None, None, eps)
-    for apply, t, own in ((torch.mul, weight, batched[2]), (torch.add, bias, batched[3])):
+    for apply, tensor, own in ((torch.mul, weight, batched[2]), (torch.add, bias, batched[3])):
         if own:
-            t = t.reshape(size, *(1,) * (x.dim() - t.dim()), *shape)
-        if t is not None:
-            out = apply(out, t)
+            tensor = tensor.reshape(size, *(1,) * (x.dim() - tensor.dim()), *shape)
+        if tensor is not None:
+            out = apply(out, tensor)
     return out, mean, rstd
 
 
@@ -480,13 +480,15 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     """For the gradient of the input the batch is folded into N. Those of weight and bias are sums
     within each element."""
     g, x, mean, rstd, weight, N, C, HxW, group, mask = args
-    g, x, mean, rstd = (batch.expand(t, batched[i], size) for i, t in enumerate((g, x, mean, rstd)))
+    g, x, mean, rstd = (
+        batch.expand(t, batched[index], size) for index, t in enumerate((g, x, mean, rstd))
+    )
     gx = gw = gb = None
     if mask[0]:
         w, scaled_g = weight, g
         if batched[4]:
             w, scaled_g = None, g * weight.reshape(size, 1, C, *(1,) * (g.dim() - 3))
-        flat = [t.flatten(0, 1).contiguous() for t in (scaled_g, x, mean, rstd)]
+        flat = [tensor.flatten(0, 1).contiguous() for tensor in (scaled_g, x, mean, rstd)]
         gx = func(*flat, w, size * N, C, HxW, group, [True, False, False])[0].reshape(x.shape)
     by_channel = g.reshape(size, N, group, C // group, HxW)
     total = by_channel.sum(-1)
@@ -512,9 +514,9 @@ def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     else:
         out, mean, rstd = func(samples, None, None, size * N, C, HxW, group, eps)
         out = out.reshape(size, N, C, HxW)
-        for apply, t in ((torch.mul, weight), (torch.add, bias)):
-            if t is not None:
-                out = apply(out, t.reshape(-1, 1, C, 1))
+        for apply, tensor in ((torch.mul, weight), (torch.add, bias)):
+            if tensor is not None:
+                out = apply(out, tensor.reshape(-1, 1, C, 1))
     return out.reshape(x.shape), mean.reshape(size, N, group), rstd.reshape(size, N, group)
 
 

@@ -72,7 +72,7 @@ def _maximum(
     """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``,
     which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
-    given = [a.name for a in overload(f"{name}_backward")._schema.arguments[2:]]
+    given = [argument.name for argument in overload(f"{name}_backward")._schema.arguments[2:]]
     needed = [_SAVED_AS.get(a, a) for a in given]
     register(
         name,

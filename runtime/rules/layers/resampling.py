@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 def _upsample(name: str, spatial: int) -> None:
     forward, backward = overload(name), overload(f"{name}_backward")
-    options = [a.name for a in forward._schema.arguments[2:]]
+    options = [argument.name for argument in forward._schema.arguments[2:]]
     cost = "high" if "bicubic" in name else "low"
 
     def transposed(
@@ -57,7 +57,7 @@ def _takes_another_way(
 
     3 elements by a scale of 1.3 are 3 elements. They are no copy of the old ones, but their
     gradient is that of a copy."""
-    given = [i for i, scale in enumerate(scales) if scale is not None]
+    given = [index for index, scale in enumerate(scales) if scale is not None]
     if name.startswith("upsample_nearest"):
         return any(_misleads_nearest(old[i], new[i], scales[i]) for i in given)
     if "bicubic" in name or name.endswith("_aa"):

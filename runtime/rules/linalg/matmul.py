@@ -198,7 +198,7 @@ def _in_one_dtype(args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     if x.dtype is left.dtype is right.dtype:
         return args
     dtype = torch.promote_types(torch.promote_types(x.dtype, left.dtype), right.dtype)
-    return [a.to(dtype) for a in args]
+    return [argument.to(dtype) for argument in args]
 
 
 def _plus(

@@ -411,8 +411,8 @@ def _pinv_batch(
             tolerances[name] = expand(kwargs[name], named[name], size)
     widest = max([a.dim() - 2, *(t.dim() for t in tolerances.values())])
     a = insert_dims(a, size, widest - (a.dim() - 2))
-    for name, t in tolerances.items():
-        tolerances[name] = insert_dims(t, size, widest - t.dim())
+    for name, tensor in tolerances.items():
+        tolerances[name] = insert_dims(tensor, size, widest - tensor.dim())
     return func(a, **(kwargs | tolerances))
 
 

@@ -26,9 +26,9 @@ def _lifted(rule: Any) -> Any:
         if t.dim():
             return rule(t, *rest)
         vectors = [t, *rest]
-        for i, v in enumerate(vectors):
+        for index, v in enumerate(vectors):
             if isinstance(v, torch.Tensor):
-                vectors[i] = v.unsqueeze(0)
+                vectors[index] = v.unsqueeze(0)
         return rule(*vectors).squeeze(0)
 
     return lifted

@@ -514,12 +514,12 @@ def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs:
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
     bounds = {}
     for name in ("lengths", "offsets"):
-        t = kwargs.get(name)
-        if t is not None:  # that of one element has axis + 1 dimensions
-            bounds[name] = batch.expand(t, t.dim() == axis + 2, size).contiguous()
-    for i, t in enumerate(tensors):
-        if isinstance(t, torch.Tensor):
-            tensors[i] = t.contiguous()
+        tensor = kwargs.get(name)
+        if tensor is not None:  # that of one element has axis + 1 dimensions
+            bounds[name] = batch.expand(tensor, tensor.dim() == axis + 2, size).contiguous()
+    for index, tensor in enumerate(tensors):
+        if isinstance(tensor, torch.Tensor):
+            tensors[index] = tensor.contiguous()
     return func(*tensors, **{**kwargs, **bounds, "axis": axis + 1})
 
 

@@ -14,7 +14,7 @@ from ..derive.reduction_records import along_default, selecting
 def _sort_stable(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
     """As for ``sort``, but the dimension is a keyword argument."""
     x = args[0]
-    rest = {k: v for k, v in kwargs.items() if k != "dim"}
+    rest = {key: value for key, value in kwargs.items() if key != "dim"}
     return along_default(1)(
         lambda t, dim: func(t, dim=dim, **rest), size, batched, [x, kwargs.get("dim", -1)], {}
     )

@@ -195,8 +195,8 @@ class Outer(Term):
     def _can_write_to(self, out: Tensor) -> bool:
         """Return whether a kernel may write to a tensor such as ``out``: nothing is recorded, and
         no dtype is converted."""
-        for t in (out, self.left, self.right):
-            if t.requires_grad or t.dtype is not self.dtype:
+        for tensor in (out, self.left, self.right):
+            if tensor.requires_grad or tensor.dtype is not self.dtype:
                 return False
         return are_plain(out, self.left, self.right)
 
@@ -374,7 +374,10 @@ class Windows(Term):
         step = max(1, _BYTES_IN_CACHE * max(1, self.size) // bytes_of_operands)
         if step >= self.size:
             return self._dense()
-        parts = (self.part(i, min(i + step, self.size))._dense() for i in range(0, self.size, step))
+        parts = (
+            self.part(index, min(index + step, self.size))._dense()
+            for index in range(0, self.size, step)
+        )
         if not are_plain(self.x, self.g):
             return torch.cat(list(parts))
         out = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.g.device)
@@ -387,7 +390,7 @@ class Windows(Term):
     def _dense(self) -> Tensor:
         """Return the gradients by one backward pass of a convolution that has the samples as
         groups."""
-        x, g = (t.transpose(0, 1).flatten(1, 2) for t in (self.x, self.g))
+        x, g = (tensor.transpose(0, 1).flatten(1, 2) for tensor in (self.x, self.g))
         return self._backward(g, x, self.size).reshape(self.size, *self.shape)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:

@@ -16,7 +16,9 @@ def place_cat(call: Placed) -> Place:
     if call.args["dim"] % call.outs[0].dim() == place.dim:
         return _join_along_samples(call, place.dim)
     one_place([place, *others])
-    call.places["tensors"] = [None if _is_left_out(t) else place for t in call.args["tensors"]]
+    call.places["tensors"] = [
+        None if _is_left_out(tensor) else place for tensor in call.args["tensors"]
+    ]
     return place  # type: ignore[no-any-return]
 
 

@@ -136,8 +136,8 @@ def _distances(call: Placed) -> Place:
     """Distances of the rows of two matrices: the rows of one of them may be samples, and so
     may stacks of both."""
     for name, other, dim in (("x1", "x2", -2), ("x2", "x1", -1)):
-        place, t = call.place(name), call.args[name]
-        if place is not None and place.dim == t.dim() - 2 and call.place(other) is None:
+        place, tensor = call.place(name), call.args[name]
+        if place is not None and place.dim == tensor.dim() - 2 and call.place(other) is None:
             return place.moved(call.outs[0].dim() + dim)
     return _by_leading(call, {"x1": 2, "x2": 2})
 
@@ -150,13 +150,13 @@ def _dot(call: Placed) -> Pooled:
 
 def _align(call: Placed, name: str, place: Place) -> None:
     """Place the argument ``name``, which is broadcast to the result. ``place``: in the result."""
-    t, out = call.args[name], call.outs[0]
-    if t is None:
+    tensor, out = call.args[name], call.outs[0]
+    if tensor is None:
         return
-    own, dim = call.place(name), place.dim - out.dim() + t.dim()
+    own, dim = call.place(name), place.dim - out.dim() + tensor.dim()
     if own is not None:
-        one_place([place, own.moved(own.dim + out.dim() - t.dim())])
-    elif dim >= 0 and t.shape[dim] == out.shape[place.dim]:
+        one_place([place, own.moved(own.dim + out.dim() - tensor.dim())])
+    elif dim >= 0 and tensor.shape[dim] == out.shape[place.dim]:
         call.places[name] = place.moved(dim)
 
 
@@ -197,7 +197,7 @@ def reduced(call: Placed) -> Any:
         return pool(place, call.size, kind == "mean")
     if call.args.get("keepdim"):
         return place
-    return place.moved(place.dim - sum(d < place.dim for d in dims))
+    return place.moved(place.dim - sum(dim < place.dim for dim in dims))
 
 
 def _only(call: Placed, *names: str) -> None:
@@ -228,8 +228,8 @@ def front(*names: str, dim: int = 0) -> Rule:
 
 
 def _normalized(call: Placed) -> Place:
-    n = len(call.args["normalized_shape"])
-    return _by_leading(call, dict.fromkeys(call.names, n))
+    count = len(call.args["normalized_shape"])
+    return _by_leading(call, dict.fromkeys(call.names, count))
 
 
 def _batch_norm(call: Placed) -> object:
@@ -251,9 +251,9 @@ def _instance_norm(call: Placed, of_rows: Place, place: Place) -> object:
     for name in ("weight", "bias", "running_mean", "running_var"):
         _place_as(call, name, of_rows)
     found: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
-    for i, out in enumerate(call.outs[1:], 1):
+    for index, out in enumerate(call.outs[1:], 1):
         if out.dim() == 1 and out.numel():  # statistics, not the empty reserve
-            found[i] = of_rows
+            found[index] = of_rows
     return found
 
 
@@ -344,7 +344,7 @@ def _place_if_met(call: Placed, name: str, place: Place) -> None:
 
 
 def _other_dims(dims: Sequence[int], rank: int) -> list[int]:
-    named = {d % rank for d in dims}
+    named = {dim % rank for dim in dims}
     return [d for d in range(rank) if d not in named]
 
 
@@ -373,9 +373,9 @@ def _recurrent(call: Placed) -> object:
         if call.args.get(name) is not None:
             _place_as(call, name, place.moved(call.args[name].dim() - 2))
     found: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
-    for i, out in enumerate(call.outs[1:], 1):
+    for index, out in enumerate(call.outs[1:], 1):
         if out.dim() > 1:  # a state, not the workspace
-            found[i] = place.moved(out.dim() - 2)
+            found[index] = place.moved(out.dim() - 2)
     return found
 
 
@@ -389,14 +389,14 @@ def _solved(right: str, **cores: int) -> Rule:
     dimensions of A and of what comes with it."""
 
     def rule(call: Placed) -> Any:
-        t, place = call.args[right], call.place(right)
-        vector = t.dim() == call.args[next(iter(cores))].dim() - 1
+        tensor, place = call.args[right], call.place(right)
+        vector = tensor.dim() == call.args[next(iter(cores))].dim() - 1
         alone = all(p is None for name, p in call.places.items() if name != right)
-        free = t.dim() - 1  # the dimension of B along which no equation runs
+        free = tensor.dim() - 1  # the dimension of B along which no equation runs
         if not call.args.get("left", True):
             free -= 1
         if place is not None and alone and not vector and place.dim == free:
-            moved = place.moved(place.dim + call.outs[0].dim() - t.dim())
+            moved = place.moved(place.dim + call.outs[0].dim() - tensor.dim())
             return [moved, *[None] * (len(call.outs) - 1)]
         core = 1 if vector else 2
         return _by_leading(call, {right: core, **cores})

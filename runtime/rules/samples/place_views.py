@@ -83,7 +83,7 @@ def _reshaped(call: Placed, place: Place) -> Place:
 @_rule("squeeze.dim squeeze.dims squeeze_copy.dim squeeze_copy.dims")
 def _squeezed(call: Placed, place: Place) -> Place:
     shape = call.args["self"].shape
-    gone = [d for d in call.dims("dim", len(shape)) if shape[d] == 1]
+    gone = [dim for dim in call.dims("dim", len(shape)) if shape[dim] == 1]
     if place.dim in gone:  # all of it belongs to one sample
         return reshaped(place, shape, call.outs[0].shape, call.size)
     return place.moved(place.dim - sum(d < place.dim for d in gone))
@@ -140,8 +140,8 @@ def _parts(call: Placed, place: Place) -> Any:
         first = max(0, first + n)
     owners, found = call.owners("self"), []
     splits = call.op.base_name.startswith("split")
-    for o in call.outs:
-        length = o.shape[place.dim]
+    for output in call.outs:
+        length = output.shape[place.dim]
         own = owners[first : first + length * step : step]
         if splits:  # all parts of a split are likely to be treated alike, and then joined
             found.append(listed(place.dim, own, call.size, is_packed(place)))
@@ -162,7 +162,7 @@ def _diagonal(call: Placed, place: Place) -> Place:
         raise Mixed(
             f"it takes the diagonal along dimension {place.dim}, which runs over the samples"
         )
-    return place.moved(place.dim - sum(d < place.dim for d in dims))
+    return place.moved(place.dim - sum(dim < place.dim for dim in dims))
 
 
 @_rule("unfold unfold_copy")
@@ -267,10 +267,10 @@ def _gather(call: Placed) -> Place:
         return _gather_along_samples(call, place)
     n = place.length(call.size)
     picks = call.op.base_name == "gather"
-    for name, t, own in call.tensors():
-        if not t.dim():
+    for name, tensor, own in call.tensors():
+        if not tensor.dim():
             continue
-        if t.shape[place.dim] == n:
+        if tensor.shape[place.dim] == n:
             call.places[name] = place
         elif own is not None or not (picks and name == "self"):
             raise Mixed("its arguments do not have the same number of samples")
@@ -280,7 +280,7 @@ def _gather(call: Placed) -> Place:
 def _gather_along_samples(call: Placed, place: Place) -> Place:
     """As :func:`_gather`, with indices along the dimension of the samples. A gather may pick from
     what is the same for all samples, and a scatter may write one number for each."""
-    ranks = {t.dim() for _, t, _ in call.tensors()}
+    ranks = {tensor.dim() for _, tensor, _ in call.tensors()}
     if call.op.func is overload("scatter.src") and ranks <= {0, 1}:
         return _scattered_numbers(call)
     if call.op.base_name != "gather" or call.place("self") is not None:
@@ -458,10 +458,10 @@ def _index_put(call: Placed) -> Place:
         target = own.moved(indices.kept(own.dim))
     else:
         raise Mixed("it writes to several samples by indices. Use scatter or torch.where")
-    t = call.args["values"]
-    at = target.dim - indices.rank_of_picked(call.args["self"].dim()) + t.dim()
+    tensor = call.args["values"]
+    at = target.dim - indices.rank_of_picked(call.args["self"].dim()) + tensor.dim()
     if values is None:
-        if at >= 0 and t.shape[at] != 1:
+        if at >= 0 and tensor.shape[at] != 1:
             call.places["values"] = target.moved(at)
     elif values != target.moved(at) and not _same_elements(call, indices, values, target):
         raise Mixed("it writes samples to places of other samples")
@@ -471,11 +471,11 @@ def _index_put(call: Placed) -> Place:
 def _place_by_writes(call: Placed, indices: _Indices) -> Place:
     """Return the place in ``self``, of no sample so far, after ``index_put``: see
     :func:`_filled`."""
-    values, t = call.place("values"), call.args["values"]
+    values, tensor = call.place("values"), call.args["values"]
     own = None
     if values is not None and len(indices.by_dim) == indices.rank == 1:
         ((dim, rows),) = indices.by_dim.items()
-        if values.dim == t.dim() - call.args["self"].dim() + indices.first:
+        if values.dim == tensor.dim() - call.args["self"].dim() + indices.first:
             own = _filled(call, dim, rows, call.owners("values"))
     if own is None:
         raise Mixed(
@@ -488,14 +488,14 @@ def _place_by_writes(call: Placed, indices: _Indices) -> Place:
 def _same_elements(call: Placed, indices: _Indices, values: Place, target: Place) -> bool:
     """Return whether the values, which are broadcast, meet elements of their own samples.
     ``target``: the place in what the indices pick."""
-    t, n = call.args["values"], target.length(call.size)
-    lead = indices.rank_of_picked(call.args["self"].dim()) - t.dim()
-    if lead < 0 or (target.dim >= lead and t.shape[target.dim - lead] not in (1, n)):
+    tensor, n = call.args["values"], target.length(call.size)
+    lead = indices.rank_of_picked(call.args["self"].dim()) - tensor.dim()
+    if lead < 0 or (target.dim >= lead and tensor.shape[target.dim - lead] not in (1, n)):
         return False
-    shape = [*[1] * lead, *t.shape]
+    shape = [*[1] * lead, *tensor.shape]
     shape[target.dim] = n
-    theirs = values.owners_in(t.shape, call.size, t.device).expand(shape)
-    return torch.equal(theirs, target.owners_in(shape, call.size, t.device))
+    theirs = values.owners_in(tensor.shape, call.size, tensor.device).expand(shape)
+    return torch.equal(theirs, target.owners_in(shape, call.size, tensor.device))
 
 
 def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | None:

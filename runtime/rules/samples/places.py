@@ -253,7 +253,9 @@ class Placed:
     names: Sequence[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.names = [name for name, a in self.args.items() if isinstance(a, torch.Tensor)]
+        self.names = [
+            name for name, argument in self.args.items() if isinstance(argument, torch.Tensor)
+        ]
 
     def with_only(self, names: Iterable[str]) -> Placed:
         """Return the same call with these arguments alone. The two share their places."""

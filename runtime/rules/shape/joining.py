@@ -48,7 +48,7 @@ linear(
 
 def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     tensors, dim = args[0], batch.positional(args, 1, 0)
-    full = [batch.expand(t, b, size) for t, b in zip(tensors, batched[0], strict=True)]
+    full = [batch.expand(tensor, b, size) for tensor, b in zip(tensors, batched[0], strict=True)]
     rank = max(t.dim() for t in full) - 1
     return func([t for t in full if t.dim() == rank + 1 or t.numel()], batch.shift(dim, rank))
 
@@ -68,15 +68,15 @@ def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
 
 def _stack_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     tensors, dim = args[0], batch.positional(args, 1, 0)
-    full = [batch.expand(t, b, size) for t, b in zip(tensors, batched[0], strict=True)]
+    full = [batch.expand(tensor, b, size) for tensor, b in zip(tensors, batched[0], strict=True)]
     return func(full, batch.shift(dim, full[0].dim()))
 
 
 def _block_diag(tensors: Any) -> torch.Tensor:
     blocks = list(tensors)
-    for i, t in enumerate(blocks):
-        if t.dim() < 2:
-            blocks[i] = t.reshape(1, -1)
+    for index, tensor in enumerate(blocks):
+        if tensor.dim() < 2:
+            blocks[index] = tensor.reshape(1, -1)
     width = sum(b.shape[1] for b in blocks)
     dtype = blocks[0].dtype
     for b in blocks:

@@ -148,8 +148,8 @@ view("squeeze squeeze.dim squeeze.dims", _reshaped, _squeeze_batch, inverse=_sam
 def _inverse(order: Any) -> list[int]:
     rank = len(order)
     out = [0] * rank
-    for i, d in enumerate(order):
-        out[d % rank] = i
+    for index, d in enumerate(order):
+        out[d % rank] = index
     return out
 
 
@@ -263,9 +263,9 @@ def _joined(
     """Return one tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
     known = next(g for g in gs if g is not None)
     parts = list(gs)
-    for i, shape in enumerate(shapes):
-        if parts[i] is None:
-            parts[i] = known.new_zeros(shape, dtype=like)
+    for index, shape in enumerate(shapes):
+        if parts[index] is None:
+            parts[index] = known.new_zeros(shape, dtype=like)
     return join(parts)
 
 
@@ -281,7 +281,7 @@ def _split_sizes(shape: Any, size: int, dim: int) -> list[int]:
     n = shape[dim]
     if not n or not size:
         return [n]
-    return [min(size, n - i) for i in range(0, n, size)]
+    return [min(size, n - index) for index in range(0, n, size)]
 
 
 def _split_back(
@@ -501,7 +501,7 @@ def copy_of(name: str) -> Callable[..., Any]:
     def copied(*args: object, **kwargs: object) -> Any:
         out = func(*args, **kwargs)
         if isinstance(out, (tuple, list)):
-            return [o.clone() for o in out]
+            return [output.clone() for output in out]
         return out.clone()
 
     return copied

@@ -37,16 +37,16 @@ def _calls(
     All others are the same for all calls."""
     number = next(len(a) for a in args if isinstance(a, (list, tuple)))
     scaled = op.base_name.removeprefix("_foreach_").removesuffix("_") in ("addcmul", "addcdiv")
-    for i in range(number):
+    for index in range(number):
         each = list(args)
-        for k, a in enumerate(args):
-            if isinstance(a, (list, tuple)) and len(a) == number:
-                each[k] = a[i]
+        for k, argument in enumerate(args):
+            if isinstance(argument, (list, tuple)) and len(argument) == number:
+                each[k] = argument[index]
         options = dict(kwargs)
         if scaled and len(each) == 4:
             value = each.pop()
             if isinstance(value, torch.Tensor) and op.arg_names[3] == "scalars":
-                value = value[i].item()
+                value = value[index].item()
             options["value"] = value
         yield each, options
 

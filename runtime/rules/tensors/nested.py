@@ -328,11 +328,11 @@ def _by_parts(formula: Formula, target: str) -> Formula:
         return a
 
     def gradient(*args: object) -> Tensor:
-        columns = [column(name, a) for name, a in zip(asks, args, strict=True)]
+        columns = [column(name, argument) for name, argument in zip(asks, args, strict=True)]
         n = next(len(c) for c in columns if isinstance(c, tuple))
-        for i, c in enumerate(columns):
+        for index, c in enumerate(columns):
             if not isinstance(c, tuple):
-                columns[i] = (c,) * n
+                columns[index] = (c,) * n
         return nest(formula(*of_component) for of_component in zip(*columns, strict=True))
 
     return asking(*asks)(gradient)

@@ -48,7 +48,10 @@ def _number(func: object, size: int, batched: object, args: Any, kwargs: object)
 def _equal(func: object, size: int, batched: Any, args: Any, kwargs: object) -> bool:
     """``torch.equal`` of each element, if all agree. ATen's own checks of values call it
     (``cov``, ``istft``)."""
-    shapes = [a.shape[1:] if flag else a.shape for a, flag in zip(args, batched, strict=True)]
+    shapes = [
+        argument.shape[1:] if flag else argument.shape
+        for argument, flag in zip(args, batched, strict=True)
+    ]
     if shapes[0] != shapes[1]:
         return False
     x, y = (expand(a, flag, size) for a, flag in zip(args, batched, strict=True))
