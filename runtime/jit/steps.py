@@ -37,7 +37,7 @@ from ..aot.python_state.program_state import RUN, Held, Order, ProgramState
 from ..aot.python_state.reads import Read, Slots
 from ..seam.ambient import Ambient
 from ..seam.generator_states import TRACING
-from ..seam.user_code import unwatched, watched
+from ..seam.user_code import first_error, unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
 from ..tape.values import GradValue
@@ -426,16 +426,27 @@ class Steps:
 
     @contextmanager
     def _restarts(self, numbers: Numbers) -> Iterator[None]:
-        """Run the program once more where it fails on a number that is an argument."""
+        """Run the program once more where it fails on a number that is an argument, also if it
+        catches the error."""
         try:
             yield
         except AskedForNumber as error:
-            if self.values.fix(numbers.places_of(error)):
-                raise self._again() from error
+            self._fix_number(numbers, error)
             raise
         except Exception:
             self._try_constants()
             raise
+        caught = first_error()
+        if isinstance(caught, AskedForNumber):
+            self._fix_number(numbers, caught)
+        elif caught is not None:
+            self._try_constants()
+
+    def _fix_number(self, numbers: Numbers, error: AskedForNumber) -> None:
+        """Begin once more, with a number that the program asks for as a constant, if it is of
+        Python's state."""
+        if self.values.fix(numbers.places_of(error)):
+            raise self._again() from error
 
     def _try_constants(self) -> None:
         """A run has failed, perhaps since numbers of Python's state are arguments."""

@@ -40,6 +40,7 @@ from .memory import guard_methods, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
+from .user_code import noted
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
@@ -346,10 +347,12 @@ class Value(torch.Tensor):
 
     def retain_grad(self) -> None:
         """Raise: a value has no ``.grad``, and torch would say that it does not require grad."""
-        raise RuntimeError(
-            "You are attempting to call Tensor.retain_grad() inside of a function being "
-            f"transformed by {self._level.what}, whose tensors have no .grad. Return it and "
-            "call retain_grad() of the result, or ask for the gradient with respect to it."
+        raise noted(
+            RuntimeError(
+                "You are attempting to call Tensor.retain_grad() inside of a function being "
+                f"transformed by {self._level.what}, whose tensors have no .grad. Return it and "
+                "call retain_grad() of the result, or ask for the gradient with respect to it."
+            )
         )
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
@@ -359,11 +362,14 @@ class Value(torch.Tensor):
         return self
 
     def _refuse_leaf(self) -> NoReturn:
-        raise RuntimeError(
-            "You are attempting to call Tensor.requires_grad_() inside of a function being "
-            f"transformed by {self._level.what}, whose leaves are its inputs. "
-            "torch.autograd.functional calls it unless create_graph=True. Use a transform in the "
-            "function (grad, vjp, jacrev), or call it on what the transform is given."
+        raise noted(
+            RuntimeError(
+                "You are attempting to call Tensor.requires_grad_() inside of a function being "
+                f"transformed by {self._level.what}, whose leaves are its inputs. "
+                "torch.autograd.functional calls it unless create_graph=True. Use a "
+                "transform in the "
+                "function (grad, vjp, jacrev), or call it on what the transform is given."
+            )
         )
 
     def start_leaf(self) -> Any:
@@ -429,9 +435,12 @@ class Value(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, object]) -> Any:
         if is_outlived(self):
             return copy.deepcopy(self._inner, memo)
-        raise RuntimeError(
-            f"copy.deepcopy() of a tensor inside {self._level.what} would copy the transform with "
-            "it. Use clone() instead."
+        raise noted(
+            RuntimeError(
+                f"copy.deepcopy() of a tensor inside {self._level.what} would copy the "
+                "transform with "
+                "it. Use clone() instead."
+            )
         )
 
     def __reduce_ex__(self, protocol: object) -> Any:
@@ -443,9 +452,11 @@ class Value(torch.Tensor):
         which has no memory."""
         t = constant_of(self)
         if type(t) in VALUES and t._home is None:
-            raise BufferError(
-                f"a tensor inside {t._level.what} cannot be exported by DLPack. "
-                "Export its detach(), or what is outside."
+            raise noted(
+                BufferError(
+                    f"a tensor inside {t._level.what} cannot be exported by DLPack. "
+                    "Export its detach(), or what is outside."
+                )
             )
         return _dlpack(t, **options)
 

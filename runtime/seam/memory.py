@@ -27,6 +27,7 @@ from ..torch_private.dispatcher import DispatchKey, DispatchKeySet
 from ..torch_private.mode_stacks import unseen_by_handlers
 from ..torch_private.native_tensors import TensorBase, use_count
 from .shells import VALUES
+from .user_code import noted
 
 _storage = TensorBase.untyped_storage
 
@@ -39,10 +40,12 @@ def is_shell(tensor: object) -> bool:
 def refuse_access(how: str, value: Any) -> NoReturn:
     """Raise: the program reaches for the memory of ``value`` by ``how``."""
     why = "has no memory of its own" if is_shell(value) else "does not see a loop of Python"
-    raise RuntimeError(
-        f"{how} of a tensor inside {value._level.what}, which {why}. Compute with tensor "
-        "operations, "
-        f"or call it on the result or on what is outside.{place()}"
+    raise noted(
+        RuntimeError(
+            f"{how} of a tensor inside {value._level.what}, which {why}. Compute with tensor "
+            "operations, "
+            f"or call it on the result or on what is outside.{place()}"
+        )
     )
 
 
@@ -59,9 +62,11 @@ def place() -> str:
 
 def refuse_data() -> NoReturn:
     """Raise: a program that is captured assigns to ``.data`` of a tensor."""
-    raise RuntimeError(
-        "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. "
-        f"In place of p.grad.data = new it may assign p.grad = new.{place()}"
+    raise noted(
+        RuntimeError(
+            "the program assigns to .data of a tensor. Let it use copy_(), which keeps the memory. "
+            f"In place of p.grad.data = new it may assign p.grad = new.{place()}"
+        )
     )
 
 
@@ -114,10 +119,12 @@ def _loop(name: str) -> Callable[..., object]:
 def _use_count(value: Any) -> object:
     """As ``torch.Tensor._use_count``. A value of a transform is refused."""
     if value._level.number:
-        raise RuntimeError(
-            f"torch.utils.swap_tensors() of a tensor inside {value._level.what}, which would "
-            "live on "
-            f"after it. Write the numbers by copy_(), or swap outside.{place()}"
+        raise noted(
+            RuntimeError(
+                f"torch.utils.swap_tensors() of a tensor inside {value._level.what}, which would "
+                "live on "
+                f"after it. Write the numbers by copy_(), or swap outside.{place()}"
+            )
         )
     return use_count(value)
 
@@ -160,10 +167,12 @@ def _are_compatible(tensor: torch.Tensor, new: torch.Tensor) -> bool:
     ``tensor.data = new``."""
     for one in (new, tensor):
         if is_shell(one):
-            raise RuntimeError(
-                "the program assigns to .data of a tensor, and the value is one of "
-                f"{one._level.what}, or the tensor is. "  # type: ignore[attr-defined]
-                f"Let it use copy_(), which keeps the memory.{place()}"
+            raise noted(
+                RuntimeError(
+                    "the program assigns to .data of a tensor, and the value is one of "
+                    f"{one._level.what}, or the tensor is. "  # type: ignore[attr-defined]
+                    f"Let it use copy_(), which keeps the memory.{place()}"
+                )
             )
     answer: bool = _QUESTION.redispatch(_KERNEL, tensor, new)
     return answer

@@ -32,6 +32,7 @@ from .literals import has_values, readable, stacked
 from .memory import place, refuse_data, storage_of
 from .padded_rows import Encoders
 from .shells import VALUES
+from .user_code import noted
 
 
 class MemoryGate(TorchFunctionMode):
@@ -143,10 +144,14 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
     address = address_of(t)
     for capture in _captures():
         if address and capture.overtakes(address):
-            raise InplaceError(
-                f"{func.__name__}() of a tensor that the program has written to: the write is in "
-                "the graph, and the memory has the elements from before. Read the elements before "
-                f"the write, or outside.{place()}"
+            raise noted(
+                InplaceError(
+                    f"{func.__name__}() of a tensor that the program has written to: the "
+                    "write is in "
+                    "the graph, and the memory has the elements from before. Read the "
+                    "elements before "
+                    f"the write, or outside.{place()}"
+                )
             )
         capture.note_elements(t)
     with without_modes():
@@ -165,9 +170,12 @@ def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
     """Copy a tensor for ``copy.deepcopy(tensor)`` by ``clone``, a call that a capture sees."""
     tensor, memo = args
     if tensor.requires_grad or vars(tensor) or tensor.layout is not torch.strided:
-        raise RuntimeError(
-            "copy.deepcopy() of a tensor that requires grad or has attributes, in a program that "
-            f"is captured. Use clone(), or copy it outside.{place()}"
+        raise noted(
+            RuntimeError(
+                "copy.deepcopy() of a tensor that requires grad or has attributes, in a "
+                "program that "
+                f"is captured. Use clone(), or copy it outside.{place()}"
+            )
         )
     memo[id(tensor)] = copied = tensor.clone()
     return copied
@@ -175,9 +183,12 @@ def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
 
 def _refuse(gate: MemoryGate, func: Any, args: object, kwargs: object) -> object:
     """Raise for a method that writes by a function of Python."""
-    raise RuntimeError(
-        f"{func.__name__}() writes to the memory of a tensor by a function of Python, and a graph "
-        f"has calls of ATen alone. Compute with tensor operations, or call it outside.{place()}"
+    raise noted(
+        RuntimeError(
+            f"{func.__name__}() writes to the memory of a tensor by a function of Python, and "
+            "a graph "
+            f"has calls of ATen alone. Compute with tensor operations, or call it outside.{place()}"
+        )
     )
 
 
@@ -231,8 +242,11 @@ def elements_of(tensor: torch.Tensor) -> bytes:
         try:
             torch.save(tensor.detach(), file)
         except Exception as error:  # whatever the class raises
-            raise RuntimeError(
-                f"the program reads the elements of a {type(tensor).__name__} that it closes over, "
-                f"which cannot be saved to compare them in later calls.{place()}"
+            raise noted(
+                RuntimeError(
+                    f"the program reads the elements of a {type(tensor).__name__} that it "
+                    "closes over, "
+                    f"which cannot be saved to compare them in later calls.{place()}"
+                )
             ) from error
         return file.getvalue()

@@ -8,7 +8,11 @@ The hook is called for each function that this thread enters, see :mod:`..aot.py
 op of the user's hundreds of our functions run. So each door of this package turns it off: a
 call of the dispatcher, a backward pass, a function of torch's that a capture handles. What the
 user's code is called from there is watched again: hooks, custom Functions, saved tensors. A helper
-thread goes on with it."""
+thread goes on with it.
+
+An error that leaves through a door may be caught by the program. A graph would keep the side that
+the program takes then. So :class:`LeftErrors` notes it, unless it comes of shapes and types alone,
+which a call compares."""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ from .ambient import Ambient
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", bound=Exception)
 
 
 class CaptureHook:
@@ -37,10 +42,62 @@ class CaptureHook:
         """Raise ``RuntimeError`` if the program has put another hook in place of this."""
 
 
+class LeftErrors:
+    """The errors with which this package has left the user's code in one capture, and which do not
+    come of what a call compares. ``line_now``: says where the program is, for a message."""
+
+    def __init__(self, line_now: Callable[[], str]) -> None:
+        self._line_now = line_now
+        self._noted: list[tuple[Exception, str]] = []
+        self._settled: list[Exception] = []
+
+    def note(self, error: Exception) -> None:
+        """Note an error that the program may catch. One of an attribute that is missing depends on
+        no value."""
+        if isinstance(error, AttributeError) or any(error is known for known in self._settled):
+            return
+        if not any(error is known for known, _ in self._noted):
+            self._noted.append((error, self._line_now()))
+
+    def settle(self, error: Exception) -> None:
+        """Note that each call like this one would raise ``error``: it is of shapes and types, or of
+        the user's own code. Not if it was noted before, by a door further inside."""
+        if not any(error is known for known, _ in self._noted):
+            self._settled.append(error)
+
+    def first(self) -> Exception | None:
+        """Return the first error that was noted."""
+        return next((error for error, _ in self._noted), None)
+
+    def refuse_caught(self, raised: BaseException | None = None) -> None:
+        """Raise ``RuntimeError`` if the program has caught one of the errors. ``raised``: with what
+        it has ended."""
+        chain = list(_chain_of(raised))
+        for error, line in self._noted:
+            if not any(error is known for known in chain):
+                text = str(error).partition("\n")[0]
+                raise RuntimeError(
+                    f"the program catches {type(error).__name__}: {text} Whether the error comes "
+                    "depends on values. A graph would go on without it, or with it, for ever. Ask "
+                    "for the condition before, by torch.where, or leave this part out by "
+                    f"jit.outside.{line}"
+                ) from error
+
+
+def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised for. Which error a program ends with, when it has
+    caught one, a call without a graph says."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 class _Capture(Ambient):
-    """The hook of the capture of this thread, and whether it is on: the user's code runs."""
+    """The hook of the capture of this thread, and whether it is on: the user's code runs.
+    ``errors``: those that the program may have caught."""
 
     hook: CaptureHook | None = None
+    errors: LeftErrors | None = None
     on: bool = False
 
 
@@ -48,14 +105,34 @@ _CAPTURE = _Capture()
 
 
 @contextmanager
-def capturing(hook: CaptureHook) -> Iterator[None]:
-    """While entered, :func:`watched` turns ``hook`` on."""
-    outer, was_on = _CAPTURE.hook, _CAPTURE.on
-    _CAPTURE.hook, _CAPTURE.on = hook, False
+def capturing(hook: CaptureHook, errors: LeftErrors) -> Iterator[None]:
+    """While entered, :func:`watched` turns ``hook`` on, and doors note ``errors``."""
+    outer, outer_errors, was_on = _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.on
+    _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.on = hook, errors, False
     try:
         yield
     finally:
-        _CAPTURE.hook, _CAPTURE.on = outer, was_on
+        _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.on = outer, outer_errors, was_on
+
+
+def settle_error(error: Exception) -> None:
+    """Tell the capture of this thread, if there is one, that each call like this one raises
+    ``error``, see :meth:`LeftErrors.settle`."""
+    if _CAPTURE.errors is not None:
+        _CAPTURE.errors.settle(error)
+
+
+def first_error() -> Exception | None:
+    """Return the first error that the program of this thread may have caught. None without one."""
+    return None if _CAPTURE.errors is None else _CAPTURE.errors.first()
+
+
+def noted(error: E) -> E:
+    """Return ``error``, of which the capture of this thread knows now, if there is one: it is
+    raised in the program without a door."""
+    if _CAPTURE.errors is not None:
+        _CAPTURE.errors.note(error)
+    return error
 
 
 def hook_now() -> CaptureHook | None:
@@ -72,6 +149,9 @@ def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
     hook.resume()
     try:
         return run(*args, **kwargs)
+    except Exception as error:
+        settle_error(error)
+        raise
     finally:
         hook.pause()
         _CAPTURE.on = False
@@ -85,6 +165,9 @@ def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
     _CAPTURE.on = False
     try:
         return run(*args, **kwargs)
+    except Exception as error:
+        noted(error)
+        raise
     finally:
         _CAPTURE.on = True
         hook.resume()

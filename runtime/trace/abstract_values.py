@@ -24,6 +24,7 @@ from ..seam import factories
 from ..seam.ambient import Ambient
 from ..seam.locks import lock_of
 from ..seam.shells import Geometry, faithful_geometry
+from ..seam.user_code import settle_error
 from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from ..torch_private.mode_stacks import (
     unseen_by_handlers,
@@ -229,3 +230,37 @@ def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, Any])
         if record is None or record.decomposition is None:
             raise
         return record.decomposition(*args, **kwargs)
+
+
+def settle_if_of_shapes(
+    error: Exception, func: Any, args: Sequence[object], kwargs: Mapping[str, object]
+) -> None:
+    """Settle the error of a call, as :func:`~runtime.seam.user_code.settle_error`, if tensors
+    without elements raise one, too. Then each call with such arguments would."""
+    try:
+        with without_modes():
+            func(
+                *map(_without_elements, args), **dict(map(_named_without_elements, kwargs.items()))
+            )
+    except NotImplementedError:  # nothing is known of tensors without elements
+        return
+    except Exception:
+        settle_error(error)
+
+
+def _named_without_elements(named: tuple[str, object]) -> tuple[str, object]:
+    name, value = named
+    if name == "device":
+        return name, "meta"
+    return name, _without_elements(value)
+
+
+def _without_elements(value: object) -> object:
+    """Return tensors of the same geometry on the device ``meta``, also in lists."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_without_elements, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.layout is not torch.strided or value.is_nested:
+        raise NotImplementedError
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

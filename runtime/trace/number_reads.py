@@ -24,6 +24,7 @@ import torch
 from torch import fx
 
 from ..seam.ambient import Ambient
+from ..seam.user_code import noted
 from .provenance import here
 
 Number = float | bool | None
@@ -90,6 +91,7 @@ class AskedForNumber(RuntimeError):
             f"or leave this part out of what is traced.{here()}"
         )
         self.number = number
+        noted(self)  # torch's code in C raises it in the program
 
 
 class TracedNumber:

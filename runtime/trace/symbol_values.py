@@ -18,6 +18,7 @@ other symbol each does what torch's method does.
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterator
@@ -219,11 +220,12 @@ _OWN = (int, float, bool, *KINDS)
 
 
 def _operators() -> Iterator[tuple[str, Callable[[Any, Any], object]]]:
-    """The names of the methods of two numbers, with what each computes."""
+    """The names of the methods of two numbers, with the function of each. A reflected method has
+    its numbers in the other order."""
     for f in (*_ARITHMETIC, *_COMPARISONS):
         yield f"__{f.__name__.strip('_')}__", f
     for f in _ARITHMETIC:
-        yield f"__r{f.__name__.strip('_')}__", _reflected(f)
+        yield f"__r{f.__name__.strip('_')}__", f
 
 
 def _reflected(function: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
@@ -259,16 +261,81 @@ def _as_read(symbol: Any) -> object:
     return torch.SymFloat(TracedNumber(_PROGRAMS.lower(symbol), float, value))
 
 
-def _define_of_two(cls: type, name: str, of_two: Callable[[Any, Any], object]) -> None:
+# --- where an expression of torch's is not what Python computes -----------------------------------
+
+
+def _has_quotient(_: object, divisor: Any) -> bool:
+    """Return whether Python divides by ``divisor``, and does not raise."""
+    return bool(divisor != 0)
+
+
+def _has_shift(_: object, count: Any) -> bool:
+    """Return whether Python shifts by ``count``, and does not raise."""
+    return bool(count >= 0)
+
+
+def _has_real_power(base: Any, exponent: Any) -> bool:
+    """Return whether a power is of the class that torch takes it for: of two integers an integer,
+    of a real number no complex one."""
+    if not any(isinstance(x, (float, torch.SymFloat)) for x in (base, exponent)):
+        return bool(exponent >= 0)
+    if type(exponent) is int:
+        return exponent >= 0 or bool(base != 0)
+    return bool(base > 0)
+
+
+def _has_sign(a: Any, b: Any) -> bool:
+    """Return whether a product has the sign that torch's has. A product with ``0.0`` is ``0`` in an
+    expression, whatever the other factor is."""
+    for zero, other in ((a, b), (b, a)):
+        if type(zero) is float and zero == 0:
+            return math.copysign(1, zero) > 0 and bool(other >= 0)
+    return True
+
+
+_DOMAINS: dict[Callable[..., object], Callable[[Any, Any], bool]] = {
+    operator.truediv: _has_quotient,
+    operator.floordiv: _has_quotient,
+    operator.mod: _has_quotient,
+    operator.lshift: _has_shift,
+    operator.rshift: _has_shift,
+    operator.pow: _has_real_power,
+    operator.mul: _has_sign,
+}
+"""Asks, as a condition of the program, whether an expression of torch's has the value and the
+class that Python computes."""
+
+
+def _is_expression(value: object) -> bool:
+    """Return whether ``value`` is a symbol that torch computes with by an expression."""
+    return type(value) in KINDS and not isinstance(value.node, TracedNumber)  # type: ignore[attr-defined]
+
+
+def _is_outside_domain(function: Callable[..., object], a: object, b: object) -> bool:
+    """Return whether Python computes another thing of two numbers than torch of their expressions,
+    or raises."""
+    domain = _DOMAINS.get(function)
+    if domain is None or not all(type(x) in (int, float) or _is_expression(x) for x in (a, b)):
+        return False
+    return not domain(a, b)
+
+
+def _define_of_two(cls: type, name: str, function: Callable[[Any, Any], object]) -> None:
     """Let the method compute with the value, if the other number is of a class that torch does not
-    know, and with nodes of the graph, if only one of both numbers is an expression."""
+    know, or torch's expression has another value than Python computes. Let it compute with nodes
+    of the graph, if only one of both numbers is an expression."""
     theirs: Callable[..., Any] | None = getattr(cls, name, None)
     if theirs is None:
         return
+    is_reflected = name != f"__{function.__name__.strip('_')}__"
+    of_two = _reflected(function) if is_reflected else function
 
     def method(self: object, other: object, *rest: object) -> Any:
         if _is_foreign(other) and _is_ours(self):
             return of_two(_value(self), other)
+        a, b = (other, self) if is_reflected else (self, other)
+        if _is_ours(self) and _is_outside_domain(function, a, b):
+            return function(_plain(a), _plain(b))
         if _are_mixed(self, other):
             return of_two(_as_read(self), _as_read(other))
         if type(other) in _OWN:
@@ -322,8 +389,8 @@ def _install() -> None:
             if hasattr(cls, name):
                 _define_mod(cls, name)
     for cls in KINDS:
-        for name, of_two in _operators():
-            _define_of_two(cls, name, of_two)
+        for name, function in _operators():
+            _define_of_two(cls, name, function)
 
 
 _install()

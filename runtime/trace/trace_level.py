@@ -28,6 +28,7 @@ from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, constant_of
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
+from ..seam.user_code import settle_error
 from ..torch_private.dispatcher import set_excluded
 from ..torch_private.fake_tensors import (
     DataDependentOutputException,
@@ -36,7 +37,7 @@ from ..torch_private.fake_tensors import (
 )
 from ..torch_private.mode_stacks import without_dispatch_to_python, without_modes
 from ..torch_private.native_functions import assert_async
-from .abstract_values import AbstractValues, run_abstractly
+from .abstract_values import AbstractValues, run_abstractly, settle_if_of_shapes
 from .call_facts import OTHERWISE, CallFacts, facts_of, size_depends_on_values
 from .graph_edits import add_call
 from .number_reads import TracedNumber, number_of, with_values
@@ -310,7 +311,11 @@ class Trace(Level):
     def _run(self, func: Any, inner: Sequence[Any], options: dict[str, Any]) -> Any:
         """Run ``func`` on inner tensors, or on what is known of them."""
         if self.abstraction is None:
-            return func(*inner, **options)
+            try:
+                return func(*inner, **options)
+            except Exception as error:
+                settle_if_of_shapes(error, func, inner, options)
+                raise
         try:
             with self.abstraction.running():
                 return run_abstractly(func, inner, options)
@@ -318,6 +323,9 @@ class Trace(Level):
             self._refuse_size(func)
         except DataDependentOutputException as error:
             raise escape(f"{error.func}") from None
+        except Exception as error:
+            settle_error(error)
+            raise
 
     def _written(
         self,
@@ -369,8 +377,12 @@ class Trace(Level):
                 inner.append(argument._inner)
             else:
                 return None
-        with without_dispatch_to_python():
-            out = func(*inner)
+        try:
+            with without_dispatch_to_python():
+                out = func(*inner)
+        except Exception as error:
+            settle_if_of_shapes(error, func, inner, {})
+            raise
         return self._written(func, facts, given, {}, out, args, {})
 
     def noted(self, func: Any, given: tuple[object, ...], out: object) -> Any:

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from ..seam.levels import Value
+from ..seam.user_code import noted
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.native_autograd import increment_version
 from .provenance import here
@@ -52,9 +53,11 @@ class TracedValue(Value):
 
 def escape(how: str) -> RuntimeError:
     """Return the error for a program that asks for elements, by ``how``."""
-    return RuntimeError(
-        f"{how} asks for the elements of a tensor while the program is being traced. "
-        "The graph would keep today's value for ever. Use tensor operations instead "
-        "(torch.where for a choice), pass the number as an argument of its own, "
-        f"or leave this part out of what is traced.{here()}"
+    return noted(
+        RuntimeError(
+            f"{how} asks for the elements of a tensor while the program is being traced. "
+            "The graph would keep today's value for ever. Use tensor operations instead "
+            "(torch.where for a choice), pass the number as an argument of its own, "
+            f"or leave this part out of what is traced.{here()}"
+        )
     )

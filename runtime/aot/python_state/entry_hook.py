@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer, lr_scheduler
 
-from ...seam.user_code import capturing
-from ...trace.provenance import Line, happened_at, is_of_package, is_of_user
+from ...seam.user_code import LeftErrors, capturing
+from ...trace.provenance import Line, happened_at, here, is_of_package, is_of_user
 from .contents import Position
 from .object_graph import ObjectGraph
 from .opaque_objects import refuse_opaque_objects
@@ -349,9 +349,14 @@ def _is_written_file(x: Any) -> bool:
 def watching(graph: ObjectGraph) -> Iterator[Seen]:
     """While entered, ``graph`` learns of each function that the program enters. It is run by
     :func:`~runtime.seam.user_code.watched`."""
-    watcher = _Watcher(graph)
-    with watched_by(watcher) as hook, capturing(hook):
-        yield watcher.seen
+    watcher, errors = _Watcher(graph), LeftErrors(here)
+    with watched_by(watcher) as hook, capturing(hook, errors):
+        try:
+            yield watcher.seen
+        except Exception as error:
+            errors.refuse_caught(error)
+            raise
+        errors.refuse_caught()
         graph.enter_imports(watcher.imports)
         # a refusal that the program has caught; Python drops a profile hook that raises
         asked = any(not is_kept(name) for name in watcher.seen.asked)
