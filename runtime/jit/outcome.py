@@ -7,7 +7,7 @@ returns an :class:`Outcome`. A call puts what is in there where it belongs."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
-from .same_containers import containers_in, is_made, put_contents, without_marks
+from .same_containers import containers_in, contents_of, is_made, put_contents, without_marks
 
 NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
 
@@ -176,6 +176,7 @@ class Destinations:
     the numbers of the results whose histories have been freed. ``puts``: the places in Python's
     state to which the program assigns, each with the number of its value among those that it
     leaves. The others it has only read, and another thread may have assigned to them since.
+    ``refills``: the numbers of those where it has changed the container that was there.
     ``orders``: of what is assigned to objects and dictionaries that had nothing there. ``given``:
     the numbers of the containers among the arguments that the program changes. ``marked``: whether
     the results have marks, see :mod:`.same_containers`.
@@ -188,6 +189,7 @@ class Destinations:
         frozen: Sequence[Any],
         spent: Sequence[int],
         puts: Sequence[tuple[int, Place]],
+        refills: Collection[int],
         orders: Sequence[Order],
         given: Sequence[int],
         marked: bool,
@@ -196,6 +198,7 @@ class Destinations:
         self.frozen = frozen
         self.spent = spent
         self.puts = puts
+        self.refills = refills
         self.orders = orders
         self.given = given
         self.marked = marked
@@ -221,7 +224,10 @@ class Outcome:
         given = containers_in((args, kwargs)) if to.marked or to.given else []
         returned, left, contents = without_marks(result, given) if to.marked else result
         for i, place in to.puts:
-            place.put(left[i])
+            if i in to.refills:
+                put_contents(place.current(), contents_of(left[i]))
+            else:
+                place.put(left[i])
         for number, value in zip(to.given, contents, strict=True):
             put_contents(given[number], value)
         for node, labels in to.orders:

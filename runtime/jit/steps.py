@@ -399,11 +399,16 @@ class Steps:
         names = [change.what for change in made]
         kept = list(zip(places, entered.values, left, strict=False))
         names += [p.what for p, x, y in kept if _grows(x, y)]
-        as_found = {index for index, (_, x, y) in enumerate(kept) if x is y and not is_made(x)}
+        same = {index for index, (_, x, y) in enumerate(kept) if x is y}
+        as_found = {index for index in same if not is_made(left[index])}
         puts = [(i, place) for i, place in enumerate(to) if i not in as_found]
+        # a container that the program has changed, and returns or puts elsewhere, too, is made anew
+        times = Counter(map(id, containers_in((result, left))))
+        changed = (i for i in same - as_found if entered.place_of(left[i]) is None)
+        refills = [i for i in changed if times[id(left[i])] == 1]
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
         ordered = [order for order in orders.values() if len(order.labels) > 1]
-        return self._outcome(results, puts, ordered, [*given], marked, *gradients)
+        return self._outcome(results, puts, refills, ordered, [*given], marked, *gradients)
 
     def _refuse_given_twice(self, places: Sequence[Place], entered: Entered) -> None:
         """Refuse that the program changes what the call is given, and is given once more or the
@@ -495,6 +500,7 @@ class Steps:
         self,
         result: tuple[object, list[object], list[object]],
         puts: Sequence[tuple[int, Place]],
+        refills: Sequence[int],
         orders: Sequence[Order],
         given: Sequence[int],
         marked: bool,
@@ -502,7 +508,7 @@ class Steps:
         changed: Sequence[tuple[object, object]],
     ) -> object:
         """Return what the graph returns. ``result``: what the program returns, what it leaves at
-        places, and in containers. ``puts``, ``orders``, ``marked``: see :class:`.Destinations`."""
+        places, and in containers. The others: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
         _refuse_retained(flat)
         if not (changed or result[1] or given or marked or gradients.has_effects):
@@ -517,7 +523,7 @@ class Steps:
         leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
         _refuse_histories(values)
         self._note_gradients(gradients, leaves)
-        to = Destinations(leaves, gradients.frozen, spent, puts, orders, given, marked)
+        to = Destinations(leaves, gradients.frozen, spent, puts, refills, orders, given, marked)
         return Outcome(result, values, to)
 
     def _begin(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:

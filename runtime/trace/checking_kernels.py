@@ -159,9 +159,15 @@ def _istft(
 
 @_in_traces(aten.one_hot.default)
 def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
-    """Without a number of classes that is the largest class and one, a symbol of the trace."""
-    if num_classes != -1 or self.dtype is not torch.long or self.numel() == 0:
+    """By a comparison, with the checks that ATen leaves out in a trace. Without a number of classes
+    that is the largest class and one, a symbol of the trace."""
+    if self.dtype is not torch.long or self.numel() == 0 or num_classes in (0, None):
         raise Refused
     _require(self.min().ge(0), "one_hot: class values must be non-negative")
-    n: Any = self.max().item() + 1
-    return (self.unsqueeze(-1) == torch.arange(n, device=self.device)).to(torch.long)
+    count: Any = num_classes
+    if num_classes == -1:
+        count = self.max().item() + 1
+    else:
+        in_range = self.max().lt(num_classes)
+        _require(in_range, "one_hot: class values must be smaller than num_classes")
+    return (self.unsqueeze(-1) == torch.arange(count, device=self.device)).to(torch.long)

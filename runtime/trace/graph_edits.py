@@ -16,7 +16,7 @@ from torch import fx
 from ..rules.hidden_writes import hidden_writes, may_hide
 from ..rules.ops import op_of
 from ..torch_private.dispatcher import OpOverload
-from .number_reads import on_side
+from .number_reads import MAY_RAISE, on_side
 
 _EFFECTS: dict[int, bool] = {}  # by id of an overload of ATen, which lives as long as the process
 # The setters of `node.args` and `node.kwargs`. An assignment also moves the node in the graph's
@@ -79,10 +79,12 @@ def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
 
 def has_effect(node: fx.Node) -> bool:
     """Return whether an unused call stays: it writes, draws, or returns nothing, so that it was
-    made for an effect."""
-    func = node.target
+    made for an effect. Or it computes a number that nobody uses, so that it was made for the error
+    that Python may raise."""
+    func: Any = node.target
     if type(func) is not OpOverload:
-        return node.is_impure() or func is on_side
+        raises = func in MAY_RAISE and not node.users
+        return node.is_impure() or func is on_side or raises
     known = _EFFECTS.get(id(func))
     if known is None:
         known = node.is_impure() or not func._schema.returns

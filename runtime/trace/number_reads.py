@@ -195,6 +195,12 @@ class TracedNumber:
         not negative."""
         return True
 
+    def float_pow(self, exponent: TracedNumber) -> TracedNumber:
+        values = self.value, exponent.value
+        if None not in values and isinstance(operator.pow(*values), complex):
+            raise AskedForNumber(self, "a power, which is complex,")
+        return self._called(real_power, exponent)
+
     def guard_float(self, *where: object) -> NoReturn:
         raise AskedForNumber(self, "float(), or a function of numbers,")
 
@@ -232,7 +238,6 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "sub": operator.sub,
     "mul": operator.mul,
     "mod": operator.mod,
-    "float_pow": operator.pow,
     "float_truediv": operator.truediv,
     "neg": operator.neg,
     "pos": operator.pos,
@@ -243,11 +248,29 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "sym_exp": math.exp,
     "sym_log": math.log,
 }
+
+
+def real_power(base: float, exponent: float) -> float:
+    """Return a power as Python does. ``ValueError`` for a complex one: the graph is for a real
+    number."""
+    power = base**exponent
+    if isinstance(power, complex):
+        raise ValueError(
+            f"{base} ** {exponent} is complex, in a graph that is for a real number. Compute it by "
+            "tensors of a complex dtype."
+        )
+    return float(power)
+
+
 _COMPARISONS: dict[str, Callable[..., Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 
 
+MAY_RAISE: frozenset[Callable[..., Any]] = frozenset(
+    (operator.truediv, operator.mod, real_power, math.sqrt, math.exp, math.log)
+)
+"""Arithmetic that Python refuses for some numbers, so that a call is not left out as unused."""
 _TO_INTEGERS = ("trunc", "floor", "ceil", "round", "is_integer", "int_floordiv")
 
 
