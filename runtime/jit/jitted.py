@@ -161,13 +161,39 @@ class Jitted:
     __wrapped__: Callable[..., Any]
 
 
+_OF_WRAPPER = frozenset(("module", "jitted", *vars(torch.nn.Module())))
+"""Attributes of a jitted module that are not those of the module that it runs."""
+
+
 class JittedModule(torch.nn.Module):
-    """What ``jit`` makes of a module. Parameters, buffers and modes are those of ``module``."""
+    """What ``jit`` makes of a module. Parameters, buffers, modes and other attributes are those of
+    ``module``, as in torch.compile's ``OptimizedModule``."""
 
     def __init__(self, module: torch.nn.Module, options: Options) -> None:
         super().__init__()
         self.module = module
         self.jitted = Jitted(module, options)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__.get("_modules", {}).get("module")
+            if module is None:  # a copy that has no attributes yet
+                raise
+        return getattr(module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OF_WRAPPER or name in self.__dict__:
+            super().__setattr__(name, value)
+        else:
+            setattr(self.module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__:
+            super().__delattr__(name)
+        else:
+            delattr(self.module, name)
 
     def forward(self, *args: object, **kwargs: object) -> Any:
         return self.jitted(*args, **kwargs)
