@@ -5,9 +5,9 @@ results. So the values of the region are computed again without a second run of 
 
     checkpoint(nn.BatchNorm1d(2), x)        # eager mode updates the statistics twice
 
-What the function writes to tensors that are older than the call, the second run writes again. Such
-a function does run twice in the capture: the second time when the backward pass first asks for a
-tensor that the first run has saved.
+What the function writes to tensors that are older than the call, the second run writes again. So it
+is with Python's state, such as a counter. Such a function does run twice in the capture: the second
+time when the backward pass first asks for a tensor that the first run has saved.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import fx
 from ..functionalize.functional_level import FunctionalLevel
 from ..functionalize.stores import WriteWatch
 from ..seam.levels import Value
+from ..seam.user_code import mark_state
 from ..tape.running import RUNNING
 from ..tape.saved import Saved
 from ..torch_private.dispatcher import OpOverload
@@ -59,6 +60,7 @@ def captured(
     if policy is not None:
         first = again = nullcontext()
     run = SecondRun(function, args, kwargs, again)
+    has_changed_state = mark_state()
     with ExitStack() as around:
         watches = [around.enter_context(_watched(level)) for level in _functional_levels()]
         calls = around.enter_context(region(lambda n: _wish(policy, n)))
@@ -67,7 +69,7 @@ def captured(
         yield run
     if not torch.is_grad_enabled():
         return
-    if any(watch.found for watch in watches) or _write_to_older(calls):
+    if any(watch.found for watch in watches) or _write_to_older(calls) or has_changed_state():
         run.prepare(calls, stops)
 
 
@@ -204,9 +206,9 @@ def _refuse_draws(calls: list[fx.Node]) -> None:
     if any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in calls):
         raise RuntimeError(
             "a function that is checkpointed draws random numbers and writes to an older tensor, "
-            "such as the statistics of batch norm. It writes twice, and a graph would draw other "
-            "numbers the second time. Checkpoint the part that draws and the part that writes "
-            f"each by itself.{here()}"
+            "such as the statistics of batch norm, or to Python's state, such as a counter. It "
+            "writes twice, and a graph would draw other numbers the second time. Checkpoint the "
+            f"part that draws and the part that writes each by itself.{here()}"
         )
 
 

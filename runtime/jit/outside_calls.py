@@ -19,6 +19,7 @@ read. Both are errors that name what it is."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -306,6 +307,8 @@ def _key_of(label: object) -> object:
         return label
     if isinstance(label, tuple):  # a shape, of which each run makes one of its own
         return tuple(map(_key_of, label))
+    if isinstance(label, weakref.ref):  # of a weak dictionary, for which each run makes one anew
+        return weakref.ref, id(label())
     return id(label)
 
 

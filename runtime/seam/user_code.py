@@ -42,6 +42,10 @@ class CaptureHook:
         """Raise ``RuntimeError`` if the program has put another hook in place of this."""
 
 
+Mark = Callable[[], Callable[[], bool]]
+"""Remembers Python's state. What it returns says whether the state has changed since."""
+
+
 class LeftErrors:
     """The errors with which this package has left the user's code in one capture, and which do not
     come of what a call compares. ``line_now``: says where the program is, for a message."""
@@ -69,9 +73,19 @@ class LeftErrors:
         """Return the first error that was noted."""
         return next((error for error, _ in self._noted), None)
 
-    def refuse_caught(self, raised: BaseException | None = None) -> None:
-        """Raise ``RuntimeError`` if the program has caught one of the errors. ``raised``: with what
-        it has ended."""
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Run the program. ``RuntimeError`` if it has caught one of the errors."""
+        try:
+            yield
+        except Exception as error:
+            self._refuse_caught(error)
+            raise
+        self._refuse_caught()
+
+    def _refuse_caught(self, raised: BaseException | None = None) -> None:
+        """Refuse an error that the program has not ended with. ``raised``: what it has ended
+        with."""
         chain = list(_chain_of(raised))
         for error, line in self._noted:
             if not any(error is known for known in chain):
@@ -94,10 +108,11 @@ def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
 
 class _Capture(Ambient):
     """The hook of the capture of this thread, and whether it is on: the user's code runs.
-    ``errors``: those that the program may have caught."""
+    ``errors``: those that the program may have caught. ``mark``: see :func:`mark_state`."""
 
     hook: CaptureHook | None = None
     errors: LeftErrors | None = None
+    mark: Mark | None = None
     on: bool = False
 
 
@@ -105,14 +120,21 @@ _CAPTURE = _Capture()
 
 
 @contextmanager
-def capturing(hook: CaptureHook, errors: LeftErrors) -> Iterator[None]:
-    """While entered, :func:`watched` turns ``hook`` on, and doors note ``errors``."""
-    outer, outer_errors, was_on = _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.on
-    _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.on = hook, errors, False
+def capturing(hook: CaptureHook, errors: LeftErrors, mark: Mark) -> Iterator[None]:
+    """While entered, :func:`watched` turns ``hook`` on, doors note ``errors``, and
+    :func:`mark_state` asks ``mark``."""
+    outer = _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.mark, _CAPTURE.on
+    _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.mark, _CAPTURE.on = hook, errors, mark, False
     try:
         yield
     finally:
-        _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.on = outer, outer_errors, was_on
+        _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.mark, _CAPTURE.on = outer
+
+
+def mark_state() -> Callable[[], bool]:
+    """Return a function that says whether the program has changed Python's state since. It never
+    has without a capture, which would not put the state back either."""
+    return bool if _CAPTURE.mark is None else _CAPTURE.mark()
 
 
 def settle_error(error: Exception) -> None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...seam.levels import Value
 from ...torch_private.pytrees import pytree
 from ...trace.symbol_values import KINDS
 from ..python_state.values import MISSING, attributes_of, slot_value, slots_of
@@ -178,17 +179,30 @@ def beside_leaves(tree: object) -> list[Any]:
 
 def fix_keys(results: object) -> None:
     """Let no key of the dictionaries in ``results`` be a symbol. A program that takes a size or
-    number as a key has asked for its value, so the graph is for it alone."""
+    number as a key has asked for its value, so the graph is for it alone. ``RuntimeError`` for a
+    key that is a tensor of the trace: another one would stand there after each call."""
     pytree.tree_flatten(results, is_leaf=_fix_keys_of)
 
 
 def _fix_keys_of(x: object) -> bool:
     """Return whether ``x`` is not to be taken apart: never."""
-    if isinstance(x, dict) and any(type(key) in KINDS for key in x):
+    if not isinstance(x, dict):
+        return False
+    _refuse_tensors_as_keys(x)
+    if any(type(key) in KINDS for key in x):
         items = [(_fixed(key), value) for key, value in x.items()]
         x.clear()  # in place, since the program may return the dictionary twice
         x.update(items)
     return False
+
+
+def _refuse_tensors_as_keys(x: dict[object, object]) -> None:
+    if any(isinstance(part, Value) for key in x for part in pytree.tree_leaves(key)):
+        raise RuntimeError(
+            "the program returns or leaves a dictionary with a tensor as a key, for which a graph "
+            "has a stand-in. Take a name or a number for a key, or make the dictionary outside of "
+            "the compiled function."
+        )
 
 
 def _fixed(key: object) -> object:

@@ -14,7 +14,7 @@ import io
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any
 
@@ -346,17 +346,15 @@ def _is_written_file(x: Any) -> bool:
 
 
 @contextmanager
-def watching(graph: ObjectGraph) -> Iterator[Seen]:
+def watching(graph: ObjectGraph, errors: LeftErrors | None = None) -> Iterator[Seen]:
     """While entered, ``graph`` learns of each function that the program enters. It is run by
-    :func:`~runtime.seam.user_code.watched`."""
-    watcher, errors = _Watcher(graph), LeftErrors(here)
-    with watched_by(watcher) as hook, capturing(hook, errors):
-        try:
+    :func:`~runtime.seam.user_code.watched`. ``errors``: refuses those that the program catches;
+    None for a run in eager mode, which may catch any."""
+    watcher = _Watcher(graph)
+    left = errors or LeftErrors(here)
+    with watched_by(watcher) as hook, capturing(hook, left, graph.mark):
+        with nullcontext() if errors is None else errors.refusing():
             yield watcher.seen
-        except Exception as error:
-            errors.refuse_caught(error)
-            raise
-        errors.refuse_caught()
         graph.enter_imports(watcher.imports)
         # a refusal that the program has caught; Python drops a profile hook that raises
         asked = any(not is_kept(name) for name in watcher.seen.asked)

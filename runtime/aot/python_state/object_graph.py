@@ -473,6 +473,7 @@ class ObjectGraph(Snapshot):
             self._ask_loaded(n)
         if "cache_info" in new:
             self._count_hits(*self._caches)
+        self._ask_modules(self.code.texts_of_modules(new))
         if computes(new):
             self._look_through_all()
         self._ask_waiting(new)

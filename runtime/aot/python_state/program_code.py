@@ -104,6 +104,15 @@ class ProgramCode:
         new, self.fresh = self.fresh, []
         return new
 
+    def texts_of_modules(self, new: Iterable[str]) -> Iterable[str]:
+        """Return the texts that code may look up in ``sys.modules``, whether or not there is such a
+        module: ``"torchvision" in sys.modules``. ``new``: the names and texts that came last."""
+        if "modules" not in self.names:
+            return ()
+        if "modules" in new:
+            return sorted(self.words)
+        return [word for word in new if word in self.words]
+
     @property
     def asks_all_globals(self) -> bool:
         """Whether code finds globals by names that it computes."""

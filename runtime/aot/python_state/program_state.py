@@ -26,8 +26,8 @@ import torch
 
 from ...seam.ambient import Ambient
 from ...seam.levels import Value
-from ...seam.user_code import as_door
-from ...trace.provenance import Line, happened_at
+from ...seam.user_code import LeftErrors, as_door
+from ...trace.provenance import Line, happened_at, here
 from ...trace.random_states import refuse_states
 from ...trace.symbols import SYMBOLIC
 from .closed_over import computed_at, holds_values
@@ -228,7 +228,7 @@ class ProgramState:
         """Run ``capture``. The graph learns which functions the user's code enters."""
         around, RUN.state = RUN.state, self
         try:
-            with watching(self.graph) as self.seen:
+            with watching(self.graph, LeftErrors(here)) as self.seen:
                 return capture()
         finally:
             RUN.state = around
@@ -301,7 +301,7 @@ class ProgramState:
         for change in self.changes() if changes is None else changes:
             if change.label == "__dict__" and isinstance(change.node, Attributes):
                 self._refuse_dictionary(change)
-            if type(change.label) in SYMBOLIC:
+            if self._holds_value(change.label):  # a key
                 self._refuse_value(change)
             if self._holds_value(change.now):
                 if not _is_place(change):

@@ -9,13 +9,13 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import CodeType, ModuleType
 from typing import Any
 
 from .nodes import Attributes, Change, Node
 from .reads import Read
-from .values import MISSING, SIMPLE, tensors_in
+from .values import MISSING, SIMPLE, same, tensors_in
 
 PLAIN_VALUES = frozenset((*SIMPLE, type(MISSING)))
 # kinds whose objects no run makes, or that are as good as equal ones
@@ -42,6 +42,23 @@ class Snapshot:
     def changes(self) -> list[Change]:
         """Return what differs from before the program."""
         return [change for node in self.nodes for change in node.changes()]
+
+    def mark(self) -> Callable[[], bool]:
+        """Return a function that says whether more has changed since."""
+        before = self._changed_values()
+
+        def has_changed() -> bool:
+            now = self._changed_values()
+            return now.keys() != before.keys() or not all(
+                same(value, now[place]) for place, value in before.items()
+            )
+
+        return has_changed
+
+    def _changed_values(self) -> dict[tuple[int, Any], Any]:
+        """Map each place that has changed, by the identity of its node and the label, to what is
+        there."""
+        return {(id(change.node), change.label): change.now for change in self.changes()}
 
     def restore(self) -> None:
         """Let each object have what it had."""
