@@ -66,7 +66,7 @@ class TensorAttributes:
         values: Mapping[Key, Any],
         again: Callable[[], BaseException],
     ) -> Iterator[None]:
-        """While entered, ``values``, which stand for tensors, have the ``attributes`` of these.
+        """Show, while entered, the ``attributes`` of tensors by the ``values`` that stand for them.
         ``again``: makes the error that has the program captured with more of them."""
         keys = {id(v): key for key, v in values.items()}
         known = attributes.found
@@ -114,7 +114,7 @@ def _attribute(tensor: object, name: str) -> object:
 
 
 def _only_constant(value: object, name: str) -> object:
-    """``value``, what a tensor has under ``name``. ``RuntimeError`` if it may change."""
+    """Return ``value``, what a tensor has under ``name``. ``RuntimeError`` if it may change."""
     parts = value if type(value) is tuple else (value,)
     if value is MISSING or all(type(part) in SIMPLE for part in parts):
         return value
@@ -142,9 +142,9 @@ _count = 0  # how many captures ask, in all threads
 
 @contextmanager
 def _asked(ask: Callable[[Any, str], object]) -> Iterator[None]:
-    """While entered, ``ask(value, name)`` is what this thread gets for an attribute that Python
-    does not find. Else the class has no ``__getattr__``: Dynamo takes one for a reason to know
-    nothing of the tensors of a class."""
+    """Answer by ``ask(value, name)``, while entered, when this thread asks for an attribute that
+    Python does not find. At other times the class has no ``__getattr__``: Dynamo takes one for a
+    reason to know nothing of the tensors of a class."""
     around, _ASKING.ask = _ASKING.ask, ask
     _ask_of_values(1)
     try:
@@ -155,6 +155,8 @@ def _asked(ask: Callable[[Any, str], object]) -> Iterator[None]:
 
 
 def _ask_of_values(change: int) -> None:
+    """Count the contexts that are entered, of all threads, and let the class of values have
+    ``__getattr__`` while there are any. ``change``: 1 for one that begins, -1 for one that ends."""
     global _count
     with _LOCK:
         before, _count = _count, _count + change

@@ -62,6 +62,9 @@ class Beginning:
         return begin
 
     def _before_branches(self, draws: bool) -> Callable[[Call], Sequence[str]]:
+        """Return what a call does before the graph of a program with branches: it remembers the
+        states of random generators, as a graph for another side may run after this one."""
+
         def begin(call: Call) -> Sequence[str]:
             self._alone(call)
             self._refuse(call)
@@ -77,6 +80,7 @@ class Beginning:
         return ()
 
     def _refuse(self, call: Call) -> None:
+        """Raise ``RuntimeError`` if an argument that gets a gradient has hooks, or is no leaf."""
         for i in self.arguments:
             if hooked(call.leaves[i]):
                 raise RuntimeError(

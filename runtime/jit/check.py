@@ -85,6 +85,7 @@ class _Snapshot(ObjectGraph):
         super().__init__(roots)
 
     def _reach(self, value: Any, name: str) -> None:
+        """Copy the tensors, and note the states of generators, that the eager run may change."""
         if id(value) not in self._reached:
             if issubclass(type(value), torch.Tensor):
                 self.copies.append(TensorCopy(value, name))
@@ -184,6 +185,7 @@ class _Check:
         return freeze(returned, self._graph.knows)
 
     def _compare_calls(self, result: WithCalls) -> list[str]:
+        """Say how the calls of functions outside differ: which there are, and their arguments."""
         ours = result.noted()
         if [name for name, _ in ours] != [name for name, _ in self._calls]:
             return ["other functions of jit.outside are called"]
@@ -194,6 +196,7 @@ class _Check:
         ]
 
     def _compare_state(self) -> list[str]:
+        """Say which places only one of both runs changes, and which have other values."""
         ours = self._graph.outcome(self._ignored)
         found = []
         for key in {**self._state, **ours}:

@@ -61,6 +61,8 @@ def _freeze(x: object, known: Callable[[Any], bool], seen: dict[int, object]) ->
 
 
 def _parts_of(x: object) -> dict[Any, Any]:
+    """Return what a container holds, by key or position. Of a set only constants are compared, and
+    how many items there are. Of an object: its attributes."""
     if isinstance(x, dict):
         return {id(k) if isinstance(k, torch.Tensor) else k: y for k, y in x.items()}
     if isinstance(x, _SEQUENCES):
@@ -92,6 +94,7 @@ def differences(name: str, eager: Frozen, ours: Frozen) -> Iterator[str]:
 
 
 def _close(a: _Elements, b: _Elements) -> bool:
+    """Return whether two tensors have the same ``requires_grad`` and about the same elements."""
     if a.requires_grad != b.requires_grad:
         return False
     try:
@@ -102,6 +105,8 @@ def _close(a: _Elements, b: _Elements) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
+    """Return whether two values are one object, or constants of one class that are equal, of which
+    numbers may differ as tensors do."""
     if a is b:
         return True
     if type(a) is not type(b) or not isinstance(a, SIMPLE):

@@ -68,7 +68,7 @@ class Jitted:
         self._run = run
 
     def _build_and_run(self, *args: object, **kwargs: object) -> object:
-        """The first call of a copy."""
+        """Run the first call of a copy, which has only its function and options yet."""
         with self._lock:
             if self._run == self._build_and_run:  # no other thread was faster
                 self._build()
@@ -90,8 +90,8 @@ class Jitted:
         return self._eager(raised, args, kwargs)
 
     def _eager(self, raised: BaseException | None, args: Any, kwargs: Any) -> object:
-        """The call in eager mode, as its program raises an error of its own: objects are afterwards
-        as the program has left them when it raised."""
+        """Run the call in eager mode, as its program raises an error of its own. So objects are
+        afterwards as the program has left them when it raised."""
         with naming_line(), self._turns.in_eager_mode():
             result = self.__wrapped__(*args, **kwargs)
         warnings.warn(
@@ -122,16 +122,16 @@ class Jitted:
 
     @property
     def captured(self) -> list[Captured]:
-        """The programs, in the order of their captures."""
+        """List the programs, in the order of their captures."""
         return [c for captures in self._captures.values() for c in captures.captured]
 
     @property
     def refused(self) -> list[str]:
-        """The arguments for which nothing was captured, each with the reason."""
+        """List the arguments for which nothing was captured, each with the reason."""
         return [text for captures in self._captures.values() for text in captures.refused]
 
     def _with_static(self, *args: object, **kwargs: object) -> object:
-        """A call of the function for these static arguments."""
+        """Run a call by the programs for its static arguments."""
         named = self._static_names
         static = {
             name: args[index]
@@ -261,7 +261,7 @@ def _parameters(f: Callable[..., object]) -> list[str]:
 def _partial(
     f: Callable[..., object], names: Sequence[str], static: dict[str, object]
 ) -> Callable[..., object]:
-    """``f`` without the parameters in ``static``, which have these values. ``names``: of its
+    """Return ``f`` without the parameters in ``static``, which have these values. ``names``: of its
     positional parameters."""
     free = [name for name in names if name not in static]
 
@@ -280,7 +280,8 @@ def _partial(
 def _or_eager(
     f: Callable[..., object], run: Callable[..., object], turns: Turns
 ) -> Callable[..., object]:
-    """``run``, or ``f`` where it cannot be captured."""
+    """Return a function that is ``run``, or ``f`` where that cannot be captured, with one
+    warning."""
     told: list[str] = []
 
     def call(*args: object, **kwargs: object) -> Any:

@@ -27,8 +27,8 @@ _CAPTURE = _Capture()
 
 @contextmanager
 def refuse_strangers(graph: ObjectGraph) -> Iterator[None]:
-    """While entered, each optimizer that this thread steps is one that ``graph`` has found, or one
-    that the program has made."""
+    """Refuse, while entered, that this thread steps an optimizer which neither ``graph`` has found
+    nor the program has made."""
     before, _CAPTURE.graph = _CAPTURE.graph, graph
     try:
         yield
@@ -37,6 +37,8 @@ def refuse_strangers(graph: ObjectGraph) -> Iterator[None]:
 
 
 def _begin(optimizer: Optimizer, args: object, kwargs: object) -> None:
+    """Raise ``RuntimeError`` before a step of an optimizer that the capture of this thread does not
+    know. It is a hook that torch calls before each step."""
     graph = _CAPTURE.graph
     if graph is None or graph.has(optimizer) or id(optimizer) in graph.made:
         return

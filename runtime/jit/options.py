@@ -77,6 +77,7 @@ class Options:
 
 
 def _compiler(compiler: str | Compiler) -> Compiler:
+    """Return the compiler of a name. ``ValueError`` for another name."""
     if callable(compiler):
         return compiler
     if compiler not in _COMPILERS:
@@ -103,6 +104,8 @@ def _declared(state: object) -> tuple[object, ...] | None:
 
 
 def _checked(check: int | None, donate: int | str | Sequence[int | str]) -> int | None:
+    """Return the option ``check``. ``ValueError`` if it is no number of calls, or comes with
+    ``donate``, whose arguments are gone before the second run."""
     if check is None:
         return None
     if type(check) is not int or check < 1:

@@ -98,7 +98,7 @@ class SameAs:
 
 
 def without_repetition(values: Iterable[Any]) -> list[Any]:
-    """``values``, in which a container that comes once more is :class:`SameAs`."""
+    """Return ``values``, in which a container that comes once more is :class:`SameAs`."""
     first: dict[int, int] = {}
     found: list[Any] = []
     for index, value in enumerate(values):
@@ -235,6 +235,8 @@ class Outcome:
         return returned
 
     def _with_histories(self) -> Any:
+        """Return the results, of which those whose histories a backward pass has freed get one that
+        raises."""
         flat, spec = opened.flatten(self.result)
         for i in self.destinations.spent:
             tensor = unwrap(flat[i])

@@ -390,7 +390,7 @@ class OutsideCalls:
         self.program = program
 
     def starting(self, then: Callable[[ProgramState], None]) -> Callable[[ProgramState], None]:
-        """``then``, which is told before a capture what the program finds."""
+        """Return ``then``, which is told before a capture what the program finds."""
 
         def start(state: ProgramState) -> None:
             self._state = state

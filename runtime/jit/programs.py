@@ -77,7 +77,7 @@ class Captures:
     def find(
         self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
     ) -> tuple[CompiledProgram, Call]:
-        """As :meth:`Programs.find`."""
+        """Find a program, as :meth:`Programs.find`."""
         with self._lock:
             known = self.fixed.known(around, given, entered)
             if known is not None or self.any is None:

@@ -82,6 +82,7 @@ def containers_in(tree: object) -> list[Any]:
 
 
 def _find(value: Any, found: list[Any]) -> None:
+    """Append the containers in ``value`` to ``found``, from the outside in."""
     if type(value) in _MUTABLE:
         found.append(value)
         parts = value.values() if isinstance(value, dict) else value
@@ -133,12 +134,12 @@ class Entered:
         self._found = {id(x): (place, x, *opened.flatten(x)) for place, x in found}
 
     def place_of(self, value: object) -> Place | None:
-        """Where the container ``value`` is from, if the program has not changed it."""
+        """Return where the container ``value`` is from, if the program has not changed it."""
         return _if_unchanged(self._found.get(id(value)))
 
     @property
     def given(self) -> Sequence[Any]:
-        """The containers among the arguments."""
+        """Return the containers among the arguments."""
         return self._arguments
 
     def number_of(self, value: object) -> int | None:
@@ -194,7 +195,7 @@ class _Marks:
         self.found = False
 
     def marked(self, x: Any) -> Any:
-        """``x`` with markers inside, or the marker for it."""
+        """Return ``x`` with markers inside, or the marker for it."""
         if _is_tuple(x):
             return _with_parts(x, list(map(self.marked, x)))
         if not is_made(x):
@@ -212,6 +213,8 @@ class _Marks:
         return pytree.tree_unflatten(map(self.marked, parts), spec)
 
     def _mark_of(self, value: object) -> Any:
+        """Return the marker for a container that the program has not made, or that comes once more.
+        None for any other."""
         if id(value) in self._numbers:
             return _Repeat(self._numbers[id(value)])
         if self._knows(value):
@@ -265,6 +268,7 @@ class _Made:
             x[label] = self.unmarked(y)
 
     def unmarked(self, value: Any) -> Any:
+        """Return what a marker stands for, also in tuples. Any other value as it is."""
         if isinstance(value, _Known):
             return value.container
         if isinstance(value, _Argument):
@@ -299,7 +303,7 @@ class SharedContainers:
         self._known: dict[tuple[tuple[int, int], ...], Sharing] = {}
 
     def learn(self, state: Iterable[object], given: Sequence[object], changes: bool) -> None:
-        """A program has been captured.
+        """Note the containers of a program that was captured.
 
         Args:
             state: the objects that it can come to.

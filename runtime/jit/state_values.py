@@ -58,8 +58,8 @@ class StateValues:
         self._resumed: list[Place] = []
 
     def begin(self, state: ProgramState) -> bool:
-        """A capture begins, of a program that finds ``state``. Whether further values are arguments
-        from now on."""
+        """Begin a capture of a program that finds ``state``. Return whether further values are
+        arguments from now on."""
         resumed = {place.key for place in self._resumed}
         found = [p for p in self._found(state) if p.key not in resumed]
         found, self._resumed = [*self._resumed, *found], []
@@ -68,8 +68,9 @@ class StateValues:
         return bool(found)
 
     def take(self, changes: Sequence[Change]) -> bool:
-        """The last capture has changed values that a graph computes or a call makes anew. Whether
-        some of them have to be arguments, too: tensors and numbers that it replaces."""
+        """Note which values the last capture has changed, such as a graph computes or a call makes
+        anew. Return whether some of them have to be arguments, too: tensors and numbers that it
+        replaces."""
         known = {place.key for place in self.places} | self._constant
         numbers = {place_of(c).key for c in changes if _is_number(c.before) and _is_symbol(c.now)}
         self._numbers |= numbers - known
@@ -83,7 +84,7 @@ class StateValues:
 
     @property
     def tries_constants(self) -> bool:
-        """Whether this run is one with constants in place of numbers that were arguments."""
+        """Return whether this run is one with constants in place of numbers that were arguments."""
         return bool(self._set_aside)
 
     def set_aside(self) -> bool:
@@ -113,7 +114,8 @@ class StateValues:
         return bool(keys)
 
     def _found(self, state: ProgramState) -> list[Place]:
-        """Where the last capture has found other values, which are to be arguments."""
+        """List where this capture finds other values than the last one, which are to be
+        arguments."""
         if self._last is None:
             return []
         taken = {place.key for place in self.places} | self._constant
@@ -198,6 +200,8 @@ class Numbers:
         return opened.replaced(partial(self._read, place=place), value)
 
     def _read(self, value: object, place: Place) -> Any:
+        """Return ``value``. Read the number of a tensor that a call passes in place of a number,
+        and note from which ``place`` it is."""
         if type(value) is not Float:
             return value
         number = value.tensor.item()
@@ -207,5 +211,5 @@ class Numbers:
         return number
 
     def places_of(self, error: AskedForNumber) -> list[Place]:
-        """Where the numbers are for whose values a program has asked."""
+        """List the places of the numbers whose value a program has asked for."""
         return [self._places[n] for n in error.number.sources if n in self._places]

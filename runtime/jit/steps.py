@@ -124,7 +124,7 @@ class _Leaves:
 
     @property
     def hooked(self) -> bool:
-        """Whether one of them has hooks, which the graph would not call."""
+        """Return whether one of them has hooks, which the graph would not call."""
         plain = self._plain  # asked at each call, of each parameter
         return (
             any(map(_BACKWARD_HOOKS, plain))
@@ -188,7 +188,7 @@ class Steps:
         self._turns.require_alone()
 
     def starting(self, state: ProgramState) -> None:
-        """A capture begins, of a program that finds ``state``."""
+        """Begin a capture of a program that finds ``state``."""
         self._found = state
         self._beside = Beside()
         if self.values.begin(state):
@@ -202,14 +202,14 @@ class Steps:
 
     @property
     def leading(self) -> int:
-        """How many arguments of a program are gradients and values of places."""
+        """Return how many arguments of a program are gradients and values of places."""
         if self.layout.is_empty:
             return 0
         return 1 + len(self.layout.asked) + sum(self._sizes())
 
     def pinned(self, positions: Collection[int]) -> None:
-        """The program asks for the values of the arguments at ``positions``. Those of Python's
-        state are constants from now on."""
+        """Note that the program asks for the values of the arguments at ``positions``. Those of
+        Python's state are constants from now on."""
         layout = self.layout
         owners: list[Place | None] = [None] * (1 + len(layout.asked))
         for place, size in zip(layout.places, self._sizes(), strict=True):
@@ -230,7 +230,7 @@ class Steps:
     # --- calls ------------------------------------------------------------------------------------
 
     def around(self, run: Callable[..., object]) -> Callable[..., Any]:
-        """``f`` by ``run``, which runs the programs."""
+        """Return what a call of ``f`` is, by ``run``, which runs the programs."""
 
         def call(*args: object, **kwargs: object) -> Any:
             if self._is_plain:
@@ -247,6 +247,8 @@ class Steps:
 
     def _call(self, run: Callable[..., object], args: object, kwargs: object) -> Any:
         # A part of another program takes no lock: who has it may wait for the end of this trace.
+        """Run a call that may assign. No two threads do so at once: what one call finds and assigns
+        is no other call's meanwhile."""
         if self._assigns is False or TRACING.now:
             try:
                 return self._result(run, args, kwargs)
@@ -283,6 +285,8 @@ class Steps:
     def _by_side(
         self, run: Callable[..., Any], args: Any, kwargs: Any, side: Side | None
     ) -> object:
+        """Run a call by the program for ``side``, as often as a capture finds that programs have to
+        take more."""
         while True:
             layout = self.layout
             try:
@@ -303,6 +307,7 @@ class Steps:
     def _told(
         self, run: Callable[..., object], args: object, kwargs: object, side: Side | None
     ) -> object:
+        """Run a call once more, with the containers among its arguments known to the capture."""
         _GIVEN.containers = containers_in((args, kwargs))
         try:
             return self._by_side(run, args, kwargs, side)
@@ -333,8 +338,8 @@ class Steps:
     # --- captures ---------------------------------------------------------------------------------
 
     def _captured(self, args: Any, kwargs: Any) -> Any:
-        """A run of ``f`` under capture, without its effects. In a transform, or in another function
-        that is captured, ``f`` itself runs."""
+        """Run ``f`` under capture, without its effects. In a transform, or in another function that
+        is captured, ``f`` itself runs."""
         ours = [x for x in args if isinstance(x, _BESIDE)]
         args = args[len(ours) :]
         of_another = self._found is None or RUN.state is not self._found
@@ -454,7 +459,8 @@ class Steps:
             raise self._again() from error
 
     def _try_constants(self) -> None:
-        """A run has failed, perhaps since numbers of Python's state are arguments."""
+        """Begin once more with numbers of Python's state as constants: a run has failed, perhaps
+        since they are arguments."""
         if self.values.tries_constants:
             self.values.resume()
         elif self.values.set_aside():

@@ -42,12 +42,12 @@ class Turns:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread runs alone."""
+        """Return whether this thread runs alone."""
         return self._alone == threading.get_ident()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While entered, no other thread captures, or runs a call that assigns."""
+        """Let no other thread capture, or run a call that assigns, while entered."""
         with self._lock:
             before, self._alone = self._alone, threading.get_ident()
             self._begun[self._alone] += 1
@@ -79,14 +79,14 @@ class Turns:
 
     @property
     def of_others(self) -> tuple[int, bool]:
-        """How many turns and calls in eager mode other threads have begun, and whether one of them
-        runs now."""
+        """Return how many turns and calls in eager mode other threads have begun, and whether one
+        of them runs now."""
         me = threading.get_ident()
         begun = sum(self._begun.values()) - self._begun[me]
         return begun, self._alone not in (None, me) or any(x != me for x in self._eager)
 
     def _forget_threads(self) -> None:
-        """In the child of a fork, which has this thread alone."""
+        """Forget the other threads, which the child of a fork does not have."""
         me = threading.get_ident()
         if self._alone != me:
             self._alone = None

@@ -39,6 +39,11 @@ def _in_a_finally(x: Any) -> Any:
     return total
 
 
+def _assign_data(x: Any) -> Any:
+    x.data = x + 1
+    return x
+
+
 CASES: dict[str, Case] = {
     "float()": (lambda x: x * float(x.norm()), X),
     "int()": (lambda x: x * int(x[0]), X),
@@ -49,7 +54,7 @@ CASES: dict[str, Case] = {
     "a deep copy": (lambda x: copy.deepcopy(x + 1), X),
     "pickle": (lambda x: pickle.loads(pickle.dumps(x + 1)), X),
     "a mask": (lambda x: x[x > 3].sum(), X),
-    "an assignment to .data": (lambda x: setattr(x, "data", x + 1) or x, X),
+    "an assignment to .data": (_assign_data, X),
     "a matrix that is not positive": (lambda x: torch.linalg.cholesky(x), SINGULAR),
     "a matrix without an inverse": (lambda x: torch.linalg.solve(x, PLAIN), SINGULAR),
     "an index that is too large": (lambda x: x[x.long()], X),
@@ -199,7 +204,8 @@ def test_a_container_that_the_program_has_once_replaced_is_changed_in_place() ->
             state["counts"]["k"] += 1
             return x * state["counts"]["k"]
 
-        f, seen = wrap(step), []
+        f = wrap(step)
+        seen: list[object] = []
         for _ in range(5):
             alias = state["counts"]
             f(X)
