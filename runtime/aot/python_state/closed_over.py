@@ -48,6 +48,8 @@ class ClosedOver(EnteringMode):
         self._dtype = _default_dtype()
 
     def value(self, tensor: Any) -> Any:
+        """Return the value of a tensor from outside, one for each tensor. Anything else as it
+        is."""
         if (type(tensor) in VALUES and tensor._level is not SESSION) or not isinstance(
             tensor, torch.Tensor
         ):
@@ -59,8 +61,8 @@ class ClosedOver(EnteringMode):
         return known
 
     def _entered(self, args: Any) -> Any:
-        """``args``, a list or tuple, with values in place of tensors from outside,
-        nested ones too."""
+        """Return ``args``, a list or tuple, with values in place of tensors from outside, nested
+        ones too."""
         entered: list[Any] = []
         for argument in args:
             kind = type(argument)
@@ -110,6 +112,7 @@ class ClosedOver(EnteringMode):
             CALL.made_by = around
 
     def _dispatched(self, func: Any, types: object, args: Any, kwargs: Any) -> Any:
+        """Run a call of the dispatcher with values in place of tensors from outside."""
         args, kwargs = (
             self._entered(args),
             dict(zip(kwargs, self._entered([*kwargs.values()]), strict=True)) if kwargs else {},
@@ -156,7 +159,8 @@ def generators_of(f: object) -> list[Any]:
 
 
 def attributes_of(x: object) -> Mapping[str, Any] | None:
-    """``vars(x)``, or None. No ``__getattr__`` of the user's is run, which may raise anything."""
+    """Return ``vars(x)``, or None. No ``__getattr__`` of the user's is run, which may raise
+    anything."""
     try:
         own: Mapping[str, Any] = object.__getattribute__(x, "__dict__")
     except AttributeError:
@@ -199,8 +203,8 @@ def _values_in(function: object) -> Iterator[object]:
 
 
 def at_hand(function: object, depth: int) -> Iterator[Any]:
-    """``function``, and what one comes to from it by closures, partial arguments, methods, lists
-    and dictionaries, in ``depth`` steps."""
+    """Yield ``function``, and what one comes to from it by closures, partial arguments, methods,
+    lists and dictionaries, in ``depth`` steps."""
     yield function
     below: list[Any] = []
     if isinstance(function, functools.partial):

@@ -55,6 +55,7 @@ class CodeNames:
             self._add(pending.pop(), pending)
 
     def _add(self, constant: object, pending: list[object]) -> None:
+        """Add what a constant of code says: the names of code inside, and the words of a text."""
         if isinstance(constant, CodeType):
             self.every.update(constant.co_names)
             self._sort(constant)
@@ -65,6 +66,7 @@ class CodeNames:
             self.words.update(_WORD.findall(constant))
 
     def _sort(self, code: CodeType) -> None:
+        """Add the names of ``code`` that are globals, and those that it does not only store to."""
         for i in dis.get_instructions(code):
             if i.opcode not in dis.hasname:
                 continue

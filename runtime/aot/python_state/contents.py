@@ -228,7 +228,7 @@ class Elements(Node):
 
     @property
     def _has_objects(self) -> bool:
-        """Whether the memory has references: to objects, or to texts of any length."""
+        """Return whether the memory has references: to objects, or to texts of any length."""
         kind: np.dtype[Any] = self.owner.dtype
         return kind.hasobject or kind.kind == "T"
 
@@ -245,6 +245,7 @@ class Elements(Node):
     def _put_elements(
         self, x: np.ndarray[Any, Any], shape: tuple[int, ...], elements: list[Any]
     ) -> None:
+        """Let ``x`` have these elements, one text of bytes, or one object for each."""
         if self._has_objects:
             for index, value in enumerate(elements):
                 x.flat[index] = value
@@ -341,7 +342,7 @@ class StreamText(Node):
 
     @property
     def _kind(self) -> Any:
-        """The class of Python's, whose methods no other class replaces."""
+        """Return the class of Python's, whose methods no other class replaces."""
         return io.StringIO if isinstance(self.owner, io.StringIO) else io.BytesIO
 
     def below(self) -> Iterable[tuple[Any, str]]:

@@ -194,7 +194,7 @@ class _Watcher:
         self.imports: list[str] = []
 
     def entered(self, frame: FrameType) -> None:
-        """A function begins, or a generator goes on."""
+        """Learn that a function begins, or that a generator goes on."""
         if self.finding is not None:
             return
         code = frame.f_code
@@ -228,7 +228,7 @@ class _Watcher:
             raise
 
     def left(self, frame: FrameType, result: object) -> None:
-        """A function ends. ``result``: None if by an exception."""
+        """Learn that a function ends. ``result``: None if by an exception."""
         if frame is self.finding:
             self.finding = None
             self.imports.append(frame.f_locals["name"])
@@ -237,7 +237,7 @@ class _Watcher:
             self._refuse_opaque()
 
     def _resumed(self, node: Position, caller: FrameType | None) -> None:
-        """A generator from outside goes on."""
+        """Learn that a generator from outside goes on."""
         if not node.steps:
             self.graph.enter_generator(node.owner, node.name)
             self._refuse_opaque()
@@ -247,7 +247,7 @@ class _Watcher:
             self.seen.moved.setdefault(id(node.owner), line)
 
     def called(self, frame: FrameType, function: object) -> None:
-        """A function of C is about to be called by the code of ``frame``."""
+        """Learn that the code of ``frame`` is about to call a function of C."""
         if self.finding is not None:
             return
         owner = getattr(function, "__self__", None)
@@ -347,9 +347,9 @@ def _is_written_file(x: Any) -> bool:
 
 @contextmanager
 def watching(graph: ObjectGraph, errors: LeftErrors | None = None) -> Iterator[Seen]:
-    """While entered, ``graph`` learns of each function that the program enters. It is run by
-    :func:`~runtime.seam.user_code.watched`. ``errors``: refuses those that the program catches;
-    None for a run in eager mode, which may catch any."""
+    """Let ``graph`` learn, while entered, of each function that the program enters. The program is
+    run by :func:`~runtime.seam.user_code.watched`. ``errors``: refuses those that the program
+    catches; None for a run in eager mode, which may catch any."""
     watcher = _Watcher(graph)
     left = errors or LeftErrors(here)
     with watched_by(watcher) as hook, capturing(hook, left, graph.mark):

@@ -28,7 +28,7 @@ class FrozenState:
 
     @property
     def generators(self) -> list[torch.Generator]:
-        """The random generators that the program may draw from."""
+        """List the random generators that the program may draw from."""
         return self._state.early.generators
 
     def keep(self, capture: Callable[[], R]) -> R:

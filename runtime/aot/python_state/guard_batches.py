@@ -27,6 +27,8 @@ Constant = Callable[[Any], str]
 
 
 def _versions_tell() -> bool:
+    """Return whether an assignment to an attribute gives a dictionary another version."""
+
     class Probe:
         attribute = 0
 

@@ -32,6 +32,7 @@ def line_naming(what: str, code: Iterable[Code]) -> Line | None:
 
 def _lines_with(code: CodeType, name: str) -> Iterator[Line]:
     # MAKE_CELL and COPY_FREE_VARS name variables too, on no line of the text
+    """Yield the lines of ``code``, and of code inside, that have ``name``."""
     for i in dis.get_instructions(code):
         number = None if i.positions is None else i.positions.lineno
         if number is not None and isinstance(i.argval, str) and i.argval == name:

@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
     @property
     def what(self) -> str:
-        """How an error names the place, such as ``'x' of self.counts``."""
+        """Return how an error names the place, such as ``'x' of self.counts``."""
         if self.label is None:
             return self.node.name
         return f"{shown(self.label)} of {self.node.name}"
@@ -116,12 +116,12 @@ class Place(NamedTuple):
 
     @property
     def key(self) -> tuple[int, Label]:
-        """What tells this place from others: its object, by identity, and its label."""
+        """Return what tells this place from others: its object, by identity, and its label."""
         return id(self.node.owner), self.label
 
     @property
     def what(self) -> str:
-        """How an error names the place, as :attr:`Change.what`."""
+        """Return how an error names the place, as :attr:`Change.what`."""
         return self.node.name if self.label is None else f"{shown(self.label)} of {self.node.name}"
 
     def current(self) -> Any:
@@ -147,6 +147,8 @@ class OneByOne(Node):
         raise NotImplementedError
 
     def redo(self, change: Change) -> None:
+        """Make a change again: by its label, or of the object as a whole. Items that are arguments
+        of the call stay."""
         if change.label is not None:
             self.assign(change.label, change.now)
             return
@@ -188,7 +190,7 @@ class Named(OneByOne):
 
     @property
     def names(self) -> Mapping[str, Any]:
-        """The dictionary as it is now."""
+        """Return the dictionary as it is now."""
         owner: Mapping[str, Any] = self.owner
         return owner
 
@@ -261,7 +263,7 @@ class Globals(Named):
 
     @property
     def asks_nothing(self) -> bool:
-        """Whether a call has nothing to compare here."""
+        """Return whether a call has nothing to compare here."""
         return not self.had and self.counts is None
 
     def holds(self) -> bool:
@@ -395,7 +397,7 @@ class Attributes(Named):
 
     @property
     def _now(self) -> dict[str, object]:
-        """The dictionary that the object has by now, for places that outlive a capture."""
+        """Return the dictionary that the object has by now, for places that outlive a capture."""
         now = attributes_of(self.owner)
         return self.own if now is None else now
 

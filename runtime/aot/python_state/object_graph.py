@@ -146,7 +146,7 @@ class ObjectGraph(Snapshot):
     # --- what the program enters ------------------------------------------------------------------
 
     def enter(self, code: CodeType, names: dict[str, Any]) -> None:
-        """A function is about to run. ``names``: its globals."""
+        """Learn that a function is about to run. ``names``: its globals."""
         if not self.code.has(code):
             with unseen_by_handlers():
                 self._learn_code(code, names)
@@ -165,27 +165,27 @@ class ObjectGraph(Snapshot):
             self._drain()
 
     def enter_module(self, m: ModuleType) -> None:
-        """The program has found a module by a name that it computes."""
+        """Learn that the program has found a module by a name that it computes."""
         with unseen_by_handlers():
             self._ask_loaded(m.__name__)
             self._pending.append((m, m.__name__))
             self._drain()
 
     def enter_imports(self, names: Iterable[str]) -> None:
-        """The program has asked for modules that were not loaded. Some are by now, and others are
-        missing."""
+        """Learn that the program has asked for modules that were not loaded. Some are by now, and
+        others are missing."""
         self._ask_modules(filter(is_followed_module, names))
 
     def enter_generator(self, x: types.GeneratorType[Any, Any, Any], name: str) -> None:
-        """A generator from outside is about to go on. What its variables hold is put back when the
-        program is refused."""
+        """Learn that a generator from outside is about to go on. What its variables hold is put
+        back when the program is refused."""
         with unseen_by_handlers():
             self._reach_held(x, name)
             self._drain()
 
     def enter_scheduler(self, code: CodeType) -> None:
-        """A function of torch's learning-rate schedulers is about to run. Most programs only hold
-        a scheduler, which another part of the loop steps."""
+        """Learn that a function of torch's learning-rate schedulers is about to run. Most programs
+        only hold a scheduler, which another part of the loop steps."""
         new = self.code.learn_scheduler(code)
         with unseen_by_handlers():
             for node in list(self._named.values()):
@@ -204,6 +204,8 @@ class ObjectGraph(Snapshot):
     # --- objects ----------------------------------------------------------------------------------
 
     def _drain(self) -> None:
+        """Reach what is pending, and ask for new names, until there is nothing new. A graph with a
+        budget ends with the objects that are nearest."""
         while self._pending or self.code.fresh:
             while self._pending:
                 self._reach(*self._pending.popleft())
@@ -214,6 +216,7 @@ class ObjectGraph(Snapshot):
             self._spread()
 
     def _reach(self, x: object, name: str) -> None:
+        """Come to ``x``, once. ``name``: how one comes to it, for messages."""
         kind = type(x)
         if kind in PLAIN_VALUES or x is MISSING or id(x) in self._reached:
             return
@@ -227,6 +230,7 @@ class ObjectGraph(Snapshot):
         visit(self, x, name)
 
     def _by_row(self, row: Row, x: Any, name: str) -> None:
+        """Add an object whose class has a row: its node, what is below it, and its attributes."""
         kind = type(x)
         if kind is types.MethodType and isinstance(x.__self__, GENERATORS_OF_NUMPY):
             self.code.learn((x.__name__,), ())  # the program may have another name for it
@@ -253,6 +257,7 @@ class ObjectGraph(Snapshot):
             return None
 
     def _add(self, node: Node | None) -> None:
+        """Add a node, and come to what is below it. ``RuntimeError`` if there are too many."""
         if node is None:
             return
         self.nodes.append(node)
@@ -268,6 +273,8 @@ class ObjectGraph(Snapshot):
         self._pending += node.below()
 
     def _function(self, function: FunctionType, name: str) -> None:
+        """Add a function: its code and defaults, the variables around it, what it wraps, its
+        attributes. Of one that is not followed only the variables around it."""
         file, wrapped = function.__code__.co_filename, function.__dict__.get("__wrapped__")
         self._pending.append((wrapped, name))
         self._pending += [(x, name) for x in function.__dict__.get("static_values", ())]
@@ -333,6 +340,8 @@ class ObjectGraph(Snapshot):
             self._add(DictItems(x, name))
 
     def _class(self, cls: type, name: str) -> None:
+        """Add a class of the user's: what it inherits from, and the names that it defines. Of a
+        layer of torch's its ``forward``, which somebody may replace."""
         if is_of_user(cls):
             self._add(ClassParts(cls, cls.__qualname__))
             if "_abc_impl" in vars(cls):
@@ -348,6 +357,7 @@ class ObjectGraph(Snapshot):
             node.pick(("forward",))
 
     def _object(self, x: object, name: str) -> None:
+        """Add the attributes and slots of an object, and come to its class."""
         own, kind = attributes_of(x), type(x)
         if str(module_of(kind)).partition(".")[0] in RUNNERS:
             return
@@ -370,8 +380,8 @@ class ObjectGraph(Snapshot):
             self._object(x, name)
 
     def _object_of_c(self, x: object, name: str) -> None:
-        """An object of C says nothing of itself but what it tells Python's collector that it
-        holds."""
+        """Come to what an object of C holds. It says nothing of itself but what it tells Python's
+        collector."""
         if not is_constant(x):
             self.opaque.append((x, name))
         if is_of_user(type(x)):
@@ -387,7 +397,7 @@ class ObjectGraph(Snapshot):
         self._object_of_c(x, name)
 
     def _lookup(self, x: Any, name: str) -> None:
-        """A function that looks names up that are in no code."""
+        """Come to a function that looks names up that are in no code."""
         self._look_through_all()
         if issubclass(type(x), types.BuiltinMethodType):
             self._pending.append((x.__self__, name))
@@ -405,6 +415,7 @@ class ObjectGraph(Snapshot):
         self._ask(node, counting)
 
     def _tensor(self, tensor: torch.Tensor, name: str) -> None:
+        """Add what a tensor from outside says of itself, and its attributes."""
         if isinstance(tensor, Value) and tensor._level.number > 0:
             return
         self.tensors[id(tensor)] = Read(tensor, FACTS_OF_TENSOR, facts(tensor))
@@ -425,8 +436,8 @@ class ObjectGraph(Snapshot):
         self._pending.append((x.__reduce_ex__.__self__, name))
 
     def _cached(self, x: Any, name: str) -> None:
-        """A function behind a cache. What it has computed is found without a call of it, so that
-        it counts as one that runs."""
+        """Add a function behind a cache. What it has computed is found without a call of it, so
+        that it counts as one that runs."""
         f = x.__wrapped__
         if type(f) is FunctionType and is_followed(f.__code__.co_filename):
             self._learn_code(f.__code__, f.__globals__)
@@ -443,7 +454,7 @@ class ObjectGraph(Snapshot):
             self._add(Parts(x, f"{name}.cache_info()", lambda cache: cache.cache_info()))
 
     def _reference(self, x: weakref.ref[object], name: str) -> None:
-        """A weak reference. What it refers to may go when the capture has ended."""
+        """Add a weak reference. What it refers to may go when the capture has ended."""
         self._add(Parts(x, name, lambda r: (id(r()),)))
         self._attributes(x, name)
         target = x()
@@ -456,7 +467,7 @@ class ObjectGraph(Snapshot):
         self._attributes(x, name)
 
     def _decimal(self, x: decimal.Decimal, name: str) -> None:
-        """A number whose operators ask for Python's context."""
+        """Add a number whose operators ask for Python's context."""
         self._add_fact("Decimal")
         self._attributes(x, name)
 

@@ -84,6 +84,7 @@ class ProgramCode:
 
     def learn(self, names: Iterable[str], words: Iterable[str]) -> None:
         # in an order, so that reports and errors are the same in each process
+        """Let names and words of texts count, too."""
         new = sorted({name for name in names if name not in self.names})
         if "graph" in new and _GRAPH not in self.names:
             new.append(_GRAPH)
@@ -115,12 +116,12 @@ class ProgramCode:
 
     @property
     def asks_all_globals(self) -> bool:
-        """Whether code finds globals by names that it computes."""
+        """Return whether code finds globals by names that it computes."""
         return not self.names.isdisjoint(("globals", "eval", "exec"))
 
     @property
     def first_line(self) -> Line | None:
-        """Where the function begins that the program entered first."""
+        """Return where the function begins that the program entered first."""
         for code, _ in self.entered.values():
             return code.co_filename, code.co_firstlineno, code.co_name
         return None

@@ -75,7 +75,8 @@ def is_tree(x: Any) -> bool:
 
 
 def _containers_in(value: Any) -> Iterator[object]:
-    """The containers that ``value`` is and holds, but tuples, which are as good as equal ones."""
+    """Return the containers that ``value`` is and holds, but tuples, which are as good as equal
+    ones."""
     pending = [value]
     while pending:
         x = pending.pop()
@@ -172,7 +173,7 @@ class Effects:
 
     @property
     def names(self) -> list[str]:
-        """The places that a call changes."""
+        """List the places that a call changes."""
         return list(dict.fromkeys([*(change.what for change in self.changes), *self.left]))
 
     @property
@@ -234,8 +235,8 @@ class ProgramState:
             RUN.state = around
 
     def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
-        """Where ``tensors`` and those of the graph are, as far as the program's code has names for
-        such questions."""
+        """Return where ``tensors`` and those of the graph are, as far as the program's code has
+        names for such questions."""
         asked = [name for name in OF_MEMORY if name in self.graph.code.names]
         if not asked:
             return []
@@ -473,6 +474,8 @@ class ProgramState:
         return gc.get_referents(x)
 
     def _refuse_value(self, change: Change) -> NoReturn:
+        """Raise for a tensor or number of the trace in a container from outside, which has no place
+        for it that a call could assign to."""
         kind = type(change.node.owner).__name__
         values = self._values_in((change.label, change.now))
         raise RuntimeError(
@@ -483,7 +486,7 @@ class ProgramState:
         )
 
     def returned(self) -> None:
-        """The program has returned for the last time."""
+        """Learn that the program has returned for the last time."""
         self._empty_caches()
 
     @as_door
@@ -569,6 +572,7 @@ class ProgramState:
                 node.watched = called or may_read or self.graph.code.reads_state_of(x)
 
     def _warn_of_clocks(self) -> None:
+        """Warn that a graph keeps what a clock said, or the seed of a generator, at the capture."""
         for name, line in self.seen.asked.items():
             warnings.warn(
                 f"the program calls {name}, and its graph keeps what that has returned."

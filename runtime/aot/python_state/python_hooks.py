@@ -32,13 +32,13 @@ class Watcher(Protocol):
     """Learns what a program does."""
 
     def entered(self, frame: FrameType) -> None:
-        """A function begins, or a generator goes on."""
+        """Learn that a function begins, or that a generator goes on."""
 
     def called(self, frame: FrameType, function: object) -> None:
-        """A function of C is about to be called by the code of ``frame``."""
+        """Learn that the code of ``frame`` is about to call a function of C."""
 
     def left(self, frame: FrameType, result: object) -> None:
-        """A function ends. ``result``: None if by an exception."""
+        """Learn that a function ends. ``result``: None if by an exception."""
 
 
 class ProfileHook(CaptureHook):
@@ -113,7 +113,7 @@ class _Monitor:
 
     @contextmanager
     def telling(self) -> Iterator[bool]:
-        """While entered, Python tells of events, unless other tools hold all numbers."""
+        """Let Python tell of events, while entered, unless other tools hold all numbers."""
         with self._lock:
             if self.number is None:
                 self._register()
@@ -130,6 +130,8 @@ class _Monitor:
                     self._end(number)
 
     def _register(self) -> None:
+        """Take a number of :mod:`sys.monitoring` that no tool holds, and name the functions that
+        events call."""
         monitoring = self._monitoring
         # those that Python's documents name for no kind of tool
         self.number = next((n for n in (3, 4) if monitoring.get_tool(n) is None), None)
@@ -165,6 +167,7 @@ class _Monitor:
         self._monitoring.set_local_events(self.number, code, events)
 
     def _started(self, code: CodeType, place: int) -> Any:
+        """Pass on that a function begins. Code of this package is asked for never again."""
         if is_of_package(code.co_filename):
             return self._monitoring.DISABLE
         hook = hook_now()
@@ -194,6 +197,7 @@ class _Monitor:
             hook.watcher.left(frame, result)
 
     def _called(self, code: CodeType, place: int, function: object, first: object) -> None:
+        """Pass on that a function of C is called, which for a method is one that has its object."""
         hook = hook_now()
         if not isinstance(hook, MonitoringHook):
             return
@@ -208,7 +212,8 @@ _MONITOR = _Monitor() if sys.version_info >= (3, 12) else None
 
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[CaptureHook]:
-    """While entered, the hook tells ``watcher`` what happens between ``resume`` and ``pause``."""
+    """Tell ``watcher``, while entered, what happens between ``resume`` and ``pause`` of the
+    hook."""
     if _MONITOR is not None:
         with _MONITOR.telling() as tells:
             if tells:
