@@ -87,6 +87,7 @@ def _empty_batch(inner: Program, mapped: Program, in_dims: Dims) -> Program:
         for x, dim in zip(mapped.inputs, in_dims, strict=True)
     )
 
+    # The example entries are not inputs, so the target never gets them.
     def over(target: Target) -> Flat:
         f = target.vmap(inner.over(target), in_dims)
         if not isinstance(target, Loop):

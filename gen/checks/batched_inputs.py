@@ -115,6 +115,7 @@ def grow(
     it accepts none.
     """
     # an op that fails on its own sample raises here: the pattern is not the cause
+    # A NaN of the sample itself stays in its batch, and is no sign of a left domain.
     had_nan = any(map(_has_nan, evaluate(program)))
     fallback: Program | None = None
     why = ""

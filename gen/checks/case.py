@@ -152,6 +152,7 @@ class Case:
         go to :meth:`finish`. Raises Vacuous if nothing was compared, or only zeros with zeros.
         Raises Lacking if the target lacks a stage.
         """
+        # for the stand-alone program of a failure, which makes the same assertion again
         self.asserted = {
             "pipeline": pipeline,
             "against": against,
@@ -159,12 +160,14 @@ class Case:
             "layout": layout,
             "values": values,
         }
+        # What the target or the installed torch lacks ends the case before any sample is drawn.
         parsed = parse(pipeline)
         self._require(parsed, (against,) if isinstance(against, str) else against)
         axes = self.axes.fixed(form=form, layout=layout, values=values)
         words = (against,) if isinstance(against, str) else tuple(against)
         self._require_op_of_torch(parsed)
         self._require_own_op(axes, words)
+        # Failures are collected, so that one sample does not hide another one's error.
         failures: list[SampleFailure] = []
         of_torch = opinfo.may_have(self.op, self.row)
         if words == ("raises",) and axes.form == "functional":
@@ -180,9 +183,11 @@ class Case:
 
     @property
     def _few(self) -> bool:
-        """Whether the case runs fewer and smaller samples, because a capture costs more than a
-        call. A case with an expected failure runs those that its plain form runs: the failure may
-        be in any of them.
+        """Return whether the case runs fewer and smaller samples, because a capture costs more than
+        a call.
+
+        A case with an expected failure runs those that its plain form runs: the failure may be in
+        any of them.
         """
         if getattr(self.target, "slow", False):
             return True
@@ -284,6 +289,7 @@ class Case:
         """Run the samples in turn, and add each failure to `failures`. Raise Vacuous if they show
         nothing.
         """
+        # The reserve is looked at only while the chosen samples show nothing.
         stages = pipeline.stages[::-1]  # innermost first
         reasons: dict[str, None] = {}
         tally = Tally()
@@ -297,6 +303,7 @@ class Case:
             self.begin(turn, sample.description)
             try:
                 self._assert_sample(sample, turn, stages, axes, words, tally, reasons)
+            # says nothing of the other samples, but of a case in which nothing is compared
             except Unsuitable as reason:
                 reasons[str(reason)] = None
             # the same for every sample, so it is the outcome of the case
@@ -324,6 +331,7 @@ class Case:
 
         Lacking is for checks that by their nature apply to some ops only.
         """
+        # Words of degenerate points are asked of every op, and most ops have none of them.
         why = "all results are zero on both sides"
         if not tally.entries:
             why = "; ".join(list(reasons)[:3])
@@ -449,6 +457,7 @@ class Case:
                 comparison.refusal = error
                 tally.entries += 1
                 tally.nonzero += 1
+        # The digest of what the target gave lets two runs be compared whose cells both pass.
         if comparison.refusal is not None:
             self.seen.refused(comparison.refusal)
         elif comparison.found is not None:
@@ -504,6 +513,7 @@ class Case:
         if words == ("raises",):
             return
         for turn, sample in self._shown(parsed, words, axes):
+            # A failure of the op itself is a finding of `raising`.
             if sample.error is not None:
                 continue
             try:
@@ -657,6 +667,7 @@ class Case:
 
 def _row_errors(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str) -> list[Sample]:
     """Return the calls that the row says must raise, as samples."""
+    # what the samples of a row may have, without the error
     described = [
         {key: error[key] for key in ("args", "kwargs") if key in error} for error in row["errors"]
     ]

@@ -72,6 +72,7 @@ class Rule:
         rtol = base if self.rtol is None else self.rtol
         if self.atol is not None:
             return rtol, self.atol
+        # The floor is for results of size 0, where a relative bound would allow nothing.
         magnitude = _magnitude(expected)
         floor = 0.0
         if self.numeric:
@@ -101,6 +102,7 @@ def compare(
     for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
         _require_same_kind(place, a, e, rule)
         a, e = a.detach(), e.detach()
+        # A numeric reference gives NaN where the function has no derivative.
         known = ~e.isnan() if rule.numeric else None
         _count_entries(a, e, known, tally)
         difference = _errors(a, e, rule, known)
@@ -175,6 +177,7 @@ def _errors(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Tensor | 
         close = close | ~known
     if bool(close.all()):
         return None
+    # Only for the message: the error in the dtype of the results may overflow.
     wide = torch.complex128 if common.is_complex else torch.float64
     error = (a.to(wide) - e.to(wide)).abs()
     return torch.where(
@@ -277,6 +280,7 @@ class Seen:
             if x.device.type == "meta":
                 continue
             self._has_values = True
+            # The shape counts too: two tensors may have the same bytes.
             self._digest.update(f"{x.dtype} {tuple(x.shape)}".encode())
             self._digest.update(_bits(x))
 

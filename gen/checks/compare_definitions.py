@@ -94,6 +94,7 @@ class _Definition:
             return self._farthest
         # the farther numbers come first, as their error is the one that is reported
         farthest = self._farthest
+        # Two finite numbers in the place of each infinity show where a result goes.
         nearer = _expected(self._program, self._sample, FAR[0])
         limits = numpy.frompyfunc(_limit, 2, 1)
         return [_array(limits(near, far)) for near, far in zip(nearer, farthest, strict=True)]
@@ -122,6 +123,7 @@ def _wrong_entries(
     suspects = [k for k in known if not _near(_number(a, k), e.flat[k], a.dtype, mpf(0))]
     if not suspects:
         return []
+    # The slack takes several evaluations, so it is computed only where a result seems wrong.
     slack = definition.slack[place]
     return [k for k in suspects if not _near(_number(a, k), e.flat[k], a.dtype, slack[k])]
 
@@ -208,6 +210,7 @@ def _limit(near: Any, far: Any) -> object:
         return mp.nan
     if _agree(near, far):
         return far
+    # It goes to 0 if it is tiny and still shrinks, and to infinity if it is large and still grows.
     if abs(far) < mpf(2) ** -140 and abs(far) < abs(near):
         return mpf(0)
     if near * far > 0 and abs(far) > max(mpf(1.5) * abs(near), LARGE):

@@ -59,10 +59,12 @@ def compare_with_exact(
     polynomials = program.over(exact)(*symbols)  # type: ignore[arg-type]
     if len(polynomials) != len(actual):
         raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(polynomials)}")
+    # A derivative has cotangents and tangents as further inputs.
     are_values = len(program.inputs) == len(sample.inputs)
     at_verge = are_values and word == "verge"
     signs = _directions(sample.op.name)
     for place, (a, polynomial) in enumerate(zip(actual, polynomials, strict=True)):
+        # A pipeline that returns an input itself has nothing to compare.
         if isinstance(polynomial, Symbol):
             continue
         where = f"{label}: output {place} of {len(actual)}"
@@ -224,6 +226,7 @@ def compare_with_standard(
     if len(expected) != len(actual):
         raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(expected)}")
     are_values = len(program.inputs) == len(sample.inputs)
+    # Slopes are rounded in any case, and no table has the signs of zero slopes.
     equality = _Equality(
         signed=are_values and is_signed(sample.op.name),
         exact=are_values and is_exact(sample.op.name),

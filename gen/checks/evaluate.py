@@ -210,11 +210,13 @@ class Comparison:
 
     def _against_kinds(self, tally: Tally) -> None:
         """Compare shapes and dtypes: tensors of the meta device have no values."""
+        # Such a sample asks for a result on the CPU, whatever its inputs are.
         if "device" in self.sample.rebuild(self.sample.inputs)[1]:
             raise Unsuitable("the sample names the device of its result")
         inputs = tuple(map(_on_meta, forms.laid_out(self.program.inputs, self.axes.layout)))
         try:
             actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
+        # Only an op that reads values may fail here, and then it fails on the reference as well.
         except Exception as error:
             if self._needs_values():
                 raise Unsuitable(
@@ -265,6 +267,7 @@ class Comparison:
         """
         if self.sample.facts.random:
             raise Unsuitable("the op draws random numbers")
+        # Each call gets copies, since a program may write to its arguments.
         inputs = forms.laid_out(self.program.inputs, self.axes.layout)
 
         def run(change: Callable[[Tensor], Tensor] = torch.Tensor.clone) -> Outputs:
@@ -315,6 +318,7 @@ class Comparison:
 
         `actual`: results to compare in the place of the target's own.
         """
+        # A second run of a random op would draw other numbers, unless its dtype stays.
         wide = _is_wide(self.program.inputs)
         if second is None and (wide or not self.sample.facts.random):
             second = partial(self.program.on_reference, nudged if wide else widened)
@@ -343,9 +347,11 @@ class Comparison:
         is_linear = self.stages[-1] in _LINEAR
         numeric = Numeric(project=is_linear, seed=self.program.seed)
         expected = self._differences(numeric)
+        # A large gradient is compared by its products with random directions on both sides.
         actual = self.actual
         if is_linear:
             actual = self._project(numeric, actual)
+        # The differences are in double precision, so the rounding of the target's dtype counts.
         narrow = not _is_wide(self.program.inputs)
         coarsest = _coarsest_dtype(self.actual)
         rule = replace(self.rule, numeric=True, widened=narrow, dtype=coarsest)
@@ -441,6 +447,7 @@ class Comparison:
             results += self._call_own_reference(
                 inputs if change is None else tuple(map(change, inputs))
             )
+        # References may give other dtypes, and shapes that only differ in dimensions of size 1.
         plain = self.program.on_reference(change)
         if len(results) < len(plain):
             raise Unsuitable("the reference gives only some of the outputs")

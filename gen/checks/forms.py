@@ -118,6 +118,7 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     results = [raw] if isinstance(raw, Tensor) else list(raw)
     full = tuple(torch.full_like(y, 1, memory_format=torch.contiguous_format) for y in results)
     empty = tuple(y.new_empty(0) for y in results)
+    # An op with one result takes a tensor as out=, any other a tuple.
     single = isinstance(raw, Tensor)
 
     def call(*values: Any) -> Values:
@@ -171,6 +172,7 @@ def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program
     if not isinstance(raw, Tensor) or raw.numel() < 2:
         raise Unsuitable(f"{sample.description}: one element overlaps with none")
 
+    # expanded from one number: stride 0 in each dimension
     def call(*values: object) -> Values:
         buffer = torch.zeros((), dtype=raw.dtype, device=raw.device).expand(raw.shape)
         sample.raw(variant, values, out=buffer)

@@ -182,6 +182,7 @@ def assert_refused(target: Target, sample: Sample, form: str, tally: Tally) -> N
     unchanged, *others = variants(sample, form)
     taken: dict[tuple[bool, ...], bool] = {}
     failures = []
+    # Whether vmap takes the sample itself is asked once for each choice of inputs.
     for variant in others:
         for mask in _masks(variant, form):
             if mask not in taken:

@@ -31,6 +31,7 @@ def jitted(program: Program, others: bool, sizes: bool) -> Program:
     other sizes, if the reference accepts those. The first of these may capture a program for any
     size, and the second replays it. A reference runs the same calls without jit.
     """
+    # The second group is the sample itself, and its call a replay.
     groups = [other_values(program) if others else program.inputs, program.inputs]
     if sizes and (larger := other_sizes(program, True)):
         groups += [*larger, *doubled_again(program, larger[0])]

@@ -92,6 +92,7 @@ def assert_kept(
         expected = _expected(_Run(sample, reach), x)
         run = _Run(sample, reach)
         before = _bytes(run.tensor)
+        # A compiled program is called twice, and the second call replays the first.
         through = _THROUGH.get(tuple(stages))
         compiled: Flat | None = None
         if through is None:
@@ -105,6 +106,7 @@ def assert_kept(
                 )
             except Exception as error:
                 _require_line(sample, error)
+                # A refused program leaves the tensor as it was, or as the plain program would.
                 if not call and _bytes(run.tensor) not in (before, elements):
                     raise Mismatch("refused, but the tensor from outside has changed") from error
                 break

@@ -193,6 +193,7 @@ def _gradients_of_projections(
         ]
         return (0.5 + torch.stack(moved).sum(0),)
 
+    # The projections of unit gradients are the rows of the matrix.
     matrix = project(one_entry, torch.eye(sum(sizes), dtype=params[0].dtype, device=batch.device))
     return torch.linalg.solve(
         matrix @ matrix.mT, matrix @ project(f, batch).mT

@@ -107,6 +107,7 @@ class Program:
 
     def drawn_like(self, tensors: Sequence[Tensor], what: str) -> tuple[Tensor, ...]:
         """Draw seeded normal tensors: cotangents or tangents."""
+        # The former name of a row that moved, so that its cotangents stay what they were.
         source = generator(self.seed, by_former_names(self.label), what)
         return tuple(
             torch.randn(
@@ -223,6 +224,7 @@ def _reverse(name: str, program: Program) -> Program:
     outputs.
     """
     active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
+    # Only outputs with a derivative get a cotangent, and only inputs with one get a gradient.
     cotangents = program.drawn_like([program.observed[0][place] for place in results], "cotangents")
 
     def over(target: Target) -> Flat:
@@ -348,6 +350,8 @@ def _corner(program: Program) -> Program:
             full = list(values)
             for place in large:
                 x = program.inputs[place]
+                # The other elements are constants: what is batched outside differs in the corner
+                # alone.
                 rest = x.reshape(-1)[CORNER:].to(values[place].device)
                 full[place] = torch.cat([values[place], rest]).reshape(x.shape)
             return tuple(output.reshape(-1)[:CORNER] for output in f(*full))

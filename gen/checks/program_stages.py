@@ -175,6 +175,7 @@ def compiled(program: Program, axes: Axes) -> Program:
     called on other values as a whole instead.
     """
     dynamic, layout = axes.dynamic, axes.layout
+    # The reference decides which other values and sizes the op takes.
     pure = _without_writes(program)
     variation = _variation(pure)
     size = _doubling(pure) if dynamic else None
@@ -347,6 +348,7 @@ def _variation(program: Program) -> int | None:
 def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[Tensor, ...]]:
     """Return inputs in which every dimension of one size n >= `least` has become 2n: one
     set, or none. The number of results does not change."""
+    # one size, wherever it occurs: dimensions that are equal may have to stay equal
     size = _doubling(program, least) if dynamic else None
     if size is None:
         return []
@@ -393,6 +395,7 @@ def _double(x: Tensor, size: int) -> Tensor:
             y = torch.cat([y, vary(y, 1, 1)], dim)
     if y is x or x.is_contiguous():
         return y
+    # Concatenation gives contiguous results, so the order of the dimensions is restored.
     order = sorted(range(x.ndim), key=lambda dim: x.stride(dim), reverse=True)
     return y.permute(order).contiguous().permute(list(map(order.index, range(x.ndim))))
 

@@ -183,6 +183,7 @@ class _Comparison:
 
     def _call(self, letter: str, place: int, where: str) -> None:
         """Call both steps, and compare the results and the states."""
+        # Each step has other numbers, and a letter `o` another size.
         x = self.x[: len(self.x) - (letter == "o")] + place / 4
         arguments = (x, True) if letter == "f" else (x,)
         expected = _outcome(self.plain.step, *arguments)
@@ -201,6 +202,7 @@ class _Comparison:
     def _alter(self, letter: str, where: str) -> None:
         """Alter the states of both modules, and compare them."""
         expected = _in_thread(self.plain.alter) if letter == "t" else self.plain.alter()
+        # Such an alteration is made by another compiled program of the same module.
         if letter == "j":
             before = self.compiled.state()
             actual = _outcome(self.altering, self.x)
@@ -289,6 +291,7 @@ def describe(x: object, depth: int = 0) -> Any:
     kind = type(x)
     if x is None or kind in (bool, int, float, complex, str, bytes):
         return (kind.__name__, repr(x))
+    # Objects may contain themselves.
     if depth > _DEEPEST:
         return kind.__name__
     for kinds, parts in _PARTS:

@@ -29,6 +29,7 @@ def compare_calls(run: Run, tally: Tally) -> None:
     """
     first, second = run(), run()
     _require_same_bits(first, second, "a second call", tally)
+    # The number of threads is of the process, so it is restored.
     usual = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -102,6 +102,7 @@ def op(
         raise TableError(
             f"op({name!r}): no dtype at any tier; write one under smoke=, default=, full= or all="
         )
+    # A word of two tiers would run twice, or hide at which tier it runs.
     seen: set[str] = set()
     for word, tier in words:
         dtype = word.split(":", 1)[0]

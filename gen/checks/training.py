@@ -211,6 +211,7 @@ def _train(
     results: list[Named] = []
     state, parameters = trainer.state, trainer.parameters
     for k, batch in enumerate(batches):
+        # The tensors of before, whose memory the call takes.
         donated = state
         if ran.locked():
             ran.release()

@@ -285,6 +285,7 @@ def _loaded(t: Trainer) -> Step:
 
     def between(k: int) -> None:
         if k == 1:
+            # Halved, so that a program that goes on with the old state gives other numbers.
             state = deepcopy(t.optimizer.state_dict())
             for of_parameter in state["state"].values():
                 of_parameter.update(
@@ -409,6 +410,7 @@ def _stateful(t: Trainer) -> Step:
         loss = t.loss(*batch)
         loss.backward()
         t.optimizer.step()
+        # In evaluation mode the buffers stay as they are.
         t.model.eval()
         with torch.no_grad():
             after = t.loss(*batch)

@@ -79,6 +79,7 @@ def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:
         total[1] += 1
     checks = dict.fromkeys((check for check, _ in counts), 1.0)
     ops = dict.fromkeys((op for _, op in counts), 1.0)
+    # Each half of a round makes one side's totals right, and the other side's nearly so.
     for _ in range(_ROUNDS):
         checks = _scale(seconds, counts, checks, 0, {key: ops[key[1]] for key in counts})
         ops = _scale(seconds, counts, ops, 1, {key: checks[key[0]] for key in counts})
