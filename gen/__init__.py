@@ -1,4 +1,4 @@
-"""From matrix.yaml to pytest modules, and what those modules import.
+"""Generate pytest modules from matrix.yaml, and offer what those modules import.
 
 ``language``, ``plan`` and ``write`` turn YAML into modules. ``checks`` is what a cell asserts, on
 ``samples``, between ``targets`` and ``reference``. ``run`` is the pytest plug-in: it chooses,

@@ -1,4 +1,4 @@
-"""`python -m gen`."""
+"""Run the command line: `python -m gen`."""
 
 import sys
 

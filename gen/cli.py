@@ -1,4 +1,4 @@
-"""The command line: `python -m gen …`, installed as `matrix-gen`.
+"""Run the command line: `python -m gen …`, installed as `matrix-gen`.
 
 Exit codes: 0 if all is well, 1 if something is stale or failed, 2 if the input is wrong.
 """
@@ -118,6 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of all commands. Only the command that is asked for gets its arguments."""
     parser = argparse.ArgumentParser(
         prog="matrix-gen",
         description="matrix.yaml -> generated_tests/, and questions about it.",
@@ -267,7 +268,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def schema(args: argparse.Namespace) -> int:
-    """Write the JSON Schemas beside the matrix."""
+    """Write the JSON Schemas into the folder of the matrix."""
     import json
 
     from gen.files import replace

@@ -1,4 +1,4 @@
-"""Mistakes in the input: the place of each, what was expected, and the nearest valid name.
+"""Report mistakes in the input: the place of each, what was expected, and the nearest valid name.
 
 Code that reads matrix.yaml collects `Problem`s and raises one `MatrixError` with all of them. So an
 author can correct all mistakes after one run.
@@ -35,7 +35,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: `file:line:column: path: what is wrong; expected …; did you mean "…"?`"""
+    """A mistake: `file:line:column: path: what is wrong; expected …; did you mean "…"?`"""
 
     mark: Mark
     path: str
@@ -56,7 +56,7 @@ class Problem:
 
 
 class MatrixError(Exception):
-    """Bad input. `problems` has every mistake that was found, in the order of the files."""
+    """Bad input. `problems` has every mistake, in the order of the files."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         seen = dict.fromkeys(problems)
@@ -74,9 +74,9 @@ def nearest(word: object, names: Iterable[str]) -> str:
 
     word = str(word)
     names = list(names)
-    found = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    if found:
-        return found[0]
+    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if matches:
+        return matches[0]
     # The last component alone often identifies the name: `torch.conv2d` for
     # `torch.nn.functional.conv2d`.
     tail = word.rpartition(".")[2]

@@ -1,5 +1,6 @@
-"""Files that are replaced as a whole. A reader never sees half of one, and a failed write
-leaves the old one."""
+"""Replace files as a whole. A reader never sees half of one, and a failed write leaves the old
+one.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ __all__ = ["replace"]
 
 
 def replace(path: Path, text: str) -> None:
-    """Write `text` to a new file beside `path`, then give it that name. Raises OSError, whose
-    `filename` is `path`."""
+    """Write `text` to a new file in the same folder, then give it the name `path`.
+
+    Raises OSError, whose `filename` is `path`.
+    """
     try:
         if path.is_dir():
             raise IsADirectoryError(21, "Is a directory")
@@ -22,19 +25,19 @@ def replace(path: Path, text: str) -> None:
             path.write_text(text, "utf-8")
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, aside = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
+        number, unfinished = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
     except OSError as error:
         raise _of(path, error) from error
     try:
         with os.fdopen(number, "w", encoding="utf-8") as stream:
             stream.write(text)
-        Path(aside).chmod(0o666 & ~_umask())
-        Path(aside).replace(path)
+        Path(unfinished).chmod(0o666 & ~_umask())
+        Path(unfinished).replace(path)
     except OSError as error:
         raise _of(path, error) from error
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(aside)
+            os.unlink(unfinished)
 
 
 def _of(path: Path, error: OSError) -> OSError:

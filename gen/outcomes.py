@@ -1,4 +1,4 @@
-"""Exceptions for the outcomes of a comparison that does not pass."""
+"""Define exceptions for the outcomes of a comparison that does not pass."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class TimedOut(Crashed):
 
 def stable_part(error: BaseException) -> str:
     """Return the part of a message that is the same in every sample: without values, sizes and
-    names."""
+    names.
+    """
     first = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, Mismatch) and "largest error" in first:
         return "largest error"

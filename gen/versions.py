@@ -1,4 +1,6 @@
-"""Which versions of torch something of the matrix is for: its ``torch:``, a PEP 440 specifier."""
+"""Decide for which versions of torch something of the matrix is: its ``torch:``, a PEP 440
+specifier.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def is_for_version(specifier: str, torch: str) -> bool:
 
 
 def release(text: str) -> str:
-    """``text``, if it is a version; the type of an argument."""
+    """Return ``text``, if it is a version. It is the type of an argument."""
     try:
         return str(Version(text))
     except InvalidVersion:

@@ -23,7 +23,7 @@ __all__ = ["Campaign", "Fault", "Finding", "Survivors"]
 
 @dataclass(frozen=True)
 class Fault:
-    """One kind of corruption of one transform's results, while one op is tested."""
+    """A kind of corruption of one transform's results, while one op is tested."""
 
     op: str
     where: str
@@ -48,8 +48,9 @@ F = TypeVar("F", bound=AnyFault, covariant=True)
 
 @dataclass(frozen=True)
 class Finding(Generic[F]):
-    """The result for one fault: caught by a case, survived, or not applied because it
-    changed nothing."""
+    """The result for one fault: caught by a case, survived, or not applied because it changed
+    nothing.
+    """
 
     fault: F
     applied: bool
@@ -68,7 +69,8 @@ class Finding(Generic[F]):
 @dataclass(frozen=True)
 class Campaign:
     """Faults in `target`, drawn by `seed` over the ops of `checks`. Each is tried on the cells of
-    its op at `tier`."""
+    its op at `tier`.
+    """
 
     target: Target
     checks: list[Check]
@@ -78,24 +80,27 @@ class Campaign:
     _honest: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
     def findings(self, count: int) -> Iterator[Finding[Fault]]:
-        """Findings until `count` faults changed a value, or no fault is left. Includes the faults
-        that changed none."""
+        """Yield findings until `count` faults changed a value, or no fault is left.
+
+        The findings include the faults that changed none.
+        """
         applied = 0
-        for fault in self._drawn():
+        for fault in self._draw():
             if applied == count:
                 return
             finding = self.try_fault(fault)
             applied += finding.applied
             yield finding
 
-    def _drawn(self) -> Iterator[Fault]:
-        """Faults in turns over all places and kinds, so that a short run has some of each. The
-        order of ops is drawn."""
+    def _draw(self) -> Iterator[Fault]:
+        """Yield faults in turns over all places and kinds, so that a short run has some of each.
+        The order of ops is drawn.
+        """
         dice = random.Random(self.seed)
         pools: list[list[Fault]] = []
         for where in WHERE:
             for kind in KINDS:
-                ops = sorted(op for op in self._cells if self._reached(op, where, kind))
+                ops = sorted(op for op in self._cells if self._cells_that_reach(op, where, kind))
                 dice.shuffle(ops)
                 pools.append([Fault(op, where, kind) for op in ops])
         dice.shuffle(pools)
@@ -104,13 +109,16 @@ class Campaign:
 
     @cached_property
     def _cells(self) -> dict[str, list[tuple[Check, Cell]]]:
-        found: dict[str, list[tuple[Check, Cell]]] = {}
+        cells_of_op: dict[str, list[tuple[Check, Cell]]] = {}
         for check in self.checks:
             for cell in check.cells.at(self.tier):
-                found.setdefault(cell.op, []).append((check, cell))
-        return found
+                cells_of_op.setdefault(cell.op, []).append((check, cell))
+        return cells_of_op
 
-    def _reached(self, op: str, where: str, kind: str) -> list[tuple[Check, Cell]]:
+    def _cells_that_reach(self, op: str, where: str, kind: str) -> list[tuple[Check, Cell]]:
+        """Return the cells of an op that run the transform and have a dtype in which the kind
+        shows.
+        """
         return [
             (check, cell)
             for check, cell in self._cells[op]
@@ -118,9 +126,10 @@ class Campaign:
         ]
 
     def try_fault(self, fault: Fault) -> Finding[Fault]:
-        """Run the cells of the op that reach the fault, short pipelines first,
-        until one catches it."""
-        cells = self._reached(fault.op, fault.where, fault.kind)
+        """Run the cells of the op that reach the fault, short pipelines first, until one catches
+        it.
+        """
+        cells = self._cells_that_reach(fault.op, fault.where, fault.kind)
         cells.sort(key=lambda pair: (len(pair[0].stages), pair[0].name, pair[1].id))
         changed = False
         for tried, (check, cell) in enumerate(cells, 1):
@@ -150,7 +159,8 @@ class Campaign:
 
     def _passes(self, check: Check, cell: Cell) -> bool:
         """Return whether the cell passes on the target without faults. Only then is its failure a
-        catch."""
+        catch.
+        """
         key = (check.file, check.name, cell.id)
         if key not in self._honest:
             self._honest[key] = run_cell(self.target, check, cell, self.device).outcome == "passed"
@@ -167,7 +177,8 @@ def _runs(where: str, check: Check, cell: Cell) -> bool:
 
 def _may_change(kind: str, cell: Cell) -> bool:
     """Return whether the fault can change a value of this dtype by more than the dtype's
-    tolerance."""
+    tolerance.
+    """
     if kind == "conjugate":
         return cell.dtype.startswith("complex")
     if kind == "factor":
@@ -177,13 +188,17 @@ def _may_change(kind: str, cell: Cell) -> bool:
 
 @dataclass(frozen=True)
 class Survivors:
-    """Reasons, written by a person, why the matrix cannot catch a fault:
-    `{fault: "glob op where kind", reason: …}`."""
+    """Reasons, written by a person, why the matrix cannot catch a fault: `{fault: "glob op where
+    kind", reason: …}`.
+    """
 
     rows: tuple[tuple[str, str], ...]
 
     @classmethod
     def read(cls, path: Path) -> Survivors:
+        """Read a file of reasons. Without the file there are none. Raises ValueError for an entry
+        without a reason.
+        """
         if not path.exists():
             return cls(())
         data = yaml.safe_load(path.read_text("utf-8")) or []
@@ -201,6 +216,7 @@ class Survivors:
         return cls(tuple(rows))
 
     def reason(self, finding: Finding[AnyFault]) -> str | None:
+        """Return why the matrix cannot catch the fault. None if no reason is written."""
         return next(
             (reason for pattern, reason in self.rows if fnmatchcase(str(finding.fault), pattern)),
             None,

@@ -1,4 +1,4 @@
-"""Generated modules without pytest: each check with its table and its family."""
+"""Load and run generated modules without pytest: each check with its table and its family."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ class Check:
 
     @cached_property
     def stages(self) -> frozenset[str]:
-        """The stages of all pipelines in the check's body."""
+        """Return the stages of all pipelines in the check's body."""
         body = self.run.__code__
-        found: set[str] = set()
+        all_stages: set[str] = set()
+        # Pipelines are strings of the code. Other strings are no pipelines, and do not parse as
+        # one.
         for text in body.co_consts:
             if isinstance(text, str) and text != inspect.getdoc(self.run):
                 try:
-                    found.update(parse(text).stages)
+                    all_stages.update(parse(text).stages)
                 except PipelineError:
                     continue
-        return frozenset(found)
+        return frozenset(all_stages)
 
 
 def load_modules(folder: Path) -> list[Check]:
@@ -58,6 +60,7 @@ def load_modules(folder: Path) -> list[Check]:
 
 
 def _checks(file: Path) -> list[Check]:
+    """Return the checks of one module, which is imported under a name of its own."""
     name = f"_matrix_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None

@@ -1,4 +1,4 @@
-"""The kinds of fault, as functions of a tuple of tensors.
+"""Define the kinds of fault, as functions of a tuple of tensors.
 
 They use only arithmetic and views, so they work on the values that a target nests (batched,
 recorded, traced). If a kind does not apply, the function returns its argument.
@@ -17,21 +17,21 @@ __all__ = ["KINDS", "differs"]
 Tensors = tuple[Any, ...]
 
 
-def _inexact(value: object) -> bool:
+def _is_inexact(value: object) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _each(change: Callable[[Any], object]) -> Callable[[Tensors], Tensors]:
-    return lambda tensors: tuple(change(x) if _inexact(x) else x for x in tensors)
+    return lambda tensors: tuple(change(x) if _is_inexact(x) else x for x in tensors)
 
 
 def _factor(value: Any) -> Any:
     return value * 1.001 if value.dtype in (torch.float64, torch.complex128) else value
 
 
-def _dropped(tensors: Tensors) -> Tensors:
+def _drop(tensors: Tensors) -> Tensors:
     """Zero one of several tensors, or the first slice of a single one."""
-    places = [place for place, x in enumerate(tensors) if _inexact(x)]
+    places = [place for place, x in enumerate(tensors) if _is_inexact(x)]
     if not places:
         return tensors
     place = places[-1]
@@ -41,26 +41,26 @@ def _dropped(tensors: Tensors) -> Tensors:
     dim = next((dim for dim, size in enumerate(x.shape) if size > 1), None)
     if dim is None:
         return tensors
-    kept = torch.ones(
+    factors = torch.ones(
         [size if d == dim else 1 for d, size in enumerate(x.shape)], dtype=x.dtype, device=x.device
     )
-    kept.select(dim, 0).zero_()
-    return _with(tensors, place, x * kept)
+    factors.select(dim, 0).zero_()
+    return _with(tensors, place, x * factors)
 
 
-def _swapped(tensors: Tensors) -> Tensors:
+def _swap(tensors: Tensors) -> Tensors:
     """Exchange two tensors of equal shape and dtype."""
     for i, j in combinations(range(len(tensors)), 2):
         a, b = tensors[i], tensors[j]
-        if _inexact(a) and _inexact(b) and a.shape == b.shape and a.dtype == b.dtype:
+        if _is_inexact(a) and _is_inexact(b) and a.shape == b.shape and a.dtype == b.dtype:
             return _with(_with(tensors, i, b), j, a)
     return tensors
 
 
-def _transposed(tensors: Tensors) -> Tensors:
+def _transpose(tensors: Tensors) -> Tensors:
     """Exchange two dimensions of equal size in the first tensor that has them."""
     for place, x in enumerate(tensors):
-        if _inexact(x):
+        if _is_inexact(x):
             for i, j in combinations(range(x.ndim), 2):
                 if x.shape[i] == x.shape[j] > 1:
                     return _with(tensors, place, x.transpose(i, j))
@@ -74,9 +74,9 @@ def _with(tensors: Tensors, place: int, value: object) -> Tensors:
 KINDS: dict[str, Callable[[Tensors], Tensors]] = {
     "sign": _each(lambda x: -x),
     "factor": _each(_factor),
-    "dropped": _dropped,
-    "swapped": _swapped,
-    "transposed": _transposed,
+    "dropped": _drop,
+    "swapped": _swap,
+    "transposed": _transpose,
     "conjugate": _each(lambda x: x.conj() if x.is_complex() else x),
     "zero": _each(lambda x: x * 0),
 }
@@ -84,7 +84,8 @@ KINDS: dict[str, Callable[[Tensors], Tensors]] = {
 
 def differs(a: Any, b: Any) -> bool:
     """Return whether two results, tuples of plain tensors, differ in any element. NaN equals
-    NaN."""
+    NaN.
+    """
     if isinstance(a, tuple | list):
         return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor):

@@ -1,5 +1,6 @@
-"""A target with one fault: it forwards every call to the honest target and corrupts the results
-of one transform."""
+"""Plant one fault in a target: forward every call to the honest target, and corrupt the results of
+one transform.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +35,14 @@ WHERE |= dict.fromkeys(ANSWERS, "per_sample")
 
 
 class Planted:
-    """See :class:`gen.targets.protocol.Target`. Afterwards `differed` tells whether the fault ever
-    changed a value.
+    """Forward every call to `inner`, and corrupt what one transform returns, see
+    :class:`gen.targets.protocol.Target`.
 
-    Values inside a nest of transforms cannot be inspected. So the outermost call runs once honestly
-    and once with the fault, from the same random state, and the plain results are compared. After a
-    first difference the honest run is left out."""
+    Afterwards `differed` says whether the fault ever changed a value. Values inside a nest of
+    transforms cannot be inspected. So the outermost call runs once honestly and once with the
+    fault, from the same random state, and the plain results are compared. After a first difference
+    the honest run is left out.
+    """
 
     def __init__(self, inner: Target, where: str, kind: str) -> None:
         self.inner, self.where, self.kind = inner, where, kind
@@ -54,6 +57,7 @@ class Planted:
         self._honest = False
 
     def _corrupt(self, where: str, tensors: Values) -> Values:
+        """Return the results of a transform, with the fault if it is planted there."""
         if where != self.where or self._honest:
             return tensors
         try:
@@ -64,6 +68,7 @@ class Planted:
 
     @contextmanager
     def _inside(self, *, honest: bool) -> Iterator[None]:
+        """Run a call of the target inside, with or without the fault."""
         before = self._honest
         self._honest = honest or before
         self._depth += 1
@@ -114,6 +119,7 @@ class Planted:
     def _reverse(
         self, run: Callable[..., tuple[Values, Pullback]], f: Flat, *primals: object
     ) -> tuple[Values, Pullback]:
+        """Return the outputs and a pullback whose gradients have the fault."""
         outputs, pullback = self._outermost(
             lambda: run(f, *primals), shown=lambda result: result[0]
         )
@@ -122,10 +128,10 @@ class Planted:
             # the pullback runs once, since a second run may be refused
             with self._inside(honest=False):
                 truth = pullback(cotangents)
-                found = self._corrupt("gradient", truth)
+                gradients = self._corrupt("gradient", truth)
             if not self._depth and not self.differed:
-                self.differed = differs(truth, found)
-            return found
+                self.differed = differs(truth, gradients)
+            return gradients
 
         return outputs, corrupted
 
@@ -157,11 +163,11 @@ class Planted:
         return self._function("", self.inner.functionalize(f))
 
     def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
-        honest, captured = self._captured(lambda: self.inner.trace(f, args, dynamic=dynamic))
+        honest, captured = self._capture(lambda: self.inner.trace(f, args, dynamic=dynamic))
         return _Traced(self._replay("trace", honest, captured), getattr(captured, "graph", None))
 
     def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Joint:
-        honest, captured = self._captured(
+        honest, captured = self._capture(
             lambda: self.inner.joint(f, args, partition=partition, dynamic=dynamic)
         )
 
@@ -175,11 +181,11 @@ class Planted:
         return self.inner.compiled(f, partition=partition, dynamic=dynamic)
 
     def export(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
-        honest, captured = self._captured(lambda: self.inner.export(f, args, dynamic=dynamic))
+        honest, captured = self._capture(lambda: self.inner.export(f, args, dynamic=dynamic))
         return self._replay("", honest, captured)
 
     def saved(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
-        honest, captured = self._captured(lambda: self.inner.saved(f, args, dynamic=dynamic))
+        honest, captured = self._capture(lambda: self.inner.saved(f, args, dynamic=dynamic))
         return self._replay("", honest, captured)
 
     def per_sample(
@@ -222,9 +228,11 @@ class Planted:
         )
         return self._outermost(lambda: self._corrupt(of, honest()))
 
-    def _captured(self, capture: Callable[[], _Result]) -> tuple[_Result, _Result]:
-        """Return a program captured honestly, and one captured with the fault inside. They are the
-        same if the fault is outside the program."""
+    def _capture(self, capture: Callable[[], _Result]) -> tuple[_Result, _Result]:
+        """Return a program captured honestly, and one captured with the fault inside.
+
+        They are the same if the fault is outside the program.
+        """
         if self.where in ("trace", "joint") or self.differed:
             with self._inside(honest=False):
                 captured = capture()

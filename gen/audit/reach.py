@@ -1,5 +1,6 @@
-"""Find which cells of the matrix run which rules of a target. Each cell runs once; the result is
-stored under a digest of its sources."""
+"""Map which cells of the matrix run which rules of a target. Each cell runs once; the result is
+stored under a digest of its sources.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Reach:
     """The rules that a cell runs, by name, each with the kinds of fault that would change its
     result; and the seconds that the cell takes.
 
-    For a cell that does not pass, these are only the rules that refused."""
+    For a cell that does not pass, these are only the rules that refused.
+    """
 
     key: str
     seconds: float
@@ -40,19 +42,20 @@ class Reach:
 
 
 def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
-    """The keys of the cells to run first: those that show most rules at least cost.
+    """Yield the keys of the cells to run first: those that show most rules at least cost.
 
     They are in the tiers below full. Graphs of ops and jitted ops are left out, as they run the
     same rules as the ops. Of each op under each check, the widest real and the widest complex dtype
-    count; if it has neither, one other dtype does."""
-    found: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
+    count; if it has neither, one other dtype does.
+    """
+    widest_by_check: dict[tuple[str, str, str], dict[str, tuple[int, str]]] = {}
     for key, (check, cell) in cells.items():
         if cell.tier == "full" or check.stages & _GRAPHS or cell.axes.jitted:
             continue
         kind, width = _kind_and_width(cell.dtype)
-        kinds = found.setdefault((check.file, check.name, cell.op), {})
+        kinds = widest_by_check.setdefault((check.file, check.name, cell.op), {})
         kinds[kind] = min(kinds.get(kind, (width, key)), (width, key))
-    for kinds in found.values():
+    for kinds in widest_by_check.values():
         yield from (key for kind, (_, key) in kinds.items() if kind != "other" or len(kinds) == 1)
 
 
@@ -66,7 +69,8 @@ def _kind_and_width(dtype: str) -> tuple[str, int]:
 
 def content(fingerprint: str, modules: Path) -> str:
     """Return a digest of the target, the generated modules, the code that runs them, and torch's
-    version."""
+    version.
+    """
     digest = hashlib.sha256(f"{fingerprint} {version('torch')}".encode())
     package = Path(gen.checks.__file__).parents[1]
     rooms = ("checks", "reference", "run", "samples", "scripts", "targets")
@@ -78,8 +82,10 @@ def content(fingerprint: str, modules: Path) -> str:
 
 
 class Map:
-    """What is known of cells, in a file with a digest of everything that it depends on. A file with
-    another digest counts as empty."""
+    """What was learned of cells, in a file with a digest of everything that it depends on.
+
+    A file with another digest counts as empty.
+    """
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path, self.digest = path, digest
@@ -88,7 +94,7 @@ class Map:
         if path.exists():
             data = json.loads(path.read_text("utf-8"))
             if data["content"] == digest:
-                self._cells = dict(_unpacked(data))
+                self._cells = dict(_unpack(data))
 
     def reached(self) -> list[Reach]:
         return [reach for _, reach in sorted(self._cells.items()) if reach is not None]
@@ -101,19 +107,19 @@ class Map:
         for key in keys:
             if key not in self._cells:
                 groups.setdefault((key.split("::")[0], op_of(key)), []).append(key)
-        count, done, kept = sum(map(len, groups.values())), 0, 0
+        count, done, reported = sum(map(len, groups.values())), 0, 0
         for job, result in workers.each([Job("record", tuple(group)) for group in groups.values()]):
             self._cells.update(dict.fromkeys(job.arguments))
             self._cells.update(
                 {key: Reach(key, seconds, rules) for key, seconds, rules in result or ()}
             )
             done += len(job.arguments)
-            if done == count or done - kept >= SAVE_EVERY:
-                kept = done
+            if done == count or done - reported >= SAVE_EVERY:
+                reported = done
                 progress(done, count)
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self.path.write_text(
-                    json.dumps(_packed(self.digest, self._cells), separators=(",", ":")), "utf-8"
+                    json.dumps(_pack(self.digest, self._cells), separators=(",", ":")), "utf-8"
                 )
 
 
@@ -122,9 +128,12 @@ def op_of(key: str) -> str:
     return key.split("[")[1].split("-")[0]
 
 
-def _packed(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
-    """Return the file's content. Names of rules are numbers and sets of kinds are bits, because
-    both repeat by the hundred thousand."""
+def _pack(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
+    """Return the file's content.
+
+    Names of rules are numbers and sets of kinds are bits, because both repeat by the hundred
+    thousand.
+    """
     reached = [reach for reach in cells.values() if reach is not None]
     names = {
         name: number
@@ -156,7 +165,9 @@ def _packed(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
     }
 
 
-def _unpacked(data: Mapping[str, Any]) -> Iterator[tuple[str, Reach | None]]:
+def _unpack(data: Mapping[str, Any]) -> Iterator[tuple[str, Reach | None]]:
+    """Yield each cell of a file's content with its reach."""
+
     @cache
     def kinds(bits: int) -> frozenset[str]:
         return frozenset(kind for number, kind in enumerate(data["kinds"]) if bits >> number & 1)

@@ -1,7 +1,7 @@
-"""`gen audit --rules`: plant faults inside the rules of a target, one at a time, and find which
-cells of the matrix catch them.
+"""Plant faults inside the rules of a target, one at a time, and learn which cells of the matrix
+catch them (`gen audit --rules`).
 
-Every cell runs once under a watch. The watch tells which rules the cell runs, and which kinds of
+Every cell runs once under a watch. The watch says which rules the cell runs, and which kinds of
 fault would change their results there. A fault that could never show in a result is not drawn,
 whether or not a cell would catch it. A drawn fault is tried only on cells that run its rule, cheap
 ones of different checks first, until a cell fails that passes without the fault.
@@ -62,8 +62,10 @@ class Rules:
                 self._running.setdefault(name, []).append(reach)
 
     def kinds(self, rule: Rule) -> list[str]:
-        """Return the kinds of fault that would change a result in a cell. For a rule that no cell
-        runs, the first kind of its part."""
+        """Return the kinds of fault that would change a result in a cell.
+
+        For a rule that no cell runs, the first kind of its part.
+        """
         running = self._running.get(rule.name)
         if not running:
             return [rule.kinds[0]]
@@ -74,21 +76,23 @@ class Rules:
 
     @property
     def unrun(self) -> list[Rule]:
-        """Rules that no cell runs."""
+        """Return the rules that no cell runs."""
         return [rule for rule in self.rules if rule.name not in self._running]
 
     @property
     def inert(self) -> list[Rule]:
-        """Rules that run, but in which no kind of fault would change a result: they return
-        nothing, or only refuse."""
+        """Return the rules that run, but in which no kind of fault would change a result: they
+        return nothing, or only refuse.
+        """
         return [rule for rule in self.rules if not self.kinds(rule)]
 
     def drawn(self) -> Iterator[RuleFault]:
-        """Every fault: one in each rule, then a second kind in each, and so on. Parts take turns,
-        so that a short run has some of each.
+        """Yield every fault: one in each rule, then a second kind in each, and so on. Parts take
+        turns, so that a short run has some of each.
 
         The draw of one rule depends on no other rule. So adding or removing a rule moves the others
-        by one place at most."""
+        by one place at most.
+        """
         pools: dict[str, list[tuple[Rule, list[str]]]] = defaultdict(list)
         for rule in sorted(self.rules, key=lambda rule: self._lot(rule.name)):
             pools[rule.part].append(
@@ -106,8 +110,9 @@ class Rules:
         return hashlib.sha256(f"{self.seed} {text}".encode()).digest()
 
     def cells(self, fault: RuleFault) -> list[str]:
-        """Cells that may catch a fault: cheap ones first, and one of every check before
-        a second of any."""
+        """Return cells that may catch a fault: cheap ones first, and one of every check before a
+        second of any.
+        """
         running = [
             reach
             for reach in self._running.get(fault.rule.name, ())
@@ -119,11 +124,12 @@ class Rules:
             if fault.kind in _UNSEEN
             else []
         )
-        return (_in_turn(showing) + _in_turn(hidden))[:CELLS]
+        return (_take_turns(showing) + _take_turns(hidden))[:CELLS]
 
     def related(self, rule: Rule, ops: Iterable[str]) -> set[str]:
         """Return the ops of `ops` whose cells may run the rule: they run another rule of its op, or
-        have its name in theirs."""
+        have its name in theirs.
+        """
         running = {
             op_of(reach.key)
             for name, some in self._running.items()
@@ -136,20 +142,21 @@ class Rules:
     def findings(
         self, faults: Sequence[RuleFault], workers: Workers, further: Callable[[set[Rule]], None]
     ) -> Iterator[Finding[RuleFault]]:
-        """The result of each fault, as soon as it is known.
+        """Yield the result of each fault, as soon as it is known.
 
         `further` is called once with the rules of the faults that survive. It calls :meth:`learn`
-        with more cells, on which these faults are then tried."""
+        with more cells, on which these faults are then tried.
+        """
         survived: dict[RuleFault, Finding[RuleFault]] = {}
-        met: dict[RuleFault, set[str]] = {}
+        tried_cells: dict[RuleFault, set[str]] = {}
         for last in (False, True):
             tried = survived if last else faults
             trials = {
-                fault: [key for key in self.cells(fault) if key not in met.get(fault, ())]
+                fault: [key for key in self.cells(fault) if key not in tried_cells.get(fault, ())]
                 for fault in tried
             }
-            met = {fault: set(cells) for fault, cells in trials.items()}
-            for finding in self._tried(trials, workers):
+            tried_cells = {fault: set(cells) for fault, cells in trials.items()}
+            for finding in self._try_faults(trials, workers):
                 if finding.caught is not None:
                     survived.pop(finding.fault, None)
                     yield finding
@@ -162,11 +169,12 @@ class Rules:
                 further({fault.rule for fault in survived})
         yield from survived.values()
 
-    def _tried(
+    def _try_faults(
         self, trials: Mapping[RuleFault, Sequence[str]], workers: Workers
     ) -> Iterator[Finding[RuleFault]]:
-        """Run each fault on its cells. Jobs are sorted, since neighbours share a module
-        and its samples."""
+        """Run each fault on its cells. Jobs are sorted, since neighbours share a module and its
+        samples.
+        """
         waiting: dict[tuple[str, str], RuleFault] = {}
         jobs: list[Job] = []
         for fault, cells in trials.items():
@@ -185,7 +193,8 @@ class Rules:
                 yield Finding(fault, True, tried.caught, tried.why, tried.cells)
 
 
-def _in_turn(reached: Sequence[Reach]) -> list[str]:
+def _take_turns(reached: Sequence[Reach]) -> list[str]:
+    """Return the keys of cells, one of each check, then a second of each, and so on."""
     by_check: Mapping[str, list[str]] = defaultdict(list)
     for reach in reached:
         by_check[reach.key.split("::")[1].split("[")[0]].append(reach.key)

@@ -1,5 +1,6 @@
-"""Processes that run cells of the matrix on a target, either under a watch or with a
-fault in one rule."""
+"""Run cells of the matrix on a target in several processes, either under a watch or with a fault in
+one rule.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,11 @@ PATIENCE = 60.0  # seconds for one cell: a fault can make an iteration endless
 
 @dataclass(frozen=True)
 class Job:
-    """Work for a process: ``record`` runs the cells in `arguments` under a watch, ``try`` runs them
-    with a fault until one fails."""
+    """Work for a process.
+
+    ``record`` runs the cells in `arguments` under a watch, ``try`` runs them with a fault until one
+    fails.
+    """
 
     what: str
     arguments: tuple[str, ...]
@@ -40,8 +44,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Tried:
-    """The result of a fault on some cells. `caught` is the first cell that failed with it and
-    passes without, `why` its failure."""
+    """The result of a fault on some cells.
+
+    `caught` is the first cell that failed with it and passes without, `why` its failure.
+    """
 
     caught: str | None = None
     why: str = ""
@@ -49,15 +55,17 @@ class Tried:
 
 
 class Workers:
-    """`count` processes. Results come as they are ready. If a process dies, only its
-    own job is lost."""
+    """Run jobs in `count` processes.
+
+    Results come as they are ready. If a process dies, only its own job is lost.
+    """
 
     def __init__(self, count: int, target: str, device: str, modules: Path) -> None:
         self._count = count
         self._start = (target, device, modules)
 
     def each(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Any]]:
-        """Each job with its result, or with None if the job killed its process."""
+        """Yield each job with its result, or with None if the job killed its process."""
         again: list[Job] = []
         with self._pool(self._count) as pool:
             left = list(reversed(jobs))
@@ -102,6 +110,7 @@ _STATE: list[_State] = []
 
 
 def _begin(target: str, device: str, modules: Path) -> None:
+    """Prepare a worker: load the target and the cells."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     loaded = load(target)
@@ -114,23 +123,27 @@ def _do(job: Job) -> object:
 
 
 def _record(keys: Sequence[str]) -> list[tuple[str, float, dict[str, frozenset[str]]]]:
+    """Run cells under a watch. Return the key, the seconds and the rules of each cell that runs
+    one.
+    """
     state = _STATE[0]
     if state.watching is None:  # to hook every rule takes longer than to run a cell
         manager = state.target.watched()
         state.watching = (manager, manager.__enter__())
     watch = state.watching[1]
-    found = []
+    records = []
     for key in keys:
         watch.taken()
         start = time.perf_counter()
         passed = _outcome(key) == "passed"
         rules = {name: kinds for name, kinds in watch.taken().items() if passed or REFUSED in kinds}
         if rules:
-            found.append((key, time.perf_counter() - start, rules))
-    return found
+            records.append((key, time.perf_counter() - start, rules))
+    return records
 
 
 def _try(job: Job) -> Tried:
+    """Run cells with a fault, until one fails that passes without it."""
     state = _STATE[0]
     if state.watching is not None:
         state.watching[0].__exit__(None, None, None)
@@ -153,13 +166,15 @@ def _outcome(key: str) -> str:
 
 @contextmanager
 def _patience() -> Iterator[None]:
+    """Let a cell that takes too long raise TimeoutError."""
+
     def stop(*_: object) -> None:
         raise TimeoutError(f"the cell was stopped after {PATIENCE:.0f} s")
 
-    kept = signal.signal(signal.SIGALRM, stop)
+    handler = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, kept)
+        signal.signal(signal.SIGALRM, handler)

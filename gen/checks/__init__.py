@@ -1,4 +1,4 @@
-"""What a cell asserts; and the tables that generated modules are written in.
+"""Assert what a cell claims, and define the tables of generated modules.
 
 ``tables`` and ``entries`` are the vocabulary of generated modules. ``case`` is one cell: its
 samples (see :mod:`gen.samples`), each as the programs that ``instances`` lists, built by

@@ -1,5 +1,9 @@
-"""What autocast on the CPU is documented to do with an op:
-https://pytorch.org/docs/stable/amp.html#cpu-op-specific-behavior."""
+"""Cast by hand as autocast on the CPU is documented to cast, so that ops can be compared with it.
+
+``torch.mm`` rounds float32 inputs to bfloat16, ``torch.trace`` widens bfloat16 inputs to float32,
+and ``torch.cat`` widens its inputs to the widest of their dtypes. Source:
+https://pytorch.org/docs/stable/amp.html#cpu-op-specific-behavior
+"""
 
 from __future__ import annotations
 
@@ -77,12 +81,14 @@ OTHER = frozenset(
 
 
 def cast_by_hand(low: torch.dtype, sample: Sample, *values: Any) -> Values:
-    """Return the op with the casts that autocast to `low` makes. Raises Unsuitable for an op that
-    is in no list."""
+    """Return the results of the op with the casts that autocast to `low` makes.
+
+    Raises Unsuitable for an op that is in no list.
+    """
     name = sample.op.name
     if name in LOWER:
-        given = tuple(_rounded(x, low) if x.is_floating_point() else x for x in values)
-        return tuple(y.to(low) if y.is_floating_point() else y for y in sample(*given))
+        rounded = tuple(_round(x, low) if x.is_floating_point() else x for x in values)
+        return tuple(y.to(low) if y.is_floating_point() else y for y in sample(*rounded))
     if name in SINGLE:
         return sample(
             *(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in values)
@@ -92,6 +98,6 @@ def cast_by_hand(low: torch.dtype, sample: Sample, *values: Any) -> Values:
     raise Unsuitable(f"autocast is not documented for {name}")
 
 
-def _rounded(x: Tensor, low: torch.dtype) -> Tensor:
-    """`x` rounded to the low dtype, in a dtype that the reference computes in."""
+def _round(x: Tensor, low: torch.dtype) -> Tensor:
+    """Round `x` to the low dtype, and return it in a dtype that the reference computes in."""
     return x.to(low).to(torch.float64 if x.dtype is torch.float64 else torch.float32)

@@ -1,5 +1,8 @@
-"""What axis ``batch`` asks of vmap beside an ordinary batch: dimensions of outputs, negative
-dimensions, no entries, and mistakes."""
+"""Vary what vmap is asked for, by the words of axis ``batch``.
+
+The words are dimensions of outputs (``out_dims``), negative dimensions (``negative``), a batch of
+no entries (``empty``), and mistakes (``mistaken``).
+"""
 
 from __future__ import annotations
 
@@ -24,41 +27,44 @@ ERRORS = (ValueError, IndexError, RuntimeError, TypeError)
 
 
 def around(program: Program, in_dims: Dims, batch: str) -> tuple[Program, Dims]:
-    """Return the function to map, and where its inputs are batched.
+    """Return the function to map, and the dimensions at which its inputs are batched.
 
-    ``out_dims``: it also returns its unbatched inputs, which are the same for every entry.
-    ``negative``: dimensions count from the end."""
+    With ``out_dims``, the function also returns its unbatched inputs, which are the same for every
+    entry. With ``negative``, dimensions count from the end.
+    """
     if batch == "negative":
         ranks = [x.ndim + 1 for x in program.inputs]
         return program, tuple(
             dim if dim is None or dim < 0 else dim - rank
             for dim, rank in zip(in_dims, ranks, strict=True)
         )
+    # Only out_dims=None can describe an output that has no batch.
     fixed = [place for place, dim in enumerate(in_dims) if dim is None]
     if batch != "out_dims" or not fixed:
         return program, in_dims
 
     def over(target: Target) -> Flat:
-        f = program.over(target)
-        return lambda *values: (*f(*values), *(values[place] for place in fixed))
+        function = program.over(target)
+        return lambda *values: (*function(*values), *(values[place] for place in fixed))
 
     return replace(program, over=over, _results={}), in_dims
 
 
 def changed(inner: Program, mapped: Program, in_dims: Dims, batch: str) -> Program:
-    """`mapped`, which is vmap of `inner`, with other dimensions of its outputs or
-    without entries."""
+    """Return `mapped`, which is vmap of `inner`, with other dimensions of its outputs or without
+    entries.
+    """
     if batch == "out_dims":
         ranks = [x.ndim for x in inner.observed[0]]
         unbatched = sum(dim is None for dim in in_dims)
-        own = ranks[: len(ranks) - unbatched]
+        ranks_of_results = ranks[: len(ranks) - unbatched]
         return batched(
             inner,
             mapped.inputs,
             in_dims,
-            (*(_out_dim(k, rank) for k, rank in enumerate(own)), *(None,) * unbatched),
+            (*(_out_dim(k, rank) for k, rank in enumerate(ranks_of_results)), *(None,) * unbatched),
         )
-    return _emptied(inner, mapped, in_dims) if batch == "empty" else mapped
+    return _empty_batch(inner, mapped, in_dims) if batch == "empty" else mapped
 
 
 def _out_dim(place: int, rank: int) -> int:
@@ -67,9 +73,11 @@ def _out_dim(place: int, rank: int) -> int:
     return (-1, min(1, rank), -rank - 1, rank)[place % 4]
 
 
-def _emptied(inner: Program, mapped: Program, in_dims: Dims) -> Program:
-    """vmap of a batch of no entries. A loop has nothing to run, so the reference runs one
-    entry and drops it."""
+def _empty_batch(inner: Program, mapped: Program, in_dims: Dims) -> Program:
+    """Return vmap of a batch of no entries.
+
+    A loop has nothing to run, so the reference runs one entry and drops it.
+    """
     examples = [
         x if dim is None else x.narrow(dim, 0, 1)
         for x, dim in zip(mapped.inputs, in_dims, strict=True)
@@ -79,6 +87,7 @@ def _emptied(inner: Program, mapped: Program, in_dims: Dims) -> Program:
         for x, dim in zip(mapped.inputs, in_dims, strict=True)
     )
 
+    # The example entries are not inputs, so the target never gets them.
     def over(target: Target) -> Flat:
         f = target.vmap(inner.over(target), in_dims)
         if not isinstance(target, Loop):
@@ -109,29 +118,32 @@ def assert_mistakes(target: Target, sample: Sample, tally: Tally) -> None:
     """
     if not sample.inputs:
         raise Unsuitable(f"{sample.description} has no tensor input to batch")
-    right = tuple(0 for _ in sample.inputs)
+    right_dims = tuple(0 for _ in sample.inputs)
     batch = tuple(torch.stack([x, x, x]) for x in sample.inputs)
-    expected = _called(Loop(), sample, right, 0, batch)
-    answered = []
+    # the right call, to which the target must still agree after each mistake
+    expected = _call(Loop(), sample, right_dims, 0, batch)
+    answers = []
     for label, in_dims, out_dims, inputs in _mistakes(sample, batch, expected):
         tally.entries += 1
         tally.nonzero += 1
         try:
-            found = _called(target, sample, in_dims, out_dims, inputs)
+            outputs = _call(target, sample, in_dims, out_dims, inputs)
         except ERRORS:
-            compare(_called(target, sample, right, 0, batch), expected, Rule(), tally)
+            # An error inside vmap must not leave its level behind.
+            compare(_call(target, sample, right_dims, 0, batch), expected, Rule(), tally)
         else:
-            answered.append(
+            answers.append(
                 f"{label}: in_dims {in_dims}, "
-                f"out_dims {out_dims} give {[list(x.shape) for x in found]}"
+                f"out_dims {out_dims} give {[list(x.shape) for x in outputs]}"
             )
-    if answered:
-        raise Mismatch("vmap answers a mistake; " + "; ".join(answered))
+    if answers:
+        raise Mismatch("vmap answers a mistake; " + "; ".join(answers))
 
 
-def _called(
+def _call(
     target: Target, sample: Sample, in_dims: Any, out_dims: Any, inputs: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
+    """Return the results of vmap of the sample, with its warnings ignored."""
     with seeded(sample.seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return tuple(cast(Placing, target).vmap(sample, in_dims, out_dims)(*inputs))
@@ -143,35 +155,44 @@ Mistake = tuple[str, Dims, int | Dims, tuple[Tensor, ...]]
 def _mistakes(
     sample: Sample, batch: tuple[Tensor, ...], expected: Sequence[Tensor]
 ) -> Iterator[Mistake]:
-    count, right = len(batch), tuple(0 for _ in batch)
+    """Yield calls of vmap that must raise: a label, in_dims, out_dims and the inputs."""
+    count, right_dims = len(batch), tuple(0 for _ in batch)
     for place in range(count):
-        yield from _mistakes_of_input(batch, place, right)
+        yield from _mistakes_of_input(batch, place, right_dims)
     yield "no input is batched", tuple(None for _ in batch), 0, batch
-    yield "a dimension too many", (*right, 0), 0, batch
+    yield "a dimension too many", (*right_dims, 0), 0, batch
     if count > 1:
-        yield "a dimension too few", right[1:], 0, batch
-    yield "an output beyond its last dimension", right, tuple(y.ndim for y in expected), batch
-    yield "an output before its first dimension", right, tuple(-y.ndim - 1 for y in expected), batch
-    yield "a dimension of an output too many", right, (0, *(0 for _ in expected)), batch
-    yield "a batched output without a dimension", right, tuple(None for _ in expected), batch
+        yield "a dimension too few", right_dims[1:], 0, batch
+    yield "an output beyond its last dimension", right_dims, tuple(y.ndim for y in expected), batch
+    yield (
+        "an output before its first dimension",
+        right_dims,
+        tuple(-y.ndim - 1 for y in expected),
+        batch,
+    )
+    yield "a dimension of an output too many", right_dims, (0, *(0 for _ in expected)), batch
+    yield "a batched output without a dimension", right_dims, tuple(None for _ in expected), batch
 
 
 def _mistakes_of_input(
-    batch: tuple[Tensor, ...], place: int, right: tuple[int, ...]
+    batch: tuple[Tensor, ...], place: int, right_dims: tuple[int, ...]
 ) -> Iterator[Mistake]:
-    """Yield the mistakes that a caller can make with one of the inputs. `right`: the dimensions
-    of all of them."""
+    """Yield the mistakes that a caller can make with one of the inputs.
+
+    `right_dims`: the dimensions of all of them.
+    """
     x = batch[place]
-    yield "beyond the last dimension", _with(right, place, x.ndim), 0, batch
-    yield "before the first dimension", _with(right, place, -x.ndim - 1), 0, batch
+    yield "beyond the last dimension", _with(right_dims, place, x.ndim), 0, batch
+    yield "before the first dimension", _with(right_dims, place, -x.ndim - 1), 0, batch
     number = x.new_zeros(())
     if x.numel():
         number = x.flatten()[0]
-    yield "a number has no dimension to batch", right, 0, _with(batch, place, number)
+    yield "a number has no dimension to batch", right_dims, 0, _with(batch, place, number)
     if len(batch) > 1:
         for size in (1, 2):
-            yield "batches of other sizes", right, 0, _with(batch, place, x[:size])
+            yield "batches of other sizes", right_dims, 0, _with(batch, place, x[:size])
 
 
 def _with(items: tuple[object, ...], place: int, item: object) -> tuple[Any, ...]:
+    """Return `items` with `item` in one place."""
     return (*items[:place], item, *items[place + 1 :])

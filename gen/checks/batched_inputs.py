@@ -1,11 +1,11 @@
-"""Batches for vmap: which inputs are batched, at which dimension, and with which entries.
+"""Make batches for vmap: choose inputs and dimensions, and vary the entries.
 
 Patterns of in_dims are tried in turn. With one vmap, the first sample takes every pattern of
 :func:`patterns` and each later sample takes two. With several vmaps, the first sample takes three
 combinations and each later sample takes one.
 
 Entries of a batch differ. Floating entries differ by exact factors, which preserve signs,
-definiteness, triangles, order and |x| < 1. Integer and boolean entries are reversed if the op
+definiteness, triangles, order and ``|x| < 1``. Integer and boolean entries are reversed if the op
 accepts that, and repeat otherwise. A sample does not allow a pattern if the reference fails on it
 or returns entries of different shapes.
 """
@@ -34,9 +34,10 @@ _VARIATIONS = (
 
 
 def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
-    """Every in_dims pattern to try for `inputs`, those with all inputs batched first.
+    """Return every in_dims pattern to try for `inputs`, those with all inputs batched first.
 
-    - Up to two inputs: each is unbatched, batched at 0, or batched at the end.
+    - Up to two inputs: each is unbatched, batched at 0, or batched at the end. Two matrices give
+      ``(0, 0), (0, -1), (0, None), (-1, 0), …``.
     - Three inputs: every choice of batched inputs.
     - More: all of them, each alone, all but each.
 
@@ -49,9 +50,9 @@ def patterns(inputs: Sequence[Tensor], turn: int = 0) -> list[InDims]:
         unbatched = (None,) * count
         choices = [dims for dims in product((0, -1, None), repeat=count) if dims != unbatched]
     else:
-        choices = _alternating(_masks(count))
+        choices = _alternate(_masks(count))
     # choices of scalars coincide: front and end are one place
-    return list(dict.fromkeys(_placed(dims, inputs, turn) for dims in choices))
+    return list(dict.fromkeys(_place_ends(dims, inputs, turn) for dims in choices))
 
 
 def _masks(count: int) -> list[tuple[bool, ...]]:
@@ -64,20 +65,21 @@ def _masks(count: int) -> list[tuple[bool, ...]]:
     return [(True,) * count, *each_alone, *all_but_each]
 
 
-def _alternating(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
-    """Front and end in turn for each input; neighbours start differently."""
+def _alternate(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
+    """Return the front and the end in turn for each input. Neighbours start differently."""
     turns = list(range(len(masks[0])))
-    found: list[InDims] = []
+    alternating: list[InDims] = []
     for mask in masks:
-        found.append(
+        alternating.append(
             tuple((0, -1)[turns[place] % 2] if flag else None for place, flag in enumerate(mask))
         )
+        # An input that is not batched now takes the same end when it is batched next.
         turns = [turn + flag for turn, flag in zip(turns, mask, strict=True)]
-    return found
+    return alternating
 
 
-def _placed(dims: InDims, inputs: Sequence[Tensor], turn: int) -> InDims:
-    """Return `dims` with a dimension of each input for the end, which -1 stands for."""
+def _place_ends(dims: InDims, inputs: Sequence[Tensor], turn: int) -> InDims:
+    """Return `dims` with a dimension of each input in the place of -1, which stands for its end."""
     ends = [_end(x.ndim, turn) for x in inputs]
     return tuple(end if dim == -1 else dim for dim, end in zip(dims, ends, strict=True))
 
@@ -89,7 +91,7 @@ def _end(rank: int, turn: int) -> int:
 
 
 def vary(x: Tensor, entry: int, variation: int = 0) -> Tensor:
-    """Entry number `entry` of a batch made of `x`; entry 0 is `x` itself."""
+    """Return entry number `entry` of a batch made of `x`. Entry 0 is `x` itself."""
     factors, reverse = _VARIATIONS[variation]
     if not entry:
         return x
@@ -106,15 +108,18 @@ REFUSALS = (RuntimeError, ValueError, IndexError)
 def grow(
     program: Program, in_dims: InDims, size: int, evaluate: Callable[[Program], Sequence[Tensor]]
 ) -> Program:
-    """vmap of `program` on a batch of `size` entries. `evaluate` runs a program on the reference.
+    """Return vmap of `program` on a batch of `size` entries.
 
-    Returns the first variation of the batch that the reference accepts without a new NaN, or else
-    the first that it accepts. Raises Unsuitable if it accepts none.
+    `evaluate` runs a program on the reference. The result is the first variation of the batch that
+    the reference accepts without a new NaN, or else the first that it accepts. Raises Unsuitable if
+    it accepts none.
     """
     # an op that fails on its own sample raises here: the pattern is not the cause
+    # A NaN of the sample itself stays in its batch, and is no sign of a left domain.
     had_nan = any(map(_has_nan, evaluate(program)))
     fallback: Program | None = None
     why = ""
+    # A reversed index or length may leave the domain of an op, so there are tamer variations.
     for variation in VARIATIONS:
         inputs = list(program.inputs)
         for place, dim in enumerate(in_dims):
@@ -165,21 +170,28 @@ def choices(
         ]
 
     if fewest:
-        return [partial(_one, allowed, turn)]
+        return [partial(_take_one, allowed, turn)]
     if stages.count("vmap") == 1:
         return [
-            lambda inputs: allowed(inputs, turn) if first else _some(allowed(inputs, turn), turn, 2)
+            lambda inputs: allowed(inputs, turn) if first else _take(allowed(inputs, turn), turn, 2)
         ]
-    return [partial(_one, allowed, turn + combination) for combination in range(3 if first else 1)]
+    return [
+        partial(_take_one, allowed, turn + combination) for combination in range(3 if first else 1)
+    ]
 
 
-def _one(
+def _take_one(
     allowed: Callable[[Sequence[Tensor], int], list[InDims]], k: int, inputs: Sequence[Tensor]
 ) -> list[InDims]:
-    return _some(allowed(inputs, k), k, 1)
+    """Return the one pattern of turn `k`, as a list."""
+    return _take(allowed(inputs, k), k, 1)
 
 
-def _some(found: list[InDims], turn: int, count: int) -> list[InDims]:
-    """`count` of `found`, in turn. Turn 0 includes the first one, in which all
-    inputs are batched."""
-    return [found[(turn * count + k) % len(found)] for k in range(min(count, len(found)))]
+def _take(choices_in_order: list[InDims], turn: int, count: int) -> list[InDims]:
+    """Return `count` of the patterns, in turn. Turn 0 includes the first one, in which all inputs
+    are batched.
+    """
+    return [
+        choices_in_order[(turn * count + k) % len(choices_in_order)]
+        for k in range(min(count, len(choices_in_order)))
+    ]

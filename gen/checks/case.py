@@ -57,7 +57,7 @@ _METHOD = {
 
 @dataclass(frozen=True)
 class SampleFailure:
-    """One sample that failed. `sample` is None if the case as a whole failed."""
+    """A sample that failed. `sample` is None if the case as a whole failed."""
 
     sample: int | None
     description: str
@@ -100,14 +100,17 @@ class Case:
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """The op's row in the family's table; empty if everything comes from OpInfo."""
+        """Return the op's row in the family's table. It is empty if everything comes from
+        OpInfo.
+        """
         return self.family.ops.get(self.op, {})
 
     @property
     def seed(self) -> int:
-        """The seed of the choices that a case makes, from its id. Samples are seeded by op and
-        dtype, so that cases share them. A jitted case makes the choices of its plain form, and a
-        row that moved those of its former name.
+        """Return the seed of the choices that a case makes, from its id.
+
+        Samples are seeded by op and dtype, so that cases share them. A jitted case makes the
+        choices of its plain form, and a row that moved those of its former name.
         """
         name = self.row.get("former_name", self.op) + self.cell.id.removeprefix(self.op)
         return stable_seed(self.family.name, self.check, name.removesuffix("-jitted"))
@@ -117,8 +120,10 @@ class Case:
         return any(entry.kind == "vanishes" for entry in self.entries.values())
 
     def finish(self, failures: list[SampleFailure], /) -> None:
-        """Called once at the end of an assertion. A case raises the first failure; the plug-in
-        replaces this method by its own."""
+        """End an assertion: raise the first failure.
+
+        The plug-in replaces this method by its own.
+        """
         for failure in failures:
             failure.error.add_note(
                 f"{self.cell.id}, sample {failure.sample}: {failure.description}"
@@ -126,8 +131,10 @@ class Case:
             raise failure.error
 
     def begin(self, sample: int, description: str, /) -> None:
-        """Called before each sample. The plug-in replaces this method by its own, to know
-        where a process died."""
+        """Note that a sample is about to run.
+
+        The plug-in replaces this method by its own, to know where a process died.
+        """
 
     def assert_same(
         self,
@@ -145,6 +152,7 @@ class Case:
         go to :meth:`finish`. Raises Vacuous if nothing was compared, or only zeros with zeros.
         Raises Lacking if the target lacks a stage.
         """
+        # for the stand-alone program of a failure, which makes the same assertion again
         self.asserted = {
             "pipeline": pipeline,
             "against": against,
@@ -152,12 +160,14 @@ class Case:
             "layout": layout,
             "values": values,
         }
+        # What the target or the installed torch lacks ends the case before any sample is drawn.
         parsed = parse(pipeline)
         self._require(parsed, (against,) if isinstance(against, str) else against)
         axes = self.axes.fixed(form=form, layout=layout, values=values)
         words = (against,) if isinstance(against, str) else tuple(against)
         self._require_op_of_torch(parsed)
         self._require_own_op(axes, words)
+        # Failures are collected, so that one sample does not hide another one's error.
         failures: list[SampleFailure] = []
         of_torch = opinfo.may_have(self.op, self.row)
         if words == ("raises",) and axes.form == "functional":
@@ -173,9 +183,11 @@ class Case:
 
     @property
     def _few(self) -> bool:
-        """Whether the case runs fewer and smaller samples, because a capture costs more than a
-        call. A case with an expected failure runs those that its plain form runs: the failure may
-        be in any of them.
+        """Return whether the case runs fewer and smaller samples, because a capture costs more than
+        a call.
+
+        A case with an expected failure runs those that its plain form runs: the failure may be in
+        any of them.
         """
         if getattr(self.target, "slow", False):
             return True
@@ -184,6 +196,7 @@ class Case:
         )
 
     def _require(self, pipeline: Pipeline, words: Sequence[str]) -> None:
+        """Raise Lacking if the target lacks a stage or another method that the case needs."""
         stages = [*pipeline.stages, *self._further_methods(words)]
         lacking = [
             stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks
@@ -192,7 +205,9 @@ class Case:
             raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
 
     def _further_methods(self, words: Sequence[str]) -> Iterator[str]:
-        """What the axes and references of the case need of a target, beside the stages."""
+        """Yield what the axes and references of the case need of a target, in addition to the
+        stages.
+        """
         axes = self.axes
         if axes.jitted or axes.by == "jit":
             yield "jit"
@@ -210,9 +225,13 @@ class Case:
             yield "out_dims"
 
     def _require_op_of_torch(self, pipeline: Pipeline) -> None:
-        """The matrix names the version of torch that it was written for. The installed one may lack
+        """Raise Lacking if the installed torch lacks what the row needs.
+
+        The matrix names the version of torch that it was written for. The installed one may lack
         the op, or its derivatives, or samples of the dtype, or a row is for other versions. No text
-        names it: runs on two versions that both lack an op are to compare as equal."""
+        names the installed version: runs on two versions that both lack an op are to compare as
+        equal.
+        """
         if not is_for_installed(self.row.get("torch")):
             raise Lacking(f"the row is for torch {self.row['torch']}, and another one runs")
         if not opinfo.may_have(self.op, self.row):
@@ -236,14 +255,17 @@ class Case:
 
     @property
     def _device_of_samples(self) -> str:
-        """The device of samples. Those of meta are made on the CPU, as they need values."""
+        """Return the device of samples. Those of meta are on the CPU, as they need values."""
         if self.device == "meta":
             return "cpu"
         return self.device
 
     def _require_own_op(self, axes: Axes, words: Sequence[str]) -> None:
-        """A target with ops of its own runs those that it has, without effect on their arguments.
-        Error inputs are for ops in torch."""
+        """Raise Lacking if a target with ops of its own does not run this case.
+
+        Such a target runs the ops that it has, without effect on their arguments. Error inputs are
+        for ops in torch.
+        """
         implementation = getattr(self.target, "op", None)
         if implementation is None:
             return
@@ -264,6 +286,10 @@ class Case:
         words: tuple[str, ...],
         failures: list[SampleFailure],
     ) -> None:
+        """Run the samples in turn, and add each failure to `failures`. Raise Vacuous if they show
+        nothing.
+        """
+        # The reserve is looked at only while the chosen samples show nothing.
         stages = pipeline.stages[::-1]  # innermost first
         reasons: dict[str, None] = {}
         tally = Tally()
@@ -277,8 +303,10 @@ class Case:
             self.begin(turn, sample.description)
             try:
                 self._assert_sample(sample, turn, stages, axes, words, tally, reasons)
+            # says nothing of the other samples, but of a case in which nothing is compared
             except Unsuitable as reason:
                 reasons[str(reason)] = None
+            # the same for every sample, so it is the outcome of the case
             except Lacking:
                 raise
             except Exception as error:
@@ -303,6 +331,7 @@ class Case:
 
         Lacking is for checks that by their nature apply to some ops only.
         """
+        # Words of degenerate points are asked of every op, and most ops have none of them.
         why = "all results are zero on both sides"
         if not tally.entries:
             why = "; ".join(list(reasons)[:3])
@@ -326,6 +355,7 @@ class Case:
         )
         if axes.values == "special":
             return special_points.chosen(pool), []
+        # These checks choose inputs by their numbers, so further calls of the op show more.
         settled = "definition" in words or axes.values in (*points.NUMBERS, *_REFUSED)
         more = self._settings(dtype, device) if settled else []
         if axes.values in points.NUMBERS and pool and points.is_scalar(pool[0]):
@@ -359,6 +389,7 @@ class Case:
         tally: Tally,
         reasons: dict[str, None],
     ) -> None:
+        """Run the check on one sample. Raises Unsuitable if the check does not apply to it."""
         # The plain op runs first: what torch warns of once is not the target's.
         draws = sample.facts.random
         if "vmap" in stages:
@@ -426,6 +457,7 @@ class Case:
                 comparison.refusal = error
                 tally.entries += 1
                 tally.nonzero += 1
+        # The digest of what the target gave lets two runs be compared whose cells both pass.
         if comparison.refusal is not None:
             self.seen.refused(comparison.refusal)
         elif comparison.found is not None:
@@ -439,7 +471,7 @@ class Case:
         axes: Axes,
         reasons: dict[str, None],
     ) -> Iterator[Comparison]:
-        """Each program of the sample, to be compared with references."""
+        """Yield each program of the sample, to be compared with references."""
         turn_of_patterns = 0 if turn == 0 else turn + self.seed
         for program, label in instances(
             sample, stages, axes, turn == 0, turn_of_patterns, reasons, self._few
@@ -469,24 +501,26 @@ class Case:
         layout: str = USUAL.layout,
         values: str = USUAL.values,
     ) -> Iterator[tuple[int, Comparison, str, Exception | None]]:
-        """``(sample, comparison, reference, error)`` for each comparison that :meth:`assert_same`
-        makes, in its order; no error: it agrees.
+        """Yield ``(sample, comparison, reference, error)`` for each comparison that
+        :meth:`assert_same` makes, in its order. The error is None if the two agree.
 
         For tools that show a comparison. Samples that are not suitable, or on which the op itself
-        raises, are left out."""
+        raises, are left out.
+        """
         parsed = parse(pipeline)
         axes = self.axes.fixed(form=form, layout=layout, values=values)
         words = (against,) if isinstance(against, str) else tuple(against)
         if words == ("raises",):
             return
         for turn, sample in self._shown(parsed, words, axes):
+            # A failure of the op itself is a finding of `raising`.
             if sample.error is not None:
                 continue
             try:
-                found = list(self._comparisons(sample, turn, parsed.stages[::-1], axes, {}))
+                comparisons = list(self._comparisons(sample, turn, parsed.stages[::-1], axes, {}))
             except Unsuitable:
                 continue
-            for comparison in found:
+            for comparison in comparisons:
                 for word in words:
                     try:
                         comparison.against(word, Tally())
@@ -506,11 +540,12 @@ class Case:
         layout: str = USUAL.layout,
         values: str = USUAL.values,
     ) -> Iterator[tuple[Sample, type[Exception] | None, str]]:
-        """Calls whose error is not what :meth:`assert_same` asks for:
-        ``(sample, exception, pattern)``.
+        """Yield the calls whose error is not what :meth:`assert_same` asks for, as ``(sample,
+        exception, pattern)``.
 
         Without an exception, the op itself raises on plain tensors where a result is due. With one,
-        it raises something else or nothing."""
+        it raises something else or nothing.
+        """
         words = (against,) if isinstance(against, str) else tuple(against)
         axes = self.axes.fixed(form=form, layout=layout, values=values)
         if words != ("raises",):
@@ -537,6 +572,7 @@ class Case:
         return numbered[: len(chosen)] if self.only is None else [numbered[self.only]]
 
     def _require_sample(self, count: int) -> None:
+        """Raise Vacuous if the user asked for a sample whose number is `count` or more."""
         if self.only is not None and self.only >= count:
             raise Vacuous(
                 f"--sample {self.only}: "
@@ -544,13 +580,18 @@ class Case:
             )
 
     def _rule(self) -> Rule:
+        """Return how results are compared: within the bounds of a `tolerance` entry, if there is
+        one.
+        """
         for entry in self.entries.values():
             if entry.kind == "tolerance":
                 return Rule(entry.rtol or 0.0, entry.atol or 0.0)
         return Rule()
 
     def _refuse_vacuity(self, tally: Tally, reasons: Mapping[str, None]) -> None:
+        """Raise Vacuous if nothing was compared, or only zeros that no entry expects."""
         why = "; ".join(list(reasons)[:3])
+        # Many ops have no kernel for meta tensors, so this is no fault of the matrix.
         if not tally.entries and self.device == "meta":
             raise Lacking(f"nothing to compare on the meta device: {why}")
         if not tally.entries:
@@ -569,26 +610,29 @@ class Case:
     # --- error inputs -----------------------------------------------------------------------------
 
     def _assert_errors(self, axes: Axes, failures: list[SampleFailure]) -> None:
+        """Assert that each documented error input raises its error. Failures are added to
+        `failures`.
+        """
         if self.device == "meta":
             raise Lacking(
                 "kernels of the meta device check their inputs in other "
                 "words, and values not at all"
             )
-        wrong = list(self._error_inputs())
-        if not wrong:
+        error_inputs = list(self._error_inputs())
+        if not error_inputs:
             raise Vacuous("the op has no error inputs")
-        for index, (sample, kind, match) in enumerate(wrong):
+        for index, (sample, kind, match) in enumerate(error_inputs):
             if self.only is not None and index != self.only:
                 continue
             self.begin(index, sample.description)
             try:
-                _assert_raises(self._calling(sample, axes.jitted), kind, match)
+                _assert_raises(self._call_of(sample, axes.jitted), kind, match)
             except Exception as error:
                 failures.append(SampleFailure(index, sample.description, error))
             self.compared += 1
 
     def _error_inputs(self) -> Iterator[tuple[Sample, type[Exception], str]]:
-        """``(sample, exception, pattern)``: from the row's `errors`, else from OpInfo."""
+        """Yield ``(sample, exception, pattern)``: from the row's `errors`, else from OpInfo."""
         dtype = getattr(torch, self.dtype)
         op = make_op(self.op, self.row)
         if self.row.get("errors"):
@@ -602,11 +646,13 @@ class Case:
                 )
                 yield sample, kind, error.get("match", "")
         elif op.info is not None:
-            for sample, given in _opinfo_errors(op, op.info, self.device):
-                yield sample, given.error_type, given.error_regex
+            for sample, error_input in _opinfo_errors(op, op.info, self.device):
+                yield sample, error_input.error_type, error_input.error_regex
 
-    def _calling(self, sample: Sample, jitted: bool) -> Callable[[], object]:
-        def f(*tensors: object) -> Values:
+    def _call_of(self, sample: Sample, jitted: bool) -> Callable[[], object]:
+        """Return the call of the op on the sample as a function, jitted or not."""
+
+        def function(*tensors: object) -> Values:
             raw = sample.raw(sample.op.call, tensors)
             if raw is NotImplemented:
                 raise TypeError(
@@ -614,12 +660,14 @@ class Case:
                 )
             return sample.outputs(raw)
 
-        return lambda: self.target.forward(cast(Jitting, self.target).jit(f) if jitted else f)(
-            *sample.inputs
-        )
+        return lambda: self.target.forward(
+            cast(Jitting, self.target).jit(function) if jitted else function
+        )(*sample.inputs)
 
 
 def _row_errors(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str) -> list[Sample]:
+    """Return the calls that the row says must raise, as samples."""
+    # what the samples of a row may have, without the error
     described = [
         {key: error[key] for key in ("args", "kwargs") if key in error} for error in row["errors"]
     ]
@@ -627,19 +675,22 @@ def _row_errors(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str)
 
 
 def _opinfo_errors(op: Op, info: OpInfo, device: str) -> Iterator[tuple[Sample, ErrorInput]]:
-    for index, given in enumerate(opinfo.errors(info, device)):
-        sample = given.sample_input
-        yield from_call(op, index, (sample.input, *sample.args), dict(sample.kwargs)), given
+    """Yield the calls that OpInfo says must raise, as samples, each with its error."""
+    for index, error_input in enumerate(opinfo.errors(info, device)):
+        sample = error_input.sample_input
+        yield from_call(op, index, (sample.input, *sample.args), dict(sample.kwargs)), error_input
 
 
 def _exception(name: str) -> type[Exception]:
-    found = getattr(builtins, name, None) or resolve(name)
-    if not (isinstance(found, type) and issubclass(found, Exception)):
+    """Return the class of exceptions with this name, built in or ``module.Class``."""
+    exception = getattr(builtins, name, None) or resolve(name)
+    if not (isinstance(exception, type) and issubclass(exception, Exception)):
         raise TypeError(f"{name!r} names no exception")
-    return found
+    return exception
 
 
 def _assert_raises(call: Callable[[], object], kind: type[Exception], match: str) -> None:
+    """Raise Mismatch unless `call` raises an error of this kind whose text matches."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings before the error are not compared
@@ -654,8 +705,10 @@ def _assert_raises(call: Callable[[], object], kind: type[Exception], match: str
 
 
 def _require_batchable(sample: Sample, stages: Sequence[str], draws: bool) -> None:
-    """Raise Unsuitable for calls of which a loop over the batch is no reference. `draws`: whether
-    the plain op does."""
+    """Raise Unsuitable for calls of which a loop over the batch is no reference.
+
+    `draws`: whether the plain op draws random numbers.
+    """
     may_draw = stages == ("vmap",) and sample.draws
     if draws and not may_draw:
         raise Unsuitable("the op draws random numbers: no loop draws what a batch does")
@@ -667,6 +720,7 @@ def _require_batchable(sample: Sample, stages: Sequence[str], draws: bool) -> No
 
 
 def _has_reference(program: Program) -> bool:
+    """Return whether the reference runs the program without an error."""
     try:
         program.on_reference()
     except Exception:  # for example a decomposition that does not converge on NaN

@@ -1,10 +1,10 @@
-"""Comparison of results with those of a reference, entry by entry.
+"""Compare results with those of a reference, entry by entry.
 
 Two right answers may differ by rounding, and no fixed tolerance describes it. So if the quick
 comparison fails, the reference runs again.
 
-- In a narrow dtype it runs in float64. A result passes if it is about as near to the float64 result
-  as the first reference was.
+- In a narrow dtype it runs in float64. A result passes if it is about as near to the float64
+  result as the first reference was.
 - In float64 it runs on inputs that are off by an ulp. A result passes if its error is about as
   large as the resulting change.
 """
@@ -61,19 +61,23 @@ class Rule:
     dtype: torch.dtype | None = None  # the dtype whose rounding counts, if not that of the results
 
     def bounds(self, dtype: torch.dtype, expected: Tensor) -> tuple[float, float]:
-        """``(rtol, atol)``. The default atol grows with the magnitude of the output, so that errors
-        of small outputs show."""
+        """Return ``(rtol, atol)``.
+
+        The default atol grows with the magnitude of the output, so that errors of small outputs
+        show.
+        """
         base = max(_TOLERANCES.get(dtype, 0.0), _TOLERANCES.get(self.dtype or dtype, 0.0))
         if self.numeric:
             base = max(base, NUMERIC)
         rtol = base if self.rtol is None else self.rtol
         if self.atol is not None:
             return rtol, self.atol
+        # The floor is for results of size 0, where a relative bound would allow nothing.
         magnitude = _magnitude(expected)
         floor = 0.0
         if self.numeric:
             floor = NOISE
-        elif _inexact(dtype):
+        elif _is_inexact(dtype):
             floor = ULPS * torch.finfo(dtype).eps
         return rtol, max(rtol * min(1.0, magnitude) + 1e-4 * base * magnitude, floor)
 
@@ -96,14 +100,16 @@ def compare(
         raise Mismatch(f"{len(actual)} outputs, expected {len(expected)}")
     other: Outputs | None = None
     for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        _same_kind(place, a, e, rule)
+        _require_same_kind(place, a, e, rule)
         a, e = a.detach(), e.detach()
+        # A numeric reference gives NaN where the function has no derivative.
         known = ~e.isnan() if rule.numeric else None
         _count_entries(a, e, known, tally)
-        difference = _disagreement(a, e, rule, known)
+        difference = _errors(a, e, rule, known)
         if difference is None:
             continue
         if second is not None and _allows_rounding(rule, a.dtype):
+            # one more run of the reference serves all outputs
             if other is None:
                 other = second()
             if _differs_by_rounding(a, e, other[place], conditioned):
@@ -121,18 +127,20 @@ def _count_entries(a: Tensor, e: Tensor, known: Tensor | None, tally: Tally) -> 
 
 
 def _allows_rounding(rule: Rule, dtype: torch.dtype) -> bool:
-    """Whether the rounding of the reference may decide. A tolerance that was given is final."""
-    return rule.rtol is None and not rule.numeric and _inexact(dtype)
+    """Return whether the rounding of the reference may decide. An explicit tolerance is final."""
+    return rule.rtol is None and not rule.numeric and _is_inexact(dtype)
 
 
 def _differs_by_rounding(a: Tensor, e: Tensor, other: Tensor, conditioned: bool) -> bool:
-    """Whether rounding explains the difference of `a` and `e`. `other`: the second result of the
-    reference, see :func:`compare`."""
+    """Return whether rounding explains the difference of `a` and `e`.
+
+    `other`: the second result of the reference, see :func:`compare`.
+    """
     if conditioned:
-        return _as_conditioned(a, e, other) or _as_good(a, e, e)
-    if _narrow(a.dtype):
-        return _as_good(a, e, other)
-    return _as_conditioned(a, e, other)
+        return _is_within_conditioning(a, e, other) or _is_as_good(a, e, e)
+    if _is_narrow(a.dtype):
+        return _is_as_good(a, e, other)
+    return _is_within_conditioning(a, e, other)
 
 
 def compare_kinds(actual: Outputs, expected: Outputs, tally: Tally) -> None:
@@ -141,21 +149,23 @@ def compare_kinds(actual: Outputs, expected: Outputs, tally: Tally) -> None:
     if len(actual) != len(expected):
         raise Mismatch(f"{len(actual)} outputs, expected {len(expected)}")
     for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
-        _same_kind(place, a, e, Rule())
+        _require_same_kind(place, a, e, Rule())
         tally.entries += 1
         tally.nonzero += 1
 
 
-def _same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
+def _require_same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
+    """Raise Mismatch unless two outputs have the same shape and, where it counts, dtype."""
     if a.shape != e.shape:
         raise Mismatch(f"output {place} has shape {list(a.shape)}, expected {list(e.shape)}")
     if not rule.widened and a.dtype != e.dtype:
         raise Mismatch(f"output {place} has dtype {a.dtype}, expected {e.dtype}")
 
 
-def _disagreement(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Tensor | None:
-    """None if all entries are close. Otherwise the error of each entry, which is 0
-    for a close one."""
+def _errors(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Tensor | None:
+    """Return None if all entries are close. Otherwise return the error of each entry, which is 0
+    for a close one.
+    """
     common = torch.promote_types(a.dtype, e.dtype)
     rtol, atol = rule.bounds(a.dtype, e)
     a, e = a.to(common), e.to(common)
@@ -167,6 +177,7 @@ def _disagreement(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Ten
         close = close | ~known
     if bool(close.all()):
         return None
+    # Only for the message: the error in the dtype of the results may overflow.
     wide = torch.complex128 if common.is_complex else torch.float64
     error = (a.to(wide) - e.to(wide)).abs()
     return torch.where(
@@ -178,9 +189,10 @@ def _parts(x: Tensor) -> Tensor:
     return torch.view_as_real(x.resolve_conj())
 
 
-def _as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
-    """Whether `a` is about as near to the float64 result as `e` is. Infinities and
-    NaNs must agree."""
+def _is_as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
+    """Return whether `a` is about as near to the float64 result as `e` is. Infinities and NaNs must
+    agree.
+    """
     wide = torch.complex128 if exact.is_complex() else torch.float64
     a_wide, e_wide, exact = a.to(wide), e.to(wide), exact.to(wide)
     finite = torch.isfinite(exact) & torch.isfinite(e_wide)
@@ -196,8 +208,10 @@ def _as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
     return bool(((a_wide - exact).abs() <= allowed).all())
 
 
-def _as_conditioned(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
-    """Whether `a` differs from `e` by about as much as rounding of the inputs changes `e`."""
+def _is_within_conditioning(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
+    """Return whether `a` differs from `e` by about as much as rounding of the inputs changes
+    `e`.
+    """
     finite = torch.isfinite(e) & torch.isfinite(nudged)
     if not bool(finite.any()) or not bool(
         torch.isclose(a[~finite], e[~finite], equal_nan=True).all()
@@ -207,15 +221,16 @@ def _as_conditioned(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
     return bool(((a[finite] - e[finite]).abs() <= CONDITIONING * change).all())
 
 
-def _inexact(dtype: torch.dtype) -> bool:
+def _is_inexact(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def _narrow(dtype: torch.dtype) -> bool:
-    return _inexact(dtype) and dtype not in (torch.float64, torch.complex128)
+def _is_narrow(dtype: torch.dtype) -> bool:
+    return _is_inexact(dtype) and dtype not in (torch.float64, torch.complex128)
 
 
 def _magnitude(x: Tensor) -> float:
+    """Return the largest size of a finite entry, and 0 if there is none."""
     if not (x.is_floating_point() or x.is_complex()) or not x.numel():
         return 0.0
     size = x.abs()
@@ -226,6 +241,7 @@ def _magnitude(x: Tensor) -> float:
 def _describe(
     place: int, count: int, a: Tensor, e: Tensor, error: Tensor, bounds: tuple[float, float]
 ) -> str:
+    """Say where the largest error of an output is, and show both values there."""
     index = tuple(map(int, torch.unravel_index(error.argmax(), error.shape))) if error.ndim else ()
     where = f" at index {list(index)}" if index else ""
     return (
@@ -240,9 +256,12 @@ def _describe(
 
 
 class Seen:
-    """What a target gave in a case, in short: by this two runs are compared whose cells all pass.
+    """The values that a target gave in a case, in short. By this two runs are compared whose cells
+    all pass.
+
     ``digest``: of all values, in their order; empty if there were none. ``refusal``: the first
-    error that was given in place of values."""
+    error that the target raised in place of values.
+    """
 
     def __init__(self) -> None:
         self.refusal = ""
@@ -254,11 +273,14 @@ class Seen:
         return self._digest.hexdigest() if self._has_values else ""
 
     def values(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Take in tensors of any dtype and device but meta."""
+        """Add tensors to the digest. They may have any dtype and device. Those of meta have no
+        values and are left out.
+        """
         for x in outputs:
             if x.device.type == "meta":
                 continue
             self._has_values = True
+            # The shape counts too: two tensors may have the same bytes.
             self._digest.update(f"{x.dtype} {tuple(x.shape)}".encode())
             self._digest.update(_bits(x))
 
@@ -267,7 +289,9 @@ class Seen:
 
 
 def _bits(x: torch.Tensor) -> bytes:
-    """The elements of a tensor. All NaNs are one: their signs and payloads are of the kernel."""
+    """Return the elements of a tensor as bytes. All NaNs are one: their signs and payloads are of
+    the kernel.
+    """
     x = x.detach().cpu()
     if x.layout is not torch.strided:
         x = x.to_dense()

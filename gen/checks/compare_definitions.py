@@ -1,5 +1,6 @@
-"""Comparison with definitions of arrays in arbitrary precision: entry by entry, so that a small
-entry beside a large one counts."""
+"""Compare with definitions of arrays in arbitrary precision: entry by entry, so that a small entry
+counts next to a large one.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +53,9 @@ def compare_with_definition(
             where = f"{label}: output {place}"
             if a.shape != e.shape:
                 raise Mismatch(f"{where} has shape {list(a.shape)}, expected {list(e.shape)}")
-            if wrong := _wrong_entries(definition, place, a, e, tally):
+            if wrong_entries := _wrong_entries(definition, place, a, e, tally):
                 where = f"{where} of {len(actual)}"
-                raise Mismatch(f"{where}: {_describe_wrong(wrong, a, e)}")
+                raise Mismatch(f"{where}: {_describe_wrong(wrong_entries, a, e)}")
 
 
 def _require_suitable_inputs(program: Program, sample: Sample) -> None:
@@ -81,7 +82,9 @@ class _Definition:
 
     @property
     def precision(self) -> int:
-        """Bits that are enough for the inputs and for each derivative that the program takes."""
+        """Return the bits that are enough for the inputs and for each derivative that the program
+        takes.
+        """
         derivatives = sum(map(self._program.label.count, ("vjp", "jvp", "jac")))
         return bits(self._program.inputs, derivatives, self._far)
 
@@ -91,18 +94,21 @@ class _Definition:
             return self._farthest
         # the farther numbers come first, as their error is the one that is reported
         farthest = self._farthest
+        # Two finite numbers in the place of each infinity show where a result goes.
         nearer = _expected(self._program, self._sample, FAR[0])
         limits = numpy.frompyfunc(_limit, 2, 1)
         return [_array(limits(near, far)) for near, far in zip(nearer, farthest, strict=True)]
 
     @cached_property
     def _farthest(self) -> list[Array]:
-        """The results at the inputs, or at the largest numbers that stand for infinities."""
+        """Return the results at the inputs, or at the largest numbers that stand for infinities."""
         return _expected(self._program, self._sample, self._far)
 
     @cached_property
     def slack(self) -> list[list[Any]]:
-        """How much each entry of each output may be off. Computed only once an entry needs it."""
+        """Return how much each entry of each output may be off. Computed only once an entry needs
+        it.
+        """
         return _slack(self._program, self._sample, self._farthest, self._far)
 
 
@@ -117,6 +123,7 @@ def _wrong_entries(
     suspects = [k for k in known if not _near(_number(a, k), e.flat[k], a.dtype, mpf(0))]
     if not suspects:
         return []
+    # The slack takes several evaluations, so it is computed only where a result seems wrong.
     slack = definition.slack[place]
     return [k for k in suspects if not _near(_number(a, k), e.flat[k], a.dtype, slack[k])]
 
@@ -143,13 +150,23 @@ def _expected(
     far: int,
     change: Callable[[Array, int], Array] = lambda x, k: x,
 ) -> list[Array]:
+    """Return the exact results at the inputs, with numbers of `far` bits for infinities.
+
+    `change` is applied to each input and its place. Raises Unsuitable if no definition covers the
+    call.
+    """
     # a target for these stages alone
-    f = program.over(Definite(_root(sample)))  # type: ignore[arg-type]
+    definition = program.over(Definite(_root(sample)))  # type: ignore[arg-type]
     try:
         return list(
             map(
                 _array,
-                f(*(change(_finite(exactly(x), far), k) for k, x in enumerate(program.inputs))),
+                definition(
+                    *(
+                        change(_replace_infinities(exactly(x), far), k)
+                        for k, x in enumerate(program.inputs)
+                    )
+                ),
             )
         )
     except (Undefined, ZeroDivisionError, TypeError, IndexError, ValueError) as reason:
@@ -157,20 +174,23 @@ def _expected(
 
 
 def _root(sample: Sample) -> Any:
+    """Return the definition of the sample's op, as a function of the arrays alone."""
+
     def root(*arrays: Array) -> tuple[Array, ...]:
         args, kwargs = sample.rebuild(arrays)
-        found = DEFINITIONS[sample.op.name](*args, **kwargs)
-        return tuple(
-            numpy.asarray(y, dtype=object)
-            for y in (found if isinstance(found, tuple) else (found,))
-        )
+        results = DEFINITIONS[sample.op.name](*args, **kwargs)
+        if not isinstance(results, tuple):
+            results = (results,)
+        return tuple(map(_array, results))
 
     return root
 
 
-def _finite(x: Array, far: int) -> Array:
-    """`x` with numbers of `far` bits for infinities. Their order in size is another one for each
-    `far`, as a limit depends on none."""
+def _replace_infinities(x: Array, far: int) -> Array:
+    """Return `x` with numbers of `far` bits for infinities.
+
+    Their order in size is another one for each `far`, as a limit depends on none.
+    """
     if x.dtype != object or not far:
         return x
     order = range(x.size) if far == FAR[0] else range(x.size, 0, -1)
@@ -190,6 +210,7 @@ def _limit(near: Any, far: Any) -> object:
         return mp.nan
     if _agree(near, far):
         return far
+    # It goes to 0 if it is tiny and still shrinks, and to infinity if it is large and still grows.
     if abs(far) < mpf(2) ** -140 and abs(far) < abs(near):
         return mpf(0)
     if near * far > 0 and abs(far) > max(mpf(1.5) * abs(near), LARGE):
@@ -213,8 +234,10 @@ def _complex_limit(near: object, far: object) -> object:
 def _slack(
     program: Program, sample: Sample, expected: Sequence[Array], far: int
 ) -> list[list[object]]:
-    """For each entry of each output, how much it changes if inputs are off by a few ulps, up
-    and down at random."""
+    """Return, for each entry of each output, how much it changes if inputs are off by a few ulps.
+
+    The inputs are off up and down at random.
+    """
     op = sample.op.name
     share = ULPS * max(torch.finfo(x.dtype).eps for x in program.inputs if _is_inexact(x))
     slack = [[mpf(0)] * e.size for e in expected]
@@ -224,8 +247,8 @@ def _slack(
     for turn in range(TURNS):
         source = generator(sample.seed, "slack", turn)
         other = _expected(program, sample, far, partial(_off, op, share, source))
-        for place, (e, o) in enumerate(zip(expected, other, strict=True)):
-            changes = (abs(b - a) for a, b in zip(e.flat, o.flat, strict=True))
+        for place, (e, moved) in enumerate(zip(expected, other, strict=True)):
+            changes = (abs(there - here) for here, there in zip(e.flat, moved.flat, strict=True))
             slack[place] = list(map(_larger, slack[place], changes))
     return slack
 
@@ -262,8 +285,9 @@ def _number(a: Tensor, k: int) -> Any:
 
 
 def _near(argument: Any, e: Any, dtype: torch.dtype, slack: Any) -> bool:
-    """Whether a number is close to the exact one. Near the end of the range of the dtype,
-    infinity is too."""
+    """Return whether a number is close to the exact one. Near the end of the range of the dtype,
+    infinity is close too.
+    """
     if isinstance(argument, complex):
         part, size = torch.empty(0, dtype=dtype).real.dtype, abs(e) * RTOL[dtype]
         size = mpf(0) if mp.isinf(size) else size

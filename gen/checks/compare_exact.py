@@ -1,5 +1,8 @@
-"""Comparison with exact values and derivatives: entry by entry, with a relative tolerance, so
-that tails count. At special points, comparison with what standards and documentation say."""
+"""Compare with exact values and derivatives, and at special points with what standards say.
+
+Entries are compared one by one with a relative tolerance, so that tails count: 1e-300 in the place
+of 2e-300 is a mistake.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +59,12 @@ def compare_with_exact(
     polynomials = program.over(exact)(*symbols)  # type: ignore[arg-type]
     if len(polynomials) != len(actual):
         raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(polynomials)}")
+    # A derivative has cotangents and tangents as further inputs.
     are_values = len(program.inputs) == len(sample.inputs)
     at_verge = are_values and word == "verge"
     signs = _directions(sample.op.name)
     for place, (a, polynomial) in enumerate(zip(actual, polynomials, strict=True)):
+        # A pipeline that returns an input itself has nothing to compare.
         if isinstance(polynomial, Symbol):
             continue
         where = f"{label}: output {place} of {len(actual)}"
@@ -105,8 +110,10 @@ class _Output:
     inputs: Sequence[Tensor]
 
     def slack(self, expected: Evaluated, wrong: Tensor, sign: int) -> Tensor:
-        """How far the exact results go where arguments are off by a few ulps. 0 for entries that
-        are not `wrong`."""
+        """Return how far the exact results go where arguments are off by a few ulps.
+
+        It is 0 for entries that are not `wrong`.
+        """
         shifted = [
             _off(x, sign) if k in self.polynomial.arguments else x
             for k, x in enumerate(self.inputs)
@@ -117,7 +124,7 @@ class _Output:
         return slack
 
     def mismatch(self, e: Tensor, wrong: Tensor) -> Mismatch:
-        """Make the error that shows the worst of the `wrong` entries."""
+        """Return the error that shows the worst of the `wrong` entries."""
         a = self.actual
         error = torch.where(wrong, ((a.to(torch.float64) - e) / e).abs().nan_to_num(torch.inf), 0.0)
         worst = int(error.argmax())
@@ -129,13 +136,16 @@ class _Output:
 
 
 def _compare_entries(output: _Output, flush: float, signs: Sequence[int], tally: Tally) -> None:
-    """Compare with exact values, entry by entry. `signs`: the directions in which arguments may be
-    off."""
+    """Compare with exact values, entry by entry.
+
+    `signs`: the directions in which arguments may be off.
+    """
     a = output.actual
     expected = output.function.evaluate(output.polynomial, output.inputs)
     known = ~expected.unknown & ~expected.value.isnan()
     _count_entries(a, expected.value, known, tally)
     wrong = known & ~_near(a, expected, torch.zeros_like(expected.value), flush)
+    # Off both ways, as rounding may go either way, and only for entries that are still wrong.
     for sign in signs:
         if bool(wrong.any()):
             wrong &= ~_near(a, expected, output.slack(expected, wrong, sign), flush)
@@ -151,12 +161,16 @@ def _compare_edges(output: _Output, tally: Tally) -> None:
     e, unknown = function.at_edges(polynomial, output.inputs, at_edge)
     known = ~unknown
     _count_entries(a, e, known, tally)
-    given = a.to(torch.float64)
+    actual = a.to(torch.float64)
     close = torch.isclose(
-        given, e, rtol=RTOL[a.dtype], atol=64 * torch.finfo(a.dtype).smallest_normal, equal_nan=True
+        actual,
+        e,
+        rtol=RTOL[a.dtype],
+        atol=64 * torch.finfo(a.dtype).smallest_normal,
+        equal_nan=True,
     )
     if function.name in SIGNED and not any(any(orders) for _, orders in polynomial.terms):
-        close &= (e != 0) | (e.signbit() == given.signbit())
+        close &= (e != 0) | (e.signbit() == actual.signbit())
     wrong = known & ~close
     save()
     if bool(wrong.any()):
@@ -179,14 +193,16 @@ def _off(x: Tensor, sign: int) -> Tensor:
 
 
 def _near(a: Tensor, expected: Evaluated, slack: Tensor, flush: float) -> Tensor:
-    """Whether entries are close. Where a derivative is beyond the range of the dtype, a result that
-    is not finite is right too; below its range, zero, if it is below `flush`.
+    """Return which entries are close.
+
+    Where a derivative is beyond the range of the dtype, a result that is not finite is right too.
+    Below that range, so is zero, if the derivative is below `flush`.
     """
     info = torch.finfo(a.dtype)
-    given, e = a.to(torch.float64), expected.value
+    actual, e = a.to(torch.float64), expected.value
     allowed = RTOL[a.dtype] * expected.scale + slack + ULPS * info.eps * expected.noise + flush
-    close = (given - e).abs() <= allowed
-    return close | (expected.reach.nan_to_num(torch.inf) > info.max / 2) & ~given.isfinite()
+    close = (actual - e).abs() <= allowed
+    return close | (expected.reach.nan_to_num(torch.inf) > info.max / 2) & ~actual.isfinite()
 
 
 # --- special points ------------------------------------------------------------------------------
@@ -210,6 +226,7 @@ def compare_with_standard(
     if len(expected) != len(actual):
         raise Mismatch(f"{label}: {len(actual)} outputs, expected {len(expected)}")
     are_values = len(program.inputs) == len(sample.inputs)
+    # Slopes are rounded in any case, and no table has the signs of zero slopes.
     equality = _Equality(
         signed=are_values and is_signed(sample.op.name),
         exact=are_values and is_exact(sample.op.name),
@@ -241,7 +258,7 @@ def _wrong_pairs(
 
 
 def _is_said(e: Any, dtype: torch.dtype) -> bool:
-    """Whether something is said of an entry, in a dtype that has it."""
+    """Return whether something is said of an entry, in a dtype that has it."""
     if e is None or dtype.is_floating_point:
         return e is not None
     if e != e or dtype.is_complex or dtype is torch.bool:
@@ -297,9 +314,14 @@ def _first_of(
     inputs: Sequence[Tensor],
     a: Tensor,
 ) -> str:
+    """Show the first wrong entry, with the inputs there and both results."""
     k = wrong[0]
-    alike = all(x.numel() == a.numel() for x in inputs)
-    shown = [x.reshape(-1)[k].item() for x in inputs] if alike else [x.tolist() for x in inputs]
+    are_elementwise = all(x.numel() == a.numel() for x in inputs)
+    shown = (
+        [x.reshape(-1)[k].item() for x in inputs]
+        if are_elementwise
+        else [x.tolist() for x in inputs]
+    )
     return (
         f"{len(wrong)} of {len(pairs)} entries are off; the first is entry {k}, at {shown}: "
         f"got {pairs[k][0]}, by the tables {pairs[k][1]}"

@@ -1,4 +1,4 @@
-"""`known(…)`: one expected deviation, with its reason and conditions.
+"""Declare with `known(…)` one expected deviation, with its reason and conditions.
 
 known("xfail", torch="<2.14", raises="RuntimeError", match="not implemented", reason="a bug")
 """
@@ -121,7 +121,7 @@ def known(
 ) -> Known:
     """Return one entry of a module's `known` table. The arguments are the fields of `Known`.
 
-    `TableError` if they do not go together. It lists every mistake at once.
+    Raises TableError if they do not go together. The error lists every mistake at once.
     """
     entry = Known(
         kind, reason, target, device, torch, cpu, raises, match, link, until, source, rtol, atol

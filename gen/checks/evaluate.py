@@ -64,7 +64,7 @@ _MODES: dict[str | None, Callable[[], AbstractContextManager[Any]]] = {
 
 
 def entered(name: str | None) -> AbstractContextManager[Any]:
-    """The mode of a word of axis ``under``; none for None."""
+    """Return the mode of a word of axis ``under``, or a context without effect for None."""
     return _MODES[name]()
 
 
@@ -99,26 +99,27 @@ def run_target(
     depend on layout and form. Any other warning is an error under pytest."""
     with seeded(program.seed), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OF_KERNELS, category=UserWarning)
+        # only what the plain op warns of too
         for message, category in sample.facts.warnings:
             warnings.filterwarnings(
                 "ignore",
                 message=re.sub(r"\d+", r"[su]?\\d+", re.escape(message)),
                 category=category,
             )
-        f = program.over(target)
+        function = program.over(target)
         whole = getattr(target, "pipeline", None)
         if not stages:
-            f = target.forward(f)
+            function = target.forward(function)
         elif whole is not None:
-            f = whole(f, stages)
+            function = whole(function, stages)
         with entered(under):
-            return _plain(target, f(*inputs))
+            return _results_of(target, function(*inputs))
 
 
-def _plain(target: Target, found: Any) -> Outputs:
+def _results_of(target: Target, results: Any) -> Outputs:
     """Return the results as a tuple. Raises TypeError if one is no tensor of torch, which nothing
     could be compared with."""
-    for place, x in enumerate(found):
+    for place, x in enumerate(results):
         if not isinstance(x, torch.Tensor):
             kind = f"{type(x).__module__}.{type(x).__qualname__}"
             raise TypeError(
@@ -126,14 +127,16 @@ def _plain(target: Target, found: Any) -> Outputs:
                 "where a check calls a target, results are torch.Tensors. A target with values of "
                 "its own converts inputs and results in `forward` and `pipeline` (docs/targets.md)"
             )
-    return tuple(found)
+    return tuple(results)
 
 
 @dataclass
 class Comparison:
-    """One program of one sample. The target runs it once, for any number of references. `expected`:
-    results of the last reference. `refusal`: what the target raised in place of results, where it
-    may."""
+    """One program of one sample. The target runs it once, for any number of references.
+
+    `expected`: results of the last reference. `refusal`: what the target raised in place of
+    results, where it may.
+    """
 
     target: Target
     op: str
@@ -150,7 +153,7 @@ class Comparison:
 
     @property
     def found(self) -> Outputs | None:
-        """The target's results, if it has been run and has not failed."""
+        """Return the target's results, if it has been run and has not failed."""
         return self._actual
 
     def against(self, word: str, tally: Tally) -> None:
@@ -207,11 +210,13 @@ class Comparison:
 
     def _against_kinds(self, tally: Tally) -> None:
         """Compare shapes and dtypes: tensors of the meta device have no values."""
+        # Such a sample asks for a result on the CPU, whatever its inputs are.
         if "device" in self.sample.rebuild(self.sample.inputs)[1]:
             raise Unsuitable("the sample names the device of its result")
         inputs = tuple(map(_on_meta, forms.laid_out(self.program.inputs, self.axes.layout)))
         try:
             actual = run_target(self.target, self.program, inputs, self.stages, self.sample)
+        # Only an op that reads values may fail here, and then it fails on the reference as well.
         except Exception as error:
             if self._needs_values():
                 raise Unsuitable(
@@ -257,8 +262,12 @@ class Comparison:
             raise Mismatch(f"{self.label}: {mismatch}") from None
 
     def _against_itself(self, word: str, tally: Tally) -> None:
+        """Compare results of the target with one another: of two calls, of several numbers of
+        threads, or of real and fake tensors.
+        """
         if self.sample.facts.random:
             raise Unsuitable("the op draws random numbers")
+        # Each call gets copies, since a program may write to its arguments.
         inputs = forms.laid_out(self.program.inputs, self.axes.layout)
 
         def run(change: Callable[[Tensor], Tensor] = torch.Tensor.clone) -> Outputs:
@@ -273,10 +282,10 @@ class Comparison:
                 # filters are of the process, and threads would restore one another's
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    f = self.program.over(self.target)
-                    f = f if self.stages else self.target.forward(f)
+                    function = self.program.over(self.target)
+                    function = function if self.stages else self.target.forward(function)
                     repeating.compare_threads(
-                        lambda: tuple(f(*map(torch.Tensor.clone, inputs))), tally
+                        lambda: tuple(function(*map(torch.Tensor.clone, inputs))), tally
                     )
             elif "device" in self.sample.rebuild(self.sample.inputs)[1]:
                 raise Unsuitable("the sample names the device of its result")
@@ -305,6 +314,11 @@ class Comparison:
         second: Callable[[], Outputs] | None = None,
         conditioned: bool = False,
     ) -> None:
+        """Compare with the results of a reference. An error names the label of the program.
+
+        `actual`: results to compare in the place of the target's own.
+        """
+        # A second run of a random op would draw other numbers, unless its dtype stays.
         wide = _is_wide(self.program.inputs)
         if second is None and (wide or not self.sample.facts.random):
             second = partial(self.program.on_reference, nudged if wide else widened)
@@ -326,13 +340,18 @@ class Comparison:
             raise Mismatch(f"{self.label}: {self.program.named(str(mismatch))}") from None
 
     def _against_numeric(self, tally: Tally) -> None:
+        """Compare with derivatives by differences of values. Large gradients are projected
+        first.
+        """
         self._require_differences()
         is_linear = self.stages[-1] in _LINEAR
         numeric = Numeric(project=is_linear, seed=self.program.seed)
         expected = self._differences(numeric)
+        # A large gradient is compared by its products with random directions on both sides.
         actual = self.actual
         if is_linear:
             actual = self._project(numeric, actual)
+        # The differences are in double precision, so the rounding of the target's dtype counts.
         narrow = not _is_wide(self.program.inputs)
         coarsest = _coarsest_dtype(self.actual)
         rule = replace(self.rule, numeric=True, widened=narrow, dtype=coarsest)
@@ -370,6 +389,7 @@ class Comparison:
         return tuple(projections)
 
     def _against_float64(self, tally: Tally) -> None:
+        """Compare with the reference in double precision, rounded to the dtype of the results."""
         inexact = any(map(_is_inexact, self.program.inputs))
         if self.target.name == "torch" and (not inexact or _is_wide(self.program.inputs)):
             raise Unsuitable("target torch in this dtype would be compared with itself")
@@ -399,6 +419,7 @@ class Comparison:
             self._compare(narrow, tally, self.rule)
 
     def _against_own_reference(self, tally: Tally) -> None:
+        """Compare with the reference that the row or OpInfo has for the op itself."""
         op = self.sample.op
         if self.stages:
             raise Unsuitable("an op's own reference has no transforms")
@@ -410,27 +431,34 @@ class Comparison:
         )
 
     def _own_reference(self, change: Callable[[Tensor], Tensor] | None) -> Outputs:
-        """Results of the op's own reference, in the shapes and dtypes of the op's results. `change`
-        is applied to the inputs."""
+        """Return the results of the op's own reference, in the shapes and dtypes of the op's
+        results.
+
+        `change` is applied to the inputs.
+        """
         share = len(self.program.inputs) // self.program.calls
-        found: list[Tensor] = []
-        for start in (
-            range(0, self.program.calls * share, share) if share else range(self.program.calls)
-        ):
+        results: list[Tensor] = []
+        # A jitted program has the inputs of all of its calls. An op without inputs has calls only.
+        starts = range(self.program.calls)
+        if share:
+            starts = range(0, self.program.calls * share, share)
+        for start in starts:
             inputs = self.program.inputs[start : start + min(share, len(self.sample.inputs))]
-            found += self._of_own_reference(
+            results += self._call_own_reference(
                 inputs if change is None else tuple(map(change, inputs))
             )
+        # References may give other dtypes, and shapes that only differ in dimensions of size 1.
         plain = self.program.on_reference(change)
-        if len(found) < len(plain):
+        if len(results) < len(plain):
             raise Unsuitable("the reference gives only some of the outputs")
-        pairs = zip(found, plain, strict=False)
+        pairs = zip(results, plain, strict=False)
         return tuple(
             e.to(p.device, p.dtype).reshape(p.shape) if e.numel() == p.numel() else e
             for e, p in pairs
         )
 
-    def _of_own_reference(self, inputs: tuple[Tensor, ...]) -> Values:
+    def _call_own_reference(self, inputs: tuple[Tensor, ...]) -> Values:
+        """Return the results of one call of the op's own reference."""
         reference = self.sample.op.reference
         if reference is None:
             return _by_numpy(self.sample, inputs)
@@ -470,31 +498,35 @@ def _whole(x: Tensor) -> bool:
 
 
 def _nudged_and_widened(x: Tensor) -> Tensor:
-    """`x` in double precision, off by an ulp of its narrow dtype."""
+    """Return `x` in double precision, off by an ulp of its narrow dtype."""
     return widened(nudged(x))
 
 
 def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
-    """Results of OpInfo's NumPy reference on wide copies of the inputs. Raises Unsuitable if it
-    does not accept the arguments."""
+    """Return the results of OpInfo's NumPy reference on wide copies of the inputs.
+
+    Raises Unsuitable if it does not accept the arguments.
+    """
     import numpy
 
     from gen.torch_private.test_helpers import SampleInput
 
     args, kwargs = sample.rebuild(_for_numpy(sample, inputs))
-    given = SampleInput(args[0], args=tuple(args[1:]), kwargs=kwargs).numpy()
+    arguments = SampleInput(args[0], args=tuple(args[1:]), kwargs=kwargs).numpy()
     assert sample.op.numpy_reference is not None
     try:
         with warnings.catch_warnings():
             # NumPy warns of overflow and invalid values; these are compared too
             warnings.simplefilter("ignore")
-            found: Any = sample.op.numpy_reference(given.input, *given.args, **given.kwargs)
+            results: Any = sample.op.numpy_reference(
+                arguments.input, *arguments.args, **arguments.kwargs
+            )
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         # some references are compositions of torch's own ops
         raise Unsuitable(
             f"the NumPy reference does not take the sample ({type(error).__name__}: {error})"
         ) from None
-    parts = found if isinstance(found, (tuple, list)) else (found,)
+    parts = results if isinstance(results, (tuple, list)) else (results,)
     return flat_tensors(
         tuple(
             part if isinstance(part, torch.Tensor) else torch.from_numpy(numpy.array(part))
@@ -504,8 +536,10 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
 
 
 def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Wide copies. Integers are widened too if all inputs have one integer dtype and results are
-    not integers: from 8 bits, NumPy computes in float16.
+    """Return wide copies of the inputs.
+
+    Integers are widened too if all inputs have one integer dtype and results are not integers: from
+    8 bits, NumPy computes in float16.
     """
     dtypes = {x.dtype for x in inputs}
     are_integers = len(dtypes) == 1 and not any(map(_is_inexact, inputs))

@@ -1,5 +1,8 @@
-"""Ways to call an op (functional, out=, in-place, on a view, writing to ``.data``) and to lay out
-and fill its inputs."""
+"""Call an op in its forms, and lay out and fill its inputs.
+
+Forms are functional, out=, in-place, on a view, writing to ``.data``, under autocast, and a round
+trip through a file.
+"""
 
 from __future__ import annotations
 
@@ -84,6 +87,7 @@ def is_reference(target: Target) -> bool:
 
 
 def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """Return the op itself as one program."""
     program = _program(sample, inputs, sample.op.name, sample)
 
     def over(target: Target) -> Flat:
@@ -101,8 +105,8 @@ def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """Two programs with buffers: buffers of the right shape, full of ones that the op must
-    overwrite; empty ones, which it must resize.
+    """Return two programs with buffers: full buffers of the right shape, whose ones the op must
+    overwrite, and empty ones, which it must resize.
 
     Buffers are inputs, so that a target sees writes to its own values. The programs return them.
     """
@@ -112,8 +116,9 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     count = len(inputs)
     raw = sample.raw(sample.op.call, [tensor.clone() for tensor in inputs])
     results = [raw] if isinstance(raw, Tensor) else list(raw)
-    right = tuple(torch.full_like(r, 1, memory_format=torch.contiguous_format) for r in results)
-    wrong = tuple(r.new_empty(0) for r in results)
+    full = tuple(torch.full_like(y, 1, memory_format=torch.contiguous_format) for y in results)
+    empty = tuple(y.new_empty(0) for y in results)
+    # An op with one result takes a tensor as out=, any other a tuple.
     single = isinstance(raw, Tensor)
 
     def call(*values: Any) -> Values:
@@ -127,27 +132,29 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
     label = f"{sample.op.name}(out=…)"
     return [
-        _program(sample, (*inputs, *right), label, call, plain),
-        _program(sample, (*inputs, *wrong), label + "(empty)", call, plain),
+        _program(sample, (*inputs, *full), label, call, plain),
+        _program(sample, (*inputs, *empty), label + "(empty)", call, plain),
     ]
 
 
 def _out_view(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """Buffers with gaps: every second column of a base. The program returns the base, so that
-    writes beside the view show."""
+    """Return a program whose buffers have gaps: every second column of a base.
+
+    The program returns the base, so that writes next to the view show.
+    """
     variant, raw, results = _for_out(sample, inputs)
     count = len(inputs)
-    bases = tuple(torch.full((*r.shape, 2), 1, dtype=r.dtype, device=r.device) for r in results)
+    bases = tuple(torch.full((*y.shape, 2), 1, dtype=y.dtype, device=y.device) for y in results)
 
     def call(*values: Any) -> Values:
-        held = tuple(base.clone() for base in values[count:])
-        views = tuple(base.select(-1, 0) for base in held)
+        copies = tuple(base.clone() for base in values[count:])
+        views = tuple(base.select(-1, 0) for base in copies)
         sample.raw(variant, values[:count], out=views[0] if isinstance(raw, Tensor) else views)
-        return held
+        return copies
 
     def plain(*values: Any) -> Values:
-        found = sample.raw(sample.op.call, values[:count])
-        parts = (found,) if isinstance(found, Tensor) else tuple(found)
+        raw_result = sample.raw(sample.op.call, values[:count])
+        parts = (raw_result,) if isinstance(raw_result, Tensor) else tuple(raw_result)
         return tuple(
             torch.stack([part, base.select(-1, 1)], -1)
             for part, base in zip(parts, values[count:], strict=True)
@@ -165,6 +172,7 @@ def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program
     if not isinstance(raw, Tensor) or raw.numel() < 2:
         raise Unsuitable(f"{sample.description}: one element overlaps with none")
 
+    # expanded from one number: stride 0 in each dimension
     def call(*values: object) -> Values:
         buffer = torch.zeros((), dtype=raw.dtype, device=raw.device).expand(raw.shape)
         sample.raw(variant, values, out=buffer)
@@ -191,9 +199,9 @@ def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     def call(*values: Any) -> Values:
         x = values[place]
         memory = torch.cat([x.reshape(-1), x.new_zeros(raw.numel() + 1)])
-        given = [*values[:place], memory[: x.numel()].view(x.shape), *values[place + 1 :]]
+        arguments = [*values[:place], memory[: x.numel()].view(x.shape), *values[place + 1 :]]
         buffer = memory[1 : raw.numel() + 1].view(raw.shape)
-        sample.raw(variant, given, out=buffer)
+        sample.raw(variant, arguments, out=buffer)
         return (buffer.clone(),)
 
     def plain(*values: object) -> Values:
@@ -232,6 +240,7 @@ def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 def _for_out(
     sample: Sample, inputs: tuple[Tensor, ...]
 ) -> tuple[Callable[..., Any], Any, list[Tensor]]:
+    """Return the op's out= variant, its plain result, and the tensors of that result."""
     if sample.op.out is None:
         raise Unsuitable(f"{sample.op.name} has no out= variant")
     raw = sample.raw(sample.op.call, [tensor.clone() for tensor in inputs])
@@ -239,6 +248,9 @@ def _for_out(
 
 
 def _inplace_variant(sample: Sample) -> Callable[..., object]:
+    """Return the in-place variant. Raises Unsuitable if the result does not fit into the first
+    argument.
+    """
     if sample.op.inplace is None:
         raise Unsuitable(f"{sample.op.name} has no in-place variant")
     args, _ = sample.rebuild(sample.inputs)
@@ -258,6 +270,7 @@ def _same_inplace_variant(sample: Sample) -> Callable[..., object]:
 
 
 def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """Return a program that works in place on a copy of the first argument."""
     variant = _same_inplace_variant(sample)
 
     def call(*values: Any) -> Values:
@@ -269,8 +282,10 @@ def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """In place on a view of the first half of a base. The program returns the base, so values and
-    gradients of the other half count."""
+    """Return a program that works in place on a view of the first half of a base.
+
+    The program returns the base, so values and gradients of the other half count.
+    """
     variant = _same_inplace_variant(sample)
 
     def call(*values: Any) -> Values:
@@ -287,8 +302,10 @@ def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
 
 def _argument_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
-    """In place on the first argument itself. What captures or compiles the program must carry the
-    write out on the caller's tensor."""
+    """Return a program that works in place on the first argument itself.
+
+    What captures or compiles the program must carry the write out on the caller's tensor.
+    """
     variant = _inplace_variant(sample)
 
     def call(*values: object) -> Values:
@@ -304,6 +321,7 @@ def _argument_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Progra
 
 
 def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """Return a program that assigns to ``.data`` of its differentiable inputs before the call."""
     if not any(sample.differentiable):
         raise Unsuitable(f"{sample.description}: no differentiable tensor to write to")
 
@@ -382,8 +400,9 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
 
 
 def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]]:
-    """``(name, inputs)``: the sample's own inputs, or those of their extreme or degenerate variants
-    that the plain op accepts."""
+    """Return ``(name, inputs)``: the sample's own inputs, or those of their extreme or degenerate
+    variants that the plain op accepts.
+    """
     if values == "ordinary":
         return [("", sample.inputs)]
     if values == "special":
@@ -392,39 +411,41 @@ def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]
         return _degenerate(sample, values)
     candidates = [(name, tuple(map(fill, sample.inputs))) for name, fill in _EXTREMES.items()]
     for name, stop in (("zero-size", 0), ("one element", 1)):
-        candidates.append((name, tuple(_truncated(x, stop) for x in sample.inputs)))
+        candidates.append((name, tuple(_truncate(x, stop) for x in sample.inputs)))
     accepted = [(name, inputs) for name, inputs in candidates if _accepts(sample, inputs)]
     if not accepted:
         raise Unsuitable(f"{sample.description}: the op takes no extreme values")
     return accepted
 
 
-def _truncated(x: Tensor, size: int) -> Tensor:
+def _truncate(x: Tensor, size: int) -> Tensor:
     """Return the first `size` entries along each dimension."""
     return x[(slice(size),) * x.ndim]
 
 
 def _special(sample: Sample) -> list[tuple[str, tuple[Tensor, ...]]]:
     """Return the special points that the definition has: that the op refuses one is a failure."""
-    made = special_points.fillings(sample)
-    if not made:
+    fillings_at_points = special_points.fillings(sample)
+    if not fillings_at_points:
         raise Unsuitable(f"special: {sample.description} has no such points")
-    return made
+    return fillings_at_points
 
 
 def _degenerate(sample: Sample, word: str) -> list[tuple[str, tuple[Tensor, ...]]]:
-    made = points.fillings(sample, word)
-    if not made:
+    """Return the degenerate points that the plain op accepts."""
+    fillings_at_points = points.fillings(sample, word)
+    if not fillings_at_points:
         raise Unsuitable(f"{word}: {sample.description} has no such points")
-    accepted = [(name, inputs) for name, inputs in made if _accepts(sample, inputs)]
+    accepted = [(name, inputs) for name, inputs in fillings_at_points if _accepts(sample, inputs)]
     if not accepted:
         raise Unsuitable(f"{word}: {sample.description}: the op refuses these values")
     return accepted
 
 
-def _filled(x: Tensor, number: float) -> Tensor:
-    """`x` with every third element replaced by `number`, from the first on, with
-    alternating signs."""
+def _fill_thirds(x: Tensor, number: float) -> Tensor:
+    """Return `x` with every third element replaced by `number`, from the first on, with alternating
+    signs.
+    """
     if not (x.is_floating_point() or x.is_complex()) or not x.numel():
         return x
     flat = x.reshape(-1).clone()
@@ -434,10 +455,10 @@ def _filled(x: Tensor, number: float) -> Tensor:
 
 
 _EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
-    "large": lambda x: _filled(x, torch.finfo(x.dtype).max / 4 if _has_range(x) else 0.0),
-    "tiny": lambda x: _filled(x, torch.finfo(x.dtype).tiny if _has_range(x) else 0.0),
-    "inf": lambda x: _filled(x, float("inf")),
-    "nan": lambda x: _filled(x, float("nan")),
+    "large": lambda x: _fill_thirds(x, torch.finfo(x.dtype).max / 4 if _has_range(x) else 0.0),
+    "tiny": lambda x: _fill_thirds(x, torch.finfo(x.dtype).tiny if _has_range(x) else 0.0),
+    "inf": lambda x: _fill_thirds(x, float("inf")),
+    "nan": lambda x: _fill_thirds(x, float("nan")),
 }
 
 
@@ -446,6 +467,7 @@ def _has_range(x: Tensor) -> bool:
 
 
 def _accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:
+    """Return whether the plain op takes these inputs."""
     try:
         sample(*inputs)
     except Exception:  # ops refuse such values or sizes with different errors
@@ -454,18 +476,20 @@ def _accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:
 
 
 def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
-    """Copies of inputs in a layout, since samples share the inputs. ``expanded`` sets stride 0
-    where one repeats (:func:`repeating`)."""
+    """Return copies of inputs in a layout, since samples share the inputs.
+
+    ``expanded`` sets stride 0 where a slice repeats, see :func:`repeating`.
+    """
     copies = []
     for x in inputs:
-        copy = _laid_out(x, layout)
+        copy = _lay_out(x, layout)
         if copy is x:
             copy = x.clone()
         copies.append(copy)
     return tuple(copies)
 
 
-def _laid_out(x: Tensor, layout: str) -> Tensor:
+def _lay_out(x: Tensor, layout: str) -> Tensor:
     """Return an input in a layout: itself if it has that already."""
     if layout == "contiguous":
         return x.clone()
@@ -474,20 +498,23 @@ def _laid_out(x: Tensor, layout: str) -> Tensor:
     if layout == "channels_last":
         return _channels_last(x)
     if layout == "expanded":
-        return _expanded(x)
+        return _expand(x)
     return arrange(x, layout)
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """`x` with its second dimension innermost in memory, if it has three dimensions or more."""
+    """Return `x` with its second dimension innermost in memory, if it has three dimensions or
+    more.
+    """
     if x.ndim > 2:
         return x.movedim(1, -1).contiguous().movedim(-1, 1)
     return x.clone()
 
 
 def _with_bit(x: Tensor, layout: str) -> Tensor:
-    """`x` as a lazy conjugate of its conjugate, or a lazy negation of its negation. Complex numbers
-    alone have the one, and integers and booleans neither.
+    """Return `x` as a lazy conjugate of its conjugate, or a lazy negation of its negation.
+
+    Complex numbers alone have the one, and integers and booleans neither.
     """
     if x.is_complex() and layout == "conjugated":
         return x.conj_physical().conj()
@@ -497,11 +524,12 @@ def _with_bit(x: Tensor, layout: str) -> Tensor:
 
 
 def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Contiguous inputs whose first slice repeats along the first dimension. ``expanded``
+    """Return contiguous inputs whose first slice repeats along the first dimension. ``expanded``
     can lay these out.
 
     Some ops do not take repeated indices or lengths, such as lengths that must have a sum. These
-    stay as they are."""
+    stay as they are.
+    """
     repeated = tuple(
         x[:1].expand(x.shape).contiguous() if x.ndim and x.shape[0] else x for x in inputs
     )
@@ -513,7 +541,8 @@ def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     )
 
 
-def _expanded(x: Tensor) -> Tensor:
+def _expand(x: Tensor) -> Tensor:
+    """Return an input with stride 0 along its first dimension that repeats one slice."""
     for dim in range(x.ndim):
         first = x.narrow(dim, 0, min(1, x.shape[dim]))
         if x.shape[dim] > 1 and torch.equal(first.expand(x.shape), x):

@@ -1,5 +1,5 @@
-"""Calls with a dimension too few, too many or out of range. vmap must raise if and
-only if a loop does.
+"""Call an op with a dimension too few, too many or out of range, and assert that vmap raises
+exactly if a loop does.
 
 A batch has one dimension more than an element. A kernel that gets the whole batch may treat the
 batch dimension as a dimension of the op, and return an answer that mixes the elements. The variants
@@ -31,9 +31,10 @@ LENGTHS = range(2, 6)  # of a batch in the place of a dimension; any other batch
 
 @dataclass(frozen=True)
 class Variant:
-    """A call that may be ill-formed. `changed` is the place of the input that differs from
-    the sample, if one does. `batch` is the batch for that place, if it is not made by
-    varying the input.
+    """A call that may be ill-formed.
+
+    `changed` is the place of the input that differs from the sample, if one does. `batch` is the
+    batch for that place, if it is not made by varying the input.
     """
 
     label: str
@@ -48,25 +49,25 @@ class Variant:
 
 
 def variants(sample: Sample, form: str) -> Iterator[Variant]:
-    """The calls to try. The first is the sample itself."""
+    """Yield the calls to try. The first is the sample itself."""
     places = _written_places(sample, form)
-    call = _calling(sample, form, places)
+    call = _call_of(sample, form, places)
     yield Variant("as it is", call, sample.inputs)
     for place, x in enumerate(sample.inputs):
-        for label, changed in _reshaped(x):
+        for label, changed in _reshape(x):
             batch = None
             if changed.ndim < x.ndim and x.shape[0] in LENGTHS:
                 batch = x  # its memory is that of the sample
             yield Variant(
                 f"tensor {place} {label}",
                 call,
-                _replaced(sample.inputs, place, changed),
+                _replace(sample.inputs, place, changed),
                 place,
                 batch,
             )
     yield from _with_index_out_of_range(sample, call)
-    for label, change in _renumbered(sample):
-        yield Variant(label, _calling(sample, form, places, change), sample.inputs)
+    for label, change in _changes_of_integers(sample):
+        yield Variant(label, _call_of(sample, form, places, change), sample.inputs)
 
 
 def _written_places(sample: Sample, form: str) -> list[int]:
@@ -78,7 +79,7 @@ def _written_places(sample: Sample, form: str) -> list[int]:
     return [0]
 
 
-def _calling(
+def _call_of(
     sample: Sample,
     form: str,
     places: Sequence[int],
@@ -120,7 +121,8 @@ def _with_index_out_of_range(sample: Sample, call: Flat) -> Iterator[Variant]:
             )
 
 
-def _reshaped(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _reshape(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield the input with other shapes, each with what it is for messages."""
     yield "with a dimension more", torch.stack([x, vary(x, 1)])
     if x.ndim and x.shape[0]:
         yield "without its first dimension", x[0]
@@ -128,14 +130,15 @@ def _reshaped(x: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield "with a last dimension shorter by one", x[..., :-1]
 
 
-def _replaced(inputs: tuple[Tensor, ...], place: int, changed: Tensor) -> tuple[Tensor, ...]:
-    """`inputs` with `changed` in the place of one tensor, wherever that tensor occurs."""
+def _replace(inputs: tuple[Tensor, ...], place: int, changed: Tensor) -> tuple[Tensor, ...]:
+    """Return `inputs` with `changed` in the place of one tensor, wherever that tensor occurs."""
     return tuple(changed if x is inputs[place] else x for x in inputs)
 
 
-def _renumbered(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], None]]]:
-    """Changes of one integer argument each: to a dimension just out of range on either side, and to
-    the integer argument before it."""
+def _changes_of_integers(sample: Sample) -> Iterator[tuple[str, Callable[[list[Any]], None]]]:
+    """Yield changes of one integer argument each: to a dimension just out of range on either side,
+    and to the integer argument before it.
+    """
     leaves = pytree.tree_leaves(sample.rebuild(sample.inputs))
     rank = sample.inputs[0].ndim if sample.inputs else 0
 
@@ -176,13 +179,14 @@ def assert_refused(target: Target, sample: Sample, form: str, tally: Tally) -> N
     """
     if not sample.inputs:
         raise Unsuitable(f"{sample.description} has no tensor input to batch")
-    own, *others = variants(sample, form)
+    unchanged, *others = variants(sample, form)
     taken: dict[tuple[bool, ...], bool] = {}
     failures = []
+    # Whether vmap takes the sample itself is asked once for each choice of inputs.
     for variant in others:
         for mask in _masks(variant, form):
             if mask not in taken:
-                taken[mask] = not isinstance(_mapped(target, sample, own, mask), Exception)
+                taken[mask] = not isinstance(_map(target, sample, unchanged, mask), Exception)
             failures += [*_differences(target, sample, variant, mask, tally)] if taken[mask] else []
     if not any(taken.values()):
         raise Unsuitable(f"{sample.description}: vmap refuses the sample itself")
@@ -191,6 +195,7 @@ def assert_refused(target: Target, sample: Sample, form: str, tally: Tally) -> N
 
 
 def _batch(variant: Variant, mask: Sequence[bool]) -> tuple[Tensor, ...]:
+    """Return the inputs of a variant, with batches of them where `mask` is set."""
     batch = [
         torch.stack([vary(x, k % 3) for k in range(variant.size)]) if batched else x.clone()
         for x, batched in zip(variant.inputs, mask, strict=True)
@@ -200,17 +205,23 @@ def _batch(variant: Variant, mask: Sequence[bool]) -> tuple[Tensor, ...]:
     return tuple(batch)
 
 
-def _mapped(target: Target, sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
-    f = target.vmap(variant.call, tuple(0 if b else None for b in mask))
+def _map(target: Target, sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
+    in_dims = tuple(0 if is_batched else None for is_batched in mask)
+    f = target.vmap(variant.call, in_dims)
     return attempt(sample, lambda: f(*_batch(variant, mask)))
 
 
-def _looped(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
+def _loop(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
+    """Return the results of a loop over the batch, or the exception that it raises."""
+
     def run() -> tuple[Tensor, ...]:
         batch = _batch(variant, mask)
         rows = [
             variant.call(
-                *(x[k].clone() if b else x.clone() for x, b in zip(batch, mask, strict=True))
+                *(
+                    x[k].clone() if is_batched else x.clone()
+                    for x, is_batched in zip(batch, mask, strict=True)
+                )
             )
             for k in range(variant.size)
         ]
@@ -233,10 +244,11 @@ def attempt(sample: Sample, run: Callable[[], Any]) -> tuple[Tensor, ...] | Exce
 def _differences(
     target: Target, sample: Sample, variant: Variant, mask: Sequence[bool], tally: Tally
 ) -> Iterator[str]:
-    expected, actual = _looped(sample, variant, mask), _mapped(target, sample, variant, mask)
+    """Yield a text for each difference between vmap and the loop."""
+    expected, actual = _loop(sample, variant, mask), _map(target, sample, variant, mask)
     where = (
         f"{variant.label}, batch of {variant.size} "
-        f"in {[place for place, b in enumerate(mask) if b]}"
+        f"in {[place for place, is_batched in enumerate(mask) if is_batched]}"
     )
     if not isinstance(expected, Exception) and not isinstance(actual, Exception):
         try:
@@ -260,4 +272,5 @@ def _differences(
 
 
 def said(error: object) -> str:
+    """Return an error as text: its class and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"

@@ -1,4 +1,4 @@
-"""The programs that one sample runs as: one for each form, filling and in_dims pattern.
+"""List the programs that one sample runs as: one for each form, filling and in_dims pattern.
 
 With ``run: jitted`` each of them becomes calls of one jitted function.
 """
@@ -24,13 +24,14 @@ from gen.targets.protocol import Flat, Jitting, Target, Values
 
 
 def jitted(program: Program, others: bool, sizes: bool) -> Program:
-    """`program` jitted, and called twice, so that the second call replays what the first has
-    captured. With `others` the first call is on other values.
+    """Return `program` jitted and called twice, so that the second call replays what the first has
+    captured.
 
-    With `sizes` it is also called at two other sizes, if the reference accepts those. The first of
-    these may capture a program for any size, and the second replays it. A reference runs the same
-    calls without jit.
+    With `others` the first call is on other values. With `sizes` the function is also called at two
+    other sizes, if the reference accepts those. The first of these may capture a program for any
+    size, and the second replays it. A reference runs the same calls without jit.
     """
+    # The second group is the sample itself, and its call a replay.
     groups = [other_values(program) if others else program.inputs, program.inputs]
     if sizes and (larger := other_sizes(program, True)):
         groups += [*larger, *doubled_again(program, larger[0])]
@@ -40,12 +41,12 @@ def jitted(program: Program, others: bool, sizes: bool) -> Program:
         f = cast(Jitting, target).jit(program.over(target))
 
         def g(*values: object) -> Values:
-            found: list[Any] = []
+            results: list[Any] = []
             draws = Replay()
             for start in range(0, len(groups) * count, count) if count else range(len(groups)):
                 draws.rewind()  # a capture draws too
-                found += f(*values[start : start + count])
-            return tuple(found)
+                results += f(*values[start : start + count])
+            return tuple(results)
 
         return g
 
@@ -77,26 +78,27 @@ def instances(
     reasons: dict[str, None],
     fewest: bool = False,
 ) -> Iterator[tuple[Program, str]]:
-    """Programs of the pipeline `stages`, innermost first, over one sample. Each comes with a label
-    that distinguishes it.
+    """Yield the programs of the pipeline `stages`, innermost first, over one sample.
 
-    Patterns that the sample does not allow are noted in `reasons`. Raises Unsuitable if it allows
-    none. `fewest`: one pattern."""
-    found = False
+    Each comes with a label that distinguishes it. Patterns that the sample does not allow are noted
+    in `reasons`. Raises Unsuitable if it allows none. `fewest`: one pattern.
+    """
+    has_instance = False
     captures = not CAPTURED.isdisjoint(stages)
     # a program for any size costs ten times a call
     sizes = first and axes.is_plain_call and len(stages) <= 1 and SLOW.isdisjoint(stages)
     for root, label in _roots(sample, axes):
         for program in _over_root(sample, root, stages, axes, first, turn, reasons, fewest):
             if axes.jitted and not captures:
-                program = jitted(program, axes.values == "ordinary", sizes and not found)
+                program = jitted(program, axes.values == "ordinary", sizes and not has_instance)
             yield program, label
-            found = True
-    if not found:
+            has_instance = True
+    if not has_instance:
         raise Unsuitable(next(reversed(reasons), "no instance"))
 
 
 def _roots(sample: Sample, axes: Axes) -> list[tuple[Program, str]]:
+    """Return the op as programs to transform: one for each filling and each program of its form."""
     form, values = axes.form, axes.values
     repeats = axes.layout == "expanded"
     key = ("roots", form, values, repeats)
@@ -108,8 +110,8 @@ def _roots(sample: Sample, axes: Axes) -> list[tuple[Program, str]]:
                 sample, form, forms.repeating(sample, inputs) if repeats else inputs
             )
         ]
-    kept: list[tuple[Program, str]] = sample.memory[key]
-    return kept
+    roots: list[tuple[Program, str]] = sample.memory[key]
+    return roots
 
 
 def _over_root(
@@ -124,7 +126,7 @@ def _over_root(
 ) -> Iterator[Program]:
     """Yield the programs of `stages` over the program `root`."""
     if stages and stages[0] in INNERMOST:
-        root, stages = _compiled(sample, root, stages[0], axes), stages[1:]
+        root, stages = _compile(sample, root, stages[0], axes), stages[1:]
     nesting = [stage for stage in stages if stage not in WHOLE]
     outer = [stage for stage in stages if stage in WHOLE]
     for program in _nested(sample, root, nesting, axes, first, turn, reasons, fewest):
@@ -160,7 +162,10 @@ def _written_places(sample: Sample, form: str) -> list[int]:
     return [place for place, flag in enumerate(sample.facts.mutated) if flag]
 
 
-def _compiled(sample: Sample, root: Program, stage: str, axes: Axes) -> Program:
+def _compile(sample: Sample, root: Program, stage: str, axes: Axes) -> Program:
+    """Return the program as its innermost stage compiles it. All checks with the same axes share
+    it.
+    """
     key = (
         stage,
         id(root),
@@ -172,8 +177,8 @@ def _compiled(sample: Sample, root: Program, stage: str, axes: Axes) -> Program:
             if stage == COMPILED
             else program_stages.of(root, axes)
         )
-    made: Program = sample.memory[key]
-    return made
+    compiled: Program = sample.memory[key]
+    return compiled
 
 
 def _plain(sample: Sample, root: Program, stages: Sequence[str]) -> Program:
@@ -195,6 +200,7 @@ def _branches(
     reasons: dict[str, None],
     batch: str,
 ) -> Iterator[Program]:
+    """Yield the programs of the remaining stages, with a branch for each choice of in_dims."""
     if "vmap" not in stages:
         for stage in stages:
             program = extend(program, stage)
@@ -205,6 +211,7 @@ def _branches(
     outermost = cut == len(stages) - 1
     if not program.inputs:
         raise Unsuitable(f"{program.label} has no tensor input to batch")
+    # Inner batches are smaller, because sizes of nested batches multiply.
     size = 3 if outermost and "vmap" not in program.label else 2
     for in_dims in choice(program.inputs):
         try:

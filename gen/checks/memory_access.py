@@ -1,8 +1,8 @@
-"""A way to the elements of a tensor, inside a transform: the right elements, or a refusal with the
-user's line.
+"""Read the elements of a tensor inside a transform, and assert the right elements or a refusal with
+the user's line.
 
-A program is a function of `x` and of a tensor `t` that it reaches for. Axis ``reach`` says what
-`t` is:
+A program is a function of `x` and of a tensor `t` that it reaches for. Axis ``reach`` says what `t`
+is:
 
 | ``reach`` | `t` |
 |---|---|
@@ -11,8 +11,8 @@ A program is a function of `x` and of a tensor `t` that it reaches for. Axis ``r
 | ``view`` | a view of such a tensor, taken inside |
 | ``parameter`` | a parameter that the program closes over |
 
-The reference is the program on plain tensors. What the closed-over tensor holds afterwards is
-compared, too. A program that the plain op refuses is left out.
+The reference is the program on plain tensors. The elements of the closed-over tensor after the call
+are compared, too. A program that the plain op refuses is left out.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class _Run:
     def __init__(self, sample: Sample, reach: str) -> None:
         self.sample = sample
         self.reach = reach
-        self.held = sample.inputs[1].detach().clone()
+        self.tensor = sample.inputs[1].detach().clone()
         if reach == "parameter":
-            self.held = torch.nn.Parameter(self.held)
+            self.tensor = torch.nn.Parameter(self.tensor)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
-        reached = {"value": lambda: x * 2, "view": lambda: self.held[:]}
-        t = reached.get(self.reach, lambda: self.held)()
+        reached = {"value": lambda: x * 2, "view": lambda: self.tensor[:]}
+        t = reached.get(self.reach, lambda: self.tensor)()
         return (self.sample.op.call(x, t),)
 
 
@@ -81,33 +81,37 @@ def assert_kept(
     dynamic: bool,
     tally: Tally,
 ) -> None:
-    """Raise Mismatch if the pipeline gives other elements than the plain program, or an error that
-    does not name a line of it. Raise Lacking if the plain program raises. `reach`: a word of the
-    axis of this name."""
+    """Assert that the pipeline gives the elements that the plain program gives.
+
+    Raises Mismatch if it gives others, or an error that does not name a line of the program. Raises
+    Lacking if the plain program raises. `reach`: a word of the axis of this name.
+    """
     x = sample.inputs[0].detach()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of storages, which torch deprecates
         expected = _expected(_Run(sample, reach), x)
         run = _Run(sample, reach)
-        before = _bytes(run.held)
+        before = _bytes(run.tensor)
+        # A compiled program is called twice, and the second call replays the first.
         through = _THROUGH.get(tuple(stages))
         compiled: Flat | None = None
         if through is None:
-            compiled = _compiled(target, run, stages, dynamic)
-        for call, (result, held) in enumerate(expected[: 1 if compiled is None else _CALLS]):
+            compiled = _compile(target, run, stages, dynamic)
+        for call, (result, elements) in enumerate(expected[: 1 if compiled is None else _CALLS]):
             try:
-                found = (
+                results = (
                     through(target, run, x.clone(), dynamic)
                     if through is not None
                     else cast(Flat, compiled)(x.clone())
                 )
             except Exception as error:
-                _assert_named(sample, error)
-                if not call and _bytes(run.held) not in (before, held):
+                _require_line(sample, error)
+                # A refused program leaves the tensor as it was, or as the plain program would.
+                if not call and _bytes(run.tensor) not in (before, elements):
                     raise Mismatch("refused, but the tensor from outside has changed") from error
                 break
-            _assert_equal(found[0], result, f"call {call}")
-            if _bytes(run.held) != held:
+            _assert_equal(results[0], result, f"call {call}")
+            if _bytes(run.tensor) != elements:
                 raise Mismatch(f"call {call} leaves other elements in the tensor from outside")
     tally.entries += 1
     tally.nonzero += 1
@@ -115,9 +119,11 @@ def assert_kept(
 
 def warm(target: Target) -> None:
     """Run a program through every pipeline, so that a process which is forked later has the modules
-    that the target loads at the first use. They take up to four seconds, a cell some hundredths.
+    that the target loads at the first use.
 
-    What the target cannot do is left to its cells."""
+    The modules take up to four seconds to load, and a cell takes some hundredths. The program fails
+    in silence where the target cannot do it: its cells show that.
+    """
 
     def double(*args: Any) -> tuple[Any, ...]:
         return (args[0] * 2,)
@@ -131,10 +137,11 @@ def warm(target: Target) -> None:
                     through(target, double, x, dynamic)
             for stages in ((), ("aot.function",)):
                 with suppress(Exception):
-                    _compiled(target, double, stages, dynamic)(x)
+                    _compile(target, double, stages, dynamic)(x)
 
 
-def _compiled(target: Target, run: Flat, stages: Sequence[str], dynamic: bool) -> Flat:
+def _compile(target: Target, run: Flat, stages: Sequence[str], dynamic: bool) -> Flat:
+    """Return the program as the target jits it, or as ``aot.function`` compiles it."""
     if stages:
         return target.compiled(run, partition="default", dynamic=dynamic)
     if "jit" in target.lacks:
@@ -143,25 +150,28 @@ def _compiled(target: Target, run: Flat, stages: Sequence[str], dynamic: bool) -
 
 
 def _expected(run: _Run, x: Tensor) -> list[tuple[Tensor, bytes]]:
-    """Results of calls of the plain program, each with what the closed-over tensor holds then."""
+    """Return results of calls of the plain program, each with the bytes of the closed-over tensor
+    after the call.
+    """
     try:
-        return [(run(x.clone())[0].detach(), _bytes(run.held)) for _ in range(_CALLS)]
+        return [(run(x.clone())[0].detach(), _bytes(run.tensor)) for _ in range(_CALLS)]
     except Exception as error:
         raise Lacking(f"the plain program raises {type(error).__name__}") from None
 
 
-def _assert_named(sample: Sample, error: Exception) -> None:
+def _require_line(sample: Sample, error: Exception) -> None:
     """Raise Mismatch unless the error shows a line of the program: of the row, or of the run, which
-    takes the view."""
+    takes the view.
+    """
     shown = traceback.extract_tb(error.__traceback__)
     takes_view = any((f.filename, f.name) == _TAKES_VIEW for f in shown)
     if not takes_view and not names_line(sample, error):
         raise Mismatch(f"an error without a line of the program: {error!r}") from error
 
 
-def _assert_equal(found: Tensor, expected: Tensor, where: str) -> None:
-    if found.shape != expected.shape or not torch.allclose(found.detach(), expected):
-        raise Mismatch(f"{where} gives {found.detach()}, the plain program {expected}")
+def _assert_equal(actual: Tensor, expected: Tensor, where: str) -> None:
+    if actual.shape != expected.shape or not torch.allclose(actual.detach(), expected):
+        raise Mismatch(f"{where} gives {actual.detach()}, the plain program {expected}")
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -1,8 +1,8 @@
-"""Per-sample gradients of a program, and what one can ask of them.
+"""Ask for per-sample gradients of a program, and for sums, norms and products of them.
 
-The batch is the first input or one of indices; for the answers the first input that can be
-one. The op must work sample by sample along its dimension 0. The other differentiable inputs
-are the parameters.
+The batch is the first input or one of indices; for the answers the first input that can be one. The
+op must work sample by sample along its dimension 0. The other differentiable inputs are the
+parameters.
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ _ENTRIES = 500
 
 
 def gradients(program: Program, axes: Axes) -> Program:
-    """Per-sample gradients of `program`, by the axes ``loss_reduction`` and ``input_grad``."""
-    place, params, kept = _parts(program)
+    """Return the per-sample gradients of `program`, by the axes ``loss_reduction`` and
+    ``input_grad``.
+    """
+    place, params, outputs = _parts(program)
     input_grad = axes.input_grad == "with_input_grad" and program.differentiable[place]
 
     def over(target: Target) -> Flat:
-        f = program.over(target)
+        function = program.over(target)
 
         def g(*values: Any) -> Values:
-            inner = restricted(f, values, [place, *params], kept)
-            held = [values[parameter] for parameter in params]
-            found = target.per_sample(
+            inner = restricted(function, values, [place, *params], outputs)
+            parameters = [values[parameter] for parameter in params]
+            results = target.per_sample(
                 inner,
                 values[place],
-                held,
+                parameters,
                 loss_reduction=axes.loss_reduction,
                 input_grad=input_grad,
             )
-            return tuple(found)
+            return tuple(results)
 
         return g
 
@@ -55,7 +57,7 @@ def gradients(program: Program, axes: Axes) -> Program:
 def answers(program: Program, of: str, axes: Axes) -> Program:
     """Return what `of`, a word of the axis of this name, asks of the per-sample gradients of
     `program`. The axis ``cotangents`` is the layout of their cotangents."""
-    place, params, kept = _parts(program, every=True)
+    place, params, outputs = _parts(program, every=True)
     layout, each = axes.cotangents, axes.run_on == "sample"
     shapes = [program.inputs[parameter].shape for parameter in params]
     entries = sum(shape.numel() for shape in shapes)
@@ -66,7 +68,7 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
         )
 
     def inner(f: Flat, values: Sequence[object]) -> Flat:
-        some = restricted(f, values, [place, *params], kept)
+        some = restricted(f, values, [place, *params], outputs)
         return lambda *given: tuple(_with_cotangents(out, layout) for out in some(*given))
 
     bound = _bound(inner(program.over(Loop()), program.inputs), program.inputs, place, params)
@@ -82,7 +84,7 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
                 inner(f, values),
             )
             if of == "project":
-                return _of_projections(
+                return _gradients_of_projections(
                     lambda f, batch: ask(
                         f, batch, held, of=of, given=max(64, 4 * entries), each=each
                     )[0],
@@ -162,15 +164,16 @@ def _bound(f: Flat, inputs: Sequence[Tensor], place: int, params: Sequence[int])
 
 
 def _directions(shapes: Sequence[torch.Size], seed: int) -> list[Tensor]:
+    """Draw a direction for each parameter, in double precision."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def _of_projections(
+def _gradients_of_projections(
     project: Callable[[Flat, Tensor], Tensor], f: Flat, batch: Tensor, params: Sequence[Tensor]
 ) -> Values:
-    """Return the gradients of the samples of `f`, as the projections tell them, and the norms of
-    the rows of the projection's matrix.
+    """Return the gradients of the samples of `f`, which follow from their projections, and the
+    norms of the rows of the projection's matrix.
 
     A projection is a linear map, of which only the target knows the matrix. Its rows are the
     projections of gradients with one entry each, of which there are fewer than columns. So the
@@ -179,14 +182,18 @@ def _of_projections(
     sizes = [parameter.numel() for parameter in params]
     constants = [p.detach().flatten() for p in params]
 
-    def one_entry(places: Any, *held: Any) -> Values:
-        """1 / 2 for each sample, with a gradient that is 1 in one place: the loss is the square."""
+    def one_entry(places: Any, *parameters: Any) -> Values:
+        """Return 1 / 2 for each sample, with a gradient that is 1 in one place: the loss is the
+        square.
+        """
         parts = places.split(sizes, 1)
         moved = [
-            part @ (p.flatten() - c) for part, p, c in zip(parts, held, constants, strict=True)
+            part @ (p.flatten() - c)
+            for part, p, c in zip(parts, parameters, constants, strict=True)
         ]
         return (0.5 + torch.stack(moved).sum(0),)
 
+    # The projections of unit gradients are the rows of the matrix.
     matrix = project(one_entry, torch.eye(sum(sizes), dtype=params[0].dtype, device=batch.device))
     return torch.linalg.solve(
         matrix @ matrix.mT, matrix @ project(f, batch).mT
@@ -194,7 +201,8 @@ def _of_projections(
 
 
 def _works_by_sample(program: Program, place: int) -> bool:
-    function: Callable[..., tuple[Tensor, ...]] = program.over(Loop())
+    """Return whether the program gives for a batch what it gives for its entries one by one."""
+    call: Callable[..., tuple[Tensor, ...]] = program.over(Loop())
     samples = len(program.inputs[place])
     if any(not output.ndim or len(output) % samples for output in program.observed[0]):
         # without a call: kernels of torch write outside of their memory for some arguments that do
@@ -202,7 +210,7 @@ def _works_by_sample(program: Program, place: int) -> bool:
         return False
     try:
         rows = [
-            function(*program.inputs[:place], entry[None], *program.inputs[place + 1 :])
+            call(*program.inputs[:place], entry[None], *program.inputs[place + 1 :])
             for entry in program.inputs[place]
         ]
         together = list(map(torch.cat, zip(*rows, strict=True)))

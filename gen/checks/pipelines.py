@@ -1,10 +1,13 @@
-"""Pipelines of transforms over a sample, built from the innermost stage outwards.
+"""Build pipelines of transforms over a sample, from the innermost stage outwards.
 
 A :class:`Program` is a function of flat inputs and the inputs to run it on. It can be built over
-any target. Each stage maps a program to a program. A stage needs facts about its function:
-shapes of outputs, and which of them are differentiable. They are observed once on the reference,
-so the target has no influence on what it is asked. The same code then builds the pipeline over
-target and reference."""
+any target. Each stage maps a program to a program: ``vmap . vjp`` of ``torch.sin`` is
+``vjp(torch.sin)``, then ``vmap[0,0](vjp(torch.sin))``.
+
+A stage needs facts about its function: shapes of outputs, and which of them are differentiable.
+They are observed once on the reference, so the target has no influence on what it is asked. The
+same code then builds the pipeline over target and reference.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,13 @@ CORNER = 8  # elements of each tensor in such a corner
 
 @dataclass
 class Program:
-    """`over(target)` is the function. `inputs` are plain tensors. `label` describes it; `label` and
-    `seed` identify it.
+    """A function and the inputs to run it on. `over(target)` is the function over a target.
 
+    `inputs` are plain tensors. `label` describes the program; `label` and `seed` identify it.
     `written` are the places of the inputs to which the function writes. A stage must know of them:
     see :func:`on_copies`. `calls`: how often the function calls another one, each time on its share
-    of the inputs. `names` are those of the outputs, if they have any."""
+    of the inputs. `names` are those of the outputs, if they have any.
+    """
 
     over: Callable[[Target], Flat]
     inputs: tuple[Tensor, ...]
@@ -52,15 +56,18 @@ class Program:
 
     @cached_property
     def observed(self) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
-        """Outputs on the reference, and for each whether it depends differentiably on the
-        differentiable inputs."""
+        """Return the outputs on the reference, and for each whether it depends differentiably on
+        the differentiable inputs.
+        """
         reference = Loop()
         with seeded(self.seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return reference.observe(self.over(reference), self.inputs, self.differentiable)
 
     def on_reference(self, change: Callable[[Tensor], Tensor] | None = None) -> tuple[Tensor, ...]:
-        """Outputs over the loop reference, computed once for each `change` of the inputs."""
+        """Return the outputs over the loop reference, computed once for each `change` of the
+        inputs.
+        """
         if change not in self._results:
             reference = Loop()
             inputs = self.inputs if change is None else tuple(map(change, self.inputs))
@@ -71,12 +78,12 @@ class Program:
 
     @cached_property
     def deterministic(self) -> bool:
-        """Whether the reference returns the same with another seed."""
+        """Return whether the reference returns the same with another seed."""
         other = replace(self, seed=self.seed + 1, _results={})
         return all(map(torch.equal, self.on_reference(), other.on_reference()))
 
     def named(self, message: str) -> str:
-        """`message`, with the name of the output that it begins with."""
+        """Return `message`, with the name of the output that it begins with."""
         place = re.match(r"output (\d+)", message)
         if place is None or int(place[1]) >= len(self.names):
             return message
@@ -84,7 +91,7 @@ class Program:
 
     @property
     def active_inputs(self) -> list[int]:
-        """Places of the differentiable inputs. Raises Unsuitable if there is none."""
+        """Return the places of the differentiable inputs. Raises Unsuitable if there is none."""
         places = [place for place, flag in enumerate(self.differentiable) if flag]
         if not places:
             raise Unsuitable(f"{self.label} has no differentiable input")
@@ -92,14 +99,15 @@ class Program:
 
     @property
     def active_outputs(self) -> list[int]:
-        """Places of the differentiable outputs. Raises Unsuitable if there is none."""
+        """Return the places of the differentiable outputs. Raises Unsuitable if there is none."""
         places = [place for place, flag in enumerate(self.observed[1]) if flag]
         if not places:
             raise Unsuitable(f"no output of {self.label} depends differentiably on its inputs")
         return places
 
     def drawn_like(self, tensors: Sequence[Tensor], what: str) -> tuple[Tensor, ...]:
-        """Seeded normal tensors: cotangents or tangents."""
+        """Draw seeded normal tensors: cotangents or tangents."""
+        # The former name of a row that moved, so that its cotangents stay what they were.
         source = generator(self.seed, by_former_names(self.label), what)
         return tuple(
             torch.randn(
@@ -114,14 +122,16 @@ class Program:
 
 
 def widened(x: Tensor) -> Tensor:
-    """`x` in float64 or complex128; integers and booleans unchanged."""
+    """Return `x` in float64 or complex128. Integers and booleans are unchanged."""
     if x.is_complex():
         return x.to(torch.complex128)
     return x.to(torch.float64) if x.is_floating_point() else x
 
 
 def nudged(x: Tensor) -> Tensor:
-    """`x` with every floating or complex element off by about an ulp, up and down in turn."""
+    """Return `x` with every floating or complex element off by about an ulp, up and down in
+    turn.
+    """
     if not (x.is_floating_point() or x.is_complex()):
         return x
     signs = torch.ones(x.numel(), dtype=x.dtype, device=x.device)
@@ -136,11 +146,11 @@ def restricted(
     outputs: Sequence[int],
     total: int | None = None,
 ) -> Flat:
-    """`f` as a function of the inputs at `places`, which returns the outputs at `outputs`. Other
-    inputs are fixed at `values`.
+    """Return `f` as a function of the inputs at `places`, which returns the outputs at `outputs`.
 
-    `total`: how many outputs `f` has, if it may have another number of them for inputs of another
-    size. Then it raises Unsuitable."""
+    Other inputs are fixed at `values`. `total`: how many outputs `f` has, if it may have another
+    number of them for inputs of another size. Then it raises Unsuitable.
+    """
 
     def g(*some: object) -> Values:
         full = list(values)
@@ -155,21 +165,26 @@ def restricted(
 
 
 def on_copies(f: Flat, written: Sequence[int]) -> Flat:
-    """`f` on copies of the inputs at `written`, to which it writes. The copies are further results,
-    so that the writes are compared."""
+    """Return `f` on copies of the inputs at `written`, to which it writes.
+
+    The copies are further results, so that the writes are compared.
+    """
     if not written:
         return f
 
     def g(*values: Any) -> Values:
-        given = [value.clone() if place in written else value for place, value in enumerate(values)]
-        return (*f(*given), *(given[place] for place in written))
+        arguments = list(values)
+        for place in written:
+            arguments[place] = values[place].clone()
+        return (*f(*arguments), *(arguments[place] for place in written))
 
     return g
 
 
 def extend(program: Program, stage: str) -> Program:
-    """`stage` of `program`, for every nesting stage except vmap, which needs a
-    pattern (:func:`batched`)."""
+    """Return `stage` of `program`, for every nesting stage except vmap, which needs a pattern
+    (:func:`batched`).
+    """
     return _STAGES[stage](program)
 
 
@@ -179,10 +194,13 @@ Dims = tuple[int | None, ...]
 def batched(
     program: Program, inputs: tuple[Tensor, ...], in_dims: Dims, out_dims: Dims | None = None
 ) -> Program:
-    """vmap of `program`; `inputs` are batched at `in_dims`, and outputs at `out_dims`, or at 0."""
+    """Return vmap of `program`.
+
+    `inputs` are batched at `in_dims`, and outputs at `out_dims`, or at 0.
+    """
     over = program.over
     label = (
-        f"vmap[{_shown(in_dims)}{'' if out_dims is None else f' to {_shown(out_dims)}'}]"
+        f"vmap[{_show(in_dims)}{'' if out_dims is None else f' to {_show(out_dims)}'}]"
         f"({program.label})"
     )
 
@@ -197,27 +215,30 @@ def batched(
     return Program(mapped, inputs, program.differentiable, program.seed, label)
 
 
-def _shown(dims: Dims) -> str:
+def _show(dims: Dims) -> str:
     return ",".join("-" if dim is None else str(dim) for dim in dims)
 
 
 def _reverse(name: str, program: Program) -> Program:
-    """``vjp`` or ``backward`` of `program`. Cotangents become inputs, and gradients
-    are the outputs."""
-    active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
-    cotangents = program.drawn_like([program.observed[0][place] for place in kept], "cotangents")
+    """Return ``vjp`` or ``backward`` of `program`. Cotangents become inputs, and gradients are the
+    outputs.
+    """
+    active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
+    # Only outputs with a derivative get a cotangent, and only inputs with one get a gradient.
+    cotangents = program.drawn_like([program.observed[0][place] for place in results], "cotangents")
 
     def over(target: Target) -> Flat:
         f = program.over(target)
 
         def g(*values: object) -> Values:
             primals = values[:count]
-            inner = restricted(f, primals, active, kept, len(program.observed[0]))
+            inner = restricted(f, primals, active, results, len(program.observed[0]))
             _, pullback = getattr(target, name)(inner, *[primals[place] for place in active])
             return tuple(pullback(tuple(values[count:])))
 
         return g
 
+    # A cotangent is differentiable, so that vjp of vjp also differentiates along it.
     flags = (*program.differentiable, *(True for _ in cotangents))
     return Program(
         over, (*program.inputs, *cotangents), flags, program.seed, f"{name}({program.label})"
@@ -225,9 +246,11 @@ def _reverse(name: str, program: Program) -> Program:
 
 
 def _forward_mode(name: str, program: Program) -> Program:
-    """``jvp``, ``linearize`` or ``dual`` of `program`. Tangents become inputs, and outputs with
-    their tangents are the outputs."""
-    active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
+    """Return ``jvp``, ``linearize`` or ``dual`` of `program`.
+
+    Tangents become inputs, and outputs with their tangents are the outputs.
+    """
+    active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
     tangents = program.drawn_like([program.inputs[place] for place in active], "tangents")
 
     def over(target: Target) -> Flat:
@@ -235,7 +258,7 @@ def _forward_mode(name: str, program: Program) -> Program:
 
         def g(*values: object) -> Values:
             primals = values[:count]
-            inner = restricted(f, primals, active, kept, len(program.observed[0]))
+            inner = restricted(f, primals, active, results, len(program.observed[0]))
             at, along = tuple(primals[place] for place in active), tuple(values[count:])
             if name == "linearize":
                 outputs, push = cast(Linearizing, target).linearize(inner, *at)
@@ -252,13 +275,14 @@ def _forward_mode(name: str, program: Program) -> Program:
 
 
 def _grad(program: Program) -> Program:
-    active, kept = program.active_inputs, program.active_outputs
+    """Return ``grad`` of the sum of |output|², as ``grad`` needs one number."""
+    active, results = program.active_inputs, program.active_outputs
 
     def over(target: Target) -> Flat:
         f = program.over(target)
 
         def g(*values: object) -> Values:
-            inner = restricted(f, values, active, kept)
+            inner = restricted(f, values, active, results)
             return tuple(
                 target.grad(lambda *some: sum_of_squares(inner(*some)))(
                     *[values[place] for place in active]
@@ -273,15 +297,17 @@ def _grad(program: Program) -> Program:
 
 
 def _jacobian(name: str) -> Callable[[Program], Program]:
+    """Return the stage ``jacrev``, ``jacfwd`` or ``hessian``, whose outputs are all blocks."""
+
     def stage(program: Program) -> Program:
         program = cornered(program, name)
-        active, kept = program.active_inputs, program.active_outputs
+        active, results = program.active_inputs, program.active_outputs
 
         def over(target: Target) -> Flat:
             f = program.over(target)
 
             def g(*values: object) -> Values:
-                inner = restricted(f, values, active, kept)
+                inner = restricted(f, values, active, results)
                 blocks = getattr(target, name)(inner, tuple(range(len(active))))(
                     *[values[place] for place in active]
                 )
@@ -297,20 +323,24 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
 
 
 def cornered(program: Program, name: str) -> Program:
-    """`program`, or a corner of it if its Jacobian or Hessian (`name`) has more than
-    :data:`JACOBIAN_LIMIT` entries."""
-    return program if _jacobian_size(program, name) <= JACOBIAN_LIMIT else _cornered(program)
+    """Return `program`, or a corner of it if its Jacobian or Hessian (`name`) has more than
+    :data:`JACOBIAN_LIMIT` entries.
+    """
+    return program if _jacobian_size(program, name) <= JACOBIAN_LIMIT else _corner(program)
 
 
 def _jacobian_size(program: Program, name: str) -> int:
+    """Return the number of entries of the Jacobian or Hessian of a program."""
     inputs = sum(program.inputs[place].numel() for place in program.active_inputs)
     outputs = sum(program.observed[0][place].numel() for place in program.active_outputs)
     return inputs * outputs * (inputs if name == "hessian" else 1)
 
 
-def _cornered(program: Program) -> Program:
-    """`program` as a function of the first elements of its large differentiable inputs. It returns
-    the first elements of its outputs."""
+def _corner(program: Program) -> Program:
+    """Return `program` as a function of the first elements of its large differentiable inputs.
+
+    The function returns the first elements of its outputs.
+    """
     large = [place for place in program.active_inputs if program.inputs[place].numel() > CORNER]
 
     def over(target: Target) -> Flat:
@@ -320,6 +350,8 @@ def _cornered(program: Program) -> Program:
             full = list(values)
             for place in large:
                 x = program.inputs[place]
+                # The other elements are constants: what is batched outside differs in the corner
+                # alone.
                 rest = x.reshape(-1)[CORNER:].to(values[place].device)
                 full[place] = torch.cat([values[place], rest]).reshape(x.shape)
             return tuple(output.reshape(-1)[:CORNER] for output in f(*full))
@@ -336,6 +368,7 @@ def _cornered(program: Program) -> Program:
 
 
 def _functionalize(program: Program) -> Program:
+    """Return ``functionalize`` of `program`."""
     over, label = program.over, f"functionalize({program.label})"
     return Program(
         lambda target: target.functionalize(over(target)),

@@ -1,4 +1,4 @@
-"""Builds the stages that take a whole program: captured graphs, compiled functions, joint graphs,
+"""Build the stages that take a whole program: captured graphs, compiled functions, joint graphs,
 exports, per-sample gradients, training and programs of the eager session.
 
 Each becomes a :class:`~gen.checks.pipelines.Program`. A graph is captured on one set of values and
@@ -45,11 +45,11 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
     The reference computes once. So the gradients differ if the second run draws other
     factors than the first.
     """
-    kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    results, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
     inputs = extend(program, "vjp").inputs
 
     def over(target: Target) -> Flat:
-        inner = restricted(program.over(target), [None] * count, range(count), kept)
+        inner = restricted(program.over(target), [None] * count, range(count), results)
 
         def with_random_factors(*values: object) -> Values:
             return tuple(
@@ -68,14 +68,18 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
         return g
 
     return Program(
-        over, inputs, (*flags, *(True for _ in kept)), program.seed, f"checkpoint({program.label})"
+        over,
+        inputs,
+        (*flags, *(True for _ in results)),
+        program.seed,
+        f"checkpoint({program.label})",
     )
 
 
 def session(program: Program) -> Program:
     """Return outputs and gradients of `program` in a session. Outputs that have no gradient on
     the reference are compared too."""
-    kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    results, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
     inputs = extend(program, "vjp").inputs
 
     def over(target: Target) -> Flat:
@@ -83,14 +87,14 @@ def session(program: Program) -> Program:
 
         def g(*values: Any) -> Values:
             outputs, gradients = cast(Eager, target).session(
-                f, _as_leaves(values[:count], flags), values[count:], kept
+                f, _as_leaves(values[:count], flags), values[count:], results
             )
             return (*outputs, *gradients)
 
         return g
 
     return Program(
-        over, inputs, (*flags, *(True for _ in kept)), program.seed, f"session({program.label})"
+        over, inputs, (*flags, *(True for _ in results)), program.seed, f"session({program.label})"
     )
 
 
@@ -104,13 +108,15 @@ def _as_leaves(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
 
 def functional(name: str, program: Program) -> Program:
     """Return ``torch.autograd.functional``'s function of this name, of `program`.
-    ``hessian``, ``vhp`` and ``hvp`` get the sum of |output|², because they need one number."""
+
+    ``hessian``, ``vhp`` and ``hvp`` get the sum of |output|², because they need one number.
+    """
     if name in ("jacobian", "hessian"):
         program = cornered(program, {"jacobian": "jacrev"}.get(name, name))
-    active, kept, count = program.active_inputs, program.active_outputs, len(program.inputs)
+    active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
     along: tuple[Tensor, ...] = ()
     if name == "vjp":
-        along = program.drawn_like([program.observed[0][place] for place in kept], "cotangents")
+        along = program.drawn_like([program.observed[0][place] for place in results], "cotangents")
     elif name not in ("jacobian", "hessian"):
         along = program.drawn_like([program.inputs[place] for place in active], "tangents")
 
@@ -118,7 +124,7 @@ def functional(name: str, program: Program) -> Program:
         f = program.over(target)
 
         def g(*values: object) -> Values:
-            inner = restricted(f, values[:count], active, kept)
+            inner = restricted(f, values[:count], active, results)
 
             def sum_of_results(*some: object) -> Values:
                 return (sum_of_squares(inner(*some)),)
@@ -157,7 +163,7 @@ def whole(stage: str, program: Program, axes: Axes) -> Program:
         return functional(stage.removeprefix("functional."), program)
     if stage == "aot.joint":
         return _joint(program, axes)
-    return _captured(stage, program, axes.dynamic, axes.layout, axes.jitted)
+    return _capture(stage, program, axes.dynamic, axes.layout, axes.jitted)
 
 
 def compiled(program: Program, axes: Axes) -> Program:
@@ -169,6 +175,7 @@ def compiled(program: Program, axes: Axes) -> Program:
     called on other values as a whole instead.
     """
     dynamic, layout = axes.dynamic, axes.layout
+    # The reference decides which other values and sizes the op takes.
     pure = _without_writes(program)
     variation = _variation(pure)
     size = _doubling(pure) if dynamic else None
@@ -181,7 +188,7 @@ def compiled(program: Program, axes: Axes) -> Program:
             if not is_reference(target) and not axes.jitted:
                 others: tuple[Any, ...] = values
                 if size is not None:
-                    others = tuple(_doubled(value, size) for value in values)
+                    others = tuple(_double(value, size) for value in values)
                 elif variation is not None:
                     others = tuple(vary(x, 1, variation) for x in values)
                 f(*laid_out(others, layout))
@@ -209,7 +216,7 @@ def _without_writes(program: Program) -> Program:
     )
 
 
-def _captured(stage: str, program: Program, dynamic: bool, layout: str, jitted: bool) -> Program:
+def _capture(stage: str, program: Program, dynamic: bool, layout: str, jitted: bool) -> Program:
     """Return `program` as a captured graph, which runs on other values than it was captured on."""
     capture = {"trace": "trace", "aot.export": "export", "aot.saved": "saved"}[stage]
     pure = _without_writes(program)
@@ -268,7 +275,11 @@ def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
 def _joint(program: Program, axes: Axes) -> Program:
     """Return outputs and gradients of `program` by its joint graph, which runs on other values than
     it was captured on."""
-    kept, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    results_with_gradients, flags, count = (
+        program.active_outputs,
+        program.differentiable,
+        len(program.inputs),
+    )
     _ = program.active_inputs  # raises if nothing is differentiable
     groups = [other_values(program), *other_sizes(program, axes.dynamic)]
     # of each group, the inputs with the cotangents of the outputs after them
@@ -283,16 +294,16 @@ def _joint(program: Program, axes: Axes) -> Program:
         def g(*values: Any) -> Values:
             examples = _as_leaves(_on_devices_of(values, program.inputs), flags)
             replay = target.joint(
-                lambda *xs: restricted(inner, xs, range(count), kept)(*xs),
+                lambda *xs: restricted(inner, xs, range(count), results_with_gradients)(*xs),
                 examples,
                 partition=axes.partition,
                 dynamic=axes.dynamic,
             )
             results: list[Any] = []
-            for start in range(0, len(values), count + len(kept)):
+            for start in range(0, len(values), count + len(results_with_gradients)):
                 middle = start + count
                 primals = _as_leaves(values[start:middle], flags)
-                cotangents = values[middle : middle + len(kept)]
+                cotangents = values[middle : middle + len(results_with_gradients)]
                 # no program that is captured may set the state of a generator
                 with nullcontext() if axes.jitted else seeded(program.seed):
                     outputs, gradients = replay(primals, cotangents)
@@ -302,7 +313,7 @@ def _joint(program: Program, axes: Axes) -> Program:
         return g
 
     inputs = tuple(x for group in extended for x in group)
-    every = (*flags, *(True for _ in kept)) * len(groups)
+    every = (*flags, *(True for _ in results_with_gradients)) * len(groups)
     return Program(over, inputs, every, program.seed, f"aot.joint({program.label})")
 
 
@@ -337,10 +348,11 @@ def _variation(program: Program) -> int | None:
 def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[Tensor, ...]]:
     """Return inputs in which every dimension of one size n >= `least` has become 2n: one
     set, or none. The number of results does not change."""
+    # one size, wherever it occurs: dimensions that are equal may have to stay equal
     size = _doubling(program, least) if dynamic else None
     if size is None:
         return []
-    return [tuple(_doubled(x, size) for x in program.inputs)]
+    return [tuple(_double(x, size) for x in program.inputs)]
 
 
 def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
@@ -351,7 +363,7 @@ def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Te
         for n, m in zip(x.shape, y.shape, strict=True)
     )
     size = next(m for n, m in pairs if n != m)
-    larger = tuple(_doubled(x, size) for x in inputs)
+    larger = tuple(_double(x, size) for x in inputs)
     outputs = _outputs_on_reference(program, larger)
     return [larger] if outputs is not None and len(outputs) == len(program.observed[0]) else []
 
@@ -363,17 +375,17 @@ def _doubling(program: Program, least: int = 2) -> int | None:
         {size for x in program.inputs for size in x.shape if size >= least}, reverse=True
     )
     for size in sizes:
-        outputs = _outputs_on_reference(program, tuple(_doubled(x, size) for x in program.inputs))
+        outputs = _outputs_on_reference(program, tuple(_double(x, size) for x in program.inputs))
         if outputs is not None and len(outputs) == len(program.observed[0]):
             return size
     return None
 
 
-def _doubled(x: Tensor, size: int) -> Tensor:
-    """Return `x` with 2n for each dimension of size n. Its order in memory stays, because a
-    graph may have a condition on strides.
+def _double(x: Tensor, size: int) -> Tensor:
+    """Return `x` with 2n for each dimension of size n.
 
-    Indices of which none occurs twice stay so: those of the second half are larger by n.
+    Its order in memory stays, because a graph may have a condition on strides. Indices of which
+    none occurs twice stay so: those of the second half are larger by n.
     """
     if _has_distinct_indices(x, size):
         return torch.cat([x, x + size])
@@ -383,6 +395,7 @@ def _doubled(x: Tensor, size: int) -> Tensor:
             y = torch.cat([y, vary(y, 1, 1)], dim)
     if y is x or x.is_contiguous():
         return y
+    # Concatenation gives contiguous results, so the order of the dimensions is restored.
     order = sorted(range(x.ndim), key=lambda dim: x.stride(dim), reverse=True)
     return y.permute(order).contiguous().permute(list(map(order.index, range(x.ndim))))
 

@@ -1,5 +1,5 @@
-"""A program with a state in Python, compiled: the results and the state of plain Python, or a
-refusal with a line of the program.
+"""Compile a program with a state in Python, and assert the results and the state of plain Python,
+or a refusal with a line of the program.
 
 A row gives the texts of programs for a value of the axis ``moment``. A text is run twice, as two
 modules. One module's ``step`` is called as it is, the other one's is compiled. Both get the same
@@ -12,8 +12,9 @@ calls and the same alterations of the state between them.
 | gives another result or state | a mismatch |
 | raises an error without a line, or leaves the state changed | a mismatch |
 
-At the end both modules make one more call without a compiler, which finds what no description of an
-object says, such as how far a generator is."""
+At the end both modules make one more call without a compiler. It shows what no description of an
+object says, such as how far a generator is.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,10 @@ class Grammar(Protocol):
 
 class ProgramModule:
     """One run of a program's text: ``step`` is what is called, ``alter`` changes the state,
-    ``look`` finds it. ``name``: of the module while it is there."""
+    ``look`` returns it.
+
+    ``name``: of the module while it is in ``sys.modules``.
+    """
 
     def __init__(self, text: str, file: str, name: str) -> None:
         self.name = name
@@ -77,7 +81,7 @@ class ProgramModule:
             sys.modules.pop(name, None)
 
     def alter(self) -> str:
-        """Change the state. What Python says if it cannot."""
+        """Change the state. Return the class of the error if Python raises one, else ""."""
         try:
             self.module.alter()
         except Exception as error:
@@ -113,7 +117,7 @@ def assert_seen(target: Target, sample: Sample, moment: str, tally: Tally) -> No
 def run_program(
     target: Target, sample: Sample, holder: str, change: str, moment: str
 ) -> Exception | None:
-    """Compare one program. The error by which the target refuses it, if it does."""
+    """Compare one program. Return the error by which the target refuses it, if it does."""
     grammar = cast(Grammar, sample.op.call)
     name = "_".join((sample.op.name.rpartition(".")[2], holder, change, moment))
     text = grammar.text(holder, change, moment)
@@ -127,8 +131,9 @@ def run_program(
 
 @contextlib.contextmanager
 def two_modules(text: str, name: str) -> Iterator[tuple[ProgramModule, ProgramModule]]:
-    """Two runs of a text, whose lines tracebacks find."""
+    """Run a text as two modules. Tracebacks show its lines while the two are there."""
     file = f"state/{name}.py"
+    # The text is in no file. Tracebacks of Python, and a compiler, look for lines here.
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     modules = []
     try:
@@ -155,12 +160,13 @@ class _Comparison:
         self.compiled = compiled
         self.jitted = jit(compiled.step)
         # another program that changes the same state
-        self.altering = jit(_altering(compiled))
+        self.altering = jit(_alteration_of(compiled))
         self.x = x
         self.refused: Exception | None = None
         self.ended = False
 
     def run(self, letters: str) -> None:
+        """Make the steps of the caller, a letter each, and at the end one plain call more."""
         for place, letter in enumerate(letters):
             where = f"step {place} ({letter}) of {letters}"
             if letter in "cof":
@@ -176,29 +182,33 @@ class _Comparison:
         )
 
     def _call(self, letter: str, place: int, where: str) -> None:
+        """Call both steps, and compare the results and the states."""
+        # Each step has other numbers, and a letter `o` another size.
         x = self.x[: len(self.x) - (letter == "o")] + place / 4
         arguments = (x, True) if letter == "f" else (x,)
         expected = _outcome(self.plain.step, *arguments)
         if place == 0 and isinstance(expected, Exception):
             raise Unsuitable(f"the plain program raises {expected!r}")
         before = self.compiled.state()
-        found = _outcome(self.jitted, *arguments)
-        if isinstance(found, Exception) and not isinstance(expected, Exception):
-            self._assert_refused(found, before, where)
+        actual = _outcome(self.jitted, *arguments)
+        if isinstance(actual, Exception) and not isinstance(expected, Exception):
+            self._assert_refused(actual, before, where)
             return
-        self._assert_equal(expected, found, where)
+        self._assert_equal(expected, actual, where)
         self.ended = isinstance(expected, Exception)
         if not self.ended:
             self._assert_state(where)
 
     def _alter(self, letter: str, where: str) -> None:
+        """Alter the states of both modules, and compare them."""
         expected = _in_thread(self.plain.alter) if letter == "t" else self.plain.alter()
+        # Such an alteration is made by another compiled program of the same module.
         if letter == "j":
             before = self.compiled.state()
-            found = _outcome(self.altering, self.x)
-            if isinstance(found, Exception):
+            actual = _outcome(self.altering, self.x)
+            if isinstance(actual, Exception):
                 if not expected:
-                    self._assert_refused(found, before, where)
+                    self._assert_refused(actual, before, where)
                 return
         elif (
             _in_thread(self.compiled.alter) if letter == "t" else self.compiled.alter()
@@ -207,6 +217,9 @@ class _Comparison:
         self._assert_state(where)
 
     def _assert_refused(self, error: Exception, before: object, where: str) -> None:
+        """Raise Mismatch unless the error names a line of the program and the state is that before
+        it.
+        """
         if not names_line_of(self.plain.module.__file__, error):
             raise Mismatch(f"{where}: an error without a line of the program: {error!r}") from error
         if self.compiled.state() != before:
@@ -216,25 +229,27 @@ class _Comparison:
         self.refused, self.ended = error, True
 
     def _assert_state(self, where: str) -> None:
-        expected, found = self.plain.state(), self.compiled.state()
-        if found != expected:
-            raise Mismatch(f"{where} leaves the state {found}, plain Python leaves {expected}")
+        expected, actual = self.plain.state(), self.compiled.state()
+        if actual != expected:
+            raise Mismatch(f"{where} leaves the state {actual}, plain Python leaves {expected}")
 
-    def _assert_equal(self, expected: Any, found: Any, where: str) -> None:
-        if isinstance(expected, Exception) or isinstance(found, Exception):
-            if type(expected) is not type(found):
-                raise Mismatch(f"{where} gives {found!r}, plain Python {expected!r}")
+    def _assert_equal(self, expected: Any, actual: Any, where: str) -> None:
+        """Raise Mismatch unless two outcomes agree: tensors by value, exceptions by class."""
+        if isinstance(expected, Exception) or isinstance(actual, Exception):
+            if type(expected) is not type(actual):
+                raise Mismatch(f"{where} gives {actual!r}, plain Python {expected!r}")
             return
-        same = (found.dtype, found.shape, found.requires_grad) == (
+        same = (actual.dtype, actual.shape, actual.requires_grad) == (
             expected.dtype,
             expected.shape,
             expected.requires_grad,
         )
-        if not same or not torch.allclose(found.detach(), expected.detach(), equal_nan=True):
-            raise Mismatch(f"{where} gives {found}, plain Python {expected}")
+        if not same or not torch.allclose(actual.detach(), expected.detach(), equal_nan=True):
+            raise Mismatch(f"{where} gives {actual}, plain Python {expected}")
 
 
-def _altering(module: ProgramModule) -> Callable[[Tensor], Tensor]:
+def _alteration_of(module: ProgramModule) -> Callable[[Tensor], Tensor]:
+    """Return a program of tensors that alters the state of the module."""
     alter = module.module.alter
 
     def altering(x: Tensor) -> Tensor:
@@ -253,11 +268,12 @@ def _outcome(function: Callable[..., object], *arguments: object) -> object:
 
 
 def _in_thread(alter: Callable[[], str]) -> str:
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(alter()))
+    """Alter the state in another thread, and return what `alter` returns."""
+    outcomes: list[str] = []
+    thread = threading.Thread(target=lambda: outcomes.append(alter()))
     thread.start()
     thread.join()
-    return found[0]
+    return outcomes[0]
 
 
 def names_line_of(file: str, error: Exception) -> bool:
@@ -268,29 +284,33 @@ def names_line_of(file: str, error: Exception) -> bool:
 
 
 def describe(x: object, depth: int = 0) -> Any:
-    """Return what an object is, as values that are equal for equal objects of two modules. ``1``,
-    ``1.0`` and ``True`` differ, and so do two orders of a dictionary."""
+    """Return a description of an object, which is equal for equal objects of two modules.
+
+    ``1``, ``1.0`` and ``True`` differ, and so do two orders of a dictionary.
+    """
     kind = type(x)
     if x is None or kind in (bool, int, float, complex, str, bytes):
         return (kind.__name__, repr(x))
+    # Objects may contain themselves.
     if depth > _DEEPEST:
         return kind.__name__
-    for kinds, parts in _DESCRIBED:
+    for kinds, parts in _PARTS:
         if isinstance(x, kinds):
             return (kind.__name__, *(describe(part, depth + 1) for part in parts(x)))
     own = getattr(x, "__dict__", {})
     return (kind.__name__, *((name, describe(value, depth + 1)) for name, value in own.items()))
 
 
-def _of_tensor(x: Tensor) -> list[object]:
+def _parts_of_tensor(x: Tensor) -> list[object]:
     return [str(x.dtype), x.detach().tolist(), x.requires_grad]
 
 
-def _of_set(x: Any) -> list[object]:
+def _parts_of_set(x: Any) -> list[object]:
     return sorted(x, key=lambda item: (str(type(item)), repr(item)))
 
 
-def _of_layer(x: torch.nn.Module) -> list[object]:
+def _parts_of_layer(x: torch.nn.Module) -> list[object]:
+    """Return the attributes of a layer. Of its hooks only their number counts."""
     # a hook is known by a number that no other hook of the process has
     own = ((name, value) for name, value in vars(x).items())
     return [
@@ -299,7 +319,8 @@ def _of_layer(x: torch.nn.Module) -> list[object]:
     ]
 
 
-def _of_function(x: Any) -> list[object]:
+def _parts_of_function(x: Any) -> list[object]:
+    """Return what makes a function: its name, its code's names and constants, and its cells."""
     code = x.__code__
     return [
         x.__qualname__,
@@ -309,17 +330,17 @@ def _of_function(x: Any) -> list[object]:
     ]
 
 
-_DESCRIBED: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    (torch.Tensor, _of_tensor),
+_PARTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (torch.Tensor, _parts_of_tensor),
     (np.ndarray, lambda x: [str(x.dtype), x.tolist()]),
     (dict, lambda x: [part for item in x.items() for part in item]),
-    ((set, frozenset), _of_set),
+    ((set, frozenset), _parts_of_set),
     ((list, tuple, collections.deque), list),
     (random.Random, lambda x: [x.getstate()]),
     (np.random.Generator, lambda x: [x.bit_generator.state]),
     (torch.Generator, lambda x: [x.get_state()]),
-    (torch.nn.Module, _of_layer),
-    (types.FunctionType, _of_function),
+    (torch.nn.Module, _parts_of_layer),
+    (types.FunctionType, _parts_of_function),
     (types.CodeType, lambda x: [x.co_name]),
     (type, lambda x: [x.__name__]),
     (types.ModuleType, lambda x: []),

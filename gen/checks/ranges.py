@@ -1,8 +1,9 @@
-"""Arguments out of range: an index beyond its dimension, a negative one, a probability above 1.
+"""Replace an argument by one out of range: an index beyond its dimension, a negative one, a
+probability above 1.
 
-A target must refuse what the plain op refuses, and give what it gives. An index below or above
-the whole dimension must be refused whatever the plain op does; checks of that name the ops
-that take indices.
+A target must refuse what the plain op refuses, and give what it gives. An index below or above the
+whole dimension must be refused whatever the plain op does; checks of that name the ops that take
+indices.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Variant:
 
 
 def _variants(sample: Sample) -> Iterator[Variant]:
+    """Yield the sample with its first index or number replaced, for each tensor input."""
     numbers = [leaf for leaf in sample.numbers if type(leaf) is int]
     # no dimension is as large, nor are all of an input
     beyond = max([1, *(x.numel() for x in sample.inputs), *numbers])
@@ -58,6 +60,7 @@ def _variants(sample: Sample) -> Iterator[Variant]:
 
 
 def _with(sample: Sample, place: int, number: float, never: bool = False) -> Variant:
+    """Return the variant whose tensor at `place` begins with `number`."""
     changed = sample.inputs[place].clone(memory_format=torch.contiguous_format)
     changed.view(-1)[0] = number
     inputs = (*sample.inputs[:place], changed, *sample.inputs[place + 1 :])
@@ -89,7 +92,7 @@ def assert_in_range(
 
 def _variants_to_try(sample: Sample, absolute: bool) -> list[Variant]:
     """Return the variants of a sample. The plain op must accept the sample itself."""
-    if _refused(_tried(sample, sample, sample.inputs)):
+    if _is_refusal(_try(sample, sample, sample.inputs)):
         raise Unsuitable(f"{sample.description}: refused as it is")
     variants = list(_variants(sample))
     if absolute:
@@ -104,18 +107,21 @@ def _ways_to_run(
 ) -> tuple[Callable[[Variant], Answer], Callable[[Variant], Answer]]:
     """Return how the plain op answers a variant, and how the target does.
 
-    In a batch the variant lies beside the sample, which vmap has to take as it is.
+    In a batch the variant lies next to the sample, which vmap has to take as it is.
     """
     if not batched:
-        return partial(_alone, sample, sample), partial(_alone, sample, target.forward(sample))
-    if _refused(_mapped(target, sample, Variant("as it is", 0, sample.inputs))):
+        return partial(_run_alone, sample, sample), partial(
+            _run_alone, sample, target.forward(sample)
+        )
+    if _is_refusal(_map(target, sample, Variant("as it is", 0, sample.inputs))):
         raise Unsuitable(f"{sample.description}: vmap refuses it as it is")
-    return partial(_looped, sample), partial(_mapped, target, sample)
+    return partial(_loop, sample), partial(_map, target, sample)
 
 
 def _difference(
     variant: Variant, expected: Answer, actual: Answer, absolute: bool, random: bool
 ) -> Iterator[str]:
+    """Yield a text if the target does not do with a variant what it should."""
     if isinstance(actual, Exception):
         if not isinstance(expected, Exception):
             yield f"{variant.label} is refused ({said(actual)}), and the plain op takes it"
@@ -130,25 +136,26 @@ def _difference(
             yield f"{variant.label}: {mismatch}"
 
 
-def _alone(sample: Sample, function: Callable[..., object], variant: Variant) -> Answer:
-    return _tried(sample, function, variant.inputs)
+def _run_alone(sample: Sample, function: Callable[..., object], variant: Variant) -> Answer:
+    return _try(sample, function, variant.inputs)
 
 
-def _looped(sample: Sample, variant: Variant) -> Answer:
-    rows = [_tried(sample, sample, inputs) for inputs in (variant.inputs, sample.inputs)]
+def _loop(sample: Sample, variant: Variant) -> Answer:
+    """Return the results of the variant and of the sample, stacked, or the first exception."""
+    rows = [_try(sample, sample, inputs) for inputs in (variant.inputs, sample.inputs)]
     for row in rows:
         if isinstance(row, Exception):
             return row
     return tuple(map(torch.stack, zip(*rows, strict=True)))
 
 
-def _mapped(target: Target, sample: Sample, variant: Variant) -> Answer:
+def _map(target: Target, sample: Sample, variant: Variant) -> Answer:
     """Return the variant and the sample as a batch of two, in memory one after the other."""
     batch = tuple(map(torch.stack, zip(variant.inputs, sample.inputs, strict=True)))
     return attempt(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
 
 
-def _tried(sample: Sample, function: Callable[..., object], inputs: Inputs) -> Answer:
+def _try(sample: Sample, function: Callable[..., object], inputs: Inputs) -> Answer:
     """Return what becomes of `f` on copies of `inputs`: see :func:`.illformed.attempt`."""
     return attempt(sample, lambda: function(*_copies(inputs)))
 
@@ -157,5 +164,5 @@ def _copies(inputs: Inputs) -> Inputs:
     return tuple(x.clone() for x in inputs)
 
 
-def _refused(answer: Answer) -> bool:
+def _is_refusal(answer: Answer) -> bool:
     return isinstance(answer, Exception)

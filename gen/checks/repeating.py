@@ -1,5 +1,6 @@
-"""Properties of a target's own results: the same bits at every call, on every number of threads,
-and the strides of abstract tensors."""
+"""Check a target's own results: the same bits at every call and on every number of threads, and the
+strides of abstract tensors.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def compare_calls(run: Run, tally: Tally) -> None:
     Two threads may split a sum in another way. So their numbers may differ by rounding.
     """
     first, second = run(), run()
-    _same_bits(first, second, "a second call", tally)
+    _require_same_bits(first, second, "a second call", tally)
+    # The number of threads is of the process, so it is restored.
     usual = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -43,8 +45,9 @@ def compare_calls(run: Run, tally: Tally) -> None:
 def compare_threads(run: Run, tally: Tally) -> None:
     """Raise Mismatch unless :data:`THREADS` calls at once give the bits of a single one.
 
-    Warnings of the calls at once are recorded and dropped. Threads share the filters, so a thread
-    may hear what another wants to hear, or lose its own filter as another restores those of before.
+    Warnings of the calls at once are recorded and dropped. Threads share the filters of warnings: a
+    thread may record a warning of another one, or lose its own filter as another restores those of
+    before.
     """
     alone = run()
     barrier, interval = threading.Barrier(THREADS), sys.getswitchinterval()
@@ -61,8 +64,8 @@ def compare_threads(run: Run, tally: Tally) -> None:
             every = list(pool.map(together, range(THREADS)))
     finally:
         sys.setswitchinterval(interval)
-    for number, found in enumerate(every):
-        _same_bits(alone, found, f"call {number} of {THREADS} at once", tally)
+    for number, results in enumerate(every):
+        _require_same_bits(alone, results, f"call {number} of {THREADS} at once", tally)
 
 
 def compare_strides(
@@ -71,17 +74,18 @@ def compare_strides(
     """Raise Mismatch unless abstract results have the strides of results on the CPU. A stride of a
     size 0 or 1 has no meaning.
 
-    `where` the results are, such as ``on the meta device``.
+    `where` the results are, such as ``on the meta device``. Raises Unsuitable if the op needs
+    values.
     """
     try:
-        found = abstractly()
+        results = abstractly()
     except Exception as error:  # kernels that read a value raise different errors
         raise Unsuitable(
             f"the op needs values, but tensors {where} have none ({type(error).__name__})"
         ) from None
-    if len(found) != len(actual):
-        raise Mismatch(f"{len(found)} outputs {where}, expected {len(actual)}")
-    for place, (a, e) in enumerate(zip(found, actual, strict=True)):
+    if len(results) != len(actual):
+        raise Mismatch(f"{len(results)} outputs {where}, expected {len(actual)}")
+    for place, (a, e) in enumerate(zip(results, actual, strict=True)):
         tally.entries += 1
         tally.nonzero += 1
         if a.shape != e.shape or a.dtype != e.dtype:
@@ -97,23 +101,25 @@ def compare_strides(
 
 
 def _strides(x: Tensor) -> tuple[int | None, ...]:
+    """Return the strides, with None for that of a dimension of size 1."""
     return tuple(
         None if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)
     )
 
 
-def _same_bits(first: Outputs, other: Outputs, what: str, tally: Tally) -> None:
+def _require_same_bits(first: Outputs, other: Outputs, what: str, tally: Tally) -> None:
+    """Raise Mismatch unless two calls gave the same bits. A NaN equals any other one."""
     if len(first) != len(other):
         raise Mismatch(f"{what} gives {len(other)} outputs, the first {len(first)}")
-    for place, (a, b) in enumerate(zip(first, other, strict=True)):
+    for place, (a, other_result) in enumerate(zip(first, other, strict=True)):
         tally.entries += a.numel()
         tally.nonzero += a.numel()  # zeros are the same bits too
-        if a.shape != b.shape or a.dtype != b.dtype:
+        if a.shape != other_result.shape or a.dtype != other_result.dtype:
             raise Mismatch(
-                f"{what}: output {place} is {b.dtype}{list(b.shape)}, "
+                f"{what}: output {place} is {other_result.dtype}{list(other_result.shape)}, "
                 f"the first {a.dtype}{list(a.shape)}"
             )
-        differing = ~((a == b) | ((a != a) & (b != b)))
+        differing = ~((a == other_result) | ((a != a) & (other_result != other_result)))
         if bool(differing.any()):
             raise Mismatch(
                 f"{what}: {int(differing.sum())} of {a.numel()} entries of output "

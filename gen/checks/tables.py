@@ -1,9 +1,11 @@
-"""The vocabulary of a generated module: `op` rows, the `cases` decorator, `family`
-and `known` tables.
+"""Define the vocabulary of a generated module: `op` rows, the `cases` decorator, `family` and
+`known` tables.
 
-A row lists in one line which dtypes of an op run at which tier. The import of a module only
-validates its rows: a mistake raises `TableError`, because a table that is silently misread tests
-nothing. `Cells.at(tier)` expands the cells of a tier when pytest asks."""
+A row lists in one line which dtypes of an op run at which tier, as in ``op("torch.sin",
+smoke="float64", default="float32 bfloat16")``. The import of a module only validates its rows: a
+mistake raises `TableError`, because a table that is silently misread tests nothing.
+`Cells.at(tier)` expands the cells of a tier when pytest asks.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ _Test = TypeVar("_Test", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One op × dtype × axes under one check."""
+    """An op × dtype × axes under one check."""
 
     op: str
     dtype: str
@@ -57,7 +59,9 @@ class Cell:
 
     @property
     def alone(self) -> bool:
-        """Whether the cell runs in a process of its own: it may spoil the memory of others."""
+        """Return whether the cell runs in a process of its own: it may spoil the memory of
+        others.
+        """
         return self.axes.reach is not None or self.axes.refusal is not None
 
     @property
@@ -67,8 +71,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a check: an op, the words (`dtype[:axisvalue…]`) of each tier, and the known
-    entries that apply."""
+    """A line of a check: an op, the words (`dtype[:axisvalue…]`) of each tier, and the known
+    entries that apply.
+    """
 
     name: str
     words: tuple[tuple[str, str], ...]  # (word, tier)
@@ -80,7 +85,10 @@ def op(
     name: str, smoke: str = "", default: str = "", full: str = "", all: str = "", known: str = ""
 ) -> Row:
     """Return one op of a check. Each tier runs its own words and those of the tiers before it.
-    `all`: the cells that reduction drops."""
+
+    `all`: the cells that reduction drops. Raises TableError for a name, a dtype or a word that
+    cannot be.
+    """
     if not _NAME.fullmatch(name):
         raise TableError(
             f"op({name!r}): an op is named by a dotted name, as torch.nn.functional.conv2d"
@@ -94,6 +102,7 @@ def op(
         raise TableError(
             f"op({name!r}): no dtype at any tier; write one under smoke=, default=, full= or all="
         )
+    # A word of two tiers would run twice, or hide at which tier it runs.
     seen: set[str] = set()
     for word, tier in words:
         dtype = word.split(":", 1)[0]
@@ -111,13 +120,14 @@ def op(
 
 
 def _narrowings(name: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the entries of a line, each with the words to which it is narrowed."""
     for item in text.split():
-        found = _ENTRY.fullmatch(item)
-        if found is None:
+        match = _ENTRY.fullmatch(item)
+        if match is None:
             raise TableError(
                 f"op({name!r}, known=…): {item!r} is not entry or entry@dtype[:axisvalue…]"
             )
-        yield found["name"], tuple(found["where"].split(":")) if found["where"] else ()
+        yield match["name"], tuple(match["where"].split(":")) if match["where"] else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +139,18 @@ class Cells:
     timeout: float | None = None
 
     def at(self, tier: str) -> Iterator[Cell]:
-        """The cells of `tier` and of the smaller tiers. Rows are in the order of the table,
-        words are sorted."""
+        """Yield the cells of `tier` and of the smaller tiers.
+
+        Rows are in the order of the table, words are sorted.
+        """
         highest = TIERS.index(tier)
         names = [name for name, _ in self.axes]
         for row in self.rows:
-            for word, own in sorted(row.words):
-                if TIERS.index(own) <= highest:
+            for word, tier_of_word in sorted(row.words):
+                if TIERS.index(tier_of_word) <= highest:
                     dtype, *spoken = word.split(":")
                     words = dict(zip(names, complete(spoken, names), strict=True))
-                    yield _cell(row.name, dtype, words, own, row.known)
+                    yield _cell(row.name, dtype, words, tier_of_word, row.known)
 
     def named(self, case: str) -> Cell | None:
         """Return the cell with the id `case`, whether a tier has it or not; None if no cell of the
@@ -197,11 +209,12 @@ def cases(
 def cells_of(test: object) -> Cells | None:
     """Return the table that `cases` attached to `test`, or None for a test outside of the
     matrix."""
-    found = getattr(test, "matrix_cells", None)
-    return found if isinstance(found, Cells) else None
+    table = getattr(test, "matrix_cells", None)
+    return table if isinstance(table, Cells) else None
 
 
 def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+    """Raise TableError unless values of axes exist, and differ from one another and from dtypes."""
     pairs = [(name, value) for name, words in axes for value in words]
     for name, value in pairs:
         try:
@@ -217,6 +230,7 @@ def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
 
 
 def _validate_row(row: Row, axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+    """Raise TableError for a word of a row, or a known entry, that fits nothing."""
     words = [_validate_word(row, word, axes) for word, _ in row.words]
     for entry, where in row.known:
         if not any(set(where) <= word for word in words):

@@ -1,4 +1,4 @@
-"""Training of a model by a few steps of unmodified torch code, each of which is compared.
+"""Train a model by a few steps of unmodified torch code, and compare each of them.
 
 The model is an op. Its first differentiable input is data, and so is each input without a
 derivative. The others are its parameters. If one input alone is differentiable, that is the
@@ -34,38 +34,40 @@ _MORE = {"scaled": 5, "grown": 5, "resized": len(_SIZES), "radam": 9}
 
 
 def trained(program: Program, axes: Axes) -> Program:
-    """Training of `program`, with axes ``optimizer``, ``step`` and ``trains``. Raises Unsuitable if
-    a step changes nothing."""
+    """Return the training of `program`, with axes ``optimizer``, ``step`` and ``trains``.
+
+    Raises Unsuitable if a step changes nothing.
+    """
     optimizer, kind, trains = axes.optimizer, axes.step, axes.trains
     active = program.active_inputs
     places = active[1:] or active
     data = [place for place in range(len(program.inputs)) if place not in places]
     count = max(4, *(_MORE.get(word, 0) for word in (optimizer, kind)))
     batches = [
-        (*given, *_labels(program, given, data, k, kind))
-        for k, given in enumerate(_data(program, data, count, kind))
+        (*of_step, *_labels(program, of_step, data, k, kind))
+        for k, of_step in enumerate(_data(program, data, count, kind))
     ]
-    # of the reference's results; what a target lacks of them is empty, and what it has beside
-    # them comes last
+    # of the reference's results; what a target lacks of them is empty, and what it has in
+    # addition to them comes last
     names: list[str] = []
 
     def over(target: Target) -> Flat:
         f = program.over(target)
         said: list[str] = []
 
-        def model(given: Sequence[object], weights: Sequence[object]) -> Values:
-            found = f(*_placed(data, given, places, weights))
-            return tuple(found[place] for place in program.active_outputs)
+        def model(batch: Sequence[object], weights: Sequence[object]) -> Values:
+            outputs = f(*_merge(data, batch, places, weights))
+            return tuple(outputs[place] for place in program.active_outputs)
 
         def g(*values: Any) -> Values:
             width = len(batches[0])
             parameters, rest = values[: len(places)], values[len(places) :]
-            given = [rest[k * width : (k + 1) * width] for k in range(count)]
+            of_steps = [rest[k * width : (k + 1) * width] for k in range(count)]
             train = partial(
                 _train,
                 cast(Training, target),
                 model,
-                given,
+                of_steps,
                 len(data),
                 optimizer,
                 kind,
@@ -74,12 +76,12 @@ def trained(program: Program, axes: Axes) -> Program:
             labelled = cast(Training, target).training(
                 lambda leaves: _split(train(leaves), said), parameters, session=trains != "jitted"
             )
-            found = dict(zip(said, labelled, strict=True))
+            results = dict(zip(said, labelled, strict=True))
             said.clear()
             if not names:
-                names.extend(found)
+                names.extend(results)
             absent = parameters[0].new_empty(0)
-            return (*(found.pop(name, absent) for name in names), *found.values())
+            return (*(results.pop(name, absent) for name in names), *results.values())
 
         return g
 
@@ -87,30 +89,32 @@ def trained(program: Program, axes: Axes) -> Program:
         *(program.inputs[place] for place in places),
         *(x for batch in batches for x in batch),
     )
-    made = Program(
+    program_of_training = Program(
         over,
         inputs,
-        tuple(map(_inexact, inputs)),
+        tuple(map(_is_inexact, inputs)),
         program.seed,
         f"training({program.label})",
         names=names,
     )
-    _require_progress(made, kind, count)
-    return made
+    _require_progress(program_of_training, kind, count)
+    return program_of_training
 
 
-def _inexact(x: Tensor) -> bool:
+def _is_inexact(x: Tensor) -> bool:
     return x.is_floating_point() or x.is_complex()
 
 
-def _split(found: Sequence[Named], names: list[str]) -> Values:
-    names += [name for name, _ in found]
-    return tuple(x for _, x in found)
+def _split(results: Sequence[Named], names: list[str]) -> Values:
+    """Add the names of results to `names`, and return the tensors."""
+    names += [name for name, _ in results]
+    return tuple(x for _, x in results)
 
 
-def _placed(
+def _merge(
     data: Sequence[int], given: Sequence[object], places: Sequence[int], weights: Sequence[object]
 ) -> list[object]:
+    """Return the arguments of the op: data and weights, each at its place."""
     at = {**dict(zip(data, given, strict=True)), **dict(zip(places, weights, strict=True))}
     return [at[place] for place in range(len(at))]
 
@@ -118,8 +122,9 @@ def _placed(
 def _data(
     program: Program, data: Sequence[int], count: int, kind: str
 ) -> Iterator[tuple[Tensor, ...]]:
-    """The data of each step: that of the sample, varied, and for `resized` of other sizes
-    along dimension 0."""
+    """Yield the data of each step: that of the sample, varied, and for `resized` of other sizes
+    along dimension 0.
+    """
     given = tuple(program.inputs[place] for place in data)
     if kind == "resized" and not any(x.ndim and len(x) > 1 for x in given):
         raise Unsuitable(f"{program.label} has no batch of data")
@@ -144,10 +149,10 @@ def _vary_data(given: Sequence[Tensor], k: int, variation: int, kind: str) -> tu
     if kind != "resized":
         return varied
     size = next((len(x) for x in given if x.ndim), 0)
-    return tuple(_repeated(x, _SIZES[k]) if x.ndim and len(x) == size else x for x in varied)
+    return tuple(_repeat(x, _SIZES[k]) if x.ndim and len(x) == size else x for x in varied)
 
 
-def _repeated(x: Tensor, times: int) -> Tensor:
+def _repeat(x: Tensor, times: int) -> Tensor:
     return torch.cat([vary(x, index, 1) for index in range(times)])
 
 
@@ -159,19 +164,20 @@ def _outputs(
     reference = Loop()
     try:
         with seeded(program.seed):
-            found = program.over(reference)(
+            results = program.over(reference)(
                 *(at.get(place, x) for place, x in enumerate(program.inputs))
             )
     except Exception:  # the op refuses these inputs, with any error
         return None
-    return found if len(found) == len(program.observed[0]) else None
+    return results if len(results) == len(program.observed[0]) else None
 
 
 def _labels(
     program: Program, given: Sequence[Tensor], data: Sequence[int], k: int, kind: str
 ) -> tuple[Tensor, ...]:
-    found = _outputs(program, given, data) or ()
-    labels = program.drawn_like([found[place] for place in program.active_outputs], f"labels {k}")
+    """Draw the labels of step `k`, in the shapes of the outputs."""
+    outputs = _outputs(program, given, data) or ()
+    labels = program.drawn_like([outputs[place] for place in program.active_outputs], f"labels {k}")
     return (
         tuple(torch.full_like(x, torch.inf) for x in labels)
         if kind == "scaled" and k == _INFINITE
@@ -189,7 +195,7 @@ def _train(
     jitted: bool,
     leaves: Sequence[object],
 ) -> list[Named]:
-    """Return the steps, and what each leaves behind."""
+    """Run the steps, and return what each leaves behind."""
     trainer = Trainer(Model(function, leaves), OPTIMIZERS[optimizer], data)
     # a lock, since a replay would repeat what the step does to another object
     ran = threading.Lock()
@@ -201,10 +207,11 @@ def _train(
 
     run: Step = counted
     if jitted:
-        run = _compiled(target, counted, trainer)
+        run = _compile(target, counted, trainer)
     results: list[Named] = []
     state, parameters = trainer.state, trainer.parameters
     for k, batch in enumerate(batches):
+        # The tensors of before, whose memory the call takes.
         donated = state
         if ran.locked():
             ran.release()
@@ -215,7 +222,7 @@ def _train(
             if jitted:
                 results += _copies("memory of donated parameter", donated, f"after step {k}")
         results += _copies("result", values, f"of step {k}")
-        results += [(f"{name} after step {k}", x) for name, x in _left(trainer, parameters)]
+        results += [(f"{name} after step {k}", x) for name, x in _state_after(trainer, parameters)]
         trainer.between(k)
     if jitted and target.name != "loop":
         _require_replay(ran, len(batches))
@@ -224,7 +231,7 @@ def _train(
     return results
 
 
-def _compiled(target: Training, step: Step, trainer: Trainer) -> Step:
+def _compile(target: Training, step: Step, trainer: Trainer) -> Step:
     """Return the step under jit, with the parameters donated if the trainer donates them."""
     if trainer.donates:
         return target.jit(step, donate=(0,))
@@ -253,8 +260,8 @@ def _require_replay(ran: threading.Lock, steps: int) -> None:
         )
 
 
-def _left(trainer: Trainer, parameters: Sequence[Tensor]) -> Iterator[Named]:
-    """What a step leaves in the model and its optimizers."""
+def _state_after(trainer: Trainer, parameters: Sequence[Tensor]) -> Iterator[Named]:
+    """Yield what a step leaves in the model and its optimizers."""
     for index, parameter in enumerate(parameters):
         yield f"parameter {index}", parameter.detach().clone()
         yield f".grad of parameter {index}", _gradient(parameter)
@@ -265,7 +272,7 @@ def _left(trainer: Trainer, parameters: Sequence[Tensor]) -> Iterator[Named]:
         if x is not None:
             yield name, _tensor(x)
     for number, optimizer in enumerate([trainer.optimizer, *trainer.further]):
-        yield from _left_in_optimizer(number, optimizer, parameters)
+        yield from _state_of_optimizer(number, optimizer, parameters)
     if trainer.scaler is not None:
         yield "scale", _tensor(trainer.scaler.get_scale())
         yield "growth of the scale", _tensor(trainer.scaler._get_growth_tracker())
@@ -278,18 +285,19 @@ def _gradient(parameter: Tensor) -> Tensor:
     return parameter.grad.detach().clone()
 
 
-def _left_in_optimizer(
+def _state_of_optimizer(
     number: int, optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]
 ) -> Iterator[Named]:
     """Yield the state of each parameter in an optimizer, and the learning rates."""
-    for i, parameter in enumerate(parameters):
+    for index, parameter in enumerate(parameters):
         for name, value in sorted(optimizer.state.get(parameter, {}).items()):
-            yield f"{name} of parameter {i} in optimizer {number}", _tensor(value)
-    for j, group in enumerate(optimizer.param_groups):
-        yield f"lr of group {j} in optimizer {number}", _tensor(group["lr"])
+            yield f"{name} of parameter {index} in optimizer {number}", _tensor(value)
+    for index_of_group, group in enumerate(optimizer.param_groups):
+        yield f"lr of group {index_of_group} in optimizer {number}", _tensor(group["lr"])
 
 
 def _tensor(value: object) -> Tensor:
+    """Return a copy of a tensor, or a number as a tensor in double precision."""
     return (
         value.detach().clone()
         if isinstance(value, Tensor)
@@ -299,7 +307,10 @@ def _tensor(value: object) -> Tensor:
 
 def _require_progress(program: Program, kind: str, count: int) -> None:
     """Raise Unsuitable unless each step of the reference changes a parameter, and to a finite
-    value. Else there would be nothing to see."""
+    value.
+
+    Else there would be nothing to see.
+    """
     values = program.on_reference()  # it also gives the names
     results = list(zip(program.names, values, strict=True))
     by_step = [_parameters_after(k, results) for k in range(count)]

@@ -1,5 +1,5 @@
-"""Steps of training, as users write them: plain torch code that closes over a model
-and its optimizer.
+"""Define steps of training as users write them: plain torch code that closes over a model and its
+optimizer.
 
 Each function of :data:`STEPS` gets a :class:`Trainer` and returns the step, a function of a batch.
 What surrounds a step stands there too: hooks, further groups, and what happens between two calls.
@@ -62,7 +62,9 @@ class Model(nn.Module):
 
 
 class _Averaging(Model):
-    """Keeps a mean of its outputs: a buffer that is written in place, and one that is assigned."""
+    """Average the outputs of a model in two buffers: one that is written in place, and one that is
+    assigned.
+    """
 
     written: Tensor
     assigned: Tensor
@@ -83,8 +85,11 @@ class _Averaging(Model):
 
 
 class Trainer:
-    """What a step closes over. `data`: how many arguments of a step are data; the others are
-    labels. ``between(k)`` follows step k."""
+    """What a step closes over.
+
+    `data`: how many arguments of a step are data; the others are labels. ``between(k)`` follows
+    step k.
+    """
 
     def __init__(self, model: Model, make: Callable[[Any], Optimizer], data: int) -> None:
         self.model, self.make, self.data = model, make, data
@@ -100,24 +105,27 @@ class Trainer:
         self.between: Callable[[int], None] = lambda k: None
 
     def loss(self, *batch: object, sign: float = 1.0) -> Any:
-        """The mean of the squared distances between outputs and labels, which are
-        multiplied by `sign`."""
+        """Return the mean of the squared distances between outputs and labels, which are multiplied
+        by `sign`.
+        """
         return distance(self.model(*batch[: self.data]), batch[self.data :], sign)
 
     def split(self) -> tuple[list[Any], list[Any]]:
-        """The parameters in two parts."""
+        """Return the parameters in two parts."""
         if len(self.parameters) < 2:
             raise Unsuitable("one parameter makes no two groups")
         return self.parameters[::2], self.parameters[1::2]
 
 
 def distance(outputs: Sequence[Any], labels: Sequence[Any], sign: float = 1.0) -> Any:
-    """The sum of the mean squared distances, a real number."""
+    """Return the sum of the mean squared distances, a real number."""
     apart = [y - sign * label for y, label in zip(outputs, labels, strict=True)]
     return sum((torch.view_as_real(d) if d.is_complex() else d).square().mean() for d in apart)
 
 
-def _plain(t: Trainer) -> Step:
+def _plain_step(t: Trainer) -> Step:
+    """Return the usual step: zero the gradients, differentiate the loss, and update."""
+
     def step(*batch: Any) -> tuple[Any, ...]:
         t.optimizer.zero_grad()
         loss = t.loss(*batch)
@@ -129,6 +137,8 @@ def _plain(t: Trainer) -> Step:
 
 
 def _clipped(t: Trainer) -> Step:
+    """Return a step that clips the norm of the gradients."""
+
     def step(*batch: Any) -> tuple[Any, ...]:
         t.optimizer.zero_grad()
         loss = t.loss(*batch)
@@ -141,7 +151,7 @@ def _clipped(t: Trainer) -> Step:
 
 
 def _accumulated(t: Trainer) -> Step:
-    """Two backward passes before the optimizer's step."""
+    """Return a step with two backward passes before the optimizer's step."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
         t.optimizer.zero_grad()
@@ -155,7 +165,9 @@ def _accumulated(t: Trainer) -> Step:
 
 
 def _carried(t: Trainer) -> Step:
-    """The gradients of two calls add up. They are dropped after each second one."""
+    """Return a step after which the gradients stay. Those of two calls add up, and are dropped
+    after each second one.
+    """
 
     def between(k: int) -> None:
         if k % 2:
@@ -172,6 +184,8 @@ def _carried(t: Trainer) -> Step:
 
 
 def _zeroed(t: Trainer) -> Step:
+    """Return a step that fills gradients with zeros instead of dropping them."""
+
     def step(*batch: Any) -> tuple[Any, ...]:
         t.optimizer.zero_grad(set_to_none=False)
         loss = t.loss(*batch)
@@ -183,7 +197,9 @@ def _zeroed(t: Trainer) -> Step:
 
 
 def _scheduled(t: Trainer) -> Step:
-    """A scheduler between the steps, and another number of the optimizer that changes."""
+    """Return a step with a scheduler between the calls, which also changes another number of the
+    optimizer.
+    """
     scheduler = torch.optim.lr_scheduler.ExponentialLR(t.optimizer, 0.5)
 
     def between(k: int) -> None:
@@ -192,12 +208,12 @@ def _scheduled(t: Trainer) -> Step:
             group["weight_decay"] = 0.125 * (k + 1)
 
     t.between = between
-    return _plain(t)
+    return _plain_step(t)
 
 
 def _assigned(t: Trainer) -> Step:
-    """The step itself sets the learning rate."""
-    plain = _plain(t)
+    """Return a step that sets the learning rate itself."""
+    plain = _plain_step(t)
 
     def step(*batch: Any) -> tuple[Any, ...]:
         for group in t.optimizer.param_groups:
@@ -208,7 +224,9 @@ def _assigned(t: Trainer) -> Step:
 
 
 def _scaled(t: Trainer) -> Step:
-    """A gradient scaler, which leaves out the third step, as its labels are infinite."""
+    """Return a step with a gradient scaler, which leaves out the third step, as its labels are
+    infinite.
+    """
     scaler = t.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
 
     def step(*batch: Any) -> tuple[Any, ...]:
@@ -225,13 +243,14 @@ def _scaled(t: Trainer) -> Step:
 
 
 def _groups(t: Trainer) -> Step:
+    """Return a step of an optimizer with two groups of parameters."""
     first, second = t.split()
     t.optimizer = t.make([{"params": first}, {"params": second, "lr": 0.025, "weight_decay": 0.25}])
-    return _plain(t)
+    return _plain_step(t)
 
 
 def _grown(t: Trainer) -> Step:
-    """A group is added after the second step."""
+    """Return a step of an optimizer that gets a further group after the second call."""
     first, second = t.split()
     t.optimizer = t.make(first)
 
@@ -240,29 +259,33 @@ def _grown(t: Trainer) -> Step:
             t.optimizer.add_param_group({"params": second})
 
     t.between = between
-    return _plain(t)
+    return _plain_step(t)
 
 
 def _two_optimizers(t: Trainer) -> Step:
+    """Return a step of two optimizers, each with half of the parameters."""
     first, second = t.split()
     t.optimizer, other = t.make(first), torch.optim.SGD(second, lr=0.05, momentum=0.5)
     t.further = [other]
-    plain = _plain(t)
+    plain = _plain_step(t)
 
     def step(*batch: Any) -> tuple[Any, ...]:
         other.zero_grad()
-        found = plain(*batch)
+        results = plain(*batch)
         other.step()
-        return found
+        return results
 
     return step
 
 
 def _loaded(t: Trainer) -> Step:
-    """Other weights and the optimizer's state are loaded after the second step."""
+    """Return a step between whose second and third call other weights and another state of the
+    optimizer are loaded.
+    """
 
     def between(k: int) -> None:
         if k == 1:
+            # Halved, so that a program that goes on with the old state gives other numbers.
             state = deepcopy(t.optimizer.state_dict())
             for of_parameter in state["state"].values():
                 of_parameter.update(
@@ -278,11 +301,11 @@ def _loaded(t: Trainer) -> Step:
             )
 
     t.between = between
-    return _plain(t)
+    return _plain_step(t)
 
 
 def _frozen(t: Trainer) -> Step:
-    """The first of two backward passes leaves out some parameters."""
+    """Return a step whose first of two backward passes leaves out some parameters."""
     some, _ = t.split()
 
     def step(*batch: Any) -> tuple[Any, ...]:
@@ -301,8 +324,9 @@ def _frozen(t: Trainer) -> Step:
 
 
 def _thawed(t: Trainer) -> Step:
-    """Some parameters learn only within the step. Their gradients are dropped while
-    they are frozen."""
+    """Return a step within which alone some parameters learn. Their gradients are dropped while
+    they are frozen.
+    """
     some, _ = t.split()
     for p in some:
         p.requires_grad_(False)
@@ -322,7 +346,7 @@ def _thawed(t: Trainer) -> Step:
 
 
 def _hooked(t: Trainer) -> Step:
-    """Hooks of the module, of its outputs and of the loss."""
+    """Return a step with hooks of the module, of its outputs and of the loss."""
 
     def hook(module: nn.Module, args: Any, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
         for y in outputs:
@@ -343,7 +367,7 @@ def _hooked(t: Trainer) -> Step:
 
 
 def _penalized(t: Trainer) -> Step:
-    """The loss has the square of its own gradient."""
+    """Return a step whose loss has the square of its own gradient."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
         t.optimizer.zero_grad()
@@ -361,7 +385,7 @@ def _penalized(t: Trainer) -> Step:
 
 
 def _closure(t: Trainer) -> Step:
-    """The optimizer calls a closure for the loss."""
+    """Return a step whose optimizer calls a closure for the loss."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
         def closure() -> Any:
@@ -377,7 +401,7 @@ def _closure(t: Trainer) -> Step:
 
 
 def _stateful(t: Trainer) -> Step:
-    """Buffers, an attribute and the module's mode change in the step."""
+    """Return a step that changes buffers, an attribute and the mode of the module."""
     t.model = _Averaging(t.model)
     t.mean = t.parameters[0].detach().real.new_zeros(())
 
@@ -386,6 +410,7 @@ def _stateful(t: Trainer) -> Step:
         loss = t.loss(*batch)
         loss.backward()
         t.optimizer.step()
+        # In evaluation mode the buffers stay as they are.
         t.model.eval()
         with torch.no_grad():
             after = t.loss(*batch)
@@ -397,9 +422,9 @@ def _stateful(t: Trainer) -> Step:
 
 
 def _totalled(t: Trainer) -> Step:
-    """The step adds its loss to a number."""
+    """Return a step that adds its loss to a number."""
     t.total = 0.0
-    plain = _plain(t)
+    plain = _plain_step(t)
 
     def step(*batch: Any) -> tuple[Any, ...]:
         (loss,) = plain(*batch)
@@ -410,7 +435,7 @@ def _totalled(t: Trainer) -> Step:
 
 
 def _drawn(t: Trainer) -> Step:
-    """Random factors of the outputs."""
+    """Return a step that multiplies the outputs by random factors."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
         t.optimizer.zero_grad()
@@ -424,8 +449,9 @@ def _drawn(t: Trainer) -> Step:
 
 
 def _by_hand(t: Trainer) -> Step:
-    """The parameters are arguments of the step, which changes them in place without an
-    optimizer."""
+    """Return a step that takes the parameters as arguments, and changes them in place without an
+    optimizer.
+    """
     t.state = t.parameters
 
     def step(parameters: Sequence[Any], *batch: Any) -> tuple[Any, ...]:
@@ -442,7 +468,7 @@ def _by_hand(t: Trainer) -> Step:
 
 
 def _donated(t: Trainer) -> Step:
-    """Parameters are donated to the step, which returns new ones."""
+    """Return a step to which parameters are donated, and which returns new ones."""
     t.donates = True
     t.state = [parameter.detach().clone() for parameter in t.parameters]
 
@@ -451,15 +477,17 @@ def _donated(t: Trainer) -> Step:
             return distance(t.model.f(batch[: t.data], parameters), batch[t.data :])
 
         leaves = [p.detach().requires_grad_() for p in state]
-        found = loss(leaves)
-        gradients = torch.autograd.grad(found, leaves)
-        return found.detach(), [p - 0.1 * grad for p, grad in zip(state, gradients, strict=True)]
+        loss_value = loss(leaves)
+        gradients = torch.autograd.grad(loss_value, leaves)
+        return loss_value.detach(), [
+            p - 0.1 * grad for p, grad in zip(state, gradients, strict=True)
+        ]
 
     return step
 
 
 STEPS: dict[str, Callable[[Trainer], Step]] = {
-    "plain": _plain,
+    "plain": _plain_step,
     "clipped": _clipped,
     "accumulated": _accumulated,
     "carried": _carried,
@@ -479,7 +507,7 @@ STEPS: dict[str, Callable[[Trainer], Step]] = {
     "stateful": _stateful,
     "totalled": _totalled,
     "drawn": _drawn,
-    "resized": _plain,
+    "resized": _plain_step,
     "by_hand": _by_hand,
     "donated": _donated,
 }

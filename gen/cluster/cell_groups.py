@@ -1,5 +1,6 @@
-"""The cells of a run, as groups that take a few seconds each. Modules are imported one after
-another, and none stays."""
+"""Group the cells of a run, so that each group takes a few seconds. Modules are imported one after
+another, and none stays.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _SHOWN = 3  # ids
 @dataclass(frozen=True)
 class Selection:
     """The cells of a tier that a run takes: those that match one glob of each kind that has
-    globs."""
+    globs.
+    """
 
     tier: str
     op: tuple[str, ...] = ()
@@ -31,7 +33,7 @@ class Selection:
     ids: frozenset[str] = frozenset()
 
     def narrowed(self) -> str:
-        """Return what narrows the run, in words; empty if it takes every cell of its tier."""
+        """Return what narrows the run, in words. Empty if it takes every cell of its tier."""
         kinds = {
             "--op": self.op,
             "--check": self.check,
@@ -69,8 +71,11 @@ def groups(
     seconds: float,
     done: Callable[[str], bool],
 ) -> Iterator[Group]:
-    """The groups of all modules. `done(id)` says which cells need no run. Cells of one op are
-    neighbours, since they share samples."""
+    """Yield the groups of all modules.
+
+    `done(id)` says which cells need no run. Cells of one op are neighbours, since they share
+    samples.
+    """
     for module in modules:
         if not module.counts.get(selection.tier):
             continue

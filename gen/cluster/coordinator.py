@@ -1,8 +1,9 @@
-"""Hands out groups of cells until each cell has one outcome.
+"""Hand out groups of cells until each cell has one outcome.
 
 A group whose worker died is split, and its parts are handed out again. A cell that is left alone in
-its group waits until nothing else is left, and then runs with no other beside it. So a death in
-this time is its own. After two of them the cell has crashed."""
+its group waits until nothing else is left, and then runs with no other at the same time. So a death
+in this time is its own. After two of them the cell has crashed.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +48,10 @@ class Sink(Protocol):
 
 
 class Coordinator:
-    """Keeps a pool busy. It knows only the groups that are out, the parts of split ones,
-    and the suspects."""
+    """Keep a pool busy.
+
+    It knows only the groups that are out, the parts of split ones, and the suspects.
+    """
 
     def __init__(
         self, groups: Iterator[Group], pool: Pool, sink: Sink, tick: Callable[[Coordinator], None]
@@ -64,7 +67,7 @@ class Coordinator:
         self._key = 0
 
     def run(self) -> None:
-        """Until every group has an outcome."""
+        """Run until every group has an outcome."""
         while self._fill():
             for key, came in self._pool.finished(0.5):
                 self._receive(self._out.pop(key), came)
@@ -74,7 +77,7 @@ class Coordinator:
 
     @property
     def out(self) -> int:
-        """How many groups are out."""
+        """Return how many groups are out."""
         return len(self._out)
 
     def _fill(self) -> bool:
@@ -92,6 +95,7 @@ class Coordinator:
         self._pool.submit(self._key, group)
 
     def _receive(self, group: Group, came: Answer | Lost) -> None:
+        """Pass an answer on. Split a group whose worker died, or suspect its only cell."""
         if isinstance(came, Answer):
             self._sink.take(group.nodes(), came)
             return

@@ -1,4 +1,4 @@
-"""A pool of Dask workers, on this machine or behind a scheduler."""
+"""Offer a pool of Dask workers, on this machine or behind a scheduler."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ class ClusterError(Exception):
 
 @contextlib.contextmanager
 def connected(where: str, device: str) -> Iterator[Any]:
-    """A Dask client of ``local:N`` workers of this machine, or of the scheduler at an address.
-    Raises ClusterError if there is none."""
+    """Connect a Dask client to ``local:N`` workers of this machine, or to the scheduler at an
+    address.
+
+    Raises ClusterError if there is none.
+    """
     try:
         import dask.config
         import distributed
@@ -89,8 +92,10 @@ def connected(where: str, device: str) -> Iterator[Any]:
 
 
 class DaskPool:
-    """Groups become tasks that need one unit of the device's resource. A worker runs as many groups
-    at a time as it has units."""
+    """Run groups as tasks that need one unit of the device's resource.
+
+    A worker runs as many groups at a time as it has units.
+    """
 
     def __init__(self, client: Any, job: Job) -> None:
         self.workers = 0
@@ -108,8 +113,10 @@ class DaskPool:
         self._met = time.monotonic()  # when there was a worker last
 
     def require_resource(self) -> None:
-        """Raise ClusterError if there are workers, and none of them is for the device. Without any,
-        the run waits for some."""
+        """Raise ClusterError if there are workers, and none of them is for the device.
+
+        Without any, the run waits for some.
+        """
         self._look()
         if not self.workers and self._client.scheduler_info()["workers"]:
             how = f'dask worker ADDRESS --nthreads 1 --resources "{self._resource}=1"'
@@ -131,21 +138,26 @@ class DaskPool:
         future.add_done_callback(lambda done: self._came.put((key, done)))
 
     def finished(self, seconds: float) -> Sequence[tuple[int, Answer | Lost]]:
-        found: list[tuple[int, Answer | Lost]] = []
+        """Return what came of groups: all that is there, once something is."""
+        results: list[tuple[int, Answer | Lost]] = []
         with contextlib.suppress(queue.Empty):
-            found.append(self._result(*self._came.get(timeout=seconds)))
+            results.append(self._result(*self._came.get(timeout=seconds)))
             while True:
-                found.append(self._result(*self._came.get_nowait()))
-        return found
+                results.append(self._result(*self._came.get_nowait()))
+        return results
 
     def close(self) -> None:
         """Take back the groups that are out, and let workers end the processes that wait for
-        more."""
+        more.
+        """
         with contextlib.suppress(Exception):
             self._client.cancel(list(self._futures.values()), force=True)
             self._client.run(release, self._job)
 
     def _result(self, key: int, future: Any) -> tuple[int, Answer | Lost]:
+        """Return what came of a group. Raises ClusterError where no other worker would do
+        better.
+        """
         from distributed.scheduler import KilledWorker
 
         del self._futures[key]

@@ -1,5 +1,4 @@
-"""What workers have to know of a run, and the versions that they must share with
-its coordinator."""
+"""Describe a run for its workers, with the versions that they must share with its coordinator."""
 
 from __future__ import annotations
 
@@ -22,15 +21,16 @@ _CODE = ("gen", "runtime")
 
 class WrongVersion(Exception):
     """A worker has another matrix, code, torch or Python than the coordinator. The message says
-    which, and of which worker."""
+    which, and of which worker.
+    """
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run. `digests` are those of its modules, by name; `filters` are pytest's ini lines
-    of `filterwarnings`.
+    """A run.
 
-    `rules`: its workers note the target's rules that each cell runs.
+    `digests` are those of its modules, by name; `filters` are pytest's ini lines of
+    `filterwarnings`. `rules`: its workers note the target's rules that each cell runs.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Group:
         return [f"{self.module}::{function}[{cell.id}]" for function, cell in self.cells]
 
     def split(self, parts: int) -> list[Group]:
-        """At most `parts` groups, about equal, with the same cells."""
+        """Return at most `parts` groups, about equal, with the same cells."""
         size = -(-len(self.cells) // parts)
         return [
             Group(self.module, self.cells[begin : begin + size])
@@ -76,7 +76,8 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came of a group: for each cell its outcome and its line of the results file, and the
-    entries that happened and might have."""
+    entries that happened and might have.
+    """
 
     cells: tuple[tuple[str, str], ...]
     met: frozenset[str]
@@ -85,7 +86,7 @@ class Answer:
 
 
 def versions() -> dict[str, str]:
-    """Return what must be the same on every machine of a run, beside its modules."""
+    """Return what must be the same on every machine of a run, in addition to its modules."""
     return {
         "code": _digest_of_code(),
         "torch": version("torch"),
@@ -95,23 +96,24 @@ def versions() -> dict[str, str]:
 
 def _digest_of_code() -> str:
     root = Path(__file__).resolve().parents[2]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for folder in _CODE:
         for path in sorted((root / folder).rglob("*.py")):
-            found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:12]
+            digest.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def differences(job: Job, modules: Sequence[Module], own: Mapping[str, str]) -> list[str]:
     """Return how a worker with these modules and versions differs from the coordinator, in
-    words."""
-    found = {module.name: module.digest for module in modules}
+    words.
+    """
+    digests = {module.name: module.digest for module in modules}
     lines = [
         f"{name} {own.get(name)}, not {wanted}"
         for name, wanted in job.versions
         if own.get(name) != wanted
     ]
-    other = [name for name, wanted in job.digests if found.get(name) != wanted]
+    other = [name for name, wanted in job.digests if digests.get(name) != wanted]
     if other:
         more = f" and {len(other) - 2} more modules" if len(other) > 2 else ""
         lines.append(

@@ -1,4 +1,4 @@
-"""The results file of a cluster's run, and what the run shows while it goes on.
+"""Write the results file of a cluster's run, and show how far the run is.
 
 Answers are appended to the file as they come. A run that was stopped goes on in the same file.
 """
@@ -36,39 +36,45 @@ _FAILED = ("vacuous", "xpassed", "failed", "error", "timed out", "crashed")
 
 
 class Output:
-    """Writes the file, and counts. Its memory does not grow with the run: it keeps 8 bytes of each
-    cell that an earlier run had."""
+    """Write the file, and count.
+
+    Its memory does not grow with the run: it stores 8 bytes of each cell that an earlier run had.
+    """
 
     def __init__(self, path: Path, header: Mapping[str, object], *, resume: bool) -> None:
-        """Raises ResultsError if a run that is to go on was of other cells."""
+        """Begin a file, or go on with it. Raises ResultsError if a run that is to go on was of
+        other cells.
+        """
         self.path = path
         self.counts: Counter[str] = Counter()
         self.seconds = 0.0
         self.failures: list[str] = []
         self.met: set[str] = set()
         self.active: dict[str, str] = {}
-        self._before = array("Q")
+        self._cells_of_earlier_run = array("Q")
         self._begin = time.perf_counter()
         resumed = resume and path.exists() and self._read(header)
         self._writer = Writer(path, None if resumed else header)
 
     @property
     def cells(self) -> int:
-        """How many cells have an outcome."""
+        """Return how many cells have an outcome."""
         return self.counts.total()
 
     @property
     def resumed(self) -> int:
-        """How many of them an earlier run had."""
-        return len(self._before)
+        """Return how many of them an earlier run had."""
+        return len(self._cells_of_earlier_run)
 
     def has(self, node: str) -> bool:
         """Return whether an earlier run had the cell."""
-        if not self._before:
+        if not self._cells_of_earlier_run:
             return False
         number = _number(node)
-        place = bisect_left(self._before, number)
-        return place < len(self._before) and self._before[place] == number
+        place = bisect_left(self._cells_of_earlier_run, number)
+        return (
+            place < len(self._cells_of_earlier_run) and self._cells_of_earlier_run[place] == number
+        )
 
     def take(self, nodes: Sequence[str], answer: Answer) -> None:
         """Write what came of the cells with the ids `nodes`."""
@@ -84,8 +90,9 @@ class Output:
         self.seconds += answer.seconds
 
     def close(self, *, complete: bool, whole: bool) -> list[str]:
-        """Write the last line. Returns the entries that never happened, if the run was of every
-        cell of its tier."""
+        """Write the last line. Return the entries that never happened, if the run was of every cell
+        of its tier.
+        """
         # entries that were active in an earlier run are not in its file
         known = complete and whole and not self.resumed
         never = [
@@ -99,7 +106,7 @@ class Output:
 
     @property
     def failing(self) -> int:
-        """How many cells failed."""
+        """Return how many cells failed."""
         return sum(self.counts[outcome] for outcome in _FAILED)
 
     def failed(self) -> bool:
@@ -107,12 +114,13 @@ class Output:
         return bool(self.failing) or not (self.counts["passed"] or self.counts["xfailed"])
 
     def _count(self, node: str, outcome: str) -> None:
+        """Count the outcome of a cell, and list it if it failed."""
         self.counts[outcome] += 1
         if outcome in _FAILED and len(self.failures) < _LISTED:
             self.failures.append(f"{outcome}: {node}")
 
     def _read(self, header: Mapping[str, object]) -> bool:
-        """Read what an earlier run left. Returns whether it left at least the header."""
+        """Read what an earlier run left. Return whether it left at least the header."""
         numbers, began = array("Q"), False
         for record in records(self.path):
             if isinstance(record, CellResult):
@@ -129,7 +137,7 @@ class Output:
                         f"{self.path} is of another run: {different}. "
                         "Without --resume a new run replaces it"
                     )
-        self._before = array("Q", sorted(numbers))
+        self._cells_of_earlier_run = array("Q", sorted(numbers))
         return began
 
 
@@ -145,12 +153,12 @@ _EVERY = 60.0  # seconds between lines of a log
 
 
 class Display:
-    """Shows how many cells have an outcome, how many failed, and how many workers there are."""
+    """Show how many cells have an outcome, how many failed, and how many workers there are."""
 
     def __init__(self, output: Output, total: int | None) -> None:
         self._output = output
         self._total = total
-        self._begin = self._told = time.monotonic()
+        self._begin = self._printed = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -183,8 +191,8 @@ class Display:
             words.append(f"{lost} groups lost their worker")
         text = " · ".join(words)
         self._bar.update(self._task, completed=counts.total(), description=text)
-        if self._bar.disable and now - self._told >= _EVERY:
-            self._told = now
+        if self._bar.disable and now - self._printed >= _EVERY:
+            self._printed = now
             of = f" of {self._total:,}" if self._total is not None else ""
             print(
                 f"{now - self._begin:6.0f} s  {counts.total():,}{of} cells · {text}",

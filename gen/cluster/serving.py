@@ -1,4 +1,4 @@
-"""The process that runs cells for a worker: `python -m gen.cluster.serving FD`, where FD is
+"""Serve a worker as the process that runs cells: `python -m gen.cluster.serving FD`, where FD is
 its end of a pipe.
 
 It loads torch and the target once, then runs groups, each cell in a fork. It lives apart from the
@@ -45,21 +45,24 @@ _OUTCOMES = {
 
 
 class Server:
-    """Runs the cells of one job."""
+    """Run the cells of one job."""
 
     def __init__(self, job: Job, root: Path) -> None:
         self._job = job
         self._root = root
         self._settings = job.settings()
         self._modules: dict[str, Any] = {}
-        self._told: set[str] = set()  # names of the entries that the worker knows of
+        self._entries_sent: set[str] = set()  # names of the entries that the worker knows of
         self._worker = Worker(self._serve)
         self._rules = RulesRun() if job.rules else None
-        self._filters = list(map(_parsed, job.filters))
+        self._filters = list(map(_filter_of, job.filters))
 
     def load(self) -> None:
-        """Load what forks share. A process may not be forked once it has used a GPU, nor with a
-        library of another package in it."""
+        """Load what forks share.
+
+        A process may not be forked once it has used a GPU, nor with a library of another package in
+        it.
+        """
         if self._job.device not in ("cpu", "meta"):
             Worker(_allocate).ask(self._job.device, None)
             return
@@ -74,8 +77,10 @@ class Server:
 
     @cached_property
     def _target(self) -> Target:
-        """The target, whose rules are noted if the job asks for it. One of another package is
-        loaded in the fork alone."""
+        """Return the target, whose rules are noted if the job asks for it.
+
+        One of another package is loaded in the fork alone.
+        """
         target = load(self._job.target)
         if self._rules is not None:
             self._rules.watch(self._job.target, target)
@@ -85,7 +90,8 @@ class Server:
         self, module: str, function: str, cell: Cell
     ) -> tuple[str, str, list[str], dict[str, str]]:
         """Return the outcome of a cell, its line of the results file, the entries that happened,
-        and the active ones not told before."""
+        and the active ones that no earlier answer had.
+        """
         loaded = self._module(module)
         test, family, check = (
             getattr(loaded, function),
@@ -115,16 +121,18 @@ class Server:
             if isinstance(came, Ran)
             else dict(zip(("outcome", "why"), came, strict=True))
         )
-        told = {
-            name: where for name, where in facts.pop("ledger").items() if name not in self._told
+        new_entries = {
+            name: where
+            for name, where in facts.pop("ledger").items()
+            if name not in self._entries_sent
         }
-        self._told.update(told)
+        self._entries_sent.update(new_entries)
         seconds = round(time.perf_counter() - begin, 5)
         node = f"{module}::{function}[{cell.id}]"
         result = CellResult(
             **facts | {"entries": tuple(facts["entries"])}, seconds=seconds, node=node
         )
-        return result.outcome, line_of(result), facts["entries"], told
+        return result.outcome, line_of(result), facts["entries"], new_entries
 
     def _module(self, name: str) -> Any:
         """Return the imported module. The last one stays, for groups come module after module."""
@@ -134,8 +142,9 @@ class Server:
         return self._modules[name]
 
     def _serve(self, question: tuple[str, str, Cell]) -> Ran | tuple[str, str]:
-        """In the fork: what the cell comes to, or the outcome and the reason of pytest's
-        exception that it raised."""
+        """Return, in the fork, what the cell comes to, or the outcome and the reason of pytest's
+        exception that it raised.
+        """
         module, function, cell = question
         if self._job.memory is not None:
             _limit_memory(self._job.memory)
@@ -166,13 +175,14 @@ class Server:
 
 
 def _family_of(module: object, name: str) -> Family:
-    found = getattr(module, "FAMILY", None)
-    return found if isinstance(found, Family) else Family(Path(name).stem.removeprefix("test_"))
+    table = getattr(module, "FAMILY", None)
+    return table if isinstance(table, Family) else Family(Path(name).stem.removeprefix("test_"))
 
 
 def _limit_memory(size: int) -> None:
     """Let allocations beyond `size` bytes fail in this process, so that its cell does and no other
-    process of the machine."""
+    process of the machine.
+    """
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
@@ -184,9 +194,11 @@ def _allocate(device: str) -> None:
     torch.zeros((), device=device)
 
 
-def _parsed(line: str) -> Any:
-    """A call that adds the filter of an ini line, as `error::UserWarning:torch`. Message and module
-    are regular expressions."""
+def _filter_of(line: str) -> Any:
+    """Return a call that adds the filter of an ini line, as `error::UserWarning:torch`.
+
+    Message and module are regular expressions.
+    """
     action, message, category, module, number, *_ = [*line.split(":", 4), "", "", "", ""]
     kind: Any = Warning
     if category:
@@ -197,8 +209,10 @@ def _parsed(line: str) -> Any:
 
 
 def main(descriptor: int) -> None:
-    """Answer a worker until it is gone. The first message is a Job and the folder of the modules,
-    every other one a Group."""
+    """Answer a worker until it is gone.
+
+    The first message is a Job and the folder of the modules, every other one a Group.
+    """
     connection = Connection(descriptor)
     lifeline = connection.recv()
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
@@ -224,8 +238,10 @@ def main(descriptor: int) -> None:
 
 
 def _end_with(descriptor: int) -> None:
-    """End this process when the worker's end of a pipe is closed. The fork that runs a cell dies
-    with this process."""
+    """End this process when the worker's end of a pipe is closed.
+
+    The fork that runs a cell dies with this process.
+    """
     os.read(descriptor, 1)
     os._exit(1)
 

@@ -1,5 +1,6 @@
-"""What a Dask worker does: `run_group`. It knows nothing of Dask, and keeps the processes that run
-cells for the next group."""
+"""Do what a Dask worker does: `run_group`. It knows nothing of Dask, and keeps the processes that
+run cells for the next group.
+"""
 
 from __future__ import annotations
 
@@ -89,25 +90,25 @@ class Process:
 
 
 def run_group(job: Job, group: Group) -> Answer:
-    """Run the cells of a group one after another. A cell that ends the process that runs cells
-    twice has crashed.
+    """Run the cells of a group one after another.
 
-    Raises WrongVersion if this machine is not of the job.
+    A cell that ends the process that runs cells twice has crashed. Raises WrongVersion if this
+    machine is not of the job.
     """
     begin = time.perf_counter()
     cells: list[tuple[str, str]] = []
     met: set[str] = set()
     active: dict[str, str] = {}
     tries = 0
-    process = _taken(job)
+    process = _take_process(job)
     while len(cells) < len(group.cells):
         process.send(Group(group.module, group.cells[len(cells) :]))
         try:
             while len(cells) < len(group.cells):
-                outcome, line, happened, told = process.receive()
+                outcome, line, happened, new_entries = process.receive()
                 cells.append((outcome, line))
                 met.update(happened)
-                active.update(told)
+                active.update(new_entries)
                 tries = 0
         except EOFError:
             cause = process.close()
@@ -132,12 +133,12 @@ def run_group(job: Job, group: Group) -> Answer:
     return Answer(tuple(cells), frozenset(met), active, time.perf_counter() - begin)
 
 
-def _taken(job: Job) -> Process:
+def _take_process(job: Job) -> Process:
     """Return a process that is idle, or a new one. Those of other jobs end."""
     _end([process for process in _idle if process.job != job])
     with _lock:
-        found = _idle.pop() if _idle else None
-    return found or Process(job)
+        idle = _idle.pop() if _idle else None
+    return idle or Process(job)
 
 
 def release(job: Job) -> None:
@@ -146,6 +147,7 @@ def release(job: Job) -> None:
 
 
 def _end(processes: list[Process]) -> None:
+    """End processes, but for those that another thread has taken."""
     for process in processes:
         with _lock:
             if process not in _idle:

@@ -1,4 +1,6 @@
-"""`gen audit`: plant faults in a target, one at a time, and count those that the matrix catches."""
+"""Run `gen audit`: plant faults in a target, one at a time, and count those that the matrix
+catches.
+"""
 
 from __future__ import annotations
 
@@ -94,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Plant the faults and print which were caught. Return the exit code."""
     try:
         target = load(args.target)
         checks = load_modules(args.modules)
@@ -141,17 +144,17 @@ def _require_fitting_options(args: argparse.Namespace, target: Target) -> None:
 
 
 def _write_report(
-    args: argparse.Namespace, found: Sequence[Finding[AnyFault]], survivors: Survivors
+    args: argparse.Namespace, findings: Sequence[Finding[AnyFault]], survivors: Survivors
 ) -> None:
     """Write every fault and its result to the file that was asked for."""
     summary = {
         "target": args.target,
         "tier": args.tier,
         "seed": args.seed,
-        "applied": sum(finding.applied for finding in found),
-        "caught": sum(finding.applied and finding.caught is not None for finding in found),
+        "applied": sum(finding.applied for finding in findings),
+        "caught": sum(finding.applied and finding.caught is not None for finding in findings),
     }
-    rows = [asdict(finding) | {"reason": survivors.reason(finding)} for finding in found]
+    rows = [asdict(finding) | {"reason": survivors.reason(finding)} for finding in findings]
     text = json.dumps(summary | {"faults": rows}, indent=1, ensure_ascii=False) + "\n"
     args.report.parent.mkdir(parents=True, exist_ok=True)
     args.report.write_text(text, "utf-8")
@@ -160,21 +163,23 @@ def _write_report(
 def _of_transforms(
     args: argparse.Namespace, target: Target, checks: Sequence[Check]
 ) -> list[Finding[Fault]]:
+    """Plant faults of transforms until as many as asked for could be applied."""
     campaign = Campaign(target, list(checks), args.device, args.tier, args.seed)
-    found: list[Finding[Fault]] = []
+    findings: list[Finding[Fault]] = []
     for finding in campaign.findings(args.faults):
-        found.append(finding)
-        counted = sum(one.applied for one in found)
+        findings.append(finding)
+        counted = sum(one.applied for one in findings)
         print(f"[{counted:4d}/{args.faults}] {finding.line()}", flush=True)
-    counted = sum(one.applied for one in found)
+    counted = sum(one.applied for one in findings)
     if counted < args.faults:
         print(f"only {counted} faults could be planted: the cells of the tier offer no more")
-    return found
+    return findings
 
 
 def _of_rules(
     args: argparse.Namespace, target: Auditable, checks: Sequence[Check]
 ) -> list[Finding[RuleFault]]:
+    """Plant faults in rules, and run on each the cells that run the rule."""
     cells = eligible(checks, args.tier)
     workers = Workers(args.workers, args.target, args.device, args.modules)
     known = reach.Map(
@@ -204,21 +209,21 @@ def _of_rules(
     faults = list(rules.drawn() if args.all or args.only else islice(rules.drawn(), args.faults))
     if args.only:
         faults = [fault for fault in faults if fnmatchcase(str(fault), args.only)]
-    found: list[Finding[RuleFault]] = []
+    findings: list[Finding[RuleFault]] = []
     for finding in rules.findings(faults, workers, further):
-        found.append(finding)
-        print(f"[{len(found):4d}/{len(faults)}] {finding.line()}", flush=True)
-    return sorted(found, key=lambda finding: str(finding.fault))
+        findings.append(finding)
+        print(f"[{len(findings):4d}/{len(faults)}] {finding.line()}", flush=True)
+    return sorted(findings, key=lambda finding: str(finding.fault))
 
 
 def _progress(done: int, count: int) -> None:
     print(f"which cells run which rules: {done} of {count}", flush=True)
 
 
-def _summarise(found: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
+def _summarise(findings: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
     """Print the tables and the survivors. Return how many survivors have no reason yet."""
-    _print_tables(found)
-    alive = [finding for finding in found if finding.applied and finding.caught is None]
+    _print_tables(findings)
+    alive = [finding for finding in findings if finding.applied and finding.caught is None]
     for finding in alive:
         reason = survivors.reason(finding) or "no reason given yet in the survivors file"
         print(f"  survived: {finding.fault}: {reason}")
@@ -226,18 +231,18 @@ def _summarise(found: Sequence[Finding[AnyFault]], survivors: Survivors) -> int:
     return list(map(survivors.reason, alive)).count(None)
 
 
-def _print_tables(found: Sequence[Finding[AnyFault]]) -> None:
+def _print_tables(findings: Sequence[Finding[AnyFault]]) -> None:
     """Print how many faults of each group were caught, and why others were drawn again."""
     planted: Counter[tuple[str, str]] = Counter()
     caught: Counter[tuple[str, str]] = Counter()
-    for finding in found:
+    for finding in findings:
         for group in _groups(finding.fault):
             planted[group] += finding.applied
             caught[group] += finding.caught is not None
     print()
     for (axis, word), count in sorted(planted.items()):
         print(f"  {axis:4} {word:16} {caught[axis, word]:5d} of {count:5d} caught")
-    redrawn = Counter(finding.why for finding in found if not finding.applied)
+    redrawn = Counter(finding.why for finding in findings if not finding.applied)
     for why, count in redrawn.most_common():
         print(f"  {count} redrawn: {why}")
 

@@ -1,4 +1,4 @@
-"""The command `gen diff`: what changed between runs, or between the torches of two Pythons."""
+"""Run `gen diff`: print what changed between runs, or between the torches of two Pythons."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the changes, and write them where they are asked for. Return 1 if something is
+    worse.
+    """
     job = Job(args.target, args.tier, args.tests, args.workers, args.select)
     try:
         runs = _runs(args, job)
@@ -64,8 +67,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _runs(args: argparse.Namespace, job: Job) -> list[Results]:
-    """The runs, oldest first. Whatever can be wrong with the arguments is said before the matrix
-    runs, which takes long."""
+    """Return the runs, oldest first.
+
+    Whatever can be wrong with the arguments is said before the matrix runs, which takes long.
+    """
     sources = list(map(_source, args.runs))
     if any(source.python for source in sources):
         job.check()
@@ -91,7 +96,7 @@ class _Source:
     python: OtherPython | None = None
 
     def files(self, job: Job) -> Iterator[Path]:
-        """The files that it reads."""
+        """Yield the files that it reads."""
         yield self.path
         if self.python is not None:
             yield self.python.results(job)
@@ -102,22 +107,23 @@ class _Source:
         return self.known if self.python is None else [read(self.python.run(job))]
 
 
-def _source(name: str) -> _Source:
-    path = Path(name)
-    if is_python(name):
-        return _Source(path, python=asked(name))
+def _source(argument: str) -> _Source:
+    """Return what an argument names. Raises ResultsError if that is nothing."""
+    path = Path(argument)
+    if is_python(argument):
+        return _Source(path, python=asked(argument))
     if path.is_dir():
         return _Source(path, in_folder(path))
     if path.suffix != ".jsonl" and not path.exists():
         raise ResultsError(
-            f"{name}: no such file, folder or command; name a results file, a folder of them, or a "
-            "Python"
+            f"{argument}: no such file, folder or command; "
+            "name a results file, a folder of them, or a Python"
         )
     return _Source(path, [read(path)])
 
 
 def _other(source: _Source, apart: Sequence[Path]) -> Path | None:
-    """The newest whole run, if there is a single one to compare with it."""
+    """Return the newest whole run, if there is a single one to compare with it."""
     return newest_whole(apart) if source.python or len(joined(source.known)) == 1 else None
 
 
@@ -138,7 +144,7 @@ def _check_output(name: str, path: Path, inputs: Sequence[Path]) -> None:
             raise ResultsError(f"--{name} {path}: it is {other}, which is compared; name another")
     if path.suffix == ".jsonl":
         raise ResultsError(f"--{name} {path}: results files end so; name another")
-    why = _unwritable(path)
+    why = _why_unwritable(path)
     if why:
         raise ResultsError(f"--{name} {path}: {why}")
 
@@ -149,8 +155,8 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.resolve() == other.resolve()
 
 
-def _unwritable(path: Path) -> str:
-    """Why a file cannot be written; empty if it can."""
+def _why_unwritable(path: Path) -> str:
+    """Return why a file cannot be written. Empty if it can."""
     if path.is_dir():
         return "it is a folder; name a file"
     if path.exists() and not path.is_file():

@@ -1,4 +1,6 @@
-"""`gen durations`: the file of durations by which runs are divided, from the results of a run."""
+"""Run `gen durations`: write the file of durations by which runs are divided, from the results of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -39,24 +41,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Write the file, or say why it cannot be written. Return the exit code."""
     try:
-        taken = _taken(args.results)
-        found = extended(read_durations(args.out), taken) if args.add else fit(taken)
+        cells = _cells_of(args.results)
+        durations = extended(read_durations(args.out), cells) if args.add else fit(cells)
     except ValueError as error:
         print(f"gen durations: {error}; nothing was written", file=sys.stderr)
         return 2
-    if not found.checks:
+    if not durations.checks:
         print("gen durations: these results have no cells; nothing was written", file=sys.stderr)
         return 2
-    write_durations(args.out, found)
+    write_durations(args.out, durations)
     print(
-        f"{args.out}: {len(found.checks)} checks, {len(found.ops)} ops, "
-        f"{len(found.families)} families"
+        f"{args.out}: {len(durations.checks)} checks, {len(durations.ops)} ops, "
+        f"{len(durations.families)} families"
     )
     return 0
 
 
-def _taken(paths: Sequence[Path]) -> Iterator[tuple[str, str, str, float]]:
+def _cells_of(paths: Sequence[Path]) -> Iterator[tuple[str, str, str, float]]:
     for path in paths:
         for record in records(path):
             if isinstance(record, CellResult):

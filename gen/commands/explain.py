@@ -1,5 +1,6 @@
-"""`gen explain CASE`: why a case exists, is excluded, is expected to fail, or was
-dropped by reduction."""
+"""Run `gen explain CASE`: print why a case exists, is excluded, is expected to fail, or was dropped
+by reduction.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the explanation; 0 if a tier runs the case, 1 if none does."""
+    """Print the explanation. Return 0 if a tier runs the case, 1 if none does."""
     plan = load_plan(args.matrix)
     case, check = _read(args.case, args.check)
     if check is None:
@@ -48,15 +49,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read(case: str, check: str | None) -> tuple[str, str | None]:
-    found = _NODE.fullmatch(case)
-    if found is None:
+    """Return the case and the check that arguments name. The check is None if neither names one."""
+    node = _NODE.fullmatch(case)
+    if node is None:
         return case, check
-    return found["id"], found["check"]
+    return node["id"], node["check"]
 
 
 def case_of(plan: Plan, case: str, check: str | None) -> tuple[int, Column]:
-    """Return the op and the column of a case, by its pytest id, or by its own id and a check. The
-    error says what is unknown."""
+    """Return the op and the column of a case, by its pytest id, or by its own id and a check.
+
+    Raises MatrixError, which says what is unknown.
+    """
     case, check = _read(case, check)
     op = _op(plan, case.split("-")[0])
     if check is None:
@@ -107,7 +111,7 @@ def _explain_valid(plan: Plan, op: int, position: int) -> Iterator[str]:
 
 def _overview(plan: Plan, op: int, case: str) -> int:
     """Print one line for each check that has the case, or could have it."""
-    found = False
+    has_case = False
     for check in plan.loaded.matrix.checks:
         values = tuple(case.split("-")[1:])
         start, count = plan.spans[check]
@@ -115,10 +119,10 @@ def _overview(plan: Plan, op: int, case: str) -> int:
             column = plan.columns[position]
             if (column.dtype, *column.axes.words)[: len(values)] != values:
                 continue
-            found |= _has(plan.possible[op], position)
+            has_case |= _has(plan.possible[op], position)
             if _has(plan.possible[op] | plan.valid[op], position):
                 print(f"{node_id(plan, op, column)}: {_fate(plan, op, position)}")
-    if not found:
+    if not has_case:
         raise _no_case(plan.ops[op], case.split("-")[1:])
     return 0
 
@@ -141,6 +145,7 @@ def _no_case(op: Op, words: list[str]) -> MatrixError:
 
 
 def _op(plan: Plan, name: str) -> int:
+    """Return the place of an op in the plan. Raises MatrixError for an unknown name."""
     names = [op.name for op in plan.ops]
     if name not in names:
         raise _unknown(f'no op "{name}" in the matrix', names, name)
@@ -148,6 +153,7 @@ def _op(plan: Plan, name: str) -> int:
 
 
 def _column(plan: Plan, check: str, case: str) -> Column:
+    """Return the column of a case. Raises MatrixError for a word that the check does not have."""
     checks = plan.loaded.matrix.checks
     if check not in checks:
         raise _unknown(f'unknown check "{check}"', list(checks), check)
@@ -223,6 +229,7 @@ def _path_of(op: Op, key: str, *, of_row: bool) -> tuple[str | int, ...]:
 
 
 def _filters(plan: Plan, index: int, name: str) -> Iterator[str]:
+    """Yield the filters of a check that leave the op out."""
     check, op = plan.loaded.matrix.checks[name], plan.ops[index]
     for key, value, positive in (
         ("ops", op.name, True), ("not_ops", op.name, False), ("families", op.family, True),
@@ -237,6 +244,7 @@ def _filters(plan: Plan, index: int, name: str) -> Iterator[str]:
 
 
 def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
+    """Say why a tier runs a cell, or does not."""
     tier = plan.tiers[name]
     if _has(tier.chosen[op], position):
         smaller = plan.tier_of(op, position)
@@ -265,15 +273,16 @@ def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
 def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
     """Name cells of the tier that together cover every t-tuple of the dropped cell."""
     size = plan.tiers[name].coverage.t
-    own = (f"op={plan.ops[op].name}", *factors(plan, position))
-    found: dict[str, None] = {}
-    for wanted in combinations(own, size):
+    own_factors = (f"op={plan.ops[op].name}", *factors(plan, position))
+    covering_cases: dict[str, None] = {}
+    for wanted in combinations(own_factors, size):
+        # a tuple without the op may be covered by any op
         ops = [op]
-        if own[0] not in wanted:
+        if own_factors[0] not in wanted:
             ops += range(len(plan.ops))
         covering = (case for index in ops for case in _cases_with(plan, name, index, set(wanted)))
-        found.update(dict.fromkeys(islice(covering, 1)))
-    return f"its {size}-tuples are covered by {', '.join(found)}"
+        covering_cases.update(dict.fromkeys(islice(covering, 1)))
+    return f"its {size}-tuples are covered by {', '.join(covering_cases)}"
 
 
 def _cases_with(plan: Plan, name: str, index: int, wanted: set[str]) -> Iterator[str]:
@@ -286,6 +295,7 @@ def _cases_with(plan: Plan, name: str, index: int, wanted: set[str]) -> Iterator
 
 
 def _expectation(entry: Entry) -> str:
+    """Say what an entry expects, and under which conditions."""
     spec, conditions = entry.spec, []
     if isinstance(spec, Known):
         values = {key: getattr(spec, key) for key in ("target", "device", "torch", "cpu")}

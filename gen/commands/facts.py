@@ -1,4 +1,6 @@
-"""`gen facts`: what the installed torch does otherwise than the version that is written down."""
+"""Run `gen facts`: print what the installed torch does otherwise than the version that is written
+down.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the facts that differ, or write them down. Return 1 if some differ."""
     mistake = _mistake(args)
     if mistake:
         print(f"gen facts: {mistake}", file=sys.stderr)
@@ -41,35 +44,38 @@ def run(args: argparse.Namespace) -> int:
     names = args.versions or [lock.nearest(lock.installed())]
     old = _read(names[0])
     new = _read(names[1]) if len(names) == 2 else _installed(old)
-    found = [*edits(old, new, _families())]
-    _show(found, names, args.json)
-    return int(bool(found))
+    differing_facts = [*edits(old, new, _families())]
+    _show(differing_facts, names, args.json)
+    return int(bool(differing_facts))
 
 
 def _mistake(args: argparse.Namespace) -> str:
+    """Return what is wrong with the arguments. Empty if nothing is."""
     if len(args.versions) > 2:
         return "two versions can be compared, not more"
     if args.write and args.versions:
         return "--write takes no version: it writes the facts of the installed torch"
-    known = lock.versions()
-    unknown = next((version for version in args.versions if version not in known), None)
+    known_versions = lock.versions()
+    unknown = next((version for version in args.versions if version not in known_versions), None)
     if unknown is None:
         return ""
-    hint = nearest(unknown, known)
+    hint = nearest(unknown, known_versions)
     return (
-        f"no facts of torch {unknown} are written down, only of {', '.join(known)}"
+        f"no facts of torch {unknown} are written down, only of {', '.join(known_versions)}"
         f"{f'; did you mean {hint}?' if hint else ''} To write them, install torch {unknown} and "
         "run `python -m gen facts --write`."
     )
 
 
 def _read(version: str) -> torch_facts.Facts:
+    """Return the written facts of a version, with the ops of its catalog."""
     facts = lock.read(version)
     del facts["torch"]
     return {**facts, "ops of OpInfo": _ops(catalog.load(Path(), version))}
 
 
 def _installed(known: torch_facts.Facts) -> torch_facts.Facts:
+    """Return the facts of the installed torch. `known`: those that it is compared with."""
     error = torch_facts.import_error()
     if error is not None:
         print(f"the runtime cannot be imported: {error!r}", file=sys.stderr)
@@ -77,14 +83,15 @@ def _installed(known: torch_facts.Facts) -> torch_facts.Facts:
     return {**torch_facts.collect(known), "ops of OpInfo": _ops(catalog.build())}
 
 
-def _ops(found: catalog.Catalog) -> Mapping[str, str]:
+def _ops(stored_catalog: catalog.Catalog) -> Mapping[str, str]:
     return {
         name: f"{' '.join(op.dtypes)}; differentiable: {' '.join(op.differentiable)}"
-        for name, op in found.ops.items()
+        for name, op in stored_catalog.ops.items()
     }
 
 
 def _families() -> Mapping[str, str]:
+    """Return the family of each op of the runtime. Empty if the runtime cannot be imported."""
     try:
         from runtime.rules.record import RECORDS
     except Exception:
@@ -93,6 +100,7 @@ def _families() -> Mapping[str, str]:
 
 
 def _write() -> int:
+    """Write down the facts of the installed torch. Return the exit code."""
     error = torch_facts.import_error()
     if error is not None:  # its records and names say what to ask
         print(f"gen facts: the runtime cannot be imported: {error!r}", file=sys.stderr)
@@ -107,11 +115,11 @@ def _write() -> int:
     return 0
 
 
-def _show(found: list[Edit], names: list[str], as_json: bool) -> None:
+def _show(edits_to_show: list[Edit], names: list[str], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(list(map(vars, found)), indent=1, ensure_ascii=False))
+        print(json.dumps(list(map(vars, edits_to_show)), indent=1, ensure_ascii=False))
         return
-    beside = names[1] if len(names) == 2 else f"{lock.installed()}, which is installed,"
-    print(f"torch {beside} beside {names[0]}: {len(found)} facts differ")
-    for edit in found:
+    compared_version = names[1] if len(names) == 2 else f"{lock.installed()}, which is installed,"
+    print(f"torch {compared_version} beside {names[0]}: {len(edits_to_show)} facts differ")
+    for edit in edits_to_show:
         print(edit)

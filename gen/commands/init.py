@@ -1,4 +1,4 @@
-"""`gen init`: a new project with a matrix for somebody's own package."""
+"""Run `gen init`: write a new project with a matrix for somebody's own package."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    _refuse_what_is_there(folder)
+    _require_empty(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -78,8 +78,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def files(package: str, required: str) -> dict[str, str]:
-    """Return the files of a new project: relative path -> text. ``required``: the line of
-    requirements.txt for this distribution."""
+    """Return the files of a new project: relative path -> text.
+
+    ``required``: the line of requirements.txt for this distribution.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -91,12 +93,12 @@ def files(package: str, required: str) -> dict[str, str]:
         "torch": metadata.version("torch").partition("+")[0],
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
     }
-    found = {}
+    texts = {}
     for name in sorted(environment.list_templates(extensions=["j2"])):
         path = name.removesuffix(".j2")
         place = _PLACES.get(path, path.replace("package/", f"{package}/", 1))
-        found[place] = environment.get_template(name).render(words)
-    return found
+        texts[place] = environment.get_template(name).render(words)
+    return texts
 
 
 def requirement() -> str:
@@ -113,7 +115,8 @@ def requirement() -> str:
     return f"{DISTRIBUTION} @ {origin['url']}"
 
 
-def _refuse_what_is_there(folder: Path) -> None:
+def _require_empty(folder: Path) -> None:
+    """Raise OverwriteError unless the folder is absent or empty."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise OverwriteError(f"{folder} is no folder: choose a name that does not exist yet")
     if folder.is_dir() and (there := sorted(p.name for p in folder.iterdir())):

@@ -1,4 +1,4 @@
-"""`gen list`: print the cases without running anything."""
+"""Run `gen list`: print the cases without running anything."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    wanted = {name: _accepted(plan, name, getattr(args, name)) for name in FILTERS}
+    """Yield the cases that pass the filters, as JSON has them."""
+    wanted = {name: _names_matching(plan, name, getattr(args, name)) for name in FILTERS}
     columns = _columns(plan, wanted, set(map(_axis, args.axis)))
     cells = plan.valid
     if not args.all:
@@ -124,9 +125,11 @@ def _case(plan: Plan, index: int, position: int, known: list[str]) -> dict[str, 
     }
 
 
-def _accepted(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
-    """Return the names that a filter matches. A filter without a match is a mistake, reported with
-    the nearest name."""
+def _names_matching(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
+    """Return the names that a filter matches.
+
+    A filter without a match is a mistake, reported with the nearest name.
+    """
     everything = {
         "op": [op.name for op in plan.ops],
         "family": list(plan.loaded.matrix.families),
@@ -134,7 +137,7 @@ def _accepted(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
         "dtype": list(dict.fromkeys(column.dtype for column in plan.columns)),
     }[kind]
     names = Names(dict.fromkeys(everything, 0), kind)
-    found: set[str] = set()
+    accepted: set[str] = set()
     for glob in globs or ["*"]:
         matched = names.named(glob)
         if not matched and globs:
@@ -146,11 +149,12 @@ def _accepted(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
                     )
                 ]
             )
-        found.update(matched)
-    return found
+        accepted.update(matched)
+    return accepted
 
 
 def _axis(text: str) -> tuple[str, str]:
+    """Return the name and the value of `NAME=VALUE`. Raises MatrixError for unknown ones."""
     axis, _, value = text.partition("=")
     if value not in AXES.get(axis, ()):
         pairs = [f"{name}={word}" for name, words in AXES.items() for word in words]
@@ -169,6 +173,7 @@ def _axis(text: str) -> tuple[str, str]:
 
 
 def _counts(cases: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Count the cases by tier, family, check, dtype and each axis."""
     counters: dict[str, Counter[str]] = {
         name: Counter() for name in ("tier", "family", "check", "dtype")
     }
@@ -187,6 +192,7 @@ def _print_counts(total: int, counts: dict[str, dict[str, int]]) -> None:
 
 
 def _print_coverage(plan: Plan, as_json: bool) -> None:
+    """Print how many tuples each tier covers."""
     proof = coverage(plan)
     if as_json:
         print(json.dumps(proof))

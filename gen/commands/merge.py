@@ -1,5 +1,7 @@
-"""`gen merge`: the results of all shards of a run as one file. It refuses gaps, cells that stand
-twice and mixtures of runs by name."""
+"""Run `gen merge`: write the results of all shards of a run as one file.
+
+It refuses gaps, cells that stand twice and mixtures of runs, and names them.
+"""
 
 from __future__ import annotations
 
@@ -46,20 +48,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") -> int:
-    """Write the cells of all shards to `out`, and return how many there are. Raises ResultsError if
-    they are not one whole run."""
+    """Write the cells of all shards to `out`, and return how many there are.
+
+    Raises ResultsError if they are not one whole run.
+    """
     headers = {path: _header(path) for path in paths}
     _refuse_mixture(headers)
     _refuse_missing_shards(headers)
-    aside = out.with_name(out.name + ".tmp")
+    unfinished = out.with_name(out.name + ".tmp")
     first = {key: value for key, value in next(iter(headers.values())).items() if key != "event"}
-    writer = Writer(aside, {**first, "shard": "1/1"})
+    writer = Writer(unfinished, {**first, "shard": "1/1"})
     try:
         counted = _copy(paths, headers, writer, modules)
     except BaseException:
         writer.abandon()
         raise
-    os.replace(aside, out)
+    os.replace(unfinished, out)
     return counted
 
 
@@ -69,6 +73,7 @@ def _copy(
     writer: Writer,
     modules: str,
 ) -> int:
+    """Copy the cells of all shards to the writer, and close it. Return how many there are."""
     copier = _Copier(paths, writer)
     wall, active = 0.0, dict[str, str]()
     for place, path in enumerate(paths):
@@ -90,7 +95,7 @@ def _copy(
 
 
 class _Copier:
-    """Writes the cells of all shards to one file, each cell once."""
+    """Write the cells of all shards to one file, each cell once."""
 
     def __init__(self, paths: Sequence[Path], writer: Writer) -> None:
         self.entries: set[str] = set()  # names of the known entries that happened
@@ -111,6 +116,7 @@ class _Copier:
         return end
 
     def _add_cell(self, cell: CellResult, place: int) -> None:
+        """Write one cell. Raises ResultsError if a shard had it already."""
         first = self._places.setdefault(digest(cell.node), place)
         if len(self._places) == self._writer.cells:  # as many as before: the cell is in it
             where = f"twice in {self._paths[place]}"
@@ -131,11 +137,12 @@ class _Copier:
 
 
 def digest(node: str) -> bytes:
-    """16 bytes that stand for a cell's pytest id."""
+    """Return 16 bytes that stand for a cell's pytest id."""
     return hashlib.blake2b(node.encode(), digest_size=16).digest()
 
 
 def _header(path: Path) -> dict[str, Any]:
+    """Return the header of a shard's results. Raises ResultsError for any other file."""
     first = next(records(path), None)
     if not isinstance(first, dict) or first["event"] != "run":
         raise ResultsError(f"{path}: no header line; is it a results file?")
@@ -145,6 +152,7 @@ def _header(path: Path) -> dict[str, Any]:
 
 
 def _refuse_mixture(headers: Mapping[Path, Mapping[str, object]]) -> None:
+    """Raise ResultsError if headers are of different runs."""
     (first, expected), *others = headers.items()
     for path, header in others:
         pairs = [(key, trait(expected, key), trait(header, key)) for key in OF_A_RUN]
@@ -155,27 +163,31 @@ def _refuse_mixture(headers: Mapping[Path, Mapping[str, object]]) -> None:
 
 
 def _refuse_missing_shards(headers: Mapping[Path, Mapping[str, Any]]) -> None:
-    found: dict[int, Path] = {}
+    """Raise ResultsError if a shard is missing or stands twice."""
+    path_of_shard: dict[int, Path] = {}
     count = 1
     for path, header in headers.items():
         number, count = parse_shard(header["shard"])
-        if number in found:
+        if number in path_of_shard:
             raise ResultsError(
-                f"shard {header['shard']} is in {found[number]} and {path}; give each shard once"
+                f"shard {header['shard']} is in {path_of_shard[number]} and {path}; "
+                "give each shard once"
             )
-        found[number] = path
-    if missing := [f"{number}/{count}" for number in range(1, count + 1) if number not in found]:
+        path_of_shard[number] = path
+    if missing := [
+        f"{number}/{count}" for number in range(1, count + 1) if number not in path_of_shard
+    ]:
         raise ResultsError(f"no results of shard{'s' * (len(missing) > 1)} {', '.join(missing)}")
 
 
 def _missing(seen: Any, header: Mapping[str, Any], modules: str) -> str:
     """Return the first cells without a result, if the matrix is at hand."""
-    found = find([modules], Path.cwd())
-    if matrix_fingerprint(found) != header["matrix"]:
+    all_modules = find([modules], Path.cwd())
+    if matrix_fingerprint(all_modules) != header["matrix"]:
         return f"; {modules} is another matrix, so they cannot be named"
     names = (
         node
-        for module in found
+        for module in all_modules
         for node in _nodes(module.name, tables(imported(module.path), header["tier"]))
         if digest(node) not in seen
     )  # fmt: skip

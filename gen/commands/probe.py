@@ -1,4 +1,4 @@
-"""`gen probe`: run an op over dtypes and checks, and print a proposal of YAML for matrix.yaml.
+"""Run `gen probe`: run an op over dtypes and checks, and print a proposal of YAML for matrix.yaml.
 
 The proposal has the checks that pass, and an xfail with exception and message for each that fails.
 It has no reasons. An entry without a reason does not validate, so a person must understand a
@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the proposal. Return 0 if a check passed, 1 if none did, 2 if the input is wrong."""
     try:
         plan = _plan(args.op, args.matrix)
         checks = _checks(plan, args.checks)
@@ -81,8 +82,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
-    """Return the checks that any of `globs` matches; None if there are no globs. Each glob matches
-    one."""
+    """Return the checks that any of `globs` matches. None if there are no globs. Each glob matches
+    one.
+    """
     checks = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
     if idle := [glob for glob in globs or () if not checks.named(glob)]:
         wanted = one_of(checks.sets)
@@ -104,6 +106,7 @@ def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
 
 
 def _require_device(device: str) -> None:
+    """Raise LookupError unless a tensor can be made on the device."""
     try:
         torch.zeros((), device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -113,14 +116,16 @@ def _require_device(device: str) -> None:
 
 
 def _plan(op: str, matrix: Path) -> Plan:
-    """Return the expanded matrix. If it does not name the op of the database yet, the op is added
-    to a family `mine`."""
-    known = catalog.load(Path(".cache/gen"))
-    plan = expand(validate.load(matrix), known)
+    """Return the expanded matrix.
+
+    If it does not name the op of the database yet, the op is added to a family `mine`.
+    """
+    known_ops = catalog.load(Path(".cache/gen"))
+    plan = expand(validate.load(matrix), known_ops)
     if any(one.name == op for one in plan.ops):
         return plan
-    if op not in known.ops:
-        near = nearest(op, known.ops)
+    if op not in known_ops.ops:
+        near = nearest(op, known_ops.ops)
         hint = f" (nearest: {near})" if near else ""
         raise LookupError(
             f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; "
@@ -128,7 +133,9 @@ def _plan(op: str, matrix: Path) -> Plan:
         )
     loaded = validate.load(matrix)
     loaded.source.data["families"].setdefault("mine", {"ops": []})["ops"].append(op)
-    return expand(validate.Loaded(Matrix.model_validate(loaded.source.data), loaded.source), known)
+    return expand(
+        validate.Loaded(Matrix.model_validate(loaded.source.data), loaded.source), known_ops
+    )
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ class Probe:
 
     @property
     def family(self) -> Family:
-        """The family table that a generated module of the op would have."""
+        """Return the family table that a generated module of the op would have."""
         op = self.plan.ops[self._index]
         return Family(op.family, {op.name: op.row} if op.row else {})
 
@@ -174,6 +181,7 @@ class Probe:
                 yield self._cell(self.plan.columns[place])
 
     def _cell(self, column: Column) -> Seen:
+        """Run one cell, and return its result."""
         check = self.plan.loaded.matrix.checks[column.check]
         case = Case(
             Cell(self.op, column.dtype, column.axes, "full", ()),
@@ -202,8 +210,10 @@ class Probe:
 
 
 def pattern(error: BaseException) -> str:
-    """Return a regular expression for the part of a message that is the same in every sample. The
-    whole message if there is no such part."""
+    """Return a regular expression for the part of a message that is the same in every sample.
+
+    It is the whole message if there is no such part.
+    """
     part = stable_part(error)
     return (re.escape(part) if part else f"^{re.escape(str(error))}$").replace("\\ ", " ")
 
@@ -252,8 +262,10 @@ def _counts(seen: Sequence[Seen]) -> str:
 
 
 def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
-    """Return one entry for each cause. It needs no dtypes for a check if all cells of the check
-    fail for this cause."""
+    """Return one entry for each cause, as lines.
+
+    An entry needs no dtypes for a check if all cells of the check fail for this cause.
+    """
     causes: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
     for one in seen:
         if one.outcome == "failed":
@@ -289,6 +301,7 @@ def _are_all_of_their_checks(cells: Sequence[Seen], seen: Sequence[Seen]) -> boo
 
 
 def _notes(seen: Sequence[Seen], outcome: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the check, words and reason of the cells with this outcome."""
     grouped: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for one in seen:
         if one.outcome == outcome:

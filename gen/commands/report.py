@@ -1,4 +1,4 @@
-"""The command `gen report`: which results it reads, and what it writes."""
+"""Run `gen report`: choose the results, and write the page and the other forms of them."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Write the page, and JUnit XML and JSON where they are asked for. Return the exit code."""
     try:
-        runs = joined(list(map(read, _chosen(args))))
+        runs = joined(list(map(read, _choose(args))))
         coverage, places = _object(_COVERAGE), _object(_CACHE / PLACES)
         others = _of_other_targets(runs)
     except ResultsError as error:
@@ -77,7 +78,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(args: argparse.Namespace) -> list[Path]:
+def _choose(args: argparse.Namespace) -> list[Path]:
+    """Return the results files to show: those that are named, the last ones or the newest whole
+    run.
+    """
     if args.results:
         return list(args.results)
     if not args.last:
@@ -95,8 +99,9 @@ def _chosen(args: argparse.Namespace) -> list[Path]:
 
 
 def _of_other_targets(runs: Sequence[Results]) -> list[Results]:
-    """Results of targets that the page does not show. Their loops are compared with
-    those of `runs`."""
+    """Return the results of targets that the page does not show. Their loops are compared with
+    those of `runs`.
+    """
     shown = {run.header["target"] for run in runs}
     return [
         result

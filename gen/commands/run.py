@@ -1,4 +1,4 @@
-"""`gen run`: its arguments, its mistakes, and what it prints."""
+"""Run `gen run`: run cells on a cluster, and print what came of them."""
 
 from __future__ import annotations
 
@@ -120,6 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _bytes(text: str) -> int:
+    """Return a size in bytes: "4G" is 4 << 30."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in _UNITS else (text, "")
     if not (number.isdecimal() and int(number)):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a size, as 500M or 4G")
@@ -127,8 +128,11 @@ def _bytes(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cells and print what came of them. 0: all is well, 1: a cell failed, 2: it could not
-    begin or go on, 130: it was stopped."""
+    """Run the cells and print what came of them.
+
+    Return 0 if all is well, 1 if a cell failed, 2 if it could not begin or go on, 130 if it was
+    stopped.
+    """
     try:
         return _run(args)
     except (ClusterError, ResultsError, ValueError, pytest.UsageError) as error:
@@ -140,6 +144,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Run the cells. Raises what :func:`run` reports."""
     root = Path.cwd()
     args.target = args.target or declared(root).target
     modules = _modules(args, root)
@@ -181,6 +186,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _modules(args: argparse.Namespace, root: Path) -> list[Module]:
+    """Return the modules that are asked for. Raises ClusterError if there is nothing to run in
+    them.
+    """
     for argument in args.modules:
         if not (root / argument.partition("::")[0]).exists():
             raise ClusterError(f"{argument}: no such file or folder here, in {root}")
@@ -206,6 +214,7 @@ def _selection(args: argparse.Namespace) -> Selection:
 
 
 def _job(args: argparse.Namespace, modules: Sequence[Module]) -> Job:
+    """Return what workers have to know of the run."""
     return Job(
         name=secrets.token_hex(4),
         target=args.target,
@@ -221,20 +230,22 @@ def _job(args: argparse.Namespace, modules: Sequence[Module]) -> Job:
 
 
 def _rules(target: str) -> list[str]:
-    """Return the names of a target's rules. Another process loads the target, so that the
-    coordinator holds no torch."""
+    """Return the names of a target's rules.
+
+    Another process loads the target, so that the coordinator holds no torch.
+    """
     worker = Worker(lambda name: RulesRun.of(name, load(name)))
     try:
-        found: list[str] = worker.ask(target, None)
+        rule_names: list[str] = worker.ask(target, None)
     except LookupError as error:
         raise ClusterError(str(error.args[0])) from error
     finally:
         worker.close()
-    return found
+    return rule_names
 
 
 class _Ini:
-    """Reads pytest's settings, and ends pytest before it collects anything."""
+    """Read pytest's settings, and end pytest before it collects anything."""
 
     filters: tuple[str, ...] = ()
 
@@ -246,15 +257,17 @@ class _Ini:
 
 def _filters() -> tuple[str, ...]:
     """Return the filters of warnings under which pytest runs the modules: there a warning may be an
-    error."""
-    found = _Ini()
-    pytest.main([], plugins=[found])
-    return found.filters
+    error.
+    """
+    reader = _Ini()
+    pytest.main([], plugins=[reader])
+    return reader.filters
 
 
 def _header(
     args: argparse.Namespace, job: Job, modules: Sequence[Module], selection: Selection
 ) -> dict[str, Any]:
+    """Return the header of the results file."""
     return {
         "target": job.target,
         "device": job.device,
@@ -272,7 +285,7 @@ def _header(
 
 
 class _Counted:
-    """Counts the cells of the groups that pass through it."""
+    """Count the cells of the groups that pass through it."""
 
     def __init__(self, of: Iterator[Group]) -> None:
         self.cells = 0
@@ -286,9 +299,11 @@ class _Counted:
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[Callable[[], None]]:
-    """Ctrl-C, and SIGTERM, which batch systems send, stop the run. The result does it again
-    if it was asked: Python drops an exception that a signal raises in a destructor, such as
-    that of a future."""
+    """Let Ctrl-C, and SIGTERM, which batch systems send, stop the run.
+
+    The function that the context gives raises KeyboardInterrupt again if one of them was sent:
+    Python drops an exception that a signal raises in a destructor, such as that of a future.
+    """
     asked = False
 
     def stop(*_: object) -> None:
@@ -301,18 +316,19 @@ def _stoppable() -> Iterator[Callable[[], None]]:
             raise KeyboardInterrupt
 
     # A background job of a shell ignores Ctrl-C.
-    heard = [
+    signals = [
         s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN
     ]
-    before = [(s, signal.signal(s, stop)) for s in heard]
+    handlers = [(s, signal.signal(s, stop)) for s in signals]
     try:
         yield stop_if_asked
     finally:
-        for s, handler in before:
+        for s, handler in handlers:
             signal.signal(s, handler)
 
 
 def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) -> int:
+    """Print the counts, the failures and why the run stopped. Return the exit code."""
     print(_counts(output) or "no cell has run")
     print(f"{output.cells:,} cells, {output.seconds:.1f} s of workers; {output.path}")
     for line in output.failures:

@@ -1,4 +1,4 @@
-"""`gen script CASE`: a stand-alone program of what a cell does to one sample."""
+"""Run `gen script CASE`: print a stand-alone program of what a cell does to one sample."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the program. 0 if it shows a difference, 1 if it shows none or there is no program, 2
-    if the input is wrong."""
+    """Print the program.
+
+    Return 0 if it shows a difference, 1 if it shows none or there is no program, 2 if the input is
+    wrong.
+    """
     try:
         plan = load_plan(args.matrix)
         op, column = case_of(plan, args.case, args.check)
@@ -60,17 +63,17 @@ def run(args: argparse.Namespace) -> int:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
     try:
-        found = program(plan, op, column, target, args.sample)
+        script = program(plan, op, column, target, args.sample)
     except Vacuous as error:  # there is no such sample
         print(error, file=sys.stderr)
         return 2
     except NoScript as error:
         print(f"no program: {error}", file=sys.stderr)
         return 1
-    print(found.text, end="")
-    if not found.differs:
+    print(script.text, end="")
+    if not script.differs:
         print("the program shows no difference", file=sys.stderr)
-    return 0 if found.differs else 1
+    return 0 if script.differs else 1
 
 
 def program(plan: Plan, op: int, column: Column, target: Target, sample: int | None) -> Script:

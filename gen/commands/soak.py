@@ -1,7 +1,8 @@
-"""`gen soak`: cells beyond the list of the matrix, drawn until the time is over.
+"""Run `gen soak`: draw cells beyond the list of the matrix until the time is over.
 
 The draws run in a process of their own. If a draw kills it or takes too long, that is its outcome,
-and another process goes on."""
+and another process goes on.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause, by its simplest draw."""
+    """A cause, by its simplest draw."""
 
     op: str
     dtype: str
@@ -87,8 +88,10 @@ class Finding:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw, and write each cause as a row and as a program. 0 if nothing was found, 1 if something
-    was, 2 if the input is wrong."""
+    """Draw, and write each cause as a row and as a program.
+
+    Return 0 if there is no cause, 1 if there is one, 2 if the input is wrong.
+    """
     args.target = args.target or declared(args.matrix.parent).target
     try:
         subjects = list(subjects_of(load_plan(args.matrix), args.target, args.op))
@@ -113,7 +116,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def subjects_of(plan: Plan, target: str, glob: str = "*") -> Iterator[Subject]:
-    """The ops of a matrix that match `glob`, with what the matrix knows of them on `target`."""
+    """Yield the ops of a matrix that match `glob`, with what the matrix says of them on
+    `target`.
+    """
     for index, op in enumerate(plan.ops):
         dtypes = subject_dtypes(op.dtypes)
         if dtypes and "deterministic" in op.facts and fnmatchcase(op.name, glob):
@@ -154,13 +159,16 @@ def _subject(plan: Plan, index: int, target: str, dtypes: tuple[str, ...]) -> Su
 def _cells(plan: Plan, columns: int) -> list[Entry]:
     """Return the cells of an entry by their stages and layouts. Those of forms that a draw does not
     have stand for any."""
-    found: dict[tuple[tuple[str, ...], str], set[str]] = {}
+    dtypes_by_key: dict[tuple[tuple[str, ...], str], set[str]] = {}
     for position in bits(columns):
         column = plan.columns[position]
         check = plan.loaded.matrix.checks[column.check]
         key = pipeline.parse(check.pipeline).stages, column.axes.layout
-        found.setdefault(key, set()).add(column.dtype)
-    return [Entry(stages, frozenset(dtypes), layout) for (stages, layout), dtypes in found.items()]
+        dtypes_by_key.setdefault(key, set()).add(column.dtype)
+    return [
+        Entry(stages, frozenset(dtypes), layout)
+        for (stages, layout), dtypes in dtypes_by_key.items()
+    ]
 
 
 @dataclass
@@ -179,6 +187,7 @@ class _Soak:
     _known: set[tuple[str, ...]] = field(default_factory=set)
 
     def run(self, seconds: float) -> None:
+        """Run processes of draws until the time is over, and show how many draws there were."""
         with Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -224,11 +233,12 @@ class _Soak:
         counts, by_target = (0, 0), False
         while True:
             try:
+                # A dead process sends nothing, so each wait is short and ends with a look at it.
                 kind, content = messages.get(timeout=0.5)
             except queue.Empty:
                 show()
                 if not process.is_alive():
-                    self._died(
+                    self._note_death(
                         trying,
                         f"the process ended with exit code {process.exitcode}",
                         "crashed",
@@ -237,7 +247,7 @@ class _Soak:
                     break
                 if trying is not None and time.monotonic() - since > _TOO_LONG:
                     process.kill()
-                    self._died(
+                    self._note_death(
                         trying, f"it ran for more than {_TOO_LONG:g} s", "timed out", by_target
                     )
                     break
@@ -256,9 +266,11 @@ class _Soak:
         self.run_count += counts[0]
         self.rejected += counts[1]
 
-    def _died(self, trying: Finding | None, why: str, kind: str, by_target: bool) -> None:
-        """The process is gone. An op or a reference that kills it is left out from now on,
-        and is no finding."""
+    def _note_death(self, trying: Finding | None, why: str, kind: str, by_target: bool) -> None:
+        """Note that the process is gone.
+
+        An op or a reference that kills it is left out from now on, and is no finding.
+        """
         if trying is None:
             raise RuntimeError(f"the process that draws could not start: {why}")
         self.subjects = [subject for subject in self.subjects if subject.name != trying.op]
@@ -270,6 +282,7 @@ class _Soak:
         self._add(Finding(**{**asdict(trying), "kind": kind, "message": why}), (trying.op, kind))
 
     def _add(self, finding: Finding, cause: tuple[str, ...]) -> None:
+        """Add a finding, write all of them, and print it."""
         self._known.add(cause)
         self.findings.append(finding)
         write(self.out, self.findings, self.target)
@@ -280,7 +293,7 @@ class _Soak:
 
 
 def write(out: Path, findings: Sequence[Finding], target: str) -> None:
-    """`findings.json`, `rows.yaml`, and a program for each finding that has one."""
+    """Write `findings.json`, `rows.yaml`, and a program for each finding that has one."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "findings.json").write_text(
         json.dumps(list(map(asdict, findings)), indent=1), encoding="utf-8"
@@ -332,6 +345,7 @@ def _finding(
     message: str = "",
     program: tuple[str | None, str] = (None, ""),
 ) -> Finding:
+    """Return a draw as a finding, by the texts that a file has of it."""
     values, stages = "extreme" if draw.extreme else "ordinary", str(pipeline.Pipeline(draw.stages))
     return Finding(
         draw.subject.name,
@@ -354,7 +368,8 @@ def _work(
     seconds: float,
     known: set[tuple[str, ...]],
     messages: Any,
-) -> None:  # in its own process
+) -> None:
+    """Draw in a process of its own, and send findings back."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""`gen catalog`: the facts of the OpInfo database of the installed torch, as a file."""
+"""Run `gen catalog`: write the facts of the OpInfo database of the installed torch to a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = catalog.build()
-    catalog.write(found, args.out)
-    print(f"{args.out}: {len(found.ops)} ops of torch {found.torch}")
+    facts = catalog.build()
+    catalog.write(facts, args.out)
+    print(f"{args.out}: {len(facts.ops)} ops of torch {facts.torch}")
     return 0

@@ -1,9 +1,10 @@
-"""Questions that no signature of torch's answers: small programs, and what they say.
+"""Ask questions that no signature of torch's answers, by small programs.
 
     answers()["clamp: gradient at its bounds"]      # "1.0 1.0" on torch 2.13, "0.0 0.0" on 2.14
 
 torch's own engine answers, on the CPU. An answer is a short text: numbers, dtypes, the name of a
-node, or the class of the exception that refuses."""
+node, or the class of the exception that refuses.
+"""
 
 from __future__ import annotations
 
@@ -197,14 +198,14 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "item of several elements": lambda: torch.ones(2).item(),
     "a gradient of integers": lambda: torch.ones(1, dtype=torch.int64).requires_grad_(),
     "a leaf written in place": lambda: torch.ones(1, requires_grad=True).add_(1),
-    "third derivative of batch_norm": lambda: _third(lambda x: _normalized(x)),
+    "third derivative of batch_norm": lambda: _third(lambda x: _normalize(x)),
     "cholesky of an indefinite matrix": lambda: torch.linalg.cholesky(-torch.eye(2)),
     "as_strided beyond the storage": lambda: torch.ones(2).as_strided((3,), (1,)),
     "resize of a view": lambda: torch.ones(2, requires_grad=True).detach().resize_(3),
     "grad_dtype of a result": lambda: (torch.ones(1, requires_grad=True) * 2).grad_dtype,
     "where of two dtypes": lambda: torch.where(torch.ones(1) > 0, torch.ones(1), 1j),
     "in-place promotion": lambda: torch.ones(1, dtype=torch.int32).add_(1.5),
-    "a call passed on in inference mode": lambda: _passed_on(),
+    "a call passed on in inference mode": lambda: _pass_on(),
     "a gradient for no inputs": lambda: torch.autograd.grad(_number(), []),
     "a dictionary of inputs": lambda: torch.autograd.grad(x := _number(), {"x": x}),
     "a second pass over what a policy saved": lambda: _passes_over_saved(),
@@ -247,6 +248,7 @@ def answers() -> dict[str, str]:
 
 
 def _questions() -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yield all questions, each with the function that answers it."""
     for op, (f, points) in AT_KINKS.items():
         yield f"{op}: gradient at {_texts(points)}", partial(_gradients, f, [[x] for x in points])
     for op, of_two in OF_TWO.items():
@@ -269,12 +271,12 @@ def _questions() -> Iterator[tuple[str, Callable[[], str]]]:
     for what, program in REFUSED.items():
         yield f"refused: {what}", partial(_refusal, program)
     for what, program in SAID.items():
-        yield f"said: {what}", partial(_said, program)
+        yield f"said: {what}", partial(_message_of, program)
     for op, promoting in PROMOTING.items():
         for dtype in DTYPES:
-            yield f"{op}: dtypes with {_name(dtype)}", partial(_promoted, promoting, dtype)
+            yield f"{op}: dtypes with {_name(dtype)}", partial(_promotions, promoting, dtype)
     yield "checkpoint: hooks that see what a policy saves", _hooks_of_a_policy
-    yield "checkpoint: without a function", _decorated
+    yield "checkpoint: without a function", _use_decorator
 
 
 def _answer(ask: Callable[[], str]) -> str:
@@ -289,14 +291,15 @@ def _texts(numbers: Any) -> str:
 
 
 def _gradients(function: Function, points: list[list[float]]) -> str:
-    found = []
+    """Return the gradients of a function at some points."""
+    gradients = []
     for point in points:
         x = torch.tensor(point, dtype=torch.float64, requires_grad=True)
         y = function(x).sum()
         if not y.requires_grad:
             return "no gradient"
-        found += torch.autograd.grad(y, x)[0].tolist()
-    return _texts(found)
+        gradients += torch.autograd.grad(y, x)[0].tolist()
+    return _texts(gradients)
 
 
 def _of_two(f: Function, pair: tuple[float, float]) -> str:
@@ -310,6 +313,7 @@ def _bounds(function: Function) -> str:
 
 
 def _bounds_of_tensors() -> str:
+    """Return the gradients of a clamp by its input and both bounds, at the bounds."""
     x = torch.tensor([0.0, 1.0], dtype=torch.float64, requires_grad=True)
     low, high = (torch.full_like(x, value).requires_grad_() for value in (0.0, 1.0))
     grads = torch.autograd.grad(torch.clamp(x, low, high).sum(), (x, low, high))
@@ -321,6 +325,9 @@ def _strides(function: Function, make: Callable[[], Tensor]) -> str:
 
 
 def _alias(function: Function) -> str:
+    """Say whether a result has the memory of its argument, whether it is a view, and what its node
+    is.
+    """
     x = torch.ones(2, 4, 3, requires_grad=True)
     y = function(x)
     node = "no node" if y.grad_fn is None else y.grad_fn.name()
@@ -337,6 +344,7 @@ def _nodes(write: Callable[[Tensor], None]) -> str:
 
 
 def _refusal(program: Callable[[], object]) -> str:
+    """Say by which exception a program is refused, or that it runs."""
     try:
         program()
     except Exception as error:
@@ -344,7 +352,8 @@ def _refusal(program: Callable[[], object]) -> str:
     return "runs"
 
 
-def _said(program: Callable[[], object]) -> str:
+def _message_of(program: Callable[[], object]) -> str:
+    """Return the first sentence of the error that a program raises."""
     try:
         program()
     except Exception as error:
@@ -361,6 +370,7 @@ def _parts() -> Any:
 
 
 def _passes_over_saved() -> None:
+    """Run the backward pass twice over what a checkpoint's policy saved."""
     saving = partial(create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
     x = torch.ones(1, requires_grad=True)
     y = checkpoint(lambda x: x.sin().exp().sin(), x, use_reentrant=False, context_fn=saving)
@@ -368,11 +378,12 @@ def _passes_over_saved() -> None:
         y.backward(retain_graph=True)
 
 
-def _promoted(function: Function, dtype: torch.dtype) -> str:
-    found: Mapping[torch.dtype, str] = {
+def _promotions(function: Function, dtype: torch.dtype) -> str:
+    """Return the dtypes of results, with another argument of each dtype."""
+    dtypes: Mapping[torch.dtype, str] = {
         other: _answer(partial(_dtype_of, function, dtype, other)) for other in DTYPES
     }
-    return " ".join(found.values())
+    return " ".join(dtypes.values())
 
 
 def _dtype_of(function: Function, a: torch.dtype, b: torch.dtype) -> str:
@@ -384,13 +395,16 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _hooks_of_a_policy() -> str:
-    """By ``respect_saved_tensors_hooks``, how many tensors the hooks see, and what is said."""
+    """Return, by ``respect_saved_tensors_hooks``, how many tensors the hooks see, and which
+    warnings come.
+    """
     return ", ".join(
         f"{respected} {_seen_by_hooks(respected)}" for respected in (True, False, None)
     )
 
 
 def _seen_by_hooks(respected: bool | None) -> str:
+    """Return how many tensors hooks see in a checkpoint, and which warnings come."""
     seen: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -399,7 +413,7 @@ def _seen_by_hooks(respected: bool | None) -> str:
 
     saving = partial(create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
     x = torch.ones(1, requires_grad=True)
-    with warnings.catch_warnings(record=True) as said, saved_tensors_hooks(pack, lambda t: t):
+    with warnings.catch_warnings(record=True) as recorded, saved_tensors_hooks(pack, lambda t: t):
         warnings.simplefilter("always")
         checkpoint(
             lambda x: x.sin().exp(),
@@ -408,16 +422,18 @@ def _seen_by_hooks(respected: bool | None) -> str:
             context_fn=saving,
             respect_saved_tensors_hooks=respected,
         )
-    return " and a ".join([str(len(seen)), *sorted({w.category.__name__ for w in said})])
+    return " and a ".join(
+        [str(len(seen)), *sorted({warning.category.__name__ for warning in recorded})]
+    )
 
 
-def _decorated() -> str:
-    """Return what a function gives that is checkpointed by a decorator."""
+def _use_decorator() -> str:
+    """Return the result of a function that is checkpointed by a decorator."""
     decorator: Any = checkpoint(use_reentrant=False)  # type: ignore[call-arg]
     return str(decorator(torch.abs)(-torch.ones(())).item())
 
 
-def _normalized(x: Tensor) -> Tensor:
+def _normalize(x: Tensor) -> Tensor:
     normalized: Tensor = nn.BatchNorm1d(2).double()(x)
     return normalized
 
@@ -432,8 +448,10 @@ class _Dispatched(Tensor):
 
 @functools.cache
 def _library() -> torch.library.Library:
-    """Return an op with a kernel in Python that passes calls on. It replaces torch's own kernel for
-    the first dispatch key of such tensors."""
+    """Return a library with an op whose kernel in Python passes calls on.
+
+    It replaces torch's own kernel for the first dispatch key of such tensors.
+    """
     library = torch.library.Library("facts", "DEF")
     library.define("passed(Tensor x) -> Tensor")
     redispatch = torch.ops.facts.passed.default._handle.redispatch_boxed
@@ -445,13 +463,15 @@ def _library() -> torch.library.Library:
     return library
 
 
-def _passed_on() -> None:
+def _pass_on() -> None:
+    """Call an op whose kernel passes the call on, in inference mode."""
     _library()
     with torch.inference_mode():
         torch.ops.facts.passed(torch.ones(1).as_subclass(_Dispatched))
 
 
 def _third(f: Function) -> None:
+    """Take the third derivative of a function."""
     x = torch.tensor([[0.0, 1.0], [2.0, 4.0], [3.0, -1.0]], dtype=torch.float64, requires_grad=True)
     y = f(x).sin().sum()
     for _ in range(3):

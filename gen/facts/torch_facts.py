@@ -1,4 +1,4 @@
-"""The facts of the installed torch, by section, and how those of two versions differ.
+"""Collect the facts of the installed torch, by section, and compare those of two versions.
 
     facts = collect()
     facts["formulas"]["mul.Tensor"]     # "self other"
@@ -9,7 +9,8 @@
 
 What is asked for is what this project uses: the ops with records, the names in its source, what the
 drop-in replaces. With ``known``, the facts of another version, it is what that has. So a torch on
-which the runtime cannot be imported is compared nevertheless."""
+which the runtime cannot be imported is compared nevertheless.
+"""
 
 from __future__ import annotations
 
@@ -43,25 +44,25 @@ _OF_OPS = ("formulas", "probes")
 
 
 def collect(known: Facts | None = None) -> dict[str, dict[str, str]]:
-    """All facts, each section sorted."""
+    """Return all facts, each section sorted. ``known``: the facts of another version, see above."""
     ours = _runtime()
     overloads, names = {*map(str, ours.records)}, {*private_names()}
     if known is not None:  # what nobody has written down of that version says nothing of this one
         overloads, names = {*known.get("schemas", ())}, {*known.get("names", ())}
-    replaced = dict(_replaced(ours.replaced))
+    replaced = dict(_replacements(ours.replaced))
     if known is not None and ours.error is not None:  # nobody says then what is replaced
         replaced = dict(known.get("replaced", {}))
-    found: dict[str, Section] = {
+    sections: dict[str, Section] = {
         "schemas": {name: _schema(name) for name in overloads if not name.startswith(_OWN)},
         "formulas": {
             name: " ".join(arguments) for name, arguments in derivatives.formulas().items()
         },
         "decompositions": {name: "decomposed" for name in overloads if _is_decomposed(name)},
-        "names": {name: _shown(_resolved(name)) for name in names},
+        "names": {name: _kind_of(_resolve(name)) for name in names},
         "replaced": replaced,
         "probes": probes.answers(),
     }
-    return {section: dict(sorted(facts.items())) for section, facts in found.items()}
+    return {section: dict(sorted(facts.items())) for section, facts in sections.items()}
 
 
 class _Runtime:
@@ -74,17 +75,18 @@ class _Runtime:
 
 
 def _runtime() -> _Runtime:
-    found = _Runtime()
+    """Import the runtime, and return what it says of itself."""
+    runtime_facts = _Runtime()
     try:
         from runtime import dropin
         from runtime.rules.record import RECORDS
 
         with dropin.installed():
-            found.replaced = dropin.replaced()
-        found.records = tuple(RECORDS)
+            runtime_facts.replaced = dropin.replaced()
+        runtime_facts.records = tuple(RECORDS)
     except Exception as error:
-        found.error = error
-    return found
+        runtime_facts.error = error
+    return runtime_facts
 
 
 def import_error() -> Exception | None:
@@ -93,10 +95,10 @@ def import_error() -> Exception | None:
 
 
 def _overload(name: str) -> Any:
-    found: Any = torch.ops
+    overload: Any = torch.ops
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        overload = getattr(overload, part)
+    return overload
 
 
 def _schema(name: str) -> str:
@@ -108,10 +110,13 @@ def _schema(name: str) -> str:
 
 @functools.cache
 def _decompositions() -> Mapping[object, object]:
-    """Torch's table of decompositions. It is empty where torch has none by that name: the seams
-    cannot be imported there, and facts are asked for in order to learn why."""
-    found: Any = _resolved("torch._decomp.decomposition_table")
-    return {} if found is ABSENT else found
+    """Return torch's table of decompositions.
+
+    It is empty where torch has none by that name: the seams cannot be imported there, and facts are
+    asked for in order to learn why.
+    """
+    table: Any = _resolve("torch._decomp.decomposition_table")
+    return {} if table is ABSENT else table
 
 
 def _is_decomposed(name: str) -> bool:
@@ -122,8 +127,9 @@ def _is_decomposed(name: str) -> bool:
 
 
 def private_names() -> Iterator[str]:
-    """The private names of torch that this project uses, dotted: those of the two seams, and those
-    that the drop-in replaces."""
+    """Yield the private names of torch that this project uses, dotted: those of the two seams, and
+    those that the drop-in replaces.
+    """
     for seam in SEAMS:
         place = ROOT / seam
         for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
@@ -131,6 +137,7 @@ def private_names() -> Iterator[str]:
 
 
 def _names_in(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names that a file imports or reads."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and not node.level:
             yield from (f"{node.module}.{name.name}" for name in node.names)
@@ -141,6 +148,7 @@ def _names_in(tree: ast.AST) -> Iterator[str]:
 
 
 def _dotted(node: ast.expr) -> str | None:
+    """Return the text of an attribute of attributes of a name. None for any other expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -154,23 +162,23 @@ def _is_private(name: str) -> bool:
     return root == "torch" and any(private)
 
 
-def _resolved(name: str) -> object:
+def _resolve(name: str) -> object:
     """Return the object that a dotted name leads to, or ``ABSENT``."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:count]))
+            value: Any = importlib.import_module(".".join(parts[:count]))
         except ImportError:
             continue
         for part in parts[count:]:
-            found = getattr(found, part, ABSENT)
-            if found is ABSENT:
+            value = getattr(value, part, ABSENT)
+            if value is ABSENT:
                 return ABSENT
-        return found
+        return value
     return ABSENT
 
 
-def _shown(value: object) -> str:
+def _kind_of(value: object) -> str:
     """Return what a user of an object depends on: the signature of a function, else its kind."""
     if value is ABSENT:
         return str(value)
@@ -188,16 +196,16 @@ def _parameter(p: inspect.Parameter) -> str:
     return f"{name}{default}{' by name' * (p.kind is p.KEYWORD_ONLY)}"
 
 
-def _replaced(objects: Iterable[object]) -> Iterator[tuple[str, str]]:
+def _replacements(objects: Iterable[object]) -> Iterator[tuple[str, str]]:
     for x in objects:
         name, module = getattr(x, "__qualname__", None), getattr(x, "__module__", None)
         if name is not None and not str(module).startswith((_OWN, "builtins")):
-            yield f"{module or 'torch'}.{name}", _shown(x)
+            yield f"{module or 'torch'}.{name}", _kind_of(x)
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One fact that changed. ``touches``: what of this project depends on it, as far as known."""
+    """A fact that changed. ``touches``: what of this project depends on it, as far as known."""
 
     section: str
     fact: str
@@ -211,17 +219,22 @@ class Edit:
 
 
 def edits(old: Facts, new: Facts, families: Mapping[str, str] | None = None) -> Iterator[Edit]:
-    """The facts that differ, by section. ``families``: those of ops with records, by the op's
-    name without its overload."""
+    """Yield the facts that differ, by section.
+
+    ``families``: those of ops with records, by the op's name without its overload.
+    """
     for section in dict.fromkeys([*old, *new]):
         before, now = old.get(section, {}), new.get(section, {})
         for fact in sorted({*before, *now}):
-            was, found = before.get(fact, ABSENT), now.get(fact, ABSENT)
-            if was != found:
-                yield Edit(section, fact, was, found, _touched(section, fact, families or {}))
+            was, is_now = before.get(fact, ABSENT), now.get(fact, ABSENT)
+            if was != is_now:
+                yield Edit(
+                    section, fact, was, is_now, _what_it_touches(section, fact, families or {})
+                )
 
 
-def _touched(section: str, fact: str, families: Mapping[str, str]) -> str:
+def _what_it_touches(section: str, fact: str, families: Mapping[str, str]) -> str:
+    """Return which record of this project depends on a fact. Empty if none does."""
     if section not in _OF_ATEN and section not in _OF_OPS:
         return ""
     name = fact.partition(":")[0]

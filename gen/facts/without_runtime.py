@@ -1,6 +1,7 @@
-"""The modules of ``runtime.facts``, for a torch on which ``import runtime`` may fail.
+"""Load the modules of ``runtime.facts``, for a torch on which ``import runtime`` may fail.
 
-They need torch alone, but ``from runtime.facts import lock`` runs the whole of ``runtime``."""
+They need torch alone, but ``from runtime.facts import lock`` runs the whole of ``runtime``.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ def _module(name: str) -> ModuleType:
     """Return the module in that file, outside of its package."""
     spec = importlib.util.spec_from_file_location(f"{__name__}.{name}", _FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 if TYPE_CHECKING:

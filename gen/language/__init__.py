@@ -1,4 +1,4 @@
-"""What matrix.yaml may say.
+"""Read and validate what matrix.yaml says.
 
 ``source`` reads YAML and keeps the place of every value, ``validate`` checks it against the models
 of ``spec``, whose values ``texts`` explains. ``pipeline`` reads ``vmap . vjp``, ``axes`` has the

@@ -1,4 +1,4 @@
-"""The axes of a cell: what varies in a check beside the op and the dtype.
+"""Define the axes of a cell: what varies in a check in addition to the op and the dtype.
 
 A check with ``over: {shapes: [static, dynamic], partition: [default, min_cut]}`` has cells such as
 ``torch.sin-float64-dynamic-min_cut``: the words of the axes stand in an id in the order of `over`.
@@ -122,8 +122,8 @@ class Axes:
 
         Raises ValueError for a word that there is not.
         """
-        given = {"form": form, "layout": layout, "values": values}
-        return replace(self, **_validated({k: given[k] for k in given if k not in self.varied}))
+        words = {"form": form, "layout": layout, "values": values}
+        return replace(self, **_validate({k: words[k] for k in words if k not in self.varied}))
 
     def by_name(self) -> dict[str, str]:
         """Return the words of the axes that vary."""
@@ -131,12 +131,12 @@ class Axes:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of the axes that vary, with ``plain``."""
+        """Return the words of the axes that vary, with ``plain``."""
         return tuple(getattr(self, name) for name in self.varied)
 
     @property
     def spoken(self) -> tuple[str, ...]:
-        """The words of the axes that vary, as ids and generated modules have them."""
+        """Return the words of the axes that vary, as ids and generated modules have them."""
         if self.varied[-1:] == (RUN,) and not self.jitted:
             return self.words[:-1]
         return self.words
@@ -147,7 +147,7 @@ class Axes:
 
     @property
     def is_plain_call(self) -> bool:
-        """Whether the op is called as it is, on contiguous inputs with ordinary numbers."""
+        """Return whether the op is called as it is, on contiguous inputs with ordinary numbers."""
         return all(getattr(self, axis) == getattr(USUAL, axis) for axis in FIXED)
 
     @property
@@ -168,10 +168,10 @@ def complete(spoken: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
 # The cells of a matrix are hundreds of thousands, and their axes some hundreds.
 @cache
 def _varying(names: tuple[str, ...], words: tuple[str, ...]) -> Axes:
-    return Axes(**_validated(dict(zip(names, words, strict=True))), varied=names)
+    return Axes(**_validate(dict(zip(names, words, strict=True))), varied=names)
 
 
-def _validated(words: Mapping[str, str]) -> dict[str, Any]:
+def _validate(words: Mapping[str, str]) -> dict[str, Any]:
     """Return `words` as the fields of :class:`Axes` take them."""
     for name, word in words.items():
         if name not in AXES:

@@ -1,4 +1,4 @@
-"""Globs over the names of one kind of thing: ops, checks, families, dtypes, axis values."""
+"""Match globs with the names of one kind of thing: ops, checks, families, dtypes, axis values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fnmatch import translate
 
 
 class Names:
-    """Names, each with a set as the bits of an integer. A glob stands for the union of the sets of
-    the names that it matches.
+    """Names, each with a set as the bits of an integer.
 
-    Each glob is resolved once. `all` is the same as `*`.
+    A glob stands for the union of the sets of the names that it matches. Each glob is resolved
+    once. `all` is the same as `*`.
     """
 
     def __init__(self, sets: Mapping[str, int], what: str) -> None:
@@ -21,7 +21,8 @@ class Names:
 
     def match(self, glob: str) -> int | None:
         """Return the union of the sets of the names that `glob` matches, or None if it matches
-        none."""
+        none.
+        """
         if glob not in self._answers:
             named = self.named(glob)
             self._answers[glob] = (

@@ -1,4 +1,4 @@
-"""The pipelines of checks: transforms, outermost first, as in `vmap . vjp`."""
+"""Read the pipelines of checks: transforms, outermost first, as in `vmap . vjp`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)|(?P<dot>\.
 
 def _pattern() -> str:
     """Return the grammar as one regular expression: for the JSON Schema, whose readers do not run
-    `parse`."""
+    `parse`.
+    """
     dot = r"\s*\.\s*"
     nesting, whole, compiled = (
         "|".join(map(re.escape, words)) for words in (NESTING, WHOLE, INNERMOST)
@@ -88,13 +89,15 @@ class Pipeline:
 
     @property
     def differentiates(self) -> bool:
-        """Whether any stage takes a derivative."""
+        """Return whether any stage takes a derivative."""
         return not DERIVATIVES.isdisjoint(self.stages)
 
 
 def parse(text: str) -> Pipeline:
-    """`"vmap . vjp"` -> `Pipeline(("vmap", "vjp"))`; raises `PipelineError` at the first
-    mistake."""
+    """Return the stages of a text: `"vmap . vjp"` -> `Pipeline(("vmap", "vjp"))`.
+
+    Raises `PipelineError` at the first mistake.
+    """
     stages = _read_stages(text)
     _refuse_misplaced_stages(text, stages)
     names = tuple(name for name, _ in stages)
@@ -151,16 +154,16 @@ def _tokens(text: str) -> Iterator[tuple[re.Match[str], int]]:
 
 def _words(word: str, start: int) -> list[tuple[str, int]]:
     """Split `vmap.vjp`, but not `aot.joint` and `functional.hvp`."""
-    found = []
+    words = []
     parts = word.split(".")
     while parts:
         two = ".".join(parts[:2])
         take = 2 if two in WHOLE or parts[0] in ("aot", "functional") else 1
         piece = ".".join(parts[:take])
-        found.append((piece, start))
+        words.append((piece, start))
         start += len(piece) + 1
         parts = parts[take:]
-    return found
+    return words
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,7 @@ class _Place:
     is_innermost: bool
 
     def require_known_stage(self) -> None:
+        """Raise PipelineError for a word that is no stage."""
         if self.stage not in STAGES:
             raise PipelineError(
                 f'unknown transform "{self.stage}" in pipeline "{self.pipeline}"',

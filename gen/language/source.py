@@ -1,4 +1,4 @@
-"""YAML text -> data in which every node has its file, line and column.
+"""Read YAML text into data in which every node has its file, line and column.
 
 PyYAML's C parser reads the text. This module adds rules that make a file safe and unambiguous:
 
@@ -43,8 +43,9 @@ class _Text(io.StringIO):
 
 
 class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
-    """The C parser with the implicit types of YAML 1.2's core schema instead of
-    those of YAML 1.1."""
+    """Parse in C, with the implicit types of YAML 1.2's core schema instead of those of YAML
+    1.1.
+    """
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
 
@@ -64,11 +65,11 @@ for _kind, _pattern, _first in (
 
 @dataclass
 class Source:
-    """A matrix file with its includes: plain `data`, and the node tree with the
-    place of each value.
+    """A matrix file with its includes: plain `data`, and the node tree with the place of each
+    value.
 
-    `where(path)` walks the tree only when a message needs a place, so a correct file
-    costs nothing extra.
+    `where(path)` walks the tree only when a message needs a place, so a correct file costs nothing
+    extra.
     """
 
     name: str
@@ -82,13 +83,15 @@ class Source:
 
     def where(self, path: Sequence[str | int], *, key: bool = False) -> Mark:
         """Return the place of the value at `path`. With `key`, the place of its key or list
-        item."""
+        item.
+        """
         node, holder = self._walk(path)
         return _mark(holder if key else node)
 
     def relative(self, file: str) -> str:
         """Return a file's name relative to the folder of the first file, wherever the command
-        runs."""
+        runs.
+        """
         folder = self.name.rpartition("/")[0]
         return file.removeprefix(f"{folder}/") if folder else file
 
@@ -101,13 +104,16 @@ class Source:
         return Mark(mark.file, mark.line, mark.column + offset + quoted) if single_line else mark
 
     def _walk(self, path: Sequence[str | int]) -> tuple[yaml.Node, yaml.Node]:
+        """Return the node at `path`, or the deepest one on the way, and the key or item that holds
+        it.
+        """
         node: yaml.Node = self._root
         holder: yaml.Node = self._root
         for step in path:
             if isinstance(node, yaml.MappingNode):
-                found = next(((k, v) for k, v in node.value if _scalar_text(k) == str(step)), None)
-                if found is not None:
-                    holder, node = found
+                pair = next(((k, v) for k, v in node.value if _scalar_text(k) == str(step)), None)
+                if pair is not None:
+                    holder, node = pair
             elif (
                 isinstance(node, yaml.SequenceNode)
                 and isinstance(step, int)
@@ -117,8 +123,10 @@ class Source:
         return node, holder
 
     def without(self, paths: Collection[tuple[str | int, ...]], minimum: dict[str, Any]) -> Source:
-        """This source without the values at `paths`. Keys that then lack are filled
-        in from `minimum`."""
+        """Return this source without the values at `paths`.
+
+        Keys that then lack are filled in from `minimum`.
+        """
         node, data = _cut(self._root, self.data, paths)
         return Source(self.name, {**minimum, **data}, self.files, node)
 
@@ -166,12 +174,12 @@ def _with_children(node: Any, children: list[Any]) -> Any:
 def load(path: str | Path, name: str | None = None) -> Source:
     """Read `path` and its includes.
 
-    Raises `MatrixError` with every mistake of YAML. Mistakes in the language of the matrix
-    are found later.
+    Raises `MatrixError` with every mistake of YAML. Mistakes in the language of the matrix are
+    noted later.
     """
     reader = _Reader()
     path = Path(path)
-    name = name or _shown(path)
+    name = name or _show(path)
     root = reader.file(path, name, chain=(), included_at=None)
     if reader.problems or root is None:
         raise MatrixError(reader.problems)
@@ -182,8 +190,9 @@ def load(path: str | Path, name: str | None = None) -> Source:
 
 
 class _Reader:
-    """Reads files and merges the included ones. It collects all problems instead of
-    stopping at the first."""
+    """Read files and merge the included ones. Collect all problems instead of stopping at the
+    first.
+    """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -216,16 +225,17 @@ class _Reader:
         return self._with_includes(root, path, name, (*chain, (resolved, name)))
 
     def _text(self, path: Path, name: str, included_at: Mark | None) -> str | None:
+        """Return the text of a file. None, with a problem noted, if it cannot be read."""
         place = included_at or Mark(name)
         at = "include" if included_at else ""
         try:
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode):
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):
                 self._problem(
                     place, at, f"cannot read {name}: it is no regular file", "a file of YAML"
                 )
                 return None
-            size = found.st_size
+            size = status.st_size
             if size > MAX_BYTES:
                 limit = f"at most {MAX_BYTES >> 20} MiB: split it, or generate fewer entries"
                 self._problem(Mark(name), "", f"the file has {size / 2**20:.1f} MiB", limit)
@@ -253,6 +263,7 @@ class _Reader:
             return None
 
     def _compose(self, text: str, name: str) -> yaml.MappingNode | None:
+        """Return the root mapping of a text. None, with a problem noted, if it has none."""
         loader = _Loader(_Text(text, name))
         try:
             deep = _too_deep(text)
@@ -304,9 +315,9 @@ class _Reader:
         open_: set[int] = set()
 
         def size(node: yaml.Node, depth: int) -> int:
-            known = sizes.get(id(node))
-            if known is not None:
-                return known
+            known_size = sizes.get(id(node))
+            if known_size is not None:
+                return known_size
             if id(node) in open_:
                 self._problem(
                     _mark(node), "", "an alias that contains itself", "a finite structure"
@@ -365,14 +376,15 @@ class _Reader:
     def _with_includes(
         self, root: yaml.MappingNode, path: Path, name: str, chain: tuple[tuple[Path, str], ...]
     ) -> yaml.MappingNode:
-        """Merge the sections of the included files with those of `root`: mappings by key,
-        lists by appending."""
+        """Merge the sections of the included files with those of `root`: mappings by key, lists by
+        appending.
+        """
         sections: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in root.value:
             if key.value == "include":
                 for item in self._include_items(value):
                     other = self.file(
-                        path.parent / item.value, _beside(name, item.value), chain, _mark(item)
+                        path.parent / item.value, _join_names(name, item.value), chain, _mark(item)
                     )
                     for other_key, other_value in other.value if other else ():
                         self._merge(sections, other_key, other_value)
@@ -382,6 +394,7 @@ class _Reader:
         return yaml.MappingNode(root.tag, list(sections.values()), root.start_mark, root.end_mark)
 
     def _include_items(self, value: yaml.Node) -> list[yaml.ScalarNode]:
+        """Return the file names of an `include:`, which may be one name or a list."""
         items = value.value if isinstance(value, yaml.SequenceNode) else [value]
         good = [
             item
@@ -401,6 +414,7 @@ class _Reader:
     def _merge(
         self, sections: dict[str, tuple[yaml.Node, yaml.Node]], key: yaml.Node, value: yaml.Node
     ) -> None:
+        """Add a section to those that are there: mappings by key, lists by appending."""
         if key.value not in sections:
             sections[key.value] = (key, value)
             return
@@ -430,6 +444,8 @@ class _Reader:
 
 
 def _construct(root: yaml.Node, problems: list[Problem]) -> Any:
+    """Return the plain data of a node. Values that are none of their type are noted as problems."""
+
     def build(node: yaml.Node) -> Any:
         if isinstance(node, yaml.MappingNode):
             return {key.value: build(value) for key, value in node.value}
@@ -485,7 +501,8 @@ def _scalar_text(node: yaml.Node) -> str | None:
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Problem:
     """Say what keeps a text from being YAML, in the terms of its writer where the parser has
-    others."""
+    others.
+    """
     mark = error.problem_mark or error.context_mark
     line, column = 0, 0
     if mark is not None:
@@ -526,8 +543,10 @@ def _tab_in_indentation(text: str, rows: Sequence[int]) -> tuple[int, int] | Non
 
 
 def _too_deep(text: str) -> Any:
-    """Return the place where collections nest too deep. It uses the parser's events, since its node
-    builder recurses and would crash."""
+    """Return the place where collections nest too deep.
+
+    It uses the parser's events, since its node builder recurses and would crash.
+    """
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -539,7 +558,7 @@ def _too_deep(text: str) -> Any:
     return None
 
 
-def _beside(name: str, relative: str) -> str:
+def _join_names(name: str, relative: str) -> str:
     folder = name.rpartition("/")[0]
     return f"{folder}/{relative}" if folder and not relative.startswith("/") else relative
 
@@ -549,7 +568,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _shown(path: Path) -> str:
+def _show(path: Path) -> str:
     try:
         return _real(path).relative_to(Path.cwd()).as_posix()
     except ValueError:

@@ -1,4 +1,4 @@
-"""The language of matrix.yaml, as pydantic models. `matrix.schema.json` is written from them.
+"""Define the language of matrix.yaml, as pydantic models. They give `matrix.schema.json`.
 
 Short forms are widened before validation: a word to a list of one word, an op's name to a mapping.
 So each model has one shape, and a mistake has one place. `gen.plan.expand` resolves names.
@@ -77,6 +77,7 @@ def _op_row(value: object) -> object:
 
 
 def _samples(value: object) -> object:
+    """Return the long form of a source of samples."""
     if isinstance(value, str):
         return {} if value == "opinfo" else {"callable": value}
     if not isinstance(value, list):
@@ -88,6 +89,7 @@ def _samples(value: object) -> object:
 
 
 def _reduce(value: object) -> object:
+    """Return the long form of a reduction, which may be one word."""
     strengths: dict[str, dict[str, int]] = {"smoke": {"t": 1}, "pairwise": {"t": 2}, "full": {}}
     if isinstance(value, str):
         if value not in strengths:
@@ -98,8 +100,10 @@ def _reduce(value: object) -> object:
 
 
 def _kind_of_argument(value: object) -> str:
-    """Return the tag of the form of an argument. Tags occur in pydantic's paths, and are removed
-    from messages."""
+    """Return the tag of the form of an argument.
+
+    Tags occur in pydantic's paths, and are removed from messages.
+    """
     if isinstance(value, dict):
         return "<tensor>"
     return "<list>" if isinstance(value, list) else "<plain>"
@@ -171,6 +175,7 @@ class Tensor(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Tensor:
+        """Refuse a description whose parts do not go together."""
         if math.prod(self.shape) > MOST_ELEMENTS:
             what = f"shape {self.shape} has {math.prod(self.shape):,} elements"
             raise fault(what, f"at most {MOST_ELEMENTS:,}", at=("shape",))
@@ -184,6 +189,7 @@ class Tensor(Strict):
         return self
 
     def _require_shape_of_domain(self) -> None:
+        """Refuse a shape that the domain does not have."""
         if self.domain in ("spd", "symmetric") and not self._is_square:
             raise fault(
                 f"domain {self.domain} with shape {self.shape}",
@@ -280,6 +286,7 @@ class OpRow(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> OpRow:
+        """Refuse derivatives of an op that has none."""
         for fact in ("forward_ad", "gradgrad"):
             if self.differentiable is False and getattr(self, fact):
                 raise fault(
@@ -306,7 +313,9 @@ class Family(Strict):
 
 
 def _axes_schema() -> dict[str, object]:
-    """Axes with their values, which the type of the field only checks together."""
+    """Return the JSON Schema of axes with their values, which the type of the field only checks
+    together.
+    """
     several = {"type": "array", "minItems": 1, "uniqueItems": True}
     words = {axis: {"type": "string", "enum": list(values)} for axis, values in AXES.items()}
     properties = {
@@ -338,6 +347,7 @@ class Check(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Check:
+        """Refuse words that an axis lacks, and a form that the pipeline does not take."""
         _check_axes(self.over, "over")
         if "argument_inplace" in self.over.get(
             "form", [self.form]
@@ -361,8 +371,10 @@ class Spread(Strict):
 
 
 def _check_axes(over: Mapping[str, list[str]], *within: str, below: tuple[str, ...] = ()) -> None:
-    """Refuse values that an axis lacks. `within` and `below` are the steps to a value before
-    and after its axis."""
+    """Refuse values that an axis lacks.
+
+    `within` and `below` are the steps to a value before and after its axis.
+    """
     for axis, values in over.items():
         for index, value in enumerate(values):
             if value not in AXES[axis]:
@@ -481,6 +493,7 @@ class Targets(Strict):
 
     @model_validator(mode="after")
     def _listed(self) -> Targets:
+        """Refuse a default that is not among the names."""
         if self.default is not None and self.default not in self.names:
             what = f'"{self.default}" is not in targets.names'
             raise fault(
@@ -534,9 +547,10 @@ INCLUDED_SCHEMA = "included.schema.json"
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """File name -> JSON Schema, for editors: of matrix.yaml, and of a file that it includes, which
-    need not have every section."""
-    schema = _closed(Matrix.model_json_schema())
+    """Return file name -> JSON Schema, for editors: of matrix.yaml, and of a file that it includes,
+    which need not have every section.
+    """
+    schema = _close(Matrix.model_json_schema())
     draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     whole = {
         **draft,
@@ -548,27 +562,27 @@ def json_schemas() -> dict[str, dict[str, Any]]:
         "additionalProperties": False,
         "type": "object",
     }
-    properties = {name: _elsewhere(value) for name, value in schema["properties"].items()}
+    properties = {name: _refer_to_matrix(value) for name, value in schema["properties"].items()}
     return {SCHEMA: whole, INCLUDED_SCHEMA: {**draft, **included, "properties": properties}}
 
 
-def _closed(schema: object) -> Any:
-    """`schema`, in which a mapping whose keys have a pattern takes no other keys."""
+def _close(schema: object) -> Any:
+    """Return `schema`, in which a mapping whose keys have a pattern takes no other keys."""
     if isinstance(schema, list):
-        return list(map(_closed, schema))
+        return list(map(_close, schema))
     if not isinstance(schema, dict):
         return schema
     closed = {"additionalProperties": False} if "patternProperties" in schema else {}
-    return {key: _closed(value) for key, value in schema.items()} | closed
+    return {key: _close(value) for key, value in schema.items()} | closed
 
 
-def _elsewhere(schema: object) -> Any:
-    """`schema` with its references to the other file."""
+def _refer_to_matrix(schema: object) -> Any:
+    """Return `schema` with its references to the other file."""
     if isinstance(schema, list):
-        return list(map(_elsewhere, schema))
+        return list(map(_refer_to_matrix, schema))
     if isinstance(schema, dict):
         return {
-            key: f"{SCHEMA}{value}" if key == "$ref" else _elsewhere(value)
+            key: f"{SCHEMA}{value}" if key == "$ref" else _refer_to_matrix(value)
             for key, value in schema.items()
         }
     return schema

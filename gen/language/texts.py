@@ -1,7 +1,7 @@
-"""Values of the language of matrix.yaml: names, patterns, pipelines, days, versions. Each says what
-is wrong with a bad one.
+"""Define values of the language of matrix.yaml: names, patterns, pipelines, days, versions.
 
-Each type states in the JSON Schema what a schema can say of it.
+Each says what is wrong with a bad one: ``_day("2027-13-01")`` raises a :func:`fault` with «month
+must be in 1..12». Each type states in the JSON Schema what a schema can say of it.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ def matches_anything(pattern: str) -> bool:
 
 def may_run_away(pattern: str) -> bool:
     """Return whether a repetition has another repetition of varying length or a choice inside, so
-    that backtracking is exponential."""
+    that backtracking is exponential.
+    """
     return any(_varies(body) for repeat, body in _repeats(parser.parse(pattern)) if repeat >= _MANY)
 
 
 def _repeats(tree: object) -> Iterator[tuple[int, Any]]:
-    """How often each repetition below `tree` may repeat, and what."""
+    """Yield how often each repetition below `tree` may repeat, and what."""
     for code, argument in _nodes(tree):
         if code in _REPEATS:
             yield int(argument[1]), argument[2]
@@ -65,6 +66,7 @@ def _varies(tree: object) -> bool:
 
 
 def _nodes(tree: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the nodes below `tree`, as pairs of a code and its argument."""
     for code, argument in tree:
         yield code, argument
         for inner in argument if isinstance(argument, tuple | list) else (argument,):
@@ -86,14 +88,16 @@ def fault(
     offset: int = -1,
     at: tuple[str | int, ...] = (),
 ) -> PydanticCustomError:
-    """Return a mistake with the fields of `gen.errors.Problem`. `offset` is the place in the
-    string, `at` a place below the present one."""
+    """Return a mistake with the fields of `gen.errors.Problem`.
+
+    `offset` is the place in the string, `at` a place below the present one.
+    """
     context = {"what": what, "expected": expected, "nearest": nearest, "offset": offset, "at": at}
     return PydanticCustomError("matrix", "{what}", context)
 
 
 class _Matching:
-    """A string that a pattern matches as a whole. The JSON Schema has the pattern."""
+    """Require a string that a pattern matches as a whole. The JSON Schema has the pattern."""
 
     def __init__(self, pattern: str, expected: str) -> None:
         self.pattern, self.expected = f"^(?:{pattern})$", expected
@@ -116,8 +120,10 @@ class _Matching:
 
 
 class OneOf:
-    """A string out of a fixed set, with the nearest name in its message and an `enum` in
-    the JSON Schema."""
+    """Require a string out of a fixed set.
+
+    The message has the nearest name, and the JSON Schema has an `enum`.
+    """
 
     def __init__(self, names: Iterable[str], what: str) -> None:
         self.names, self.what = tuple(names), what
@@ -141,6 +147,7 @@ class OneOf:
 
 
 def _identifier(text: str) -> str:
+    """Return a name that a function and a file may have."""
     if not text.isidentifier() or not text.isascii() or keyword.iskeyword(text):
         raise fault(
             f"{text!r} cannot name a test", "a Python identifier: letters, digits and underscores"
@@ -154,6 +161,7 @@ def _identifier(text: str) -> str:
 
 
 def _pipeline(text: str) -> str:
+    """Return a pipeline in its usual spelling."""
     try:
         return str(pipeline.parse(text))
     except pipeline.PipelineError as error:
@@ -163,6 +171,7 @@ def _pipeline(text: str) -> str:
 
 
 def _regex(text: str) -> str:
+    """Return a pattern that can be compiled, and that ends its search."""
     try:
         re.compile(text)
     except re.error as error:
@@ -191,11 +200,14 @@ def _telling(text: str) -> str:
 
 
 def _exception(name: str) -> str:
-    """Return a dotted name passes; so does a plain name that is no slip for an exception of Python
-    or of the checks."""
-    known = [*_EXCEPTIONS, "Mismatch", "Vacuous", "Crashed", "TimedOut"]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=_SLIP)
-    if "." in name or name in known or (not near and not hasattr(builtins, name)):
+    """Return the name of an exception.
+
+    A dotted name passes, and so does a plain name that is no slip for an exception of Python or of
+    the checks.
+    """
+    known_exceptions = [*_EXCEPTIONS, "Mismatch", "Vacuous", "Crashed", "TimedOut"]
+    near = difflib.get_close_matches(name, known_exceptions, n=1, cutoff=_SLIP)
+    if "." in name or name in known_exceptions or (not near and not hasattr(builtins, name)):
         return name
     raise fault(
         f'there is no exception "{name}"',
@@ -214,6 +226,7 @@ _EXCEPTIONS = tuple(
 
 
 def _specifier(text: str) -> str:
+    """Return versions as PEP 440 specifies them."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
@@ -233,6 +246,7 @@ def _one_line(text: str) -> str:
 
 
 def _day(value: object) -> object:
+    """Return the date of a text `YYYY-MM-DD`."""
     if not isinstance(value, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
         raise fault(f"{value!r} is not a date", "YYYY-MM-DD")
     try:

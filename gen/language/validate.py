@@ -1,8 +1,8 @@
-"""Plain data -> `spec.Matrix`, with the place of every mistake of form.
+"""Validate plain data as a `spec.Matrix`, with the place of every mistake of form.
 
-Wrong parts are cut out, and the rest is validated again. So mistakes of meaning elsewhere are
-found in the same run. `Loaded.problems` has all mistakes. Only `gen.plan.expand` raises them,
-together with its own.
+Wrong parts are cut out, and the rest is validated again. So mistakes of meaning elsewhere are noted
+in the same run. `Loaded.problems` has all mistakes. Only `gen.plan.expand` raises them, together
+with its own.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ class Loaded:
 
     @property
     def cases_are_known(self) -> bool:
-        """Whether the cut-out parts leave the set of cases unchanged. If not, «matches no
-        case» would mislead."""
+        """Return whether the cut-out parts leave the set of cases unchanged.
+
+        If not, «matches no case» would mislead.
+        """
         return not any(problem.path.split(".")[0] in SECTIONS_OF_CASES for problem in self.problems)
 
     def problem(
@@ -63,7 +65,8 @@ class Loaded:
 
 def load(path: str | Path, name: str | None = None) -> Loaded:
     """Read and validate a matrix file. Raises `MatrixError` only if nothing usable is left of
-    it."""
+    it.
+    """
     read = source.load(path, name)
     problems: list[Problem] = []
     cut: set[str] = set()
@@ -80,12 +83,17 @@ def load(path: str | Path, name: str | None = None) -> Loaded:
 
 
 def _spread(matrix: Matrix) -> Matrix:
-    """`matrix` with the axes of its section ``over`` on the checks that have no such axis of their
-    own. `run` comes last."""
+    """Return `matrix` with the axes of its section ``over`` on the checks that have no such axis of
+    their own.
+
+    `run` comes last.
+    """
     names = Names(dict.fromkeys(matrix.checks, 0), "check")
     checks = dict(matrix.checks)
     for axis, spread in sorted(matrix.over.items(), key=lambda item: item[0] == RUN):
-        left_out = {name for glob in spread.not_checks for name in names.named(glob)}
+        left_out: set[str] = set()
+        for glob in spread.not_checks:
+            left_out.update(names.named(glob))
         for name in dict.fromkeys(name for glob in spread.checks for name in names.named(glob)):
             if name not in left_out and axis not in checks[name].over:
                 checks[name] = checks[name].model_copy(
@@ -107,6 +115,7 @@ def shown(path: Sequence[str | int]) -> str:
 
 
 def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
+    """Return a mistake of pydantic's as a problem, in terms of YAML."""
     loc, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     path = _data_path(loc, read.data)
     value = detail["input"]
@@ -157,7 +166,9 @@ def _brief(value: object) -> str:
 
 
 def _data_path(loc: Sequence[str | int], data: object) -> Loc:
-    """`loc` without the steps that pydantic adds for tags of unions and for widened short forms."""
+    """Return `loc` without the steps that pydantic adds for tags of unions and for widened short
+    forms.
+    """
     path: list[str | int] = []
     for position, step in enumerate(loc):
         if step == "[key]":
@@ -175,7 +186,8 @@ def _data_path(loc: Sequence[str | int], data: object) -> Loc:
 
 def _whole(detail: ErrorDetails, data: dict[str, object]) -> Loc:
     """Return the path of the smallest unit with the mistake: an unknown key, an entry, an op, a
-    check or a family."""
+    check or a family.
+    """
     path = _data_path(detail["loc"], data)
     if detail["type"] == "extra_forbidden":
         return path
@@ -185,8 +197,9 @@ def _whole(detail: ErrorDetails, data: dict[str, object]) -> Loc:
 
 
 def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
-    """`paths`, and the families of which they name every op: an empty one would be
-    a second mistake."""
+    """Return `paths`, and the families of which they name every op: an empty one would be a second
+    mistake.
+    """
     gone = Counter(path[:2] for path in paths if len(path) == 4)
     return paths | {
         family for family, count in gone.items() if count == len(data[family[0]][family[1]]["ops"])
@@ -195,7 +208,8 @@ def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
 
 def _name(path: Loc, data: Any) -> str:
     """Return the name by which other parts refer to the value at `path`: an op's name, or else the
-    key."""
+    key.
+    """
     for step in path:
         data = data[step] if isinstance(data, list) or step in data else None  # type: ignore[index]
     named = data.get("op") if isinstance(data, dict) else None
@@ -203,7 +217,7 @@ def _name(path: Loc, data: Any) -> str:
 
 
 def _model_at(loc: Sequence[str | int]) -> object:
-    """Return the type of the language at `loc`, found by walking its models."""
+    """Return the type of the language at `loc`, by walking its models."""
     kind: Any = Matrix
     for step in loc:
         kind = _inner_type(kind, str(step))
@@ -219,8 +233,10 @@ def _model_at(loc: Sequence[str | int]) -> object:
 
 
 def _inner_type(kind: object, tag: str) -> object:
-    """`kind` without `Annotated` and `None`. For a tagged union, the member with `tag`,
-    or else the first."""
+    """Return `kind` without `Annotated` and `None`.
+
+    For a tagged union, the member with `tag`, or else the first.
+    """
     while True:
         if get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
@@ -239,6 +255,7 @@ def _keys(loc: Sequence[str | int]) -> list[str]:
 
 
 def _wanted(loc: Sequence[str | int]) -> str:
+    """Say what a missing key should have been."""
     return {
         "reason": "`reason: …`, a sentence that says why",
         "raises": "`raises: …`, the exception's class",
@@ -254,7 +271,8 @@ def _wanted(loc: Sequence[str | int]) -> str:
 
 def refuse_unmet(loaded: Loaded, versions: Sequence[str]) -> None:
     """Note every ``torch:`` of an entry, row, sample or tolerance that is for none of ``versions``:
-    it stands for something that never runs."""
+    it stands for something that never runs.
+    """
     for path, specifier in _conditions(loaded.source.data, ()):
         if not any(is_for_version(specifier, version) for version in versions):
             what = f'"{specifier}" is for none of the versions {", ".join(versions)}'
@@ -262,6 +280,7 @@ def refuse_unmet(loaded: Loaded, versions: Sequence[str]) -> None:
 
 
 def _conditions(data: object, path: Loc) -> Iterator[tuple[Loc, str]]:
+    """Yield the path and the text of every ``torch:`` below a place."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             # the matrix's own `torch:` is one version

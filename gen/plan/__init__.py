@@ -1,4 +1,4 @@
-"""What a matrix means: which cells it has, and in which tier.
+"""Expand a matrix: which cells it has, and in which tier.
 
 ``matrix_ops`` finds the ops of a matrix in ``catalog``, the facts of torch's OpInfo database.
 ``expand`` multiplies ops, checks, dtypes and axes, ``reduce`` keeps fewer cells that still cover

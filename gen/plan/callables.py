@@ -1,5 +1,6 @@
-"""Whether `package.module:name` names something, by reading files. Nothing is imported, so
-nothing of it runs."""
+"""Look up whether `package.module:name` names something, by reading files. Nothing is imported, so
+nothing of it runs.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ _ENDINGS = (".py", *importlib.machinery.EXTENSION_SUFFIXES)
 
 @dataclass(frozen=True)
 class Missing:
-    """What is wrong with a name: a sentence, what was expected, and the names that
-    are there instead."""
+    """What is wrong with a name: a sentence, what was expected, and the names that are there
+    instead.
+    """
 
     what: str
     expected: str
@@ -25,8 +27,9 @@ class Missing:
 
 
 def missing(name: str, folder: Path) -> Missing | None:
-    """Return what keeps `name` from naming something that is installed or lies in `folder`; None if
-    nothing is known to."""
+    """Return what keeps `name` from naming something that is installed or lies in `folder`. None if
+    nothing is known to.
+    """
     module, colon, attributes = name.partition(":")
     parts = module.split(".")
     place = _top(parts[0], folder)
@@ -48,8 +51,9 @@ def missing(name: str, folder: Path) -> Missing | None:
 
 
 def _lacks_first(path: Path | None, folder: Path, names: list[str]) -> Missing | None:
-    """Return what keeps the first of `names` from being in a module or package; None if nothing is
-    known to."""
+    """Return what keeps the first of `names` from being in a module or package. None if nothing is
+    known to.
+    """
     if path is not None and path.is_dir():
         path = path / "__init__.py"
     if path is None or path.suffix != ".py":
@@ -74,9 +78,11 @@ def _follow(path: Path | None, parts: list[str]) -> tuple[Path | None, list[str]
 
 def _top(name: str, folder: Path) -> tuple[Path | None, bool] | None:
     """Return the file or folder of a top-level name, and whether it lies in the project. None if
-    there is none."""
-    if (found := _member(folder, name)) is not None:
-        return found, True
+    there is none.
+    """
+    own = _member(folder, name)
+    if own is not None:
+        return own, True
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -85,11 +91,14 @@ def _top(name: str, folder: Path) -> tuple[Path | None, bool] | None:
 
 
 def _member(folder: Path, name: str) -> Path | None:
+    """Return the folder or the file of a module in a folder. None if there is none."""
     if (folder / name).is_dir():
         return folder / name
-    return next(
-        (path for ending in _ENDINGS if (path := folder / f"{name}{ending}").is_file()), None
-    )
+    for ending in _ENDINGS:
+        path = folder / f"{name}{ending}"
+        if path.is_file():
+            return path
+    return None
 
 
 def _lacks(path: Path, folder: Path, wanted: str) -> Missing | None:
@@ -123,15 +132,16 @@ def _lacks(path: Path, folder: Path, wanted: str) -> Missing | None:
 
 @cache
 def _names(path: Path) -> frozenset[str] | None:
-    """Return the names that a module binds at its top level; None if only running it could tell."""
+    """Return the names that a module binds at its top level. None if only running it could tell."""
     tree = ast.parse(path.read_bytes())
-    names = frozenset(_bound(tree.body))
+    names = frozenset(_names_bound_by(tree.body))
     if not names.isdisjoint({"*", "__getattr__"}) or _writes_to_itself(tree):
         return None
     return names
 
 
-def _bound(body: list[ast.stmt]) -> Iterator[str]:
+def _names_bound_by(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield the names that statements bind: definitions, imports and assignments."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -144,7 +154,7 @@ def _bound(body: list[ast.stmt]) -> Iterator[str]:
                 elif isinstance(
                     inner, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
                 ):
-                    yield from _bound([inner])
+                    yield from _names_bound_by([inner])
 
 
 def _writes_to_itself(tree: ast.Module) -> bool:

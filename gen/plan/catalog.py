@@ -1,4 +1,4 @@
-"""The facts of each op of torch's OpInfo database that expansion needs.
+"""Store the facts of each op of torch's OpInfo database that expansion needs.
 
     catalogs/torch-2.13.0.json      {"torch": "2.13.0", "ops": [{"name": "torch.abs", …}, …]}
 
@@ -7,7 +7,8 @@ version are a file of this folder, which `gen catalog` writes. A matrix names it
 `torch: 2.13.0`, and then the generated modules are the same whatever torch is installed. Without
 that line the facts are those of the installed torch, and stored under `.cache/` if this folder does
 not have them. Reading them needs no torch. A matrix that names only ops of one's own does not read
-them at all."""
+them at all.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ SCHEMA = 1  # raise it when `Facts` changes
 
 @dataclass(frozen=True)
 class Facts:
-    """One op. Its forward accepts `dtypes` on the CPU, and torch differentiates it for the
-    dtypes `differentiable`."""
+    """An op. Its forward accepts `dtypes` on the CPU, and torch differentiates it for the dtypes
+    `differentiable`.
+    """
 
     name: str
     opinfo: str
@@ -55,8 +57,9 @@ class Catalog:
 
 
 class Unread(Mapping[str, Facts]):
-    """The ops of a catalogue that is read when the first name of torch's is looked up, or all
-    names are asked for."""
+    """The ops of a catalogue that is read when the first name of torch's is looked up, or all names
+    are asked for.
+    """
 
     def __init__(self, read: Callable[[], Catalog]) -> None:
         self._read = read
@@ -90,24 +93,31 @@ class UnknownTorch(LookupError):
 
 
 def load(cache: Path, wanted: str | None = None) -> Catalog:
-    """Return the catalogue of torch `wanted`, by default of the installed one. It is read when it
-    is needed, and built and written to `cache` if it is nowhere. Raises :class:`UnknownTorch` for a
-    version that is neither stored nor installed."""
+    """Return the catalogue of torch `wanted`, by default of the installed one.
+
+    It is read when it is needed, and built and written to `cache` if it is nowhere. Raises
+    :class:`UnknownTorch` for a version that is neither stored nor installed.
+    """
     installed = torch_version()
-    found = wanted or installed
-    stored = stored_at(found)
+    torch = wanted or installed
+    stored = stored_at(torch)
     if stored.exists():
-        return Catalog(found, Unread(lambda: _read(stored.read_text())))
-    if found != installed:
-        known = versions()
-        series = found.rpartition(".")[0]
-        hint = next((v for v in known if v.rpartition(".")[0] == series), nearest(found, known))
-        raise UnknownTorch(
-            f"there is no catalog of torch {found}, only of {', '.join(known)}"
-            + (f"; did you mean {hint}?" if hint else "")
-            + f" To make it, install torch {found} and run `matrix-gen catalog`."
+        return Catalog(torch, Unread(lambda: _read(stored.read_text())))
+    if torch != installed:
+        stored_versions = versions()
+        series = torch.rpartition(".")[0]
+        hint = next(
+            (v for v in stored_versions if v.rpartition(".")[0] == series),
+            nearest(torch, stored_versions),
         )
-    return Catalog(found, Unread(lambda: _cached(cache / f"opinfo-{found}-{SCHEMA}.json", found)))
+        raise UnknownTorch(
+            f"there is no catalog of torch {torch}, only of {', '.join(stored_versions)}"
+            + (f"; did you mean {hint}?" if hint else "")
+            + f" To make it, install torch {torch} and run `matrix-gen catalog`."
+        )
+    return Catalog(
+        torch, Unread(lambda: _read_or_build(cache / f"opinfo-{torch}-{SCHEMA}.json", torch))
+    )
 
 
 def stored_at(torch: str) -> Path:
@@ -120,7 +130,8 @@ def versions() -> list[str]:
     return sorted(path.stem.removeprefix("torch-") for path in STORED.glob("torch-*.json"))
 
 
-def _cached(path: Path, installed: str) -> Catalog:
+def _read_or_build(path: Path, installed: str) -> Catalog:
+    """Return the catalogue of a file. If it is not readable, build it and write it there."""
     try:
         return _read(path.read_text())
     except (OSError, ValueError, KeyError, TypeError):
@@ -137,7 +148,7 @@ def _cached(path: Path, installed: str) -> Catalog:
 
 def write(catalog: Catalog, path: Path) -> None:
     """Write `catalog` to a file, one op a line."""
-    replace(path, _written(catalog))
+    replace(path, _as_json(catalog))
 
 
 def build() -> Catalog:
@@ -201,13 +212,14 @@ def _next_version() -> Mapping[str, Facts]:
     return {} if later is None else _read(stored_at(str(later)).read_text()).ops
 
 
-def _written(catalog: Catalog) -> str:
+def _as_json(catalog: Catalog) -> str:
     ops = [json.dumps(asdict(op), separators=(",", ":")) for op in catalog.ops.values()]
     lines = ",\n".join(ops)
     return f'{{"torch":{json.dumps(catalog.torch)},"ops":[\n{lines}\n]}}\n'
 
 
 def _read(text: str) -> Catalog:
+    """Return the catalogue of a file's text."""
     data = json.loads(text)
     several = ("dtypes", "differentiable", "facts")
     return Catalog.of(

@@ -1,4 +1,4 @@
-"""Names of entries, for generated modules, `gen list` and `gen explain`.
+"""Name entries, for generated modules, `gen list` and `gen explain`.
 
 An entry with the reason «the op has no formula for a tangent» is named `op_no_formula_tangent`. A
 second entry with these words is `op_no_formula_tangent_2`.
@@ -25,8 +25,10 @@ _WORD = re.compile(r"[a-z0-9]+(?:-[a-z]+)*")
 
 
 def words_of(text: str, kind: str) -> str:
-    """Return an identifier from the first significant words of `text`. `kind` comes first if no
-    word can start an identifier."""
+    """Return an identifier from the first significant words of `text`.
+
+    `kind` comes first if no word can start an identifier.
+    """
     text = _POSSESSIVE.sub("", _REFERENCE.sub("", text.lower()))
     chosen: list[str] = []
     for word in _WORD.findall(text):
@@ -40,18 +42,19 @@ def words_of(text: str, kind: str) -> str:
 
 
 class UniqueNames:
-    """Gives each name once.
+    """Give each name once.
 
     The first of equal names is unchanged. The others are numbered from 2, in the order of the
     calls. An entry that is added after them changes no name. One that is added between them shifts
-    the numbers after it. `name:` on an entry fixes its name."""
+    the numbers after it. `name:` on an entry fixes its name.
+    """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
         self._last: dict[str, int] = {}
 
     def give(self, wanted: str) -> str:
-        """`wanted`, or `wanted_2`, `wanted_3`, … if it is taken."""
+        """Return `wanted`, or `wanted_2`, `wanted_3`, … if it is taken."""
         name, number = wanted, self._last.get(wanted, 1)
         while name in self._taken:
             number += 1

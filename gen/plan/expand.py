@@ -1,4 +1,4 @@
-"""Ops × checks × dtypes × axes -> cells, with the known entries and the tier of each.
+"""Expand ops × checks × dtypes × axes to cells, with the known entries and the tier of each.
 
 The cells of an op are the bits of one integer over the *columns*. A column is a check with a dtype
 and axis values. Excluding, expecting failures and reducing then take a few wide bit operations for
@@ -53,7 +53,7 @@ class Column:
 
     @property
     def word(self) -> str:
-        """The column in a generated module: `dtype[:value…]`."""
+        """Return the column as a generated module has it: `dtype[:value…]`."""
         return ":".join((self.dtype, *self.axes.spoken))
 
     def case(self, op: str) -> str:
@@ -86,14 +86,17 @@ class TierCells:
 
     @property
     def cells(self) -> int:
-        """How many cases a run of the tier has."""
+        """Return how many cases a run of the tier has."""
         return sum(mask.bit_count() for mask in self.chosen)
 
 
 @dataclass(frozen=True)
 class Choice:
     """A tier, or a part of one, with its columns and ops as bits, and its limits with their
-    columns. `path` is its place in the matrix."""
+    columns.
+
+    `path` is its place in the matrix.
+    """
 
     spec: Part
     path: ops_.Path
@@ -128,7 +131,9 @@ class Plan:
         return mask >> start & ((1 << count) - 1)
 
     def entries_of(self, op: int) -> Iterator[Entry]:
-        """The known entries of an op. Those of the matrix come before those of a row or check."""
+        """Return the known entries of an op. Those of the matrix come before those of a row or
+        check.
+        """
         return (
             entry for entry in self.entries if entry.kind in KNOWN_KINDS and entry.ops >> op & 1
         )
@@ -142,11 +147,12 @@ class Plan:
 
 def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
     """Return the whole matrix as cells. Raises `MatrixError` with every mistake, including mistakes
-    of form."""
+    of form.
+    """
     dtypes = Dtypes(loaded)
-    found = ops_.resolve(loaded, catalog, dtypes)
+    ops = ops_.resolve(loaded, catalog, dtypes)
     columns, spans = _columns(loaded, dtypes)
-    maker = _Maker(loaded, dtypes, found, columns, spans, today or date.today())
+    maker = _Maker(loaded, dtypes, ops, columns, spans, today or date.today())
     possible = maker.possible()
     entries = maker.entries(possible)
     tiers = maker.tier_specs()
@@ -161,12 +167,13 @@ def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
         first = next(entry for entry in entries if entry.kind == "exclude")
         loaded.problem(first.path, "no case is left of any family", "exclusions that leave some")
         raise MatrixError(loaded.problems)
-    plan = Plan(loaded, catalog, dtypes, found, columns, spans, possible, valid, entries)
+    plan = Plan(loaded, catalog, dtypes, ops, columns, spans, possible, valid, entries)
     fill_tiers(plan, tiers)
     return plan
 
 
 def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tuple[int, int]]]:
+    """Return the columns of all checks, and the first column and the number of columns of each."""
     columns: list[Column] = []
     spans: dict[str, tuple[int, int]] = {}
     for name, check in loaded.matrix.checks.items():
@@ -190,7 +197,8 @@ def axes_of(check: Check, words: Sequence[str]) -> Axes:
 
 def facts_needed(check: Check, form: str) -> frozenset[str]:
     """Return the facts that an op must have, because the check requires them or its form or
-    reference implies them."""
+    reference implies them.
+    """
     needed = set(check.requires)
     if form.startswith("out"):
         needed.add("out")
@@ -204,20 +212,20 @@ def facts_needed(check: Check, form: str) -> frozenset[str]:
 
 
 class _Maker:
-    """Makes cells, entries and tiers from the sets behind each name, which are made once."""
+    """Make cells, entries and tiers from the sets behind each name, which are made once."""
 
     def __init__(
         self,
         loaded: Loaded,
         dtypes: Dtypes,
-        found: Sequence[Op],
+        ops: Sequence[Op],
         columns: list[Column],
         spans: dict[str, tuple[int, int]],
         today: date,
     ) -> None:
         self._loaded, self._ops, self._columns, self._spans, self._today = (
             loaded,
-            found,
+            ops,
             columns,
             spans,
             today,
@@ -229,13 +237,13 @@ class _Maker:
             Counter[str](),
             {axis: Counter[str]() for axis in AXES},
         )
-        for index, op in enumerate(found):
+        for index, op in enumerate(ops):
             families[op.family] |= 1 << index
         for index, column in enumerate(columns):
             by_dtype[column.dtype] |= 1 << index
             for axis, value in column.axes.by_name().items():
                 axes[axis][value] |= 1 << index
-        self._op_names = Names({op.name: 1 << index for index, op in enumerate(found)}, "op")
+        self._op_names = Names({op.name: 1 << index for index, op in enumerate(ops)}, "op")
         self._families = Names(families, "family")
         self._checks = Names(
             {name: ((1 << count) - 1) << start for name, (start, count) in spans.items()}, "check"
@@ -244,10 +252,12 @@ class _Maker:
         self._axes = {axis: Names(values, f"value of axis {axis}") for axis, values in axes.items()}
 
     def _select(self, names: Names, globs: Sequence[str], path: ops_.Path) -> int:
-        """Return the union of the sets that `globs` match. A glob without a match is a mistake,
-        unless its target was itself a mistake."""
+        """Return the union of the sets that `globs` match.
+
+        A glob without a match is a mistake, unless its target was itself a mistake.
+        """
         for index, glob in enumerate(globs):
-            if names.match(glob) is None and not self._was_cut_out(glob, names):
+            if names.match(glob) is None and not self._may_be_cut_out(glob, names):
                 matches = "matches nothing" if is_glob(glob) else "is unknown"
                 self._loaded.problem(
                     (*path, index),
@@ -257,7 +267,8 @@ class _Maker:
                 )
         return names.match_any(globs)
 
-    def _was_cut_out(self, glob: str, names: Names) -> bool:
+    def _may_be_cut_out(self, glob: str, names: Names) -> bool:
+        """Return whether a glob may have matched what a mistake removed."""
         # only the columns show dtypes and axis values
         derived = names.what not in ("op", "family", "check")
         return glob in self._loaded.cut or (
@@ -267,8 +278,9 @@ class _Maker:
     # --- which cells there are --------------------------------------------------------------------
 
     def possible(self) -> list[int]:
-        """For each op the columns that fit it, by its facts, its dtypes, and the filters of
-        checks and families."""
+        """Return for each op the columns that fit it, by its facts, its dtypes, and the filters of
+        checks and families.
+        """
         columns_of = self._columns_by_need()
         allowed = self._ops_of_checks()
         masks = []
@@ -276,13 +288,19 @@ class _Maker:
         asked_for: dict[tuple[tuple[str, ...], tuple[str, ...], str, bool], int] = {}
         for index, op in enumerate(self._ops):
             dtypes = op.dtypes if op.asked is None else op.dtypes & op.asked
+            # Thousands of ops share some hundred signatures, so each is computed once.
             signature = (op.facts, dtypes, op.differentiable)
             if signature not in suited:
-                suited[signature] = self._suited(columns_of, *signature)
-            own = op.spec.checks is not None or bool(op.spec.not_checks)
-            asked = (op.checks, op.not_checks, str(op.path) if own else op.family, own)
+                suited[signature] = self._columns_that_suit(columns_of, *signature)
+            has_own_checks = op.spec.checks is not None or bool(op.spec.not_checks)
+            asked = (
+                op.checks,
+                op.not_checks,
+                str(op.path) if has_own_checks else op.family,
+                has_own_checks,
+            )
             if asked not in asked_for:
-                asked_for[asked] = self._asked(op, own)
+                asked_for[asked] = self._columns_of_row(op, has_own_checks)
             mask = suited[signature] & asked_for[asked]
             for check, ops in allowed.items():
                 if not ops >> index & 1:
@@ -291,9 +309,10 @@ class _Maker:
         return masks
 
     def _columns_by_need(self) -> dict[tuple[frozenset[str], str, bool], int]:
-        """Columns by what they need of an op: facts, a dtype, and whether the op must be
-        differentiable in it."""
-        found: dict[tuple[frozenset[str], str, bool], int] = {}
+        """Return columns by what they need of an op: facts, a dtype, and whether the op must be
+        differentiable in it.
+        """
+        columns_by_need: dict[tuple[frozenset[str], str, bool], int] = {}
         checks = self._loaded.matrix.checks
         differentiates = {
             name: pipeline.parse(check.pipeline).differentiates for name, check in checks.items()
@@ -301,24 +320,28 @@ class _Maker:
         for index, column in enumerate(self._columns):
             needed = facts_needed(checks[column.check], column.axes.form)
             key = (needed, column.dtype, differentiates[column.check])
-            found[key] = found.get(key, 0) | 1 << index
-        return found
+            columns_by_need[key] = columns_by_need.get(key, 0) | 1 << index
+        return columns_by_need
 
     @staticmethod
-    def _suited(
+    def _columns_that_suit(
         columns_of: Mapping[tuple[frozenset[str], str, bool], int],
         facts: frozenset[str],
         dtypes: frozenset[str],
         differentiable: frozenset[str],
     ) -> int:
+        """Return the columns whose needs an op meets."""
         mask = 0
         for (needed, dtype, derivative), columns in columns_of.items():
             if needed <= facts and dtype in dtypes and (not derivative or dtype in differentiable):
                 mask |= columns
         return mask
 
-    def _asked(self, op: Op, own: bool) -> int:
-        """Return the columns of the checks that the op's row or family selects."""
+    def _columns_of_row(self, op: Op, own: bool) -> int:
+        """Return the columns of the checks that the op's row or family selects.
+
+        `own`: the row itself selects checks.
+        """
         family = ("families", op.family)
         checks_path = (*op.path, "checks") if op.spec.checks is not None else (*family, "checks")
         mask = self._select(self._checks, op.checks, checks_path)
@@ -332,11 +355,11 @@ class _Maker:
         return mask & ~self._checks.match_any(op.not_checks)
 
     def _ops_of_checks(self) -> dict[str, int]:
-        """For each check that names ops or families, its ops."""
+        """Return, for each check that names ops or families, its ops."""
         for axis, spread in self._loaded.matrix.over.items():
             for key in ("checks", "not_checks"):
                 self._select(self._checks, getattr(spread, key), ("over", axis, key))
-        found = {}
+        ops_of_check = {}
         for name, check in self._loaded.matrix.checks.items():
             path = ("checks", name)
             ops = self._select(self._op_names, check.ops, (*path, "ops"))
@@ -344,16 +367,16 @@ class _Maker:
             ops &= self._select(self._families, check.families, (*path, "families"))
             ops &= ~self._select(self._families, check.not_families, (*path, "not_families"))
             if ops != (1 << len(self._ops)) - 1:
-                found[name] = ops
-        return found
+                ops_of_check[name] = ops
+        return ops_of_check
 
     # --- what is known of them --------------------------------------------------------------------
 
     def entries(self, possible: Sequence[int]) -> list[Entry]:
         """Return the entries of the matrix, then the tolerances of rows and checks."""
-        written = list(self._written())
+        written = list(self._entries_as_written())
         names = entry_names.UniqueNames(spec.name for _, spec, _ in written if spec.name)
-        named = self._named(written, names)
+        named = self._names_of_entries(written, names)
         entries = [self._entry(kind, named[path], spec, path) for kind, spec, path in written]
         exclusions = [entry for entry in entries if entry.kind == "exclude"]
         valid = list(possible)
@@ -367,13 +390,16 @@ class _Maker:
                 self._refuse_idle(entry, valid)
         return [*entries, *self._tolerances(names)]
 
-    def _written(self) -> Iterator[tuple[str, Where, ops_.Path]]:
+    def _entries_as_written(self) -> Iterator[tuple[str, Where, ops_.Path]]:
         """Yield the kind, the text and the path of each entry that the matrix has."""
         for kind in ("exclude", *KNOWN_KINDS):
             for index, spec in enumerate(getattr(self._loaded.matrix, kind)):
                 yield kind, spec, (kind, index)
 
     def _entry(self, kind: str, name: str, spec: Where, path: ops_.Path) -> Entry:
+        """Return an entry with the columns and ops that its globs match. A day that is over is a
+        mistake.
+        """
         columns = self._select(self._checks, spec.check, (*path, "check"))
         columns &= self._select(self._dtypes, spec.dtype, (*path, "dtype"))
         for axis, globs in spec.axes.items():
@@ -392,6 +418,7 @@ class _Maker:
         return Entry(kind, name, spec, path, columns, ops)
 
     def _refuse_unknown_run(self, spec: Known, path: ops_.Path) -> None:
+        """Note targets and devices of an entry that the matrix does not have."""
         targets = Names(dict.fromkeys(self._loaded.matrix.targets.names, 0), "target")
         devices = Names(dict.fromkeys(self._loaded.matrix.devices, 0), "device")
         for key, names, glob in (
@@ -409,6 +436,7 @@ class _Maker:
             self._loaded.problem(path, "a tolerance of nothing", "`rtol:` or `atol:`")
 
     def _refuse_idle(self, entry: Entry, cells: Sequence[int]) -> None:
+        """Note an entry that matches none of the `cells`."""
         if (
             any(cells[index] & entry.columns for index in reduce.bits(entry.ops))
             or not self._loaded.cases_are_known
@@ -423,27 +451,31 @@ class _Maker:
             "an entry that is about something (`gen list` with the same filters shows cases)",
         )
 
-    def _named(
+    def _names_of_entries(
         self, written: Sequence[tuple[str, Where, ops_.Path]], names: entry_names.UniqueNames
     ) -> dict[ops_.Path, str]:
-        """Return each entry with its own name, or one from its reason. Exclusions come last, as no
-        generated module names them."""
-        own = Counter(spec.name for _, spec, _ in written if spec.name)
-        found: dict[ops_.Path, str] = {}
+        """Return each entry with its own name, or one from its reason.
+
+        Exclusions come last, as no generated module names them.
+        """
+        counts_of_names = Counter(spec.name for _, spec, _ in written if spec.name)
+        names_by_path: dict[ops_.Path, str] = {}
         for kind, spec, path in sorted(written, key=lambda entry: entry[0] == "exclude"):
-            if spec.name and own[spec.name] > 1:
+            if spec.name and counts_of_names[spec.name] > 1:
                 self._loaded.problem(
                     (*path, "name"), f'the name "{spec.name}" is taken', "a name of its own"
                 )
-            found[path] = spec.name or names.give(entry_names.words_of(spec.reason, kind))
-        return found
+            names_by_path[path] = spec.name or names.give(entry_names.words_of(spec.reason, kind))
+        return names_by_path
 
     def _tolerances(self, names: entry_names.UniqueNames) -> Iterator[Entry]:
+        """Yield an entry for the tolerance of each row and of each check."""
         everywhere = (1 << len(self._ops)) - 1
         for index, op in enumerate(self._ops):
-            if (given := op.spec.tolerance) is not None:
-                reason = given.reason or f"{op.name} asks for it"
-                spec = _tolerance(given, reason)
+            tolerance = op.spec.tolerance
+            if tolerance is not None:
+                reason = tolerance.reason or f"{op.name} asks for it"
+                spec = _tolerance(tolerance, reason)
                 yield Entry(
                     "tolerance",
                     names.give(f"of_{op.name.replace('.', '_')}"),
@@ -468,9 +500,10 @@ class _Maker:
     # --- which tier takes them --------------------------------------------------------------------
 
     def tier_specs(self) -> dict[str, tuple[Tier, list[Choice]]]:
-        """For each tier its spec, and what it chooses from: itself, and the parts under
-        ``also``."""
-        found = {}
+        """Return for each tier its spec, and what it chooses from: itself, and the parts under
+        ``also``.
+        """
+        specs = {}
         for name in TIERS:
             tier = self._loaded.matrix.tiers.get(name, DEFAULT_TIERS[name])
             path = ("tiers", name)
@@ -478,10 +511,11 @@ class _Maker:
             parts += [
                 self._choice(part, (*path, "also", index)) for index, part in enumerate(tier.also)
             ]
-            found[name] = (tier, parts)
-        return found
+            specs[name] = (tier, parts)
+        return specs
 
     def _choice(self, part: Part, path: ops_.Path) -> Choice:
+        """Return a part of a tier with the columns and ops that its globs match."""
         columns = self._select(self._checks, part.checks, (*path, "checks"))
         columns &= ~self._select(self._checks, part.not_checks, (*path, "not_checks"))
         if part.dtypes is not None:
@@ -512,8 +546,9 @@ class _Maker:
 
 
 def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, list[Choice]]]) -> None:
-    """Choose the cells of each tier. Smaller tiers come first, since the larger ones
-    contain their cells."""
+    """Choose the cells of each tier. Smaller tiers come first, since the larger ones contain their
+    cells.
+    """
     columns = [factors(plan, position) for position in range(len(plan.columns))]
     chosen = [0] * len(plan.ops)
     for name, (tier, parts) in specs.items():
@@ -523,33 +558,41 @@ def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, list[Choice]]]) -> No
                 mask & part.columns if part.ops >> index & 1 else 0
                 for index, mask in enumerate(plan.valid)
             ]
-            chosen = _reduced(plan, part, universe, columns, chosen)
-            whole = _joined(whole, universe)
+            chosen = _choose_cells(plan, part, universe, columns, chosen)
+            whole = _join(whole, universe)
         plan.tiers[name] = TierCells(
             tier, parts, whole, chosen, reduce.coverage(whole, chosen, columns, tier.reduce.t or 2)
         )
 
 
-def _reduced(
+def _choose_cells(
     plan: Plan,
     part: Choice,
     universe: list[int],
     columns: Sequence[reduce.Column],
-    given: list[int],
+    cells_of_smaller_tiers: list[int],
 ) -> list[int]:
-    """Return the `given` cells, and those that the part chooses from `universe`."""
+    """Return the cells of smaller tiers, and those that the part chooses from `universe`."""
     # a row that moved keeps the cells that were drawn for it
     rows = [op.row.get("former_name", op.name) for op in plan.ops]
     wanted = part.spec.reduce
     if wanted.t is not None:
-        chosen = reduce.cover(rows, universe, columns, wanted.t, given)
+        chosen = reduce.cover(rows, universe, columns, wanted.t, cells_of_smaller_tiers)
     elif wanted.sample is not None:
-        chosen = _joined(given, reduce.sample(rows, universe, columns, wanted.sample, wanted.seed))
+        chosen = _join(
+            cells_of_smaller_tiers,
+            reduce.sample(rows, universe, columns, wanted.sample, wanted.seed),
+        )
     else:
-        chosen = _joined(given, universe)
+        chosen = _join(cells_of_smaller_tiers, universe)
     for limit, limited in part.limits:
-        free = [mask & limited & ~kept for mask, kept in zip(chosen, given, strict=True)]
-        room = max(0, limit.cells - sum((mask & limited).bit_count() for mask in given))
+        free = [
+            mask & limited & ~kept
+            for mask, kept in zip(chosen, cells_of_smaller_tiers, strict=True)
+        ]
+        room = max(
+            0, limit.cells - sum((mask & limited).bit_count() for mask in cells_of_smaller_tiers)
+        )
         drawn = reduce.sample(rows, free, columns, room, limit.seed)
         chosen = [
             mask & ~spare | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)
@@ -564,9 +607,12 @@ def factors(plan: Plan, position: int) -> reduce.Column:
     return (f"check={column.check}", f"dtype={column.dtype}", *values)
 
 
-def _joined(first: Sequence[int], second: Sequence[int]) -> list[int]:
+def _join(first: Sequence[int], second: Sequence[int]) -> list[int]:
     return [a | b for a, b in zip(first, second, strict=True)]
 
 
-def _tolerance(given: Tolerance, reason: str) -> ToleranceEntry:
-    return ToleranceEntry(reason=reason, rtol=given.rtol, atol=given.atol, torch=given.torch)
+def _tolerance(tolerance: Tolerance, reason: str) -> ToleranceEntry:
+    """Return a tolerance of a row or a check as an entry."""
+    return ToleranceEntry(
+        reason=reason, rtol=tolerance.rtol, atol=tolerance.atol, torch=tolerance.torch
+    )

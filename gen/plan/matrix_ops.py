@@ -1,4 +1,4 @@
-"""Families and rows -> the ops of the matrix, each with its facts and its family.
+"""Resolve families and rows to the ops of the matrix, each with its facts and its family.
 
 An exact name takes precedence over a glob. Among globs, the first family in the file takes the op.
 So a last family can collect «all the rest» by `torch.*`.
@@ -31,8 +31,10 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Op:
-    """One row of the matrix. `row` has the facts that run time needs beyond OpInfo. `path` is the
-    place that names the op."""
+    """A row of the matrix.
+
+    `row` has the facts that run time needs beyond OpInfo. `path` is the place that names the op.
+    """
 
     name: str
     family: str
@@ -57,7 +59,10 @@ class Dtypes:
             self._groups[group] = self._members(group, ())
 
     def _members(self, group: str, within: tuple[str, ...]) -> list[str]:
-        found: list[str] = []
+        """Return the dtypes of a group. `within`: the groups that lead to it, which it may not
+        contain.
+        """
+        dtypes: list[str] = []
         for index, word in enumerate(self._loaded.matrix.dtypes[group]):
             path = ("dtypes", group, index)
             if word in (*within, group):
@@ -67,12 +72,15 @@ class Dtypes:
                     "dtypes, and groups that end in dtypes",
                 )
             elif word in self._loaded.matrix.dtypes:
-                found += self._members(word, (*within, group))
+                dtypes += self._members(word, (*within, group))
             else:
-                found += self._single(word, path)
-        return list(dict.fromkeys(found))
+                dtypes += self._single(word, path)
+        return list(dict.fromkeys(dtypes))
 
     def _single(self, word: str, path: Sequence[str | int]) -> list[str]:
+        """Return the dtype of a word, as a list. An unknown word is a mistake, and the list is
+        empty.
+        """
         if word in DTYPES:
             return [word]
         groups = list(self._loaded.matrix.dtypes)
@@ -84,7 +92,7 @@ class Dtypes:
 
     @property
     def all(self) -> list[str]:
-        """Every dtype of a group, or every common dtype if there are no groups."""
+        """Return every dtype of a group, or every common dtype if there are no groups."""
         return list(dict.fromkeys(dtype for group in self._groups.values() for dtype in group)) or [
             *FLOATS[2:],
             *COMPLEX[1:],
@@ -92,13 +100,14 @@ class Dtypes:
 
     def resolve(self, words: Iterable[str], path: Path) -> list[str]:
         """Return the dtypes of words (groups or dtypes), in their order. Unknown words are noted as
-        mistakes."""
-        found: list[str] = []
+        mistakes.
+        """
+        dtypes: list[str] = []
         for index, word in enumerate(words):
-            found += (
+            dtypes += (
                 self._groups[word] if word in self._groups else self._single(word, (*path, index))
             )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(dtypes))
 
 
 def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
@@ -116,7 +125,10 @@ def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
 
 
 def _refuse_former_names_of_no_row(loaded: Loaded, names: Iterable[str]) -> None:
-    """A slip here would change the draws of the rows that it means, without a word."""
+    """Note former names that no row has.
+
+    A slip here would change the draws of the rows that it means, without a word.
+    """
     for start in loaded.matrix.former_names:
         if not any(name.startswith(start) for name in names):
             what = f'no row has a name that begins with "{start}"'
@@ -124,7 +136,10 @@ def _refuse_former_names_of_no_row(loaded: Loaded, names: Iterable[str]) -> None
 
 
 def _refuse_names_that_share_a_file(loaded: Loaded) -> None:
-    """Each family is a file, and some disks do not tell A from a."""
+    """Note families whose names differ in case only.
+
+    Each family is a file, and some disks do not tell A from a.
+    """
     seen: dict[str, str] = {}
     for name in loaded.matrix.families:
         first = seen.setdefault(name.lower(), name)
@@ -134,6 +149,8 @@ def _refuse_names_that_share_a_file(loaded: Loaded) -> None:
 
 
 class _Resolver:
+    """Collect the ops of a matrix, family by family."""
+
     def __init__(self, loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> None:
         self.found: dict[str, Op] = {}
         self._loaded, self._catalog, self._dtypes = loaded, catalog, dtypes
@@ -145,7 +162,7 @@ class _Resolver:
     def claim(self, family_name: str, family: Family, row: OpRow, path: Path) -> None:
         """Add the ops that `row` names to the family, unless another family has them."""
         if is_glob(row.op):
-            names = self._names_matched(family, row, path)
+            names = self._match_names(family, row, path)
         elif self._is_free(row, path) and self._is_known(family, row, path):
             names = [row.op]
         else:
@@ -165,9 +182,10 @@ class _Resolver:
         )
         return False
 
-    def _names_matched(self, family: Family, row: OpRow, path: Path) -> list[str]:
+    def _match_names(self, family: Family, row: OpRow, path: Path) -> list[str]:
         """Return the ops that the glob of a row adds to its family. A glob without any match is
-        noted as a mistake."""
+        noted as a mistake.
+        """
         names = self._names.named(row.op)
         if family.kinds:
             names = [name for name in names if self._catalog.ops[name].kind in family.kinds]
@@ -183,6 +201,7 @@ class _Resolver:
         return [name for name in names if name not in dropped]
 
     def _is_known(self, family: Family, row: OpRow, path: Path) -> bool:
+        """Return whether the op of a row exists: in the catalog, or with samples of its own."""
         samples = row.samples or family.samples
         if row.op in self._catalog.ops or (samples and not samples.from_opinfo):
             return self._has_modules(row, samples, path)
@@ -205,18 +224,19 @@ class _Resolver:
             named["op"] = row.op
         if samples is not None:
             named["samples"] = samples.callable
-        found = [
+        are_missing = [
             _is_missing(self._loaded, path, key, value) for key, value in named.items() if value
         ]
-        if any(found):
+        if any(are_missing):
             self._loaded.cut.add(row.op)
-        return not any(found)
+        return not any(are_missing)
 
     def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
-        known = self._catalog.ops.get(name) if row.call is None else None
-        asked = self._asked(name, family_name, family, row, path, known)
-        if known:
-            supported, differentiable = frozenset(known.dtypes), frozenset(known.differentiable)
+        """Return the op of a row, with the dtypes that it takes and those that are asked for."""
+        facts = self._catalog.ops.get(name) if row.call is None else None
+        asked = self._asked(name, family_name, family, row, path, facts)
+        if facts:
+            supported, differentiable = frozenset(facts.dtypes), frozenset(facts.differentiable)
         else:
             supported = frozenset(OWN_DTYPES) if asked is None else asked
             differentiable = supported & DIFFERENTIABLE
@@ -224,7 +244,7 @@ class _Resolver:
             name=name,
             family=family_name,
             path=path,
-            facts=_facts(known, row),
+            facts=_facts(facts, row),
             dtypes=supported,
             differentiable=differentiable if row.differentiable is not False else frozenset(),
             asked=asked,
@@ -241,7 +261,7 @@ class _Resolver:
         family: Family,
         row: OpRow,
         path: Path,
-        known: Facts | None,
+        facts: Facts | None,
     ) -> frozenset[str] | None:
         """Return the dtypes of the row, or of its family if the row has none."""
         if row.dtypes is None:
@@ -251,48 +271,50 @@ class _Resolver:
             return frozenset(self._dtypes.resolve(family.dtypes, where))
         asked = frozenset(self._dtypes.resolve(row.dtypes, (*path, "dtypes")))
         for index, word in enumerate(row.dtypes):
-            if known and word in DTYPES and word not in known.dtypes:
+            if facts and word in DTYPES and word not in facts.dtypes:
                 what = f"{name} does not take {word} on the CPU"
                 self._loaded.problem(
                     (*path, "dtypes", index),
                     what,
-                    one_of(known.dtypes),
-                    nearest(word, known.dtypes),
+                    one_of(facts.dtypes),
+                    nearest(word, facts.dtypes),
                 )
         return asked
 
     def _row(
         self, name: str, family_name: str, family: Family, row: OpRow, path: Path
     ) -> dict[str, object]:
+        """Return what run time needs of a row, beyond the facts of OpInfo."""
         data = self._loaded.source.data
         written = _at(data, path)
-        kept = (
+        row_at_run_time = (
             {key: value for key, value in written.items() if key not in OF_THE_EXPANSION}
             if isinstance(written, dict)
             else {}
         )
         if row.samples is None and family.samples is not None:
-            kept["samples"] = _at(data, ("families", family_name, "samples"))
-        if kept.get("samples") == "opinfo":
-            del kept["samples"]
-        if former := former_name(name, self._loaded.matrix.former_names):
-            kept["former_name"] = former
-        return kept
+            row_at_run_time["samples"] = _at(data, ("families", family_name, "samples"))
+        if row_at_run_time.get("samples") == "opinfo":
+            del row_at_run_time["samples"]
+        former = former_name(name, self._loaded.matrix.former_names)
+        if former:
+            row_at_run_time["former_name"] = former
+        return row_at_run_time
 
 
 def _is_missing(loaded: Loaded, path: Path, key: str, name: str) -> bool:
     """Return whether nothing has the name that stands under `key`. It is noted as a mistake."""
-    found = missing(name, pathlib.Path(loaded.source.name).parent)
-    if found is not None:
+    lack = missing(name, pathlib.Path(loaded.source.name).parent)
+    if lack is not None:
         written = _at(loaded.source.data, path)
         where = (*path, key) if isinstance(written, dict) and key in written else path
         loaded.problem(
             where,
-            found.what,
-            found.expected,
-            nearest(name.replace(":", ".").rpartition(".")[2], found.names),
+            lack.what,
+            lack.expected,
+            nearest(name.replace(":", ".").rpartition(".")[2], lack.names),
         )
-    return found is not None
+    return lack is not None
 
 
 def refuse_missing_devices(loaded: Loaded) -> None:
@@ -302,20 +324,25 @@ def refuse_missing_devices(loaded: Loaded) -> None:
             _is_missing(loaded, ("devices", name), "available", device.available)
 
 
-def _facts(known: Facts | None, row: OpRow) -> frozenset[str]:
-    facts = {*known.facts, known.kind} if known else {"own", "deterministic", *DERIVATIVES}
+def _facts(facts_of_catalog: Facts | None, row: OpRow) -> frozenset[str]:
+    """Return the facts of an op, from its catalog and from what its row states."""
+    facts = (
+        {*facts_of_catalog.facts, facts_of_catalog.kind}
+        if facts_of_catalog
+        else {"own", "deterministic", *DERIVATIVES}
+    )
     if row.differentiable is False:
         facts -= DERIVATIVES
     for fact in SINGLE_FACTS:
         if getattr(row, fact) is not None:
             facts = facts | {fact} if getattr(row, fact) else facts - {fact}
-    given = {
+    stated = {
         "reference": row.reference,
         "errors": row.errors,
         "inplace": row.inplace,
         "out": row.out,
     }
-    return frozenset(facts | {fact for fact, value in given.items() if value})
+    return frozenset(facts | {fact for fact, value in stated.items() if value})
 
 
 def former_name(name: str, former_names: Mapping[str, str]) -> str | None:
@@ -332,6 +359,7 @@ def former_name(name: str, former_names: Mapping[str, str]) -> str | None:
 
 
 def _at(data: Any, path: Path) -> object:
+    """Return the value at a path of the matrix."""
     for step in path:
         data = data[step]
     return data

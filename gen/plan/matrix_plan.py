@@ -1,5 +1,6 @@
-"""Shared by the commands: find the matrix, expand it, name its cases, and compute the
-coverage of its tiers."""
+"""Share what the commands need: find the matrix, expand it, name its cases, and compute the
+coverage of its tiers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from gen.plan.expand import Column, Plan
 
 
 def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
-    """`--matrix FILE`, for every sub-command that reads one."""
+    """Add `--matrix FILE`, for every sub-command that reads one."""
     parser.add_argument(
         "--matrix",
         type=Path,
@@ -30,7 +31,8 @@ def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
 
 def above(low: float, *, or_equal: bool = False, kind: type = float) -> Callable[[str], Any]:
     """Return the type of an argument: a number above `low`. argparse names the option before its
-    message."""
+    message.
+    """
 
     def number(text: str) -> Any:
         try:
@@ -54,21 +56,25 @@ def cache_of(matrix: Path) -> Path:
 
 
 def load_plan(matrix: Path, versions: Sequence[str] = ()) -> Plan:
-    """Return the expanded matrix. Raises `MatrixError` with every mistake in it. `versions`: of
-    torch, of which every condition has to hold for one."""
+    """Return the expanded matrix. Raises `MatrixError` with every mistake in it.
+
+    `versions`: of torch, of which every condition has to hold for one.
+    """
     loaded = validate.load(matrix)
     if versions:
         validate.refuse_unmet(loaded, versions)
     try:
-        found = catalog.load(cache_of(matrix), loaded.matrix.torch)
+        catalog_of_matrix = catalog.load(cache_of(matrix), loaded.matrix.torch)
     except catalog.UnknownTorch as unknown:
         loaded.problem(("torch",), str(unknown))
         raise MatrixError(loaded.problems) from None
-    return expand.expand(loaded, found)
+    return expand.expand(loaded, catalog_of_matrix)
 
 
 def coverage(plan: Plan) -> dict[str, dict[str, Any]]:
-    """For each tier: its reduction, its cells, and how many of the valid t-tuples they cover."""
+    """Return for each tier its reduction, its cells, and how many of the valid t-tuples they
+    cover.
+    """
     return {
         name: {
             "reduce": tier.spec.reduce.model_dump(exclude_none=True),

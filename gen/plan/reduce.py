@@ -28,8 +28,9 @@ Column = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many t-tuples of factor values occur in valid cells, and how many of these occur
-    in chosen cells."""
+    """How many t-tuples of factor values occur in valid cells, and how many of these occur in
+    chosen cells.
+    """
 
     t: int
     tuples: int
@@ -52,7 +53,8 @@ def cover(
     """Return the chosen columns of each row, as bits: those in `given`, and more until every
     t-tuple of the `valid` cells is covered.
 
-    Deterministic. A row's own part depends only on the row's name and its valid columns.
+    The result is deterministic. A row's own part depends only on the row's name and its valid
+    columns.
     """
     inside = _tuple_masks(columns, t - 1)
     hashes = [crc32(" ".join(column).encode()) for column in columns]
@@ -61,6 +63,7 @@ def cover(
         usable = list(bits(valid[index]))
         missing = _union(inside, usable) & ~_union(inside, bits(given[index] & valid[index]))
         if missing:
+            # Rows begin at different columns, so that together they cover pairs of columns early.
             salt = crc32(row.encode()) | 1
             usable.sort(key=lambda column: (hashes[column] * salt) & 0xFFFFFFFF)
             for column in _greedy(inside, usable, missing):
@@ -72,10 +75,11 @@ def cover(
 def _cover_between_rows(
     rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], t: int, chosen: list[int]
 ) -> None:
+    """Add cells to `chosen` until the t-tuples without a row are covered, too."""
     outside = _tuple_masks(columns, t)
     everywhere = fold(or_, valid, 0)
-    taken = fold(or_, (mask & ok for mask, ok in zip(chosen, valid, strict=True)), 0)
-    missing = _union(outside, bits(everywhere)) & ~_union(outside, bits(taken))
+    chosen_somewhere = fold(or_, (mask & ok for mask, ok in zip(chosen, valid, strict=True)), 0)
+    missing = _union(outside, bits(everywhere)) & ~_union(outside, bits(chosen_somewhere))
     for column in _greedy(outside, list(bits(everywhere)), missing):
         able = (index for index, mask in enumerate(valid) if mask >> column & 1)
         index = min(able, key=lambda index: crc32(f"{rows[index]} {columns[column]}".encode()))
@@ -87,12 +91,12 @@ def coverage(
 ) -> Coverage:
     """Count the t-tuples of the valid cells and of the chosen ones."""
     inside, outside = _tuple_masks(columns, t - 1), _tuple_masks(columns, t)
-    kept = [mask & ok for mask, ok in zip(chosen, valid, strict=True)]
+    chosen_cells = [mask & ok for mask, ok in zip(chosen, valid, strict=True)]
     return Coverage(
         t=t,
         tuples=_count(inside, outside, valid),
-        covered=_count(inside, outside, kept),
-        cells=sum(mask.bit_count() for mask in kept),
+        covered=_count(inside, outside, chosen_cells),
+        cells=sum(mask.bit_count() for mask in chosen_cells),
         valid_cells=sum(mask.bit_count() for mask in valid),
     )
 
@@ -100,8 +104,9 @@ def coverage(
 def sample(
     rows: Sequence[str], valid: Sequence[int], columns: Sequence[Column], cells: int, seed: int
 ) -> list[int]:
-    """`cells` of the valid cells, by a rank that depends only on the seed and the cell. So a new op
-    displaces few others."""
+    """Return `cells` of the valid cells, by a rank that depends only on the seed and the cell. So a
+    new op displaces few others.
+    """
     ranked = [
         (
             blake2b(f"{seed} {rows[index]} {columns[column]}".encode(), digest_size=8).digest(),
@@ -118,7 +123,7 @@ def sample(
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Positions of the set bits, lowest first."""
+    """Yield the positions of the set bits, lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -126,8 +131,10 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def _tuple_masks(columns: Sequence[Column], size: int) -> list[int]:
-    """For each column, the tuples of `size` of its values, as bits. The empty tuple stands
-    for the row alone."""
+    """Return for each column the tuples of `size` of its values, as bits.
+
+    The empty tuple stands for the row alone.
+    """
     numbers: dict[tuple[str, ...], int] = {}
     return [
         sum(1 << numbers.setdefault(values, len(numbers)) for values in combinations(column, size))
@@ -136,19 +143,22 @@ def _tuple_masks(columns: Sequence[Column], size: int) -> list[int]:
 
 
 def _greedy(masks: Sequence[int], candidates: Sequence[int], missing: int) -> Iterator[int]:
-    """Candidates that cover `missing`, those that cover most first. Ties are in the given order."""
+    """Yield candidates that cover `missing`, those that cover most first. Ties are in the order of
+    `candidates`.
+    """
     gains = [(candidate, (masks[candidate] & missing).bit_count()) for candidate in candidates]
     level = max((gain for _, gain in gains), default=0)
     while missing and level:
-        kept = []
+        remaining = []
         for candidate, bound in gains:
+            # A gain only shrinks as tuples are covered, so the gain of before is a bound.
             gain = (masks[candidate] & missing).bit_count() if bound else 0
             if gain >= level:
                 missing &= ~masks[candidate]
                 yield candidate
             elif gain:
-                kept.append((candidate, gain))
-        gains = kept
+                remaining.append((candidate, gain))
+        gains = remaining
         level -= 1
 
 
@@ -157,9 +167,12 @@ def _union(masks: Sequence[int], columns: Iterable[int]) -> int:
 
 
 def _count(inside: Sequence[int], outside: Sequence[int], cells: Sequence[int]) -> int:
-    counted: dict[int, int] = {}
+    """Count the tuples of cells: those with a row, and those without."""
+    tuples_of_mask: dict[int, int] = {}
     for mask in cells:
-        if mask not in counted:
-            counted[mask] = _union(inside, bits(mask)).bit_count()
+        if mask not in tuples_of_mask:
+            tuples_of_mask[mask] = _union(inside, bits(mask)).bit_count()
     everywhere = fold(or_, cells, 0)
-    return sum(counted[mask] for mask in cells) + _union(outside, bits(everywhere)).bit_count()
+    return (
+        sum(tuples_of_mask[mask] for mask in cells) + _union(outside, bits(everywhere)).bit_count()
+    )

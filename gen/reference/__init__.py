@@ -1,4 +1,4 @@
-"""References: slow, obvious, independent of every target.
+"""Compute right results: slow, obvious references, independent of every target.
 
 They implement the methods of :class:`gen.targets.protocol.Target`, so the same code builds a
 pipeline over a target and over a reference. :class:`gen.reference.loop.Loop` maps by a Python loop

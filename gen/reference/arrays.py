@@ -1,4 +1,4 @@
-"""Derivatives of functions of arrays in arbitrary precision, by differences whose steps are too
+"""Differentiate functions of arrays in arbitrary precision, by differences whose steps are too
 small to matter.
 
 Values are NumPy arrays of mpmath's numbers. An op is its definition in
@@ -39,14 +39,16 @@ def exactly(x: torch.Tensor) -> Array:
         numbers = [mp.mpc(v.real, v.imag) for v in x.to(torch.complex128).reshape(-1).tolist()]
     else:
         numbers = list(map(mpf, x.to(torch.float64).reshape(-1).tolist()))
-    made = numpy.empty(len(numbers), dtype=object)
-    made[:] = numbers
-    return made.reshape(tuple(x.shape))
+    array = numpy.empty(len(numbers), dtype=object)
+    array[:] = numbers
+    return array.reshape(tuple(x.shape))
 
 
 def bits(inputs: Sequence[torch.Tensor], derivatives: int, far: int = 0) -> int:
-    """Return how many bits of precision make every step and every sum of the inputs exact. `far`:
-    the bits of what stands for infinity."""
+    """Return how many bits of precision make every step and every sum of the inputs exact.
+
+    `far`: the bits of what stands for infinity.
+    """
     spread = max(map(_spread, inputs), default=0.0)
     return int(160 + 2 * spread + derivatives * (FIRST + DEEPER + FINER + spread) + 2 * far)
 
@@ -63,11 +65,12 @@ def _spread(x: torch.Tensor) -> float:
 
 
 class Definite:
-    """The stages ``forward``, ``vjp``, ``backward``, ``jvp`` and ``jacrev`` (see
-    :class:`gen.targets.protocol.Target`). `root` is the op.
+    """Differentiate definitions by the stages ``forward``, ``vjp``, ``backward``, ``jvp`` and
+    ``jacrev`` (see :class:`gen.targets.protocol.Target`).
 
-    An entry is NaN if differences on either side disagree, as at a kink. Complex gradients follow
-    torch's convention."""
+    `root` is the op. An entry is NaN if differences on either side disagree, as at a kink. Complex
+    gradients follow torch's convention.
+    """
 
     name = "definition"
     lacks: frozenset[str] = frozenset()
@@ -82,6 +85,7 @@ class Definite:
     def vjp(
         self, f: Flat, *primals: Array
     ) -> tuple[tuple[Array, ...], Callable[[Sequence[Array]], tuple[Array, ...]]]:
+        """Return the outputs, and the function from cotangents to gradients."""
         with self._inside():
             outputs = f(*primals)
 
@@ -95,6 +99,7 @@ class Definite:
     def jvp(
         self, f: Flat, primals: Sequence[Array], tangents: Sequence[Array]
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        """Return the outputs and their derivatives along `tangents`."""
         with self._inside():
             outputs = f(*primals)
         return outputs, self.along(f, primals, tangents)
@@ -121,6 +126,8 @@ class Definite:
     def _gradient(
         self, f: Flat, primals: Sequence[Array], k: int, cotangents: Sequence[Array]
     ) -> Array:
+        """Return the gradient of input `k`, entry by entry: of a complex one, in two directions."""
+
         def slope(index: tuple[int, ...], way: object) -> Any:
             tangents = self.along(f, primals, _unit(primals, k, index, way))
             pairs = zip(cotangents, tangents, strict=True)
@@ -137,13 +144,16 @@ class Definite:
     def along(
         self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None]
     ) -> tuple[Array, ...]:
-        """Return the derivative of each output along `directions`, one for each primal; None: it
-        stays."""
+        """Return the derivative of each output along `directions`, one for each primal. None: it
+        stays.
+        """
         sizes = [abs(v) for x in primals for v in x.flat if not isinstance(v, int) and v != 0]
+        # The step of an outer derivative must be far larger than those inside of it.
         step = min(sizes, default=mpf(1)) * mp.ldexp(1, -FIRST - DEEPER * self._depth)
         ahead, behind = self._slopes(f, primals, directions, step)
         if all(map(_agree, ahead, behind)):
             return tuple(_array((a + b) / 2) for a, b in zip(ahead, behind, strict=True))
+        # A steep function agrees with itself once the step is smaller; a kink never does.
         nearer = zip(*self._slopes(f, primals, directions, step * mp.ldexp(1, -FINER)), strict=True)
         smooth = numpy.frompyfunc(_smooth, 4, 1)
         return tuple(
@@ -156,8 +166,8 @@ class Definite:
         """Return differences by `step` ahead and behind, over the step."""
         with self._inside():
             centre = f(*primals)
-            up = f(*_moved(primals, directions, step))
-            down = f(*_moved(primals, directions, -step))
+            up = f(*_move(primals, directions, step))
+            down = f(*_move(primals, directions, -step))
         ahead = [_array((u - c) / step) for u, c in zip(up, centre, strict=True)]
         behind = [_array((c - d) / step) for c, d in zip(centre, down, strict=True)]
         return ahead, behind
@@ -175,7 +185,7 @@ def _array(x: Any) -> Array:
     return numpy.asarray(x, dtype=object)  # arithmetic of arrays without dimensions gives numbers
 
 
-def _moved(
+def _move(
     primals: Sequence[Array], directions: Sequence[Array | None], step: object
 ) -> list[Array]:
     """Return the primals, a step along their directions."""
@@ -205,6 +215,7 @@ def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: object) -
 def _unit(
     primals: Sequence[Array], k: int, index: tuple[int, ...], way: object
 ) -> list[Array | None]:
+    """Return the direction that moves one entry of primal `k`, by `way`."""
     direction = numpy.full(primals[k].shape, mpf(0), dtype=object)
     direction[index] = way
     directions: list[Array | None] = [None] * len(primals)

@@ -1,9 +1,10 @@
-"""Definitions of ops on arrays in arbitrary precision: reductions, norms, normalizations,
-losses and products.
+"""Define ops on arrays in arbitrary precision: reductions, norms, normalizations, losses and
+products.
 
 ``DEFINITIONS["torch.softmax"](x, 0)`` takes the op's arguments in the op's order, with NumPy arrays
 of mpmath's numbers in place of tensors, and gives an array or a tuple of arrays. It raises
-:class:`gen.reference.scalars.Undefined` for arguments that it does not define."""
+:class:`gen.reference.scalars.Undefined` for arguments that it does not define.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ def _row(x: Array) -> Array:
     return x
 
 
-def _plain(**others: Any) -> None:
-    """Refuse arguments that change a definition."""
+def _refuse(**others: Any) -> None:
+    """Raise Undefined for arguments that change a definition."""
     for name, value in others.items():
         if value is not None and value is not False:
             raise Undefined(f"no definition with {name}={value}")
@@ -68,7 +69,7 @@ def _along_rows(f: Callable[[Array, int], Array]) -> Callable[..., Array]:
         _stacklevel: int = 0,
         **others: object,
     ) -> Array:
-        _plain(dtype=dtype, **others)
+        _refuse(dtype=dtype, **others)
         if dim is None:
             raise Undefined("no dimension")
         return f(_row(x), dim).reshape(x.shape)
@@ -99,7 +100,7 @@ def _reduction(f: Callable[..., Array]) -> Callable[..., Array]:
     """Return a definition of ``op(x, dim=None, keepdim=False, dtype=None)``."""
 
     def g(x: Array, dim: Dim = None, keepdim: bool = False, dtype: object = None) -> Array:
-        _plain(dtype=dtype)
+        _refuse(dtype=dtype)
         axis = None
         if x.ndim:
             axis = _axis(dim, x)
@@ -125,6 +126,7 @@ def _var(
     *,
     correction: object = None,
 ) -> Array:
+    """Return the variance, by the arguments of either overload of torch."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     x, axis = _row(x), _axis(dim, _row(x))
@@ -141,7 +143,8 @@ def _var(
 def _norm(
     x: Array, ord: Any = 2, dim: Dim = None, keepdim: bool = False, dtype: object = None
 ) -> Array:
-    _plain(dtype=dtype)
+    """Return the vector norm of torch.linalg, for each order."""
+    _refuse(dtype=dtype)
     if x.ndim == 0:
         return abs(x)
     axis, size = _axis(dim, x), abs(x)
@@ -171,6 +174,7 @@ def _power(size: Array, p: object) -> Array:
 def _p_norm(
     x: Array, p: object = "fro", dim: Dim = None, keepdim: bool = False, dtype: object = None
 ) -> Array:
+    """Return ``torch.norm``, of the orders that are vector norms."""
     if p == "fro" or p is None:
         p = 2
     elif isinstance(p, str):
@@ -198,6 +202,7 @@ def _normalize(x: Array, p: object = 2.0, dim: int = 1, eps: float = 1e-12) -> A
 
 
 def _cosine(x: Array, y: Array, dim: int = 1, eps: float = 1e-8) -> Array:
+    """Return the cosine of vectors. A length below `eps` counts as `eps`."""
     x, y = map(_row, numpy.broadcast_arrays(x, y))
     product = numpy.asarray((x * y).sum(axis=dim), dtype=object)
     length_of_x = numpy.maximum(_norm(x, 2, dim), mpf(eps))
@@ -208,7 +213,7 @@ def _cosine(x: Array, y: Array, dim: int = 1, eps: float = 1e-8) -> Array:
 # --- normalizations -------------------------------------------------------------------------------
 
 
-def _standardized(x: Array, axis: tuple[int, ...], eps: float) -> Array:
+def _standardize(x: Array, axis: tuple[int, ...], eps: float) -> Array:
     gaps = x - _mean(x, axis, True)
     return gaps / sqrt(_mean(gaps * gaps, axis, True) + mpf(eps))
 
@@ -237,31 +242,33 @@ def _layer_norm(
     x: Array, shape: Sequence[int], weight: object = None, bias: object = None, eps: float = 1e-5
 ) -> Array:
     last = tuple(range(x.ndim - len(shape), x.ndim))
-    return _affine(_standardized(x, last, eps), weight, bias)
+    return _affine(_standardize(x, last, eps), weight, bias)
 
 
 def _group_norm(
     x: Array, num_groups: int, weight: object = None, bias: object = None, eps: float = 1e-5
 ) -> Array:
     rows = x.reshape(x.shape[0], num_groups, -1)
-    return _affine_by_channel(_standardized(rows, (2,), eps).reshape(x.shape), weight, bias)
+    return _affine_by_channel(_standardize(rows, (2,), eps).reshape(x.shape), weight, bias)
 
 
 def _instance_norm(
     x: Array, running_mean: object = None, running_var: object = None, weight: object = None,
     bias: object = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Array:  # fmt: skip
+    """Return the normalization of each channel of each sample."""
     if not use_input_stats:
         raise Undefined("running statistics")
-    return _affine_by_channel(_standardized(x, tuple(range(2, x.ndim)), eps), weight, bias)
+    return _affine_by_channel(_standardize(x, tuple(range(2, x.ndim)), eps), weight, bias)
 
 
 def _batch_norm(
     x: Array, running_mean: object = None, running_var: object = None, weight: object = None,
     bias: object = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Array:  # fmt: skip
+    """Return the normalization of each channel, by its own or by running statistics."""
     if training:
-        return _affine_by_channel(_standardized(x, (0, *range(2, x.ndim)), eps), weight, bias)
+        return _affine_by_channel(_standardize(x, (0, *range(2, x.ndim)), eps), weight, bias)
     gaps = x - _by_channel(running_mean, x)
     deviation = sqrt(_by_channel(running_var, x) + mpf(eps))
     return _affine_by_channel(gaps / deviation, weight, bias)
@@ -278,6 +285,7 @@ def _quantile(
     *,
     interpolation: str = "linear",
 ) -> Array:
+    """Return quantiles by linear interpolation between the numbers in order."""
     if interpolation != "linear":
         raise Undefined(f"interpolation {interpolation}")
     q = numpy.asarray(q, dtype=object)
@@ -291,11 +299,11 @@ def _quantile(
     return numpy.stack(quantiles)
 
 
-def _keep_dimension(found: Array, dim: int | None, ndim: int) -> Array:
+def _keep_dimension(reduced: Array, dim: int | None, ndim: int) -> Array:
     """Return a reduced array with a 1 for the dimension, or for each of `ndim`."""
     if dim is None:
-        return found.reshape((1,) * ndim)
-    return numpy.expand_dims(found, dim)
+        return reduced.reshape((1,) * ndim)
+    return numpy.expand_dims(reduced, dim)
 
 
 def _between_places(rows: Array, part: object) -> Array:
@@ -303,10 +311,10 @@ def _between_places(rows: Array, part: object) -> Array:
     place = part * (rows.shape[-1] - 1)
     low = int(mp.floor(place))
     share = place - mp.floor(place)
-    found = rows[..., low]
+    quantile = rows[..., low]
     if share:
-        found = found * (1 - share) + rows[..., low + 1] * share
-    return numpy.asarray(found, dtype=object)
+        quantile = quantile * (1 - share) + rows[..., low + 1] * share
+    return numpy.asarray(quantile, dtype=object)
 
 
 def _avg_pool1d(
@@ -317,6 +325,7 @@ def _avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Array:
+    """Return means of windows, without padding."""
     size, pace = _one(kernel_size), _one(stride or kernel_size)
     if _one(padding) or ceil_mode:
         raise Undefined("padding")
@@ -333,6 +342,7 @@ def _one(size: object) -> Any:
 
 
 def _linspace(start: Any, end: Any, steps: int, **others: object) -> Array:
+    """Return `steps` numbers from `start` to `end`, both included."""
     if steps == 0:
         return numpy.empty(0, dtype=object)
     points = [start]
@@ -345,7 +355,7 @@ def _linspace(start: Any, end: Any, steps: int, **others: object) -> Array:
 # --- losses ---------------------------------------------------------------------------------------
 
 
-def _reduced(losses: Array, reduction: str) -> Array:
+def _reduce(losses: Array, reduction: str) -> Array:
     total = numpy.asarray(losses.sum(), dtype=object)
     return {"none": losses, "sum": total, "mean": total / mpf(max(losses.size, 1))}[reduction]
 
@@ -354,7 +364,9 @@ def _cross_entropy(
     x: Array, t: Array, weight: Any = None, size_average: Any = None, ignore_index: int = -100,
     reduce: Any = None, reduction: str = "mean", label_smoothing: float = 0.0,
 ) -> Array:  # fmt: skip
-    _plain(weight=weight, label_smoothing=label_smoothing or None)
+    """Return the cross entropy, for targets that are classes or probabilities."""
+    _refuse(weight=weight, label_smoothing=label_smoothing or None)
+    # a single sample has no batch in front of its classes
     channel = 1 if x.ndim > 1 else 0
     logs = numpy.moveaxis(_log_softmax(x, channel), channel, -1)
     if t.dtype == object:
@@ -362,11 +374,11 @@ def _cross_entropy(
         total = numpy.asarray(losses, dtype=object)
         if reduction == "mean":
             return total.sum() / mpf(max(total.size, 1))
-        return _reduced(total, reduction)
+        return _reduce(total, reduction)
     if bool((t == ignore_index).any()) or bool((t < 0).any()):
         raise Undefined("classes that are ignored")
     of_class = numpy.take_along_axis(logs, numpy.asarray(t)[..., None], -1)
-    return _reduced(numpy.asarray(-of_class[..., 0], dtype=object), reduction)
+    return _reduce(numpy.asarray(-of_class[..., 0], dtype=object), reduction)
 
 
 def _times_log(p: Any, v: object) -> object:
@@ -387,18 +399,20 @@ def _kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Array:
+    """Return ``t·(log t - x)``, where a target of 0 counts 0."""
     losses = exp(t) * (t - x) if log_target else _times(t, log(t) - x)
     losses = numpy.asarray(losses, dtype=object)
     if reduction == "batchmean":
         return numpy.asarray(losses.sum(), dtype=object) / mpf(losses.shape[0])
-    return _reduced(losses, reduction)
+    return _reduce(losses, reduction)
 
 
 def _probability_of(word: Sequence[int], x: Array, steps: int, blank: int) -> object:
-    """Return the probability of all ways to spell `word`, which has a blank beside each letter.
+    """Return the probability of all ways to spell `word`, which has a blank on either side of each
+    letter.
 
-    `x` (T, C) are logarithms, of which `steps` count. ``ways[s]`` is the probability to be at
-    place `s` of the word.
+    `x` (T, C) are logarithms, of which `steps` count. ``ways[s]`` is the probability to be at place
+    `s` of the word.
     """
     may_skip = [s > 1 and word[s] not in (blank, word[s - 2]) for s in range(len(word))]
     # a way begins at the blank or at the first letter
@@ -426,8 +440,10 @@ def _ctc(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Array:
-    """By the sum over all ways to spell the targets with repetitions and blanks. x (T, N, C) are
-    logarithms of probabilities."""
+    """Return the loss by the sum over all ways to spell the targets with repetitions and blanks.
+
+    `x` (T, N, C) are logarithms of probabilities.
+    """
     if numpy.asarray(targets).ndim != 2 or zero_infinity:
         raise Undefined("targets that are no matrix")
     losses, lengths = [], []
@@ -435,6 +451,7 @@ def _ctc(
         zip(map(int, input_lengths), map(int, target_lengths), strict=True)
     ):
         word = [blank]
+        # a blank between two letters, so that a repeated letter is not one long letter
         for letter in targets[n][:length]:
             word += [int(letter), blank]
         probability = _probability_of(word, x[:, n], steps, blank)
@@ -443,10 +460,12 @@ def _ctc(
     if reduction == "mean":
         by_letter = [loss / length for loss, length in zip(losses, lengths, strict=True)]
         return numpy.asarray(sum(by_letter, mpf(0)) / len(losses), dtype=object)
-    return _reduced(numpy.array(losses, dtype=object), reduction)
+    return _reduce(numpy.array(losses, dtype=object), reduction)
 
 
 def _elementwise_loss(f: Callable[[Array], Array]) -> Callable[..., Array]:
+    """Return a loss of the gaps between two arrays from one of a single gap."""
+
     def g(
         x: Array,
         y: Array,
@@ -455,8 +474,8 @@ def _elementwise_loss(f: Callable[[Array], Array]) -> Callable[..., Array]:
         reduction: str = "mean",
         weight: object = None,
     ) -> Array:
-        _plain(weight=weight)
-        return _reduced(numpy.asarray(f(x - y), dtype=object), reduction)
+        _refuse(weight=weight)
+        return _reduce(numpy.asarray(f(x - y), dtype=object), reduction)
 
     return g
 

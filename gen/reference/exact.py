@@ -1,16 +1,17 @@
-"""Exact values and derivatives of elementwise ops, for any nesting of `vjp`, `backward` and `jvp`.
+"""Compute exact values and derivatives of elementwise ops, for any nesting of `vjp`, `backward` and
+`jvp`.
 
-A pipeline over :class:`Exact` is evaluated on symbols. Every stage of a pipeline passes its
-inputs on, so the arguments of each function are inputs of the whole. An elementwise op then stays
-elementwise: each result is a sum of products of inputs and of one partial derivative of the
-scalar function. For ``vjp . vjp`` of ``sin`` with cotangents v and w the results are
-``-w·v·sin x`` and ``w·cos x``.
+A pipeline over :class:`Exact` is evaluated on symbols. Every stage of a pipeline passes its inputs
+on, so the arguments of each function are inputs of the whole. An elementwise op then stays
+elementwise: each result is a sum of products of inputs and of one partial derivative of the scalar
+function. For ``vjp . vjp`` of ``sin`` with cotangents v and w the results are ``-w·v·sin x`` and
+``w·cos x``.
 
     exact = Exact()
     _, (pushed,) = exact.jvp(exact.root, (Symbol(0),), (Symbol(1),))     # x1 · f′(x0)
 
-:func:`partial` gives a partial derivative at a point, correct to double precision
-whatever the point.
+:func:`partial` gives a partial derivative at a point, correct to double precision whatever the
+point.
 """
 
 from __future__ import annotations
@@ -61,16 +62,16 @@ class Polynomial:
 
     def by(self, place: int) -> Polynomial:
         """Return the derivative by the input at `place`."""
-        found: Counter[Key] = Counter()
+        terms: Counter[Key] = Counter()
         for (factors, orders), count in self.terms.items():
             if place in factors:
                 rest = list(factors)
                 rest.remove(place)
-                found[tuple(rest), orders] += count * factors.count(place)
+                terms[tuple(rest), orders] += count * factors.count(place)
             if place in self.arguments:
                 at = self.arguments.index(place)
-                found[factors, (*orders[:at], orders[at] + 1, *orders[at + 1 :])] += count
-        return Polynomial(found, self.arguments)
+                terms[factors, (*orders[:at], orders[at] + 1, *orders[at + 1 :])] += count
+        return Polynomial(terms, self.arguments)
 
     def times(self, place: int) -> Polynomial:
         """Return the product with the input at `place`."""
@@ -84,8 +85,9 @@ class Polynomial:
 
 
 class Exact:
-    """The stages ``forward``, ``vjp``, ``backward`` and ``jvp`` on symbols (see
-    :class:`gen.targets.protocol.Target`)."""
+    """Build pipelines of symbols by the stages ``forward``, ``vjp``, ``backward`` and ``jvp`` (see
+    :class:`gen.targets.protocol.Target`).
+    """
 
     name = "exact"
     lacks: frozenset[str] = frozenset()
@@ -101,6 +103,7 @@ class Exact:
     def vjp(
         self, f: Flat, *primals: Symbol
     ) -> tuple[tuple[Any, ...], Callable[[Sequence[Symbol]], tuple[Polynomial, ...]]]:
+        """Return the outputs, and the function from cotangents to gradients."""
         outputs = f(*primals)
 
         def pullback(cotangents: Sequence[Symbol]) -> tuple[Polynomial, ...]:
@@ -117,6 +120,7 @@ class Exact:
     def jvp(
         self, f: Flat, primals: Sequence[Symbol], tangents: Sequence[Symbol]
     ) -> tuple[tuple[Any, ...], tuple[Polynomial, ...]]:
+        """Return the outputs and their derivatives along `tangents`."""
         outputs = f(*primals)
         pairs = list(zip(primals, tangents, strict=True))
         return outputs, tuple(
@@ -134,9 +138,11 @@ def _sum(polynomials: Iterable[Polynomial]) -> Polynomial:
 
 @dataclass
 class Evaluated:
-    """An exact result. `scale` is the sum of the sizes of the terms, `reach` the greatest size of a
-    term or of its derivative, `noise` the size of what cancels where a derivative is zero: inputs
-    over powers of the argument. `unknown` marks entries without a derivative or definition.
+    """An exact result.
+
+    `scale` is the sum of the sizes of the terms, `reach` the greatest size of a term or of its
+    derivative, `noise` the size of what cancels where a derivative is zero: inputs over powers of
+    the argument. `unknown` marks entries without a derivative or definition.
     """
 
     value: Tensor
@@ -148,8 +154,8 @@ class Evaluated:
 
 @dataclass
 class Function:
-    """A scalar function with its other arguments fixed. `arguments` puts the tensors' elements
-    in their places.
+    """A scalar function with its other arguments fixed. `arguments` puts the tensors' elements in
+    their places.
 
     `name` is the op, and `constants` the text of the fixed arguments; both name the stored results.
     """
@@ -169,10 +175,10 @@ class Function:
         sizes = torch.tensor(points, dtype=torch.float64).abs()
         nearest = torch.where(sizes == 0, 1.0, sizes).amin(0).clamp(max=1.0)
         for (factors, orders), times in polynomial.terms.items():
-            found = [self.partial(orders, point) for point in zip(*points, strict=True)]
-            unknown |= torch.tensor([number is None for number in found])
-            known = [number or 0.0 for number in found]
-            term = torch.tensor(known, dtype=torch.float64) * times
+            partials = [self.partial(orders, point) for point in zip(*points, strict=True)]
+            unknown |= torch.tensor([number is None for number in partials])
+            numbers = [number or 0.0 for number in partials]
+            term = torch.tensor(numbers, dtype=torch.float64) * times
             reach, vanishes = torch.maximum(reach, term.abs()), term.abs() < ZERO
             inner = torch.ones_like(term)
             for place in factors:
@@ -186,14 +192,15 @@ class Function:
         self, polynomial: Polynomial, inputs: Sequence[Tensor], at: Callable[..., float | None]
     ) -> tuple[Tensor, Tensor]:
         """Return the polynomial at every element of `inputs` with the partial derivatives of `at`,
-        and a mask of entries where one is None."""
+        and a mask of entries where one is None.
+        """
         columns = [inputs[place].to(torch.float64).tolist() for place in polynomial.arguments]
         points = list(zip(*columns, strict=True))
         terms, unknown = [], torch.zeros(len(points), dtype=torch.bool)
         for (factors, orders), times in polynomial.terms.items():
-            found = [at(self, orders, point) for point in points]
-            unknown |= torch.tensor([number is None for number in found])
-            numbers = list(map(_without_noise, found))
+            partials = [at(self, orders, point) for point in points]
+            unknown |= torch.tensor([number is None for number in partials])
+            numbers = list(map(_without_noise, partials))
             term = torch.tensor(numbers, dtype=torch.float64) * times
             for place in factors:
                 term = term * inputs[place].to(torch.float64)
@@ -203,8 +210,9 @@ class Function:
         return torch.stack(terms).sum(0), unknown
 
     def partial(self, orders: Sequence[int], point: Sequence[float]) -> float | None:
-        """Return the partial derivative at a point, from the store if it was computed before; None
-        where there is none."""
+        """Return the partial derivative at a point, from the store if it was computed before. None
+        where there is none.
+        """
         store = _store(self.name)
         # differences on either side of a kink see no second derivative
         if sum(orders) > 1 and self.name not in DERIVATIVES:
@@ -215,22 +223,25 @@ class Function:
         if key not in store.known:
             try:
                 store.known[key] = float(
-                    partial(self._call, orders, point, self._closed(), self.name in ACCURATE)
+                    partial(self._call, orders, point, self._closed_form(), self.name in ACCURATE)
                 )
             except Undefined as reason:
                 store.known[key] = str(reason)
             store.changed = True
-        found = store.known[key]
-        if isinstance(found, str):
-            self.why[found] += 1
+        number = store.known[key]
+        if isinstance(number, str):
+            self.why[number] += 1
             return None
-        return found
+        return number
 
     def _call(self, *elements: Any) -> Any:
         args, kwargs = self.arguments(elements)
         return SCALARS[self.name](*args, **kwargs)
 
-    def _closed(self) -> Callable[..., Any] | None:
+    def _closed_form(self) -> Callable[..., Any] | None:
+        """Return the derivatives of the function in closed form, by their order. None without
+        one.
+        """
         closed = DERIVATIVES.get(self.name)
         if closed is None:
             return None
@@ -271,8 +282,8 @@ def partial(
     closed: Callable[..., object] | None = None,
     accurate: bool = False,
 ) -> Any:
-    """``∂^orders f`` at `point`, by differences forwards and backwards, with steps so small that
-    all are exact to double precision.
+    """Return ``∂^orders f`` at `point`, by differences forwards and backwards, with steps so small
+    that all are exact to double precision.
 
     `closed` gives derivatives of a function of one number directly. `accurate`: `f` has no
     cancellation, so that few bits do. Raises Undefined if the differences disagree, as at a kink,
@@ -291,17 +302,18 @@ def partial(
             return _value(f, *map(mpf, point))
         if closed is not None:
             return _value(closed, order, *map(mpf, point))
-        found = [_difference(f, orders, list(map(mpf, point)), step) for step in (1, -1, 32)]
-        size = max(map(abs, found))
+        differences = [_difference(f, orders, list(map(mpf, point)), step) for step in (1, -1, 32)]
+        size = max(map(abs, differences))
         vanishing = mpf(2) ** (-250 if at_zero else -1100)
-        if size > vanishing and max(found) - min(found) > AGREE * size:
+        if size > vanishing and max(differences) - min(differences) > AGREE * size:
             raise Undefined("a kink: differences by several steps disagree")
-        return (found[0] + found[1]) / 2
+        return (differences[0] + differences[1]) / 2
 
 
 def _difference(
     f: Callable[..., object], orders: Sequence[int], point: Sequence[object], factor: int
 ) -> Any:
+    """Return a difference of the order of a derivative, over the steps."""
     steps = [factor * _smallest_step(x) for x in point]
     total = mpf(0)
     for counts in product(*(range(order + 1) for order in orders)):
@@ -324,20 +336,21 @@ def _smallest_step(x: object) -> Any:
 
 
 def _value(f: Callable[..., Any], *args: Any) -> Any:
+    """Return `f` of the arguments. Raises Undefined unless it is a finite real number."""
     try:
-        found = f(*args)
+        number = f(*args)
     except Undefined:
         raise
     except (ValueError, ZeroDivisionError, OverflowError, mp.NoConvergence) as error:
         # mpmath's words for poles and the like
         raise Undefined(f"no value ({type(error).__name__}: {str(error)[:60]})") from None
-    if isinstance(found, mp.mpc):
-        if found.imag != 0:
+    if isinstance(number, mp.mpc):
+        if number.imag != 0:
             raise Undefined("the value is not real")
-        found = found.real
-    if mp.isnan(found) or mp.isinf(found):
+        number = number.real
+    if mp.isnan(number) or mp.isinf(number):
         raise Undefined("the value is not finite")
-    return mpf(found)
+    return mpf(number)
 
 
 # --- the store ------------------------------------------------------------------------------------
@@ -353,14 +366,15 @@ class _Store:
     changed: bool = False
 
     def write(self) -> None:
+        """Write the store to its file, with what another process has written there since."""
         if not self.changed:
             return
         self.changed = False
         with suppress(OSError):  # without a place for it, the next run computes them again
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            aside = self.path.with_suffix(f".{os.getpid()}")
-            aside.write_text(json.dumps(_read(self.path) | self.known), "utf-8")
-            aside.replace(self.path)
+            unfinished = self.path.with_suffix(f".{os.getpid()}")
+            unfinished.write_text(json.dumps(_read(self.path) | self.known), "utf-8")
+            unfinished.replace(self.path)
 
 
 _STORES: dict[str, _Store] = {}
@@ -368,7 +382,7 @@ _STORES: dict[str, _Store] = {}
 
 def _store(name: str) -> _Store:
     if name not in _STORES:
-        path = CACHE / f"{name}-{_definitions()}.json"
+        path = CACHE / f"{name}-{_digest_of_definitions()}.json"
         _STORES[name] = _Store(path, _read(path))
     return _STORES[name]
 
@@ -381,16 +395,16 @@ def save() -> None:
 
 def _read(path: Path) -> dict[str, float | str]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         return {}
-    return found
+    return content
 
 
 @cache
-def _definitions() -> str:
+def _digest_of_definitions() -> str:
     """Return a digest of what stored results depend on: the definitions and the way of
     differentiating."""
     here = Path(__file__).parent

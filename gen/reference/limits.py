@@ -1,12 +1,12 @@
-"""Values and derivatives at infinities, NaN and poles: limits of the definition, or what IEEE 754
-and C say of the function.
+"""Give values and derivatives at infinities, NaN and poles: limits of the definition, or what IEEE
+754 and C say of the function.
 
 - An infinite argument stands for ever larger numbers. Where two arguments are infinite, three ways
   of going there must agree.
 - At a pole the sign of the zero says from which side the limit comes. A side outside of the domain
   leaves the other one.
 - A NaN makes the value NaN. A derivative that does not depend on that argument keeps its value.
-- :data:`STANDARD` has the functions of which a standard speaks. Of others, a zero beside an
+- :data:`STANDARD` has the functions of which a standard speaks. Of others, a zero next to an
   infinity has no limit here. Nor have derivatives of functions of several numbers where one is NaN
   or two are infinite.
 """
@@ -29,6 +29,8 @@ SAME = 1e-30
 
 
 def _ignoring_nan(choose: Callable[..., float]) -> Callable[[float, float], float]:
+    """Return a choice between two numbers that leaves out a NaN."""
+
     def chosen(x: float, y: float) -> float:
         if math.isnan(x):
             return y
@@ -87,8 +89,9 @@ SIGNED = frozenset(
 
 
 def at_edge(function: Function, orders: Sequence[int], point: Sequence[float]) -> float | None:
-    """Return the partial derivative, or the value, at a point that may have infinities and NaNs;
-    None where there is none."""
+    """Return the partial derivative, or the value, at a point that may have infinities and NaNs.
+    None where there is none.
+    """
     is_value = not any(orders)
     if is_value and function.name in STANDARD:
         return _standard(function, point)
@@ -102,10 +105,10 @@ def at_edge(function: Function, orders: Sequence[int], point: Sequence[float]) -
         return _far_out(function, orders, point)
     if not is_value and _has_negative_zero(point) and len(point) > 1:
         return None  # a definition knows no sign of zero, of which the slope of copysign depends
-    found = function.partial(orders, point)
-    if found is None and is_value and list(point).count(0.0) == 1:
+    number = function.partial(orders, point)
+    if number is None and is_value and list(point).count(0.0) == 1:
         return _at_pole(function, point)
-    return found
+    return number
 
 
 def _has_negative_zero(point: Sequence[float]) -> bool:
@@ -140,7 +143,7 @@ def _far_out(function: Function, orders: Sequence[int], point: Sequence[float]) 
     for way in _ways(point):
         near, far = (function.partial(orders, place) for place in way)
         limits.append(_limit(near, far))
-    return _agreed(limits)
+    return _common_limit(limits)
 
 
 def _ways(point: Sequence[float]) -> list[list[list[float]]]:
@@ -164,15 +167,16 @@ def _place_on_way(point: Sequence[float], far: float, pace: tuple[float, float])
 
 
 def _at_pole(function: Function, point: Sequence[float]) -> float | None:
+    """Return the limit at a pole: from the side of the zero's sign, else from the other one."""
     for flip in (1, -1):
-        near, far = (_value_beside_pole(function, point, flip / size) for size in FAR)
-        found = _limit(near, far)
-        if found is not None:
-            return found
+        near, far = (_value_near_pole(function, point, flip / size) for size in FAR)
+        limit = _limit(near, far)
+        if limit is not None:
+            return limit
     return None
 
 
-def _value_beside_pole(function: Function, point: Sequence[float], shift: float) -> float | None:
+def _value_near_pole(function: Function, point: Sequence[float], shift: float) -> float | None:
     """Return the value with `shift` in place of a zero, on the side that the zero's sign names."""
     place = []
     for x in point:
@@ -183,6 +187,7 @@ def _value_beside_pole(function: Function, point: Sequence[float], shift: float)
 
 
 def _limit(near: float | None, far: float | None) -> float | None:
+    """Return where values go that are `near`, and farther on `far`. None if that is unclear."""
     if near is None or far is None:
         return None
     if near == far or abs(near - far) <= SAME * abs(far):
@@ -194,8 +199,9 @@ def _limit(near: float | None, far: float | None) -> float | None:
     return None
 
 
-def _agreed(found: Sequence[float | None]) -> float | None:
-    first = found[0]
-    if all(x is not None and x == first for x in found):
+def _common_limit(limits: Sequence[float | None]) -> float | None:
+    """Return the one number of all limits. None if they differ or one is None."""
+    first = limits[0]
+    if all(x is not None and x == first for x in limits):
         return first
     return None

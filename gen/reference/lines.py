@@ -1,14 +1,14 @@
-"""Reductions and scans of one row of numbers: at ties, zeros, infinities and NaN, and of a row
-without numbers.
+"""Define reductions and scans of one row of numbers: at ties, zeros, infinities and NaN, and of a
+row without numbers.
 
 ``LINES["torch.amax"].value([1.0, 2.0, 2.0])`` is 2.0, and ``.slopes`` of it [0.0, 0.5, 0.5]: the
 derivative by each number of the row. A scan gives a row, and a row of slopes for each result. Ops
-with several results give a tuple, of which the slopes are those of the first one that has
-any. None is a number of which nothing is said. A ValueError or IndexError says that the op refuses
-the row.
+with several results give a tuple, of which the slopes are those of the first one that has any. None
+is a number of which nothing is said. A ValueError or IndexError says that the op refuses the row.
 
 Where numbers tie, the slopes are the choice that torch documents: ``amax`` divides evenly, and
-``max`` of a dimension has the slope of the first one."""
+``max`` of a dimension has the slope of the first one.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ Slope = list[float | None]
 
 @dataclass(frozen=True)
 class Line:
-    """What is known of an op on a row. `scan`: it has a result for each number. `exact`: nothing is
-    rounded.
+    """What is known of an op on a row.
 
-    `slopes` gives a list for each result that is differentiable, in order."""
+    `scan`: it has a result for each number. `exact`: nothing is rounded. `slopes` gives a list for
+    each result that is differentiable, in order.
+    """
 
     value: Callable[..., Any]
     slopes: Callable[..., Any] | None = None
@@ -41,7 +42,7 @@ class Line:
 
 
 def _sum(xs: Row) -> object:
-    """Return the sum. Infinities of either sign beside one another, or NaN, make it NaN."""
+    """Return the sum. Infinities of both signs, or a NaN, make it NaN."""
     if all(isinstance(x, int) for x in xs):
         return sum(xs)
     return _fsum(xs)
@@ -80,19 +81,21 @@ def _prod_slopes(xs: Row) -> Slope:
     return [math.prod(xs[:k]) * math.prod(xs[k + 1 :]) for k in range(len(xs))]
 
 
-def _spread(xs: Row, taken: float) -> float:
+def _spread(xs: Row, lost_degrees: float) -> float:
+    """Return the mean square distance from the mean, by the degrees of freedom."""
     if not xs:
         return NAN
     if not _all_finite(xs):
         return NAN
-    if len(xs) <= taken:
+    if len(xs) <= lost_degrees:
         # a division of what is 0, or not above it, by no degree of freedom
         return NAN if all(x == xs[0] for x in xs) else INF
     middle = _mean(xs)
-    return math.fsum((x - middle) ** 2 for x in xs) / (len(xs) - taken)
+    return math.fsum((x - middle) ** 2 for x in xs) / (len(xs) - lost_degrees)
 
 
-def _taken(unbiased: bool | None = None, correction: float | None = None) -> float:
+def _lost_degrees(unbiased: bool | None = None, correction: float | None = None) -> float:
+    """Return how many degrees of freedom a variance loses, by the arguments of either overload."""
     if correction is not None:
         return correction
     if unbiased is False:
@@ -100,40 +103,44 @@ def _taken(unbiased: bool | None = None, correction: float | None = None) -> flo
     return 1.0
 
 
-def _var(xs: Row, **kept: Any) -> float:
-    return _spread(xs, _taken(**kept))
+def _var(xs: Row, **options: Any) -> float:
+    return _spread(xs, _lost_degrees(**options))
 
 
-def _std(xs: Row, **kept: object) -> float:
-    return math.sqrt(_var(xs, **kept))
+def _std(xs: Row, **options: object) -> float:
+    return math.sqrt(_var(xs, **options))
 
 
-def _var_slopes(xs: Row, **kept: Any) -> Slope:
+def _var_slopes(xs: Row, **options: Any) -> Slope:
     """Return twice the distances from the mean over the degrees of freedom."""
-    taken, middle = _taken(**kept), _mean(xs)
-    if len(xs) <= taken or not _all_finite(xs):
+    lost_degrees, middle = _lost_degrees(**options), _mean(xs)
+    if len(xs) <= lost_degrees or not _all_finite(xs):
         return [None] * len(xs)
-    return [2 * (x - middle) / (len(xs) - taken) for x in xs]
+    return [2 * (x - middle) / (len(xs) - lost_degrees) for x in xs]
 
 
-def _std_slopes(xs: Row, **kept: object) -> Slope:
-    """Return the slopes of the root; zeros where all numbers are equal, as torch has them."""
-    root = _std(xs, **kept)
+def _std_slopes(xs: Row, **options: object) -> Slope:
+    """Return the slopes of the root. They are zeros where all numbers are equal, as torch has
+    them.
+    """
+    root = _std(xs, **options)
 
     def slope_of_root(slope: float | None) -> float | None:
         if slope is None or slope == 0:
             return slope
         return slope / (2 * root)
 
-    return list(map(slope_of_root, _var_slopes(xs, **kept)))
+    return list(map(slope_of_root, _var_slopes(xs, **options)))
 
 
 # --- order ----------------------------------------------------------------------------------------
 
 
 def _extreme(choose: Callable[..., object], xs: Row) -> object:
-    """Return the greatest or least number, or NaN if one is NaN. A row without numbers is
-    refused."""
+    """Return the greatest or least number, or NaN if one is NaN.
+
+    A row without numbers is refused.
+    """
     nans = [x for x in xs if x != x]
     if nans:
         return nans[0]
@@ -145,26 +152,28 @@ def _any_nan(xs: Row) -> bool:
 
 
 def _same(x: object, y: object) -> bool:
-    """Whether numbers are equal. NaN equals NaN here."""
+    """Return whether numbers are equal. NaN equals NaN here."""
     return bool(x == y or (x != x and y != y))
 
 
 def _first(choose: Callable[..., object], xs: Row) -> int:
     """Return the place of the first extreme number, or of the first NaN."""
-    found = _extreme(choose, xs)
-    return next(k for k, x in enumerate(xs) if _same(x, found))
+    extreme = _extreme(choose, xs)
+    return next(k for k, x in enumerate(xs) if _same(x, extreme))
 
 
 def _last(choose: Callable[..., object], xs: Row) -> int:
     return len(xs) - 1 - _first(choose, xs[::-1])
 
 
-def _even(found: object, xs: Row, *, nan: bool = True) -> Slope:
-    """Return a slope that is divided evenly between what equals `found`. `nan`: between NaNs too;
-    else nothing is said where the result is NaN."""
-    if found != found and not nan:
+def _even(extreme: object, xs: Row, *, nan: bool = True) -> Slope:
+    """Return a slope that is divided evenly between what equals `extreme`.
+
+    `nan`: between NaNs too; else nothing is said where the result is NaN.
+    """
+    if extreme != extreme and not nan:
         return [None] * len(xs)
-    ties = [_same(x, found) for x in xs]
+    ties = [_same(x, extreme) for x in xs]
     return [tie / sum(ties) for tie in ties]
 
 
@@ -186,16 +195,17 @@ def _nanmedian(xs: Row) -> object:
     return _median(_numbers(xs))
 
 
-def _only(found: object, xs: Row) -> int | None:
-    """Return the place of what equals `found`, if it is the only one: of others the documentation
-    names none."""
-    ties = [k for k, x in enumerate(xs) if _same(x, found)]
+def _only(number: object, xs: Row) -> int | None:
+    """Return the place of what equals `number`, if it is the only one: of others the documentation
+    names none.
+    """
+    ties = [k for k, x in enumerate(xs) if _same(x, number)]
     if len(ties) != 1:
         return None
     return ties[0]
 
 
-def _placed(median: Callable[[Row], object]) -> Line:
+def _with_index(median: Callable[[Row], object]) -> Line:
     """Return the median of a dimension, whose slope is at the index that it returns."""
 
     def value(xs: Row) -> tuple[Any, int | None]:
@@ -206,7 +216,7 @@ def _placed(median: Callable[[Row], object]) -> Line:
     return Line(value, lambda xs: [_at(value(xs)[1], xs)], exact=True)
 
 
-def _running(choose: Callable[..., object]) -> Line:
+def _running_extreme(choose: Callable[..., object]) -> Line:
     """Return a running extreme. Of equal numbers the index is that of the last one."""
 
     def places(xs: Row) -> list[int]:
@@ -222,6 +232,9 @@ def _running(choose: Callable[..., object]) -> Line:
 
 
 def _quantile(xs: Row, q: float = 0.5, interpolation: str = "linear") -> object:
+    """Return a quantile by linear interpolation. Of other interpolations, and of infinities,
+    nothing is said.
+    """
     if not xs:
         raise ValueError("a quantile of nothing")
     if _any_nan(xs):
@@ -238,6 +251,7 @@ def _quantile(xs: Row, q: float = 0.5, interpolation: str = "linear") -> object:
 
 
 def _logsumexp(xs: Row) -> float:
+    """Return the logarithm of the sum of exponentials, without overflow."""
     if _any_nan(xs):
         return NAN
     top = max(xs, default=-INF)
@@ -254,7 +268,7 @@ def _softmax(xs: Row) -> Slope:
     return [math.exp(x - total) for x in xs]
 
 
-def _scanned(value: Callable[[Row], object], slopes: Callable[[Row], Slope]) -> Line:
+def _scan(value: Callable[[Row], object], slopes: Callable[[Row], Slope]) -> Line:
     """Return the scan that reduces each beginning of the row."""
 
     def beginnings(xs: Row) -> list[Row]:
@@ -302,8 +316,10 @@ def _norm_of_powers(sizes: Row, p: float) -> object:
 
 
 def _norm_slopes(xs: Row, p: float = 2) -> Slope:
-    """Return ``sign x · (|x| / norm)**(p - 1)``, with the slope 0 at 0, where torch has it. The
-    norms of infinite p divide evenly."""
+    """Return ``sign x · (|x| / norm)**(p - 1)``, with the slope 0 at 0, where torch has it.
+
+    The norms of infinite p divide evenly.
+    """
     if p == 0:
         return [0.0] * len(xs)
     if not _all_finite(xs):
@@ -323,6 +339,7 @@ def _norm_slopes(xs: Row, p: float = 2) -> Slope:
 
 
 def _slopes_of_extreme_size(xs: Row, extreme: float) -> Slope:
+    """Return the slopes of the largest or least size, divided evenly between ties."""
     ties: int = sum(abs(x) == extreme for x in xs)
 
     def slope(x: float) -> float:
@@ -359,6 +376,7 @@ def _nanmean_slopes(xs: Row) -> Slope:
 
 
 def _with_mean(line: Line) -> Line:
+    """Return a line that also returns the mean."""
     slopes = line.slopes
     assert slopes is not None
     return Line(
@@ -368,6 +386,7 @@ def _with_mean(line: Line) -> Line:
 
 
 def _extreme_line(choose: Callable[..., object], *, nan: bool) -> Line:
+    """Return the greatest or least number as an op with slopes."""
     return Line(
         lambda xs: _extreme(choose, xs),
         lambda xs: [_even(_extreme(choose, xs), xs, nan=nan)],
@@ -375,7 +394,8 @@ def _extreme_line(choose: Callable[..., object], *, nan: bool) -> Line:
     )
 
 
-def _indexed(choose: Callable[..., object]) -> Line:
+def _extreme_with_index(choose: Callable[..., object]) -> Line:
+    """Return the greatest or least number of a dimension, with its index."""
     return Line(
         lambda xs: (_extreme(choose, xs), _first(choose, xs)),
         lambda xs: [_at(_first(choose, xs), xs)],
@@ -406,8 +426,8 @@ LINES: dict[str, Line] = {
     "torch.amin": _extreme_line(min, nan=False),
     "torch.max.reduction_no_dim": _extreme_line(max, nan=True),
     "torch.min.reduction_no_dim": _extreme_line(min, nan=True),
-    "torch.max.reduction_with_dim": _indexed(max),
-    "torch.min.reduction_with_dim": _indexed(min),
+    "torch.max.reduction_with_dim": _extreme_with_index(max),
+    "torch.min.reduction_with_dim": _extreme_with_index(min),
     "torch.aminmax": Line(
         _both_extremes,
         lambda xs: [_even(found, xs, nan=False) for found in _both_extremes(xs)],
@@ -430,14 +450,14 @@ LINES: dict[str, Line] = {
     "torch.norm.inf": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
     "torch.norm.fro": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
     # --- scans
-    "torch.cumsum": _scanned(_sum, lambda xs: [1.0] * len(xs)),
-    "torch.cumprod": _scanned(math.prod, _prod_slopes),
-    "torch.logcumsumexp": _scanned(_logsumexp, _softmax),
-    "torch.cummax": _running(max),
-    "torch.cummin": _running(min),
+    "torch.cumsum": _scan(_sum, lambda xs: [1.0] * len(xs)),
+    "torch.cumprod": _scan(math.prod, _prod_slopes),
+    "torch.logcumsumexp": _scan(_logsumexp, _softmax),
+    "torch.cummax": _running_extreme(max),
+    "torch.cummin": _running_extreme(min),
 }
 PLACED: dict[str, Line] = {
-    "torch.median": _placed(_median),
-    "torch.nanmedian": _placed(_nanmedian),
+    "torch.median": _with_index(_median),
+    "torch.nanmedian": _with_index(_nanmedian),
 }
 """Ops that return an index too if they get a dimension."""

@@ -1,5 +1,5 @@
-"""vmap as a loop over the batch; derivatives by torch's plain autograd engine, one
-vector at a time.
+"""Run vmap as a loop over the batch, and derivatives by torch's plain autograd engine, one vector
+at a time.
 
 Nothing here uses torch.func. Tangents come from the reverse engine: it transposes the derivative
 twice. So they share no formula with forward-mode rules. forward_ad is used only if an op cannot be
@@ -23,8 +23,11 @@ Push = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Loop:
-    """See :class:`gen.targets.protocol.Target` for shapes and conventions. It nests in
-    itself to any depth."""
+    """Implement every stage in the plainest way.
+
+    See :class:`gen.targets.protocol.Target` for shapes and conventions. It nests in itself to any
+    depth.
+    """
 
     name = "loop"
     lacks: frozenset[str] = frozenset()
@@ -39,11 +42,11 @@ class Loop:
             return f
 
         def g(*args: Any) -> Any:
-            found = f(*args)
+            results = f(*args)
             for place in donate:
                 for x in args[place]:
                     x.data = x.new_empty(0)
-            return found
+            return results
 
         return g
 
@@ -54,6 +57,7 @@ class Loop:
         *,
         session: bool,
     ) -> Any:
+        """Run the steps on parameters that are copies."""
         with self._inside():
             return train([torch.nn.Parameter(p.clone()) for p in parameters])
 
@@ -65,12 +69,12 @@ class Loop:
     def vjp(
         self, f: Flat, *primals: Tensor
     ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
-        xs, outputs = self._recorded(f, primals)
+        xs, outputs = self._record(f, primals)
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
             return self._gradients(outputs, xs, cotangents)
 
-        return self._released(outputs), pullback
+        return self._release(outputs), pullback
 
     def backward(
         self, f: Flat, *primals: Tensor
@@ -80,8 +84,8 @@ class Loop:
     def jvp(
         self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        outputs, push = self._linearized(f, primals)
-        return self._released(outputs), push(tangents)
+        outputs, push = self._linearize(f, primals)
+        return self._release(outputs), push(tangents)
 
     def linearize(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Push]:
         return f(*primals), lambda tangents: self.jvp(f, primals, tangents)[1]
@@ -101,6 +105,8 @@ class Loop:
     def jacrev(
         self, f: Flat, argnums: Sequence[int]
     ) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
+        """Return blocks ``[output][argument]``, row by row."""
+
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
             outputs, pullback = self.vjp(_of(f, args, argnums), *[args[n] for n in argnums])
             blocks = []
@@ -109,7 +115,7 @@ class Loop:
                 row_of_blocks = []
                 for k, n in enumerate(argnums):
                     gradients = [row[k] for row in rows]
-                    row_of_blocks.append(_stacked(gradients, output.shape, args[n].shape, args[n]))
+                    row_of_blocks.append(_stack(gradients, output.shape, args[n].shape, args[n]))
                 blocks.append(tuple(row_of_blocks))
             return tuple(blocks)
 
@@ -118,9 +124,11 @@ class Loop:
     def jacfwd(
         self, f: Flat, argnums: Sequence[int]
     ) -> Callable[..., tuple[tuple[Tensor, ...], ...]]:
+        """Return blocks ``[output][argument]``, column by column."""
+
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
             primals = [args[n] for n in argnums]
-            outputs, push = self._linearized(_of(f, args, argnums), primals)
+            outputs, push = self._linearize(_of(f, args, argnums), primals)
             columns = []
             for k, primal in enumerate(primals):
                 tangents = (_one_hot(primals, k, index) for index in _indices(primal))
@@ -130,6 +138,8 @@ class Loop:
         return g
 
     def hessian(self, f: Flat, argnums: Sequence[int]) -> Callable[..., Any]:
+        """Return blocks ``[output][argument][argument]``: forward over reverse mode."""
+
         def g(*args: Tensor) -> Any:
             count = len(argnums)
             outputs_count = 0
@@ -169,7 +179,7 @@ class Loop:
             dims = out_dims
             if isinstance(dims, int):
                 dims = (dims,) * len(columns)
-            return tuple(_batched(c, dim) for c, dim in zip(columns, dims, strict=True))
+            return tuple(_batch(c, dim) for c, dim in zip(columns, dims, strict=True))
 
         return g
 
@@ -187,17 +197,19 @@ class Loop:
     def session(
         self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]
     ) -> Any:
+        """Return outputs of `f`, and gradients of those at `kept`."""
         wanted = [place for place, value in enumerate(args) if value.requires_grad]
-        xs, outputs = self._recorded(
-            _of(f, args, wanted), [args[place].detach() for place in wanted]
-        )
-        return self._released(outputs), self._gradients(
+        xs, outputs = self._record(_of(f, args, wanted), [args[place].detach() for place in wanted])
+        return self._release(outputs), self._gradients(
             [outputs[place] for place in kept], xs, cotangents
         )
 
     def functional(
         self, name: str, f: Flat, args: Sequence[Tensor], along: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
+        """Return what ``torch.autograd.functional``'s function of this name returns, as a flat
+        tuple.
+        """
         everywhere = tuple(range(len(args)))
         if name == "vjp":
             outputs, pullback = self.vjp(f, *args)
@@ -218,6 +230,8 @@ class Loop:
     def joint(
         self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
+        """Return a function from values and cotangents to outputs and gradients."""
+
         def g(
             values: Sequence[Tensor], cotangents: Sequence[Tensor]
         ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -247,6 +261,8 @@ class Loop:
         loss_reduction: str,
         input_grad: bool,
     ) -> tuple[Tensor, ...]:
+        """Return the gradients of each entry of the batch, by a loop over the entries."""
+
         def loss(entry: Tensor, *params: Tensor) -> Tensor:
             total: Tensor = sum_of_squares(f(entry.unsqueeze(0), *params))
             return total
@@ -262,8 +278,10 @@ class Loop:
     def per_sample_answer(
         self, f: Flat, batch: Tensor, params: Sequence[Tensor], *, of: str, given: Any, each: bool
     ) -> tuple[Tensor, ...]:
-        """Answer from the gradients themselves. ``project``: a part of them is the projection, by
-        the identity matrix."""
+        """Answer from the gradients themselves.
+
+        ``project``: a part of them is the projection, by the identity matrix.
+        """
 
         def gradients(batch: Tensor) -> tuple[Tensor, ...]:
             return self.per_sample(f, batch, params, loss_reduction="sum", input_grad=False)
@@ -290,7 +308,8 @@ class Loop:
         self, f: Flat, inputs: Sequence[Tensor], differentiable: Sequence[bool]
     ) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
         """Return outputs of `f`, and for each whether it depends differentiably on the
-        differentiable inputs."""
+        differentiable inputs.
+        """
         xs = []
         for x, flag in zip(inputs, differentiable, strict=True):
             xs.append(x.detach())
@@ -312,7 +331,7 @@ class Loop:
         finally:
             self._depth -= 1
 
-    def _recorded(
+    def _record(
         self, f: Flat, primals: Sequence[Tensor]
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
         """Return inputs for the engine, and `f` of them. They are connected to an outer recording
@@ -321,7 +340,8 @@ class Loop:
             xs = list(map(_tracked_clone, primals))
             return xs, tuple(f(*xs))
 
-    def _released(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _release(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return outputs without their history, unless an outer derivative needs it."""
         if self._depth:
             return tuple(outputs)
         return tuple(output.detach() for output in outputs)
@@ -329,7 +349,12 @@ class Loop:
     def _gradients(
         self, outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+        """Return gradients of outputs by `xs`, zeros where nothing depends on them."""
+        pairs = [
+            (output, cotangent)
+            for output, cotangent in zip(outputs, cotangents, strict=True)
+            if output.requires_grad
+        ]
         if not pairs:
             return tuple(map(torch.zeros_like, xs))
         tracked, seeds = zip(*pairs, strict=True)
@@ -344,10 +369,11 @@ class Loop:
                 materialize_grads=True,
             )
 
-    def _linearized(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
+    def _linearize(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
         """Return outputs of `f` and its pushforward, which uses forward_ad if the derivative cannot
-        be differentiated."""
-        xs, outputs = self._recorded(f, primals)
+        be differentiated.
+        """
+        xs, outputs = self._record(f, primals)
         transposed: Push | None = None
 
         def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -363,10 +389,13 @@ class Loop:
         return outputs, push
 
     def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Push:
-        """Return the map from tangents of `xs` to tangents of `outputs`. It is the pullback of the
-        pullback, which is linear in its cotangents."""
+        """Return the map from tangents of `xs` to tangents of `outputs`.
+
+        It is the pullback of the pullback, which is linear in its cotangents.
+        """
         with self._inside():
             tracked = [output for output in outputs if output.requires_grad]
+            # Their value does not matter, as gradients are linear in them.
             probes = [torch.ones_like(output, requires_grad=True) for output in tracked]
             gradients: Sequence[Tensor] = ()
             if tracked:
@@ -397,9 +426,9 @@ class Loop:
                 allow_unused=True,
                 materialize_grads=True,
             )
-            found = iter(pushed)
+            tangents_of_tracked = iter(pushed)
             return tuple(
-                next(found) if output.requires_grad else torch.zeros_like(output)
+                next(tangents_of_tracked) if output.requires_grad else torch.zeros_like(output)
                 for output in outputs
             )
 
@@ -408,7 +437,8 @@ class Loop:
 
 def sum_of_squares(outputs: Sequence[Any]) -> Any:
     """Return the real scalar that ``grad`` and ``per_sample`` differentiate: the sum of |output|²
-    over floating and complex outputs."""
+    over floating and complex outputs.
+    """
     total: Any = None
     for output in outputs:
         if output.is_complex():
@@ -426,6 +456,7 @@ def sum_of_squares(outputs: Sequence[Any]) -> Any:
 def _forward_mode(
     f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
+    """Return tangents by torch's forward mode."""
     with forward_ad.dual_level(), warnings.catch_warnings():
         # torch scripts its forward-mode formulas at the first use, and warns that
         # scripting is deprecated.
@@ -469,7 +500,7 @@ def _entry(arg: Tensor, dim: int | None, b: int) -> Tensor:
     return arg.select(dim, b).clone(memory_format=torch.contiguous_format)
 
 
-def _batched(entries: Sequence[Tensor], dim: int | None) -> Tensor:
+def _batch(entries: Sequence[Tensor], dim: int | None) -> Tensor:
     """Return one output for all entries. Without a dimension it is the same for each."""
     if dim is None:
         return entries[0]
@@ -486,10 +517,10 @@ def _one_hot(like: Sequence[Tensor], place: int, index: tuple[int, ...]) -> tupl
     return basis
 
 
-def _stacked(
+def _stack(
     rows: Sequence[Tensor], outer: torch.Size, inner: torch.Size, like: Tensor, last: bool = False
 ) -> Tensor:
-    """Return rows stacked to the shape ``outer + inner``; with `last`, to ``inner + outer``."""
+    """Return rows stacked to the shape ``outer + inner``, or with `last` to ``inner + outer``."""
     shape, dim = (*outer, *inner), 0
     if last:
         shape, dim = (*inner, *outer), -1
@@ -503,13 +534,15 @@ def _blocks(
     primals: Sequence[Tensor],
     outputs: Sequence[Tensor],
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """Return blocks of a Jacobian by output and input, from its columns: the tangents of the
-    outputs for each coordinate of each input."""
+    """Return blocks of a Jacobian by output and input, from its columns.
+
+    A column has the tangents of the outputs for one coordinate of an input.
+    """
     blocks = []
     for place, output in enumerate(outputs):
         row = []
         for k, primal in enumerate(primals):
             tangents = [column[place] for column in columns[k]]
-            row.append(_stacked(tangents, primal.shape, output.shape, output, last=True))
+            row.append(_stack(tangents, primal.shape, output.shape, output, last=True))
         blocks.append(tuple(row))
     return tuple(blocks)

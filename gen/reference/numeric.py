@@ -1,5 +1,5 @@
-"""The outermost derivative by central differences; inner ones, and everything else, by
-the plain engine.
+"""Take the outermost derivative by central differences; inner ones, and everything else, by the
+plain engine.
 
 Inputs must be in float64 or complex128. Differences at steps h and h/2 are extrapolated (error
 O(h⁴)). The function has no derivative at a point if the two central differences disagree, or if the
@@ -29,12 +29,12 @@ LIMIT = 96  # real coordinates of all inputs, if results cannot be projected
 
 
 class Numeric(Loop):
-    """See :class:`gen.targets.protocol.Target`.
+    """Differentiate by differences, see :class:`gen.targets.protocol.Target`.
 
-    With `project`, gradients of an input of more than :data:`FEW` coordinates are returned as
-    their inner products with random unit directions, of shape ``(DIRECTIONS,)``. :meth:`project`
-    maps a target's gradients in the same way. Without `project`, more than :data:`LIMIT`
-    coordinates raise ValueError.
+    With `project`, gradients of an input of more than :data:`FEW` coordinates are returned as their
+    inner products with random unit directions, of shape ``(DIRECTIONS,)``. :meth:`project` maps a
+    target's gradients in the same way. Without `project`, more than :data:`LIMIT` coordinates raise
+    ValueError.
     """
 
     name = "numeric"
@@ -49,6 +49,7 @@ class Numeric(Loop):
     def vjp(
         self, f: Flat, *primals: Tensor
     ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+        """Return the outputs, and the function from cotangents to gradients."""
         if self._busy:
             return super().vjp(f, *primals)
         self._choose_directions(primals)
@@ -101,8 +102,10 @@ class Numeric(Loop):
         return tuple(projected)
 
     def _choose_directions(self, primals: Sequence[Tensor]) -> None:
-        """Draw directions for large inputs, the same at each call. Raise ValueError if inputs are
-        large and results cannot be projected."""
+        """Draw directions for large inputs, the same at each call.
+
+        Raises ValueError if inputs are large and results cannot be projected.
+        """
         self._directions.clear()
         generator = torch.Generator().manual_seed(self._seed)
         if not self._project and sum(map(_coordinates, primals)) > LIMIT:
@@ -118,6 +121,7 @@ class Numeric(Loop):
                 self._directions[k] = [(u / u.norm()).to(primal.device) for u in drawn]
 
     def _basis(self, k: int, primal: Tensor) -> Iterator[Tensor]:
+        """Yield the directions along which input `k` is moved."""
         if k in self._directions:
             yield from self._directions[k]
             return
@@ -132,6 +136,9 @@ class Numeric(Loop):
         pushed: Sequence[tuple[Tensor, ...]],
         cotangents: Sequence[Tensor],
     ) -> Tensor:
+        """Return the gradient of input `k`: the inner products of cotangents with what each
+        direction pushes.
+        """
         products = []
         for column in pushed:
             total = primal.real.new_zeros(())
@@ -150,6 +157,7 @@ class Numeric(Loop):
     def _difference(
         self, f: Flat, primals: Sequence[Tensor], k: int, direction: Tensor
     ) -> tuple[Tensor, ...]:
+        """Return the derivative of `f` along a direction of input `k` alone."""
         return self._along(
             f, [primals[k]], [direction], lambda x: [*primals[:k], *x, *primals[k + 1 :]]
         )
@@ -170,7 +178,7 @@ class Numeric(Loop):
 
         def by(step: float) -> tuple[Tensor, ...]:
             fives = zip(centre, at(step), at(-step), at(step / 2), at(-step / 2), strict=True)
-            return tuple(_extrapolated(*five, step) for five in fives)
+            return tuple(_extrapolate(*five, step) for five in fives)
 
         first, *others = STEPS
         best = by(first)
@@ -187,11 +195,11 @@ class Numeric(Loop):
 
     @contextmanager
     def _engine_inside(self) -> Iterator[None]:
-        kept, self._busy = self._busy, True
+        was_busy, self._busy = self._busy, True
         try:
             yield
         finally:
-            self._busy = kept
+            self._busy = was_busy
 
 
 def _coordinates(x: Tensor) -> int:
@@ -216,11 +224,13 @@ def _inner(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(a == 0, torch.zeros_like(product), product).sum()
 
 
-def _extrapolated(
+def _extrapolate(
     centre: Tensor, up: Tensor, down: Tensor, half_up: Tensor, half_down: Tensor, h: float
 ) -> Tensor:
+    """Return the extrapolation of two central differences. NaN where there is no derivative."""
     coarse, fine = (up - down) / (2 * h), (half_up - half_down) / h
     jump = (up + down - 2 * centre).abs() / h
+    # One-sided differences of a smooth function differ by h times its curvature.
     half_jump = (half_up + half_down - 2 * centre).abs() * (2 / h)
     bound = 1e-4 * (1 + fine.abs())
     unknown = ((coarse - fine).abs() > bound) | ((half_jump > 0.75 * jump) & (half_jump > bound))

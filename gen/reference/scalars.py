@@ -1,12 +1,12 @@
-"""Scalar functions in arbitrary precision: the definition of each elementwise op,
-written with mpmath.
+"""Define elementwise ops as scalar functions in arbitrary precision, written with mpmath.
 
 ``SCALARS["torch.sigmoid"](mpf("0.5"))`` is the value to the working precision of ``mpmath.mp``. A
 function takes the op's arguments in the op's order, with an ``mpf`` in place of each tensor. It
 raises :class:`Undefined` outside of its domain.
 
 A function whose derivatives have a closed form names them in :data:`DERIVATIVES`: others are
-differentiated by :mod:`gen.reference.exact`."""
+differentiated by :mod:`gen.reference.exact`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Undefined(ValueError):
     """The function has no real value at the point, or none that is known. The message says why."""
 
 
-def _above(x: Any, bound: object, what: str) -> None:
+def _require_above(x: Any, bound: object, what: str) -> None:
     if not x > bound:
         raise Undefined(f"{what} takes arguments above {bound}")
 
@@ -49,29 +49,30 @@ def _power(x: Any, y: Any) -> object:
 
 
 def _log(x: object) -> Any:
-    _above(x, 0, "a logarithm")
+    _require_above(x, 0, "a logarithm")
     return mp.log(x)
 
 
 def _lgamma(x: Any) -> Any:
-    _no_pole(x)
+    """Return the logarithm of the size of the gamma function."""
+    _require_no_pole(x)
     if x > 0:
         return mp.re(mp.loggamma(x))
     return mp.log(abs(mp.pi / mp.sinpi(x))) - mp.re(mp.loggamma(1 - x))  # by reflection
 
 
-def _no_pole(x: Any) -> None:
+def _require_no_pole(x: Any) -> None:
     if x <= 0 and x == mp.floor(x):
         raise Undefined("a pole of the gamma function")
 
 
 def _psi(n: int, x: object) -> Any:
-    _no_pole(x)
+    _require_no_pole(x)
     return mp.psi(n, x)
 
 
 def _mvlgamma(x: object, p: int) -> object:
-    _above(x, mpf(p - 1) / 2, "mvlgamma")
+    _require_above(x, mpf(p - 1) / 2, "mvlgamma")
     return mp.log(mp.pi) * p * (p - 1) / 4 + sum(_lgamma(x - mpf(j) / 2) for j in range(p))
 
 
@@ -80,6 +81,7 @@ def _ndtr(x: Any) -> object:
 
 
 def _ndtri(p: Any) -> object:
+    """Return the quantile of the normal distribution."""
     if not 0 < p < 1:
         raise Undefined("a quantile outside of (0, 1)")
     return _inverse(
@@ -97,7 +99,7 @@ def _erfinv(y: Any) -> object:
 
 
 def _erfinv_start(y: Any) -> object:
-    """Winitzki's approximation, with an error below 1e-2."""
+    """Return Winitzki's approximation of erfinv, with an error below 1e-2."""
     if y == 0:
         return mpf(0)
     a = mpf("0.147")
@@ -202,12 +204,12 @@ def _divide(x: Any, y: object, rounding_mode: str | None = None) -> object:
         raise Undefined("a division by 0")
     exact = x / y
     if rounding_mode is not None:
-        _clear(exact)
+        _require_clear_quotient(exact)
     return {None: lambda q: q, "floor": mp.floor, "trunc": _trunc}[rounding_mode](exact)
 
 
-def _clear(quotient: Any) -> None:
-    """Refuse a quotient that a floating-point division may round to a whole number."""
+def _require_clear_quotient(quotient: Any) -> None:
+    """Raise Undefined for a quotient that a floating-point division may round to a whole number."""
     distance = abs(quotient - mp.nint(quotient))
     if 0 < distance < abs(quotient) * mpf(2) ** -20:
         raise Undefined("a quotient next to a whole number")
@@ -222,7 +224,7 @@ def _trunc(x: Any) -> object:
 def _remainder(x: Any, y: object, rounding: Scalar = mp.floor) -> object:
     if y == 0:
         raise Undefined("a division by 0")
-    _clear(x / y)
+    _require_clear_quotient(x / y)
     return x - y * rounding(x / y)
 
 
@@ -243,6 +245,7 @@ def _atan2(y: object, x: object) -> object:
 def _clamp(
     x: Any, low: object = None, high: object = None, *, min: object = None, max: object = None
 ) -> object:
+    """Return `x` within the bounds, by torch's positional or keyword names."""
     if low is None:
         low = min
     if high is None:
@@ -271,8 +274,8 @@ def _floor_divide(x: Any, y: object) -> object:
 
 
 def _zeta(s: Any, q: Any) -> object:
-    _above(s, 1, "zeta")
-    _above(q, 0, "the shift of zeta")
+    _require_above(s, 1, "zeta")
+    _require_above(q, 0, "the shift of zeta")
     # for such s, all terms but the first round away
     if s > 2**10:
         return mp.power(q, -s)
@@ -280,7 +283,8 @@ def _zeta(s: Any, q: Any) -> object:
 
 
 def _gamma_share(a: Any, x: Any, *ends: object) -> object:
-    _above(a, 0, "the incomplete gamma function")
+    """Return a part of the regularized incomplete gamma function, between `ends`."""
+    _require_above(a, 0, "the incomplete gamma function")
     if x < 0:
         raise Undefined("the incomplete gamma function below 0")
     if max(a, x) > 2**10 or a < mpf(2) ** -64:
@@ -312,7 +316,7 @@ def _scaled(f: Scalar) -> Scalar:
 
 def _positive(f: Scalar) -> Scalar:
     def g(x: object) -> Any:
-        _above(x, 0, "the function")
+        _require_above(x, 0, "the function")
         return f(x)
 
     return g
@@ -491,9 +495,10 @@ SCALARS: dict[str, Scalar] = {
 
 
 def _derivative_of_mvlgamma(n: int, x: object, p: int) -> object:
-    found = sum((_psi(n - 1, x - mpf(j) / 2) for j in range(p)), mpf(0))
+    """Return the n-th derivative of the multivariate logarithm of gamma."""
+    derivative = sum((_psi(n - 1, x - mpf(j) / 2) for j in range(p)), mpf(0))
     _mvlgamma(x, p)  # refuses what is outside of the domain
-    return found
+    return derivative
 
 
 DERIVATIVES: dict[str, Callable[..., Any]] = {

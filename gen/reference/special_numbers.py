@@ -1,13 +1,15 @@
-"""Elementwise ops where two arguments tie, at kinks, zeros of either sign, infinities and NaN, in
-Python's numbers: what IEEE 754, C, Python or torch's documentation says of each.
+"""Define elementwise ops where two arguments tie, at kinks, zeros of either sign, infinities and
+NaN.
 
-``POINTWISE["torch.fmax"].value(nan, 1.0)`` is 1.0. A rule takes the op's arguments in the op's
-order, with one number in place of each tensor. A value of None is one of which nothing is said. An
-error of Python says that the op refuses the numbers.
+The rules are in Python's numbers, and have what IEEE 754, C, Python or torch's documentation says
+of each op. ``POINTWISE["torch.fmax"].value(nan, 1.0)`` is 1.0. A rule takes the op's arguments in
+the op's order, with one number in place of each tensor. A value of None is one of which nothing is
+said. An error of Python says that the op refuses the numbers.
 
 ``slopes`` are the derivatives by each parameter, one-sided at the edge of a domain. At a tie or a
 kink they are the choice that torch's formulas make. Where versions of torch choose differently on
-purpose, the slope is None."""
+purpose, the slope is None.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Pointwise:
     """What is known of an op.
 
     `signed`: a zero that it returns has the sign that `value` gives. `exact`: nothing is rounded,
-    so that a result is a number of `value`, or one that `value` says is :class:`Near` it."""
+    so that a result is a number of `value`, or one that `value` says is :class:`Near` it.
+    """
 
     value: Callable[..., Any]
     slopes: Callable[..., Slopes] | None = None
@@ -83,7 +86,7 @@ _ROUNDED: dict[str, Callable[[float], Any]] = {
     "trunc": math.trunc,
     "round": round,
 }
-_divided = Pointwise(values.rounded_quotient, slopes.quotient, signed=True)
+_division = Pointwise(values.rounded_quotient, slopes.quotient, signed=True)
 _swapped_power = Pointwise(values.swap(values.power), slopes.swap(slopes.power), signed=True)
 
 POINTWISE: dict[str, Pointwise] = {
@@ -211,8 +214,8 @@ POINTWISE: dict[str, Pointwise] = {
     "torch.Tensor.__rsub__": Pointwise(lambda x, y: y - x, slopes.fixed(-1.0, 1.0), signed=True),
     "torch.mul": Pointwise(operator.mul, lambda x, y: (y, x), signed=True),
     "torch.Tensor.__rmul__": Pointwise(operator.mul, lambda x, y: (y, x), signed=True),
-    "torch.true_divide": _divided,
-    "torch.div.no_rounding_mode": _divided,
+    "torch.true_divide": _division,
+    "torch.div.no_rounding_mode": _division,
     "torch.div.floor_rounding": Pointwise(values.rounded_quotient, slopes.quotient, signed=True),
     "torch.div.trunc_rounding": Pointwise(values.rounded_quotient, slopes.quotient, signed=True),
     "torch.Tensor.__rdiv__": Pointwise(

@@ -1,8 +1,10 @@
-"""Results of elementwise ops in Python's numbers, for :mod:`gen.reference.special_numbers`: what
-IEEE 754, C, Python or torch's documentation says of infinities, NaN and zeros of either sign.
+"""Give results of elementwise ops in Python's numbers, for :mod:`gen.reference.special_numbers`.
 
-A function takes the op's arguments in the op's order and by the op's names. None is a result of
-which nothing is said. An error of Python says that the op refuses the numbers."""
+They are what IEEE 754, C, Python or torch's documentation says of infinities, NaN and zeros of
+either sign: ``sqrt(-0.0)`` is -0.0, and ``divide(1.0, -0.0)`` is -inf. A function takes the op's
+arguments in the op's order and by the op's names. None is a result of which nothing is said. An
+error of Python says that the op refuses the numbers.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ class Near(float):
 
 
 def some_edge(*numbers: float) -> bool:
+    """Return whether one of the numbers is infinite or NaN."""
     return not all(map(math.isfinite, numbers))
 
 
@@ -49,7 +52,9 @@ def divide(x: float, y: float) -> float:
 
 
 def where_finite(f: Callable[[float], Any]) -> Callable[[float], Any]:
-    """Return `f` as it is at whole numbers, with NaN, infinities and the sign of zero kept."""
+    """Return `f` at finite floats. NaN, infinities, integers and the sign of zero stay as they
+    are.
+    """
 
     def g(x: float) -> Any:
         if isinstance(x, int) or not math.isfinite(x):
@@ -81,6 +86,7 @@ _QUOTIENTS = {None: divide, "floor": floor_divide, "trunc": trunc_divide}
 
 
 def rounded_quotient(x: float, y: float, rounding_mode: str | None = None) -> Any:
+    """Return ``torch.div`` in each rounding mode."""
     return _QUOTIENTS[rounding_mode](x, y)
 
 
@@ -92,21 +98,24 @@ def size(x: int) -> int:
 
 
 def gcd(x: int, y: int) -> int:
+    """Return the greatest common divisor of integers that 64 bits have."""
     return math.gcd(size(x), size(y))
 
 
 def lcm(x: int, y: int) -> int:
+    """Return the least common multiple, which is 0 if a number is."""
     if x == 0 or y == 0:
         return 0
     return size(x) * size(y) // gcd(x, y)
 
 
 def _has_no_remainder(x: float, y: float) -> bool:
-    """Whether IEEE 754 makes the remainder of floats NaN."""
+    """Return whether IEEE 754 makes the remainder of floats NaN."""
     return math.isnan(x) or math.isnan(y) or math.isinf(x) or y == 0
 
 
 def fmod(x: float, y: float) -> Any:
+    """Return C's remainder, which has the sign of `x`."""
     if isinstance(x, int) and isinstance(y, int):
         rest = size(x) % abs(y)
         return -rest if x < 0 else rest
@@ -127,8 +136,10 @@ def remainder(x: float, y: float) -> Any:
 
 
 def frac(x: float) -> float:
-    """Return what is left without the whole number: NaN of infinities, by the documented formula
-    ``x - floor(|x|)·sgn x``."""
+    """Return what is left without the whole number.
+
+    It is NaN of infinities, by the documented formula ``x - floor(|x|)·sgn x``.
+    """
     if not math.isfinite(x):
         return NAN
     return math.fmod(x, 1.0)
@@ -158,10 +169,12 @@ def _power_at_pole(zero: float, y: float) -> float:
 
 
 def float_power(x: float, y: float) -> Any:
+    """Return the power of the numbers as floats, whatever they are."""
     return power(float(x), float(y))
 
 
 def log(x: float, of: Callable[[float], float] = math.log) -> float:
+    """Return a logarithm: -inf of 0, and NaN of what is below."""
     if x == 0:
         return -INF
     if x < 0:
@@ -188,6 +201,7 @@ def entropy(x: float) -> float:
 
 
 def log1p(y: float) -> float:
+    """Return ``log(1 + y)``: -inf at -1, and NaN below."""
     if y == -1:
         return -INF
     if y < -1:
@@ -196,6 +210,7 @@ def log1p(y: float) -> float:
 
 
 def logaddexp(x: float, y: float, base: float = math.e) -> float:
+    """Return the logarithm of the sum of two exponentials, without overflow."""
     if math.isnan(x) or math.isnan(y):
         return NAN
     if math.isfinite(x) and x == y:
@@ -206,18 +221,21 @@ def logaddexp(x: float, y: float, base: float = math.e) -> float:
 
 
 def sqrt(x: float) -> float:
+    """Return the root, and NaN below 0. The root of -0.0 is -0.0."""
     if x < 0:
         return NAN
     return math.sqrt(x)
 
 
 def ldexp(x: float, y: float) -> Any:
-    """Return ``x·2**y``, as the documentation has it: y may be no whole number, and the power is
-    rounded then."""
-    found = x * power(2.0, float(y))
+    """Return ``x·2**y``, as the documentation has it.
+
+    `y` may be no whole number, and the power is rounded then.
+    """
+    product = x * power(2.0, float(y))
     if math.isfinite(y) and y != int(y):
-        return Near(found)
-    return found
+        return Near(product)
+    return product
 
 
 def frexp(x: float) -> tuple[float, int | None]:
@@ -238,12 +256,14 @@ def absolute(x: Any) -> Any:
 
 
 def bitwise_not(x: int) -> int:
+    """Return the complement of an integer, or the opposite of a boolean."""
     if isinstance(x, bool):
         return not x
     return ~x
 
 
 def signbit(x: float) -> bool:
+    """Return whether the bit of the sign is set."""
     if isinstance(x, int):
         return x < 0
     return sign_of_zero(x) < 0
@@ -306,6 +326,9 @@ def sinc_of_finite(x: float) -> float:
 
 
 def logit(x: float, eps: float | None = None) -> float | None:
+    """Return ``log(x / (1 - x))``, with `x` within ``[eps, 1 - eps]``. NaN outside of ``[0,
+    1]``.
+    """
     if eps is not None and eps > 0.5:
         return None  # bounds that cross
     y = x
@@ -319,6 +342,7 @@ def logit(x: float, eps: float | None = None) -> float | None:
 
 
 def nextafter(x: float, y: float, dtype: Any) -> float:
+    """Return the next number of the dtype towards `y`."""
     with numpy.errstate(over="ignore", under="ignore"):
         return float(numpy.nextafter(dtype(x), dtype(y)))
 
@@ -327,6 +351,9 @@ def nan_to_num(
     x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None,
     *, dtype: Any,
 ) -> Any:  # fmt: skip
+    """Return the number, or what stands for NaN and infinities: by default 0 and the ends of the
+    dtype.
+    """
     if isinstance(x, int) or math.isfinite(x):
         return x
     largest = float(numpy.finfo(dtype).max)
@@ -345,12 +372,14 @@ def nan_to_num(
 
 
 def larger(x: Any, y: object) -> Any:
+    """Return the larger number, the first one of equals."""
     if x >= y:
         return x
     return y
 
 
 def smaller(x: Any, y: object) -> Any:
+    """Return the smaller number, the first one of equals."""
     if x <= y:
         return x
     return y
@@ -392,6 +421,7 @@ def clamp(x: float, min: object = None, max: object = None) -> Any:
 def isclose(
     x: float, y: float, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
+    """Return whether numbers are close by torch's formula. An infinity is close to itself alone."""
     if x != x or y != y:
         return equal_nan and x != x and y != y
     if x == y or math.isinf(x) or math.isinf(y):
@@ -416,8 +446,10 @@ def where(x: object, condition: object, y: object) -> Any:
 
 
 def lerp(x: float, y: float, weight: float) -> float | None:
-    """Return ``x + weight·(y - x)``. By infinities nothing is said, as there are two ways to write
-    it."""
+    """Return ``x + weight·(y - x)``.
+
+    By infinities nothing is said, as there are two ways to write it.
+    """
     if x != x or y != y or weight != weight:
         return NAN
     if some_edge(x, y, weight):
@@ -429,38 +461,45 @@ def lerp(x: float, y: float, weight: float) -> float | None:
 
 
 def relu6(x: float) -> Any:
+    """Return `x` within ``[0, 6]``."""
     return clamp(x, 0.0, 6.0)
 
 
 def threshold(x: float, threshold: float, value: float) -> float:
+    """Return `value` up to the threshold, and `x` above."""
     if x <= threshold:
         return value
     return x
 
 
 def leaky_relu(x: float, negative_slope: float = 0.01) -> float:
+    """Return `x` above 0, and a part of it below."""
     if x > 0:
         return x
     return x * negative_slope
 
 
 def elu(x: float, alpha: float = 1.0) -> float:
+    """Return `x` above 0, and ``alpha·(exp x - 1)`` below."""
     if x > 0:
         return x
     return alpha * math.expm1(x)
 
 
 def selu(x: float) -> float:
+    """Return the scaled elu of the paper on self-normalizing networks (Klambauer et al., 2017)."""
     return SELU[1] * elu(x, SELU[0])
 
 
 def celu(x: float, alpha: float = 1.0) -> float:
+    """Return `x` above 0, and ``alpha·(exp(x / alpha) - 1)`` below."""
     if x > 0:
         return x
     return alpha * math.expm1(x / alpha)
 
 
 def shrink(x: float, lambd: float, pull: float) -> float:
+    """Return 0 in ``[-lambd, lambd]``, and `x` nearer to 0 by `pull` outside."""
     if x != x:
         return x
     if abs(x) <= lambd:
@@ -469,23 +508,28 @@ def shrink(x: float, lambd: float, pull: float) -> float:
 
 
 def hardtanh(x: float, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+    """Return `x` within the bounds."""
     if isinstance(x, int) and (min_val % 1 or max_val % 1):
         return None  # bounds that the dtype does not have
     return clamp(x, min_val, max_val)
 
 
 def hardsigmoid(x: float) -> Any:
+    """Return ``x / 6 + 0.5`` within ``[0, 1]``."""
     return clamp(x / 6 + 0.5, 0.0, 1.0)
 
 
 def hardswish(x: float) -> Any:
-    """Return 0 for x up to -3, as the documentation has it: for minus infinity too."""
+    """Return ``x·hardsigmoid(x)``, which is 0 for x up to -3 as the documentation has it: for minus
+    infinity too.
+    """
     if x <= -3:
         return 0.0
     return x * hardsigmoid(x)
 
 
 def softplus(x: float, beta: float = 1.0, threshold: float = 20.0) -> float:
+    """Return ``log(1 + exp(beta·x)) / beta``, and `x` above the threshold."""
     if x * beta > threshold:
         return x
     return logaddexp(x * beta, 0.0) / beta

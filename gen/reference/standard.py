@@ -1,8 +1,7 @@
-"""Values, gradients and tangents of one call by the tables of
-:mod:`gen.reference.special_numbers` and :mod:`gen.reference.lines`, for pipelines of at most one
-stage.
+"""Compute values, gradients and tangents of one call by tables, for pipelines of at most one stage.
 
-Values are NumPy arrays of Python's numbers. None is an entry of which nothing is said.
+The tables are :mod:`gen.reference.special_numbers` and :mod:`gen.reference.lines`. Values are NumPy
+arrays of Python's numbers. None is an entry of which nothing is said.
 
     standard = Standard(sample)
     standard.root(numbers(x), numbers(y))     # the op's results
@@ -60,19 +59,19 @@ class Called(Protocol):
 
 
 def is_known(name: str) -> bool:
-    """Tell whether a table has the op."""
+    """Return whether a table has the op."""
     return name in POINTWISE or name in LINES
 
 
 def is_exact(name: str) -> bool:
-    """Tell whether the op of a table rounds nothing."""
+    """Return whether the op of a table rounds nothing."""
     if name in POINTWISE:
         return POINTWISE[name].exact
     return LINES[name].exact
 
 
 def is_signed(name: str) -> bool:
-    """Tell whether a table has the signs of the zeros of an op."""
+    """Return whether a table has the signs of the zeros of an op."""
     return name in POINTWISE and POINTWISE[name].signed
 
 
@@ -82,15 +81,16 @@ def numbers(x: torch.Tensor) -> Array:
 
 
 def _array(flat: Sequence[Any], shape: tuple[int, ...]) -> Array:
-    made = numpy.empty(len(flat), dtype=object)
-    made[:] = flat
-    return made.reshape(shape)
+    array = numpy.empty(len(flat), dtype=object)
+    array[:] = flat
+    return array.reshape(shape)
 
 
 @dataclass
 class _Call:
-    """One call of the op: its inputs and results, and for each input the products that it takes
-    part in."""
+    """A call of the op: its inputs and results, and for each input the products that it takes part
+    in.
+    """
 
     inputs: tuple[Array, ...]
     outputs: tuple[Array, ...]
@@ -99,8 +99,9 @@ class _Call:
 
 
 class Standard:
-    """The stages ``forward``, ``vjp`` and ``jvp`` (see :class:`gen.targets.protocol.Target`) of one
-    op. Stages do not nest."""
+    """Compute one op by the stages ``forward``, ``vjp`` and ``jvp`` (see
+    :class:`gen.targets.protocol.Target`). Stages do not nest.
+    """
 
     name = "standard"
     lacks: frozenset[str] = frozenset()
@@ -126,16 +127,17 @@ class Standard:
     def vjp(
         self, f: Flat, *primals: Array
     ) -> tuple[tuple[Array, ...], Callable[[Sequence[Array]], tuple[Array, ...]]]:
-        outputs, call = self._called(f, primals)
-        kept, places = _places(outputs, call.outputs), _places(primals, call.inputs)
+        """Return the outputs, and the function from cotangents to gradients."""
+        outputs, call = self._run(f, primals)
+        results, places = _places(outputs, call.outputs), _places(primals, call.inputs)
 
         def pullback(cotangents: Sequence[Array]) -> tuple[Array, ...]:
-            made = [_array([0.0] * x.size, x.shape) for x in primals]
+            gradients = [_array([0.0] * x.size, x.shape) for x in primals]
             for result, at, place, index, slope in call.products:
-                if result in kept and place in places:
-                    into = made[places[place]]
-                    into[index] = _plus(into[index], slope, cotangents[kept[result]][at])
-            return tuple(made)
+                if result in results and place in places:
+                    gradient = gradients[places[place]]
+                    gradient[index] = _plus(gradient[index], slope, cotangents[results[result]][at])
+            return tuple(gradients)
 
         return outputs, pullback
 
@@ -144,19 +146,21 @@ class Standard:
     def jvp(
         self, f: Flat, primals: Sequence[Array], tangents: Sequence[Array]
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        outputs, call = self._called(f, primals)
-        kept, places = _places(outputs, call.outputs), _places(primals, call.inputs)
+        """Return the outputs and their derivatives along `tangents`."""
+        outputs, call = self._run(f, primals)
+        results, places = _places(outputs, call.outputs), _places(primals, call.inputs)
         start = None  # of nothing nothing is said
         if call.inputs[0].size:
             start = 0.0
         pushed = [_array([start] * y.size, y.shape) for y in outputs]
         for result, at, place, index, slope in call.products:
-            if result in kept and place in places:
-                into = pushed[kept[result]]
-                into[at] = _plus(into[at], slope, tangents[places[place]][index])
+            if result in results and place in places:
+                tangent = pushed[results[result]]
+                tangent[at] = _plus(tangent[at], slope, tangents[places[place]][index])
         return outputs, tuple(pushed)
 
-    def _called(self, f: Flat, primals: Sequence[Array]) -> tuple[tuple[Array, ...], _Call]:
+    def _run(self, f: Flat, primals: Sequence[Array]) -> tuple[tuple[Array, ...], _Call]:
+        """Run the op, and note its slopes. Return the outputs of `f` and the call of the op."""
         self._slopes = True
         outputs = tuple(f(*primals))
         assert self._call is not None
@@ -165,12 +169,12 @@ class Standard:
 
 def _places(some: Sequence[Array], among: Sequence[Array]) -> dict[int, int]:
     """Return where each of `some` is among others, to its own place."""
-    found = {}
+    place_of = {}
     for k, x in enumerate(some):
         for place, other in enumerate(among):
             if other is x:
-                found[place] = k
-    return found
+                place_of[place] = k
+    return place_of
 
 
 def _plus(total: float | None, slope: float | None, by: float) -> float | None:
@@ -191,21 +195,21 @@ def _elementwise(
     extra = {}
     if sample.op.name in NARROW:
         extra["dtype"] = _numpy_dtype(sample)
-    found: list[Any] = []
+    results: list[Any] = []
     products: list[Any] = []
     for index, point in zip(numpy.ndindex(shape), points, strict=True):
         args, kwargs = sample.rebuild(point)
-        found.append(rule.value(*args, **kwargs, **extra))
+        results.append(rule.value(*args, **kwargs, **extra))
         if slopes and rule.slopes is not None:
-            known = rule.slopes(*args, **kwargs)
+            slopes_at_point = rule.slopes(*args, **kwargs)
             products += [
-                (0, index, place, index, known[parameter])
+                (0, index, place, index, slopes_at_point[parameter])
                 for place, parameter in enumerate(_parameters(sample, rule))
-                if parameter < len(known)
+                if parameter < len(slopes_at_point)
             ]
-    columns: Iterable[Sequence[Any]] = [found]
-    if any(isinstance(y, tuple) for y in found):
-        columns = zip(*found, strict=True)
+    columns: Iterable[Sequence[Any]] = [results]
+    if any(isinstance(y, tuple) for y in results):
+        columns = zip(*results, strict=True)
     return tuple(_array(list(column), shape) for column in columns), products
 
 
@@ -241,34 +245,35 @@ def _by_rows(sample: Called, x: Array, slopes: bool) -> tuple[tuple[Array, ...],
     how = _rows(sample, x)
     outer = [size for d, size in enumerate(x.shape) if d not in how.axes]
     inner = list(product(*(range(x.shape[d]) for d in how.axes)))
-    found: list[tuple[Any, ...]] = []
+    results_of_rows: list[tuple[Any, ...]] = []
     products: list[Any] = []
     for at in numpy.ndindex(*outer):
         indices = [_index(at, within, how.axes, x.ndim) for within in inner]
         row = [x[index] for index in indices]
         y = how.line.value(row, **how.options)
-        found.append(y if isinstance(y, tuple) else (y,))
+        results_of_rows.append(y if isinstance(y, tuple) else (y,))
         if slopes and row and how.line.slopes is not None:
-            results = [_reduced(at, how, x.ndim)]
+            results = [_reduced_index(at, how, x.ndim)]
             if how.line.scan:
                 results = indices
             products += _products(how.line.slopes(row, **how.options), results, indices)
-    if not found:
+    if not results_of_rows:
         raise ValueError("no row: nothing says how many results there are")
-    columns = zip(*found, strict=True)
+    columns = zip(*results_of_rows, strict=True)
     return tuple(_assemble(column, how, x) for column in columns), products
 
 
 def _assemble(column: Sequence[Any], how: _Rows, x: Array) -> Array:
     """Return one result of all rows as an array: as long as the rows after a scan, else reduced."""
     if how.line.scan:
-        return _unrolled(column, how, x)
+        return _unroll(column, how, x)
     return _array(list(column), _reduced_shape(x.shape, how))
 
 
 def _products(
     slopes: Sequence[Any], results: Sequence[tuple[int, ...]], indices: Sequence[tuple[int, ...]]
 ) -> Iterator[tuple[object, ...]]:
+    """Yield the products of the results of one row, as :attr:`_Call.products` has them."""
     for number, each in enumerate(slopes):
         rows = [each]
         if each and isinstance(each[0], list):  # of a scan
@@ -280,25 +285,27 @@ def _products(
 
 
 def _rows(sample: Called, x: Array) -> _Rows:
+    """Return how a call takes rows out of `x`, by the arguments of the reduction."""
     name = sample.op.name
     args, kwargs = sample.rebuild((x,))
-    given = dict(zip(_PARAMETERS.get(name, ("dim", "keepdim")), args[1:], strict=False))
-    given |= kwargs
-    if "ord" in given:
-        given["p"] = given.pop("ord")
-    if isinstance(given.get("dim"), bool):
-        given["unbiased"] = given.pop("dim")
-    dim, keepdim = given.pop("dim", None), bool(given.pop("keepdim", False))
-    given.pop("dtype", None)
-    if given.get("p") in (None, "fro") and "p" in given:
-        given.pop("p")
+    options = dict(zip(_PARAMETERS.get(name, ("dim", "keepdim")), args[1:], strict=False))
+    options |= kwargs
+    if "ord" in options:
+        options["p"] = options.pop("ord")
+    if isinstance(options.get("dim"), bool):
+        options["unbiased"] = options.pop("dim")
+    dim, keepdim = options.pop("dim", None), bool(options.pop("keepdim", False))
+    options.pop("dtype", None)
+    if options.get("p") in (None, "fro") and "p" in options:
+        options.pop("p")
     line = LINES[name]
     if dim is not None:
         line = PLACED.get(name, line)
-    return _Rows(line, _axes(dim, x.ndim), keepdim, given)
+    return _Rows(line, _axes(dim, x.ndim), keepdim, options)
 
 
 def _axes(dim: Any, ndim: int) -> tuple[int, ...]:
+    """Return the dimensions of a reduction, which are all if none is named."""
     if dim is None or dim in ((), []):
         return tuple(range(ndim))
     if ndim == 0:
@@ -310,11 +317,12 @@ def _axes(dim: Any, ndim: int) -> tuple[int, ...]:
 def _index(
     at: Sequence[int], within: Sequence[int], axes: Sequence[int], ndim: int
 ) -> tuple[int, ...]:
+    """Return the index of an element, from its index in the rows and that within its row."""
     outer, inner = iter(at), iter(within)
     return tuple(next(inner) if d in axes else next(outer) for d in range(ndim))
 
 
-def _reduced(at: Sequence[int], how: _Rows, ndim: int) -> tuple[int, ...]:
+def _reduced_index(at: Sequence[int], how: _Rows, ndim: int) -> tuple[int, ...]:
     """Return the index of a row's result."""
     if not how.keepdim:
         return tuple(at)
@@ -327,7 +335,7 @@ def _reduced_shape(shape: Sequence[int], how: _Rows) -> tuple[int, ...]:
     return tuple(size for d, size in enumerate(shape) if d not in how.axes)
 
 
-def _unrolled(rows: Sequence[Sequence[object]], how: _Rows, x: Array) -> Array:
+def _unroll(rows: Sequence[Sequence[object]], how: _Rows, x: Array) -> Array:
     """Return the results of a scan, back in the places of their rows."""
     if not x.ndim:
         return _array(list(rows[0]), ())

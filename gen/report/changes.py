@@ -1,8 +1,7 @@
-"""What one run changed, cell by cell, since another one: of the same target, of another version of
-torch, or of another target.
+"""Compare two runs, cell by cell: of the same target, of two versions of torch, or of two targets.
 
-    found = changes(before, now)
-    found.of("broken")      # cells that fail, and did not
+found = changes(before, now)
+found.of("broken")      # cells that fail, and did not
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ KINDS = {
 }
 """What can have happened to a cell, the most important first."""
 DETAILS = ("failing", "values", "samples", "entries")
-"""What else a cell says of itself, beside its outcome, why, and what refused it."""
+"""What else a cell says of itself, in addition to its outcome, why, and what refused it."""
 Key = tuple[str, str]
 Lacking = tuple[str, str, Sequence[CellResult]]
 
@@ -58,13 +57,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """``headers``: of both runs. ``common``: how many cells both have. ``new_ops`` and
+    """What one run changed since another one.
+
+    ``headers``: of both runs. ``common``: how many cells both have. ``new_ops`` and
     ``vanished_ops``: ops of one run alone, with the numbers of their cells. ``new_cells`` and
     ``vanished_cells``: cells of one run alone, of ops that both have. ``new_failing`` and
     ``vanished_failing``: the cells of one run alone that fail, of any op.
 
     ``without_result`` has ``(run, why, cells)`` for a run that has no result of some cells because
-    it was cut, say: these cells are neither new nor vanished."""
+    it was cut, say: these cells are neither new nor vanished.
+    """
 
     headers: tuple[Mapping[str, Any], Mapping[str, Any]]
     common: int
@@ -82,23 +84,24 @@ class Changes:
 
     @property
     def by_kind(self) -> dict[str, list[Change]]:
-        """The changes of each kind that happened."""
-        return {kind: found for kind in KINDS if (found := self.of(kind))}
+        """Return the changes of each kind that happened."""
+        by_kind = {kind: self.of(kind) for kind in KINDS}
+        return {kind: some for kind, some in by_kind.items() if some}
 
     @property
     def alone(self) -> bool:
-        """Whether a run has cells that the other one has not."""
-        found = (self.new_ops, self.new_cells, self.vanished_ops, self.vanished_cells)
-        return any(map(len, found)) or bool(self.without_result)
+        """Return whether a run has cells that the other one has not."""
+        of_one_run = (self.new_ops, self.new_cells, self.vanished_ops, self.vanished_cells)
+        return any(map(len, of_one_run)) or bool(self.without_result)
 
     @property
     def worse(self) -> bool:
-        """Whether a cell fails that did not, or that was not there."""
+        """Return whether a cell fails that did not, or that was not there."""
         return bool(self.of("broken") or self.new_failing)
 
     @property
     def settings(self) -> list[tuple[str, str, str]]:
-        """(name, before, now) of what the headers say otherwise, but for dates."""
+        """Return (name, before, now) of what the headers say otherwise, but for dates."""
         old, new = self.headers
         names = [name for name in {**old, **new} if name not in _NO_SETTINGS]
         pairs = [(name, str(old.get(name, "")), str(new.get(name, ""))) for name in names]
@@ -114,14 +117,15 @@ def fails(cell: CellResult) -> bool:
 
 def by_key(run: Results) -> dict[Key, CellResult]:
     """Return the cells by what they are. Of a cell that stands twice the worse outcome counts, as
-    it happened."""
-    found: dict[Key, CellResult] = {}
+    it happened.
+    """
+    cells: dict[Key, CellResult] = {}
     for cell in run.cells:
         key = (cell.check, cell.id)
-        before = found.get(key)
+        before = cells.get(key)
         if before is None or _badness(cell) >= _badness(before):
-            found[key] = cell
-    return found
+            cells[key] = cell
+    return cells
 
 
 def _badness(cell: CellResult) -> int:
@@ -140,13 +144,15 @@ def twice(run: Results) -> list[str]:
 
 
 def lacks(run: Results, other: Results) -> str:
-    """Why a run may have no result of a cell that it is of; empty if it has all. What narrows
-    `other` too is no reason."""
+    """Return why a run may have no result of a cell that it is of. Empty if it has all.
+
+    What narrows `other` too is no reason.
+    """
     if run.cut:
         return "was cut"
     shard = str(run.header.get("shard", "1/1"))
-    given = shard.split(", ")
-    if len(given) < int(given[0].partition("/")[2] or 1) and shard != other.header.get("shard"):
+    shards = shard.split(", ")
+    if len(shards) < int(shards[0].partition("/")[2] or 1) and shard != other.header.get("shard"):
         return f"has shard {shard} alone"
     narrowed = str(run.header.get("narrowed", "no"))
     if narrowed not in ("no", str(other.header.get("narrowed", "no"))):
@@ -161,17 +167,20 @@ def changes(
     *,
     whole_before: bool = False,
 ) -> Changes:
-    """What ``new`` changed since ``old``. ``before``: what each cell was the last time, if that is
-    of several runs, and ``whole_before`` whether one of them has all cells."""
-    known = by_key(old) if before is None else before
+    """Return what ``new`` changed since ``old``.
+
+    ``before``: what each cell was the last time, if that is of several runs, and ``whole_before``
+    whether one of them has all cells.
+    """
+    cells_before = by_key(old) if before is None else before
     now = by_key(new)
-    both = sorted(known.keys() & now.keys())
-    added = _Unmatched.of(now, known, "" if whole_before else lacks(old, new))
-    gone = _Unmatched.of(known, now, lacks(new, old))
+    common_keys = sorted(cells_before.keys() & now.keys())
+    added = _Unmatched.of(now, cells_before, "" if whole_before else lacks(old, new))
+    gone = _Unmatched.of(cells_before, now, lacks(new, old))
     return Changes(
         headers=(old.header, new.header),
-        common=len(both),
-        cells=list(_changed((known[key], now[key]) for key in both)),
+        common=len(common_keys),
+        cells=list(_compare((cells_before[key], now[key]) for key in common_keys)),
         new_ops=added.ops(),
         vanished_ops=gone.ops(),
         new_cells=added.cells_of_common_ops(),
@@ -189,8 +198,11 @@ def changes(
 
 @dataclass(frozen=True)
 class _Unmatched:
-    """The cells that one run has and the other one has not. ``why``: the reason why the other run
-    may have no result of them; ``other_ops``: the ops that the other run has."""
+    """The cells that one run has and the other one has not.
+
+    ``why``: the reason why the other run may have no result of them; ``other_ops``: the ops that
+    the other run has.
+    """
 
     cells: list[CellResult]
     why: str
@@ -206,7 +218,7 @@ class _Unmatched:
 
     @property
     def comparable(self) -> list[CellResult]:
-        """The cells that are new or vanished: none if the other run is not whole."""
+        """Return the cells that are new or vanished: none if the other run is not whole."""
         return [] if self.why else self.cells
 
     def ops(self) -> dict[str, int]:
@@ -218,14 +230,14 @@ class _Unmatched:
         return [cell for cell in self.comparable if cell.op in self.other_ops]
 
 
-def _changed(pairs: Iterable[tuple[CellResult, CellResult]]) -> Iterator[Change]:
+def _compare(pairs: Iterable[tuple[CellResult, CellResult]]) -> Iterator[Change]:
     for before, now in pairs:
         if kind := _kind(before, now):
             yield Change(kind, before, now)
 
 
 def _kind(before: CellResult, now: CellResult) -> str:
-    """What happened to a cell; empty if nothing did."""
+    """Return what happened to a cell. Empty if nothing did."""
     if fails(now) and not fails(before):
         return "broken"
     if fails(before) and not fails(now):
@@ -238,8 +250,8 @@ def _kind(before: CellResult, now: CellResult) -> str:
 
 
 def _kind_of_detail(before: CellResult, now: CellResult) -> str:
-    """What is different in a cell whose outcome is as before; empty if nothing is."""
-    if before.refusal != now.refusal or _refused(before) != _refused(now):
+    """Return what is different in a cell whose outcome is as before. Empty if nothing is."""
+    if before.refusal != now.refusal or _why_without_answer(before) != _why_without_answer(now):
         return "refusals"
     if _values(before, now) != _values(now, before):
         return "values"
@@ -251,15 +263,15 @@ def _kind_of_detail(before: CellResult, now: CellResult) -> str:
 
 
 def _failure(cell: CellResult, other: CellResult) -> tuple[object, ...]:
-    """How a cell fails."""
+    """Return how a cell fails, for a comparison."""
     return (cell.outcome, cell.why, cell.refusal, cell.failing, _values(cell, other))
 
 
 def _values(cell: CellResult, other: CellResult) -> str | None:
-    """The digest of a cell's values, if both have one: an older file has none."""
+    """Return the digest of a cell's values, if both have one: an older file has none."""
     return None if other.values is None else cell.values
 
 
-def _refused(cell: CellResult) -> str:
-    """Why a cell without an answer has none."""
+def _why_without_answer(cell: CellResult) -> str:
+    """Return why a cell without an answer has none."""
     return cell.why if cell.outcome in ("lacking", "skipped", "xfailed") else ""

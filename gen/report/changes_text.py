@@ -1,4 +1,4 @@
-"""What several runs changed, as lines of text."""
+"""Write what several runs changed, as lines of text."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ _CALLED = {"failing": "failing sample", "entries": "known entries"}
 
 
 def changes_as_text(past: History, listed: int = LISTED) -> str:
-    """The changes of each kind, at most ``listed`` of one."""
+    """Return the changes of each kind, at most ``listed`` of one."""
     return "\n".join(_lines(past, listed)) + "\n"
 
 
 def _lines(past: History, listed: int) -> Iterator[str]:
-    found = past.changes
-    for name, header, step in zip("AB", found.headers, past.steps[-2:], strict=True):
-        yield f"{name}: {_described(header)}; {step.cells} cells, {step.failing} failing"
+    """Yield the lines: both runs, their settings, and the changes by kind."""
+    changes_of_last_run = past.changes
+    for name, header, step in zip("AB", changes_of_last_run.headers, past.steps[-2:], strict=True):
+        yield f"{name}: {_describe(header)}; {step.cells} cells, {step.failing} failing"
     for note in past.notes:
         yield f"   {note}"
-    for setting, before, now in found.settings:
+    for setting, before, now in changes_of_last_run.settings:
         yield f"   {setting}: {before or 'not written'} -> {now or 'not written'}"
-    yield f"{found.common} cells of both, {len(found.cells)} changed"
-    for kind, changes in found.by_kind.items():
+    yield f"{changes_of_last_run.common} cells of both, {len(changes_of_last_run.cells)} changed"
+    for kind, changes in changes_of_last_run.by_kind.items():
         yield f"\n{len(changes)} {KINDS[kind]}:"
         shown = _by_op(changes) if kind == "values" else map(_change, changes)
         yield from _at_most(list(shown), listed)
-    yield from _alone(found, listed)
+    yield from _lines_of_one_run(changes_of_last_run, listed)
     yield from _of_several(past, listed)
 
 
-def _described(header: Mapping[str, object]) -> str:
+def _describe(header: Mapping[str, object]) -> str:
     return (
         f"target {header['target']} on {header['device']}, tier {header['tier']}, torch "
         f"{header.get('torch', 'unknown')}, {header.get('began', header.get('date', 'no date'))}"
@@ -46,6 +47,7 @@ def _described(header: Mapping[str, object]) -> str:
 
 
 def _change(change: Change) -> str:
+    """Return a changed cell as a line."""
     before, now = change.before, change.now
     if change.kind == "refusals":
         return f"{now.node}: {_refusal(before)} -> {_refusal(now)}"
@@ -58,16 +60,16 @@ def _change(change: Change) -> str:
 
 
 def _details(before: CellResult, now: CellResult, names: Sequence[str]) -> str:
-    """What else is not as before."""
+    """Say what else is not as before."""
     pairs = {name: (getattr(before, name), getattr(now, name)) for name in names}
-    said = [
+    texts = [
         f"{_CALLED.get(name, name)} {_value(was)} -> {_value(is_now)}"
         for name, (was, is_now) in pairs.items()
         if was != is_now
     ]
     if before.refusal != now.refusal and len(names) > 1:
-        said.append(f"refusal {_refusal(before)} -> {_refusal(now)}")
-    return ", ".join(said)
+        texts.append(f"refusal {_refusal(before)} -> {_refusal(now)}")
+    return ", ".join(texts)
 
 
 def _value(value: Any) -> str:
@@ -81,6 +83,7 @@ def _refusal(cell: CellResult) -> str:
 
 
 def _by_op(changes: Sequence[Change]) -> list[str]:
+    """Return how many cells of each op have other values."""
     counts = Counter(change.now.op for change in changes)
     lost = Counter(change.now.op for change in changes if not change.now.values)
     return [
@@ -89,17 +92,17 @@ def _by_op(changes: Sequence[Change]) -> list[str]:
     ]
 
 
-def _alone(found: Changes, listed: int) -> Iterator[str]:
-    """What one of the runs alone has."""
-    yield from _section("new cells fail", map(_outcome, found.new_failing), listed)
-    vanished = map(_outcome, found.vanished_failing)
+def _lines_of_one_run(changes: Changes, listed: int) -> Iterator[str]:
+    """Yield what one of the runs alone has."""
+    yield from _section("new cells fail", map(_outcome, changes.new_failing), listed)
+    vanished = map(_outcome, changes.vanished_failing)
     yield from _section("cells that failed vanished", vanished, listed)
-    yield from _section("new ops", map(_op, found.new_ops.items()), listed)
-    yield from _section("vanished ops", map(_op, found.vanished_ops.items()), listed)
-    for what, cells in (("new", found.new_cells), ("vanished", found.vanished_cells)):
+    yield from _section("new ops", map(_op, changes.new_ops.items()), listed)
+    yield from _section("vanished ops", map(_op, changes.vanished_ops.items()), listed)
+    for what, cells in (("new", changes.new_cells), ("vanished", changes.vanished_cells)):
         title = f"{what} cells of ops that both have"
         yield from _section(title, map(_outcome_alone, cells), listed)
-    for run, why, cells in found.without_result:
+    for run, why, cells in changes.without_result:
         title = f"cells without a result in {run}, which {why}"
         yield from _section(title, map(_outcome_alone, cells), listed)
 

@@ -1,4 +1,4 @@
-"""Results for other programs: JUnit XML, which CI systems show, and JSON."""
+"""Write results for other programs: JUnit XML, which CI systems show, and JSON."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _SKIPPED = ("skipped", "lacking")
 
 
 def command(cell: CellResult, header: Mapping[str, Any]) -> str:
-    """The command that runs a cell again, with the sample that failed."""
+    """Return the command that runs a cell again, with the sample that failed."""
     words = ["pytest", shlex.quote(cell.node), "--target", shlex.quote(header["target"])]
-    words += ["--device", shlex.quote(header["device"])] if header["device"] != "cpu" else []
+    if header["device"] != "cpu":
+        words += ["--device", shlex.quote(header["device"])]
     words += ["--tier", "full"]
-    return " ".join(
-        [*words, *(["--sample", str(cell.failing)] if cell.failing is not None else [])]
-    )
+    if cell.failing is not None:
+        words += ["--sample", str(cell.failing)]
+    return " ".join(words)
 
 
 def as_junit(runs: Sequence[Results]) -> str:
-    """A test suite for each run, and a test case for each cell."""
+    """Return a test suite for each run, and a test case for each cell."""
     root = Xml.Element("testsuites")
     for run in runs:
         counts = run.counts()
@@ -53,6 +54,7 @@ def as_junit(runs: Sequence[Results]) -> str:
 
 
 def _case(suite: Xml.Element, cell: CellResult, header: Mapping[str, object]) -> None:
+    """Add the test case of a cell to its suite."""
     names = {
         "classname": _text(f"{cell.family}.{cell.check}"),
         "name": _text(cell.id),
@@ -73,29 +75,29 @@ def _text(text: str) -> str:
 
 
 def as_json(runs: Sequence[Results]) -> str:
-    """Counts and failures of each run."""
+    """Return the counts and failures of each run."""
     return _json({"runs": list(map(_run, runs))})
 
 
 def changes_as_json(past: History) -> str:
-    """What the last of several runs changed, and what became of cells in all of them."""
-    found = past.changes
+    """Return what the last of several runs changed, and what became of cells in all of them."""
+    changes_of_last_run = past.changes
     return _json(
         {
-            "runs": list(map(_settings, found.headers)),
+            "runs": list(map(_settings, changes_of_last_run.headers)),
             "notes": list(past.notes),
             "steps": list(map(_step_as_json, past.steps)),
-            "common": found.common,
-            **_changes(found),
-            "new_ops": dict(found.new_ops),
-            "vanished_ops": dict(found.vanished_ops),
-            "new_cells": _nodes(found.new_cells),
-            "vanished_cells": _nodes(found.vanished_cells),
-            "new_failing": list(map(_failing, found.new_failing)),
-            "vanished_failing": list(map(_failing, found.vanished_failing)),
+            "common": changes_of_last_run.common,
+            **_changes(changes_of_last_run),
+            "new_ops": dict(changes_of_last_run.new_ops),
+            "vanished_ops": dict(changes_of_last_run.vanished_ops),
+            "new_cells": _nodes(changes_of_last_run.new_cells),
+            "vanished_cells": _nodes(changes_of_last_run.vanished_cells),
+            "new_failing": list(map(_failing, changes_of_last_run.new_failing)),
+            "vanished_failing": list(map(_failing, changes_of_last_run.vanished_failing)),
             "without_result": [
                 {"run": run, "why": why, "nodes": _nodes(cells)}
-                for run, why, cells in found.without_result
+                for run, why, cells in changes_of_last_run.without_result
             ],
             "slower": [
                 {"node": cell.node, "seconds": cell.seconds, "usual": usual}
@@ -121,27 +123,28 @@ def _nodes(cells: Sequence[CellResult]) -> list[str]:
     return [cell.node for cell in cells]
 
 
-def _changes(found: Changes) -> dict[str, object]:
+def _changes(changes_of_run: Changes) -> dict[str, object]:
+    """Return the changed cells of each kind, with both results."""
     return {
         kind: [
             {
                 "node": change.now.node,
                 "op": change.now.op,
-                "before": _said(change.before, change.now),
-                "now": _said(change.now, change.before),
+                "before": _differing_facts(change.before, change.now),
+                "now": _differing_facts(change.now, change.before),
             }
-            for change in found.of(kind)
+            for change in changes_of_run.of(kind)
         ]
         for kind in KINDS
     }
 
 
-def _said(cell: CellResult, other: CellResult) -> dict[str, Any]:
-    """What a run says of a cell, and what else is not as in the other run."""
-    said = {"outcome": cell.outcome, "why": cell.why, "refusal": cell.refusal}
-    more = {name: getattr(cell, name) for name in DETAILS}
-    return {name: text for name, text in said.items() if text} | {
-        name: value for name, value in more.items() if value != getattr(other, name)
+def _differing_facts(cell: CellResult, other: CellResult) -> dict[str, Any]:
+    """Return what a run says of a cell, and what else is not as in the other run."""
+    facts = {"outcome": cell.outcome, "why": cell.why, "refusal": cell.refusal}
+    details = {name: getattr(cell, name) for name in DETAILS}
+    return {name: text for name, text in facts.items() if text} | {
+        name: value for name, value in details.items() if value != getattr(other, name)
     }
 
 
@@ -154,19 +157,22 @@ def _settings(header: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _json(data: Mapping[str, object]) -> str:
-    return json.dumps(_plain(data), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    return (
+        json.dumps(_without_infinities(data), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+    )
 
 
-def _plain(data: Any) -> Any:
+def _without_infinities(data: Any) -> Any:
     """Return data with null for numbers that JSON does not have."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
-        return {key: _plain(value) for key, value in data.items()}
-    return list(map(_plain, data)) if isinstance(data, list | tuple) else data
+        return {key: _without_infinities(value) for key, value in data.items()}
+    return list(map(_without_infinities, data)) if isinstance(data, list | tuple) else data
 
 
 def _run(run: Results) -> dict[str, Any]:
+    """Return the settings, counts and failures of a run."""
     counts = run.counts()
     failures = [
         {

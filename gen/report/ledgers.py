@@ -1,4 +1,4 @@
-"""The results files of a project: which there are, and which of them are one run."""
+"""List the results files of a project, and tell which of them are one run."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ __all__ = ["files_in", "in_folder", "joined", "newest", "newest_whole", "recorde
 
 
 def recorded() -> list[Path]:
-    """The results files of runs that were not narrowed, oldest first."""
-    found = [
+    """Return the results files of runs that were not narrowed, oldest first."""
+    paths = [
         path
         for path in Path(".cache/matrix").glob("results-*.jsonl")
         if not path.stem.endswith("-part")
     ]
-    return sorted(found, key=lambda path: path.stat().st_mtime)
+    return sorted(paths, key=lambda path: path.stat().st_mtime)
 
 
 def newest() -> Path:
-    """Return the results file of the newest whole run. If none is whole, that of the newest run:
-    its page says that it was cut."""
-    found = recorded()
-    if not found:
+    """Return the results file of the newest whole run.
+
+    If none is whole, that of the newest run: its page says that it was cut.
+    """
+    paths = recorded()
+    if not paths:
         raise ResultsError(
             "no results in .cache/matrix; run `pytest generated_tests` first, "
             "or name a file with --results"
         )
-    return next(filter(_is_whole, reversed(found)), found[-1])
+    return next(filter(_is_whole, reversed(paths)), paths[-1])
 
 
 def newest_whole(apart: Sequence[Path]) -> Path:
     """Return the results file of the newest run that came to its end and is no shard, which is not
-    one of `apart`."""
+    one of `apart`.
+    """
     others = {path.resolve() for path in apart}
     for path in reversed(recorded()):
         if path.resolve() not in others and _is_whole(path):
@@ -60,12 +63,13 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def in_folder(folder: Path) -> list[Results]:
-    """Every results file of a folder, oldest first: by the time in its header, else by the
-    file's."""
-    found = files_in(folder)
-    if not found:
+    """Return every results file of a folder, oldest first: by the time in its header, else by the
+    file's.
+    """
+    paths = files_in(folder)
+    if not paths:
         raise ResultsError(f"{folder}: it has no results file (*.jsonl)")
-    results = [(path, read(path)) for path in found]
+    results = [(path, read(path)) for path in paths]
     results.sort(key=lambda pair: (_began(pair[1]), pair[0].stat().st_mtime))
     return [result for _, result in results]
 
@@ -75,9 +79,11 @@ def _began(result: Results) -> str:
 
 
 def joined(results: Sequence[Results]) -> list[Results]:
-    """Join shards of one run: those whose headers agree in what :data:`OF_A_RUN` names and in the
-    number of shards. A shard that a run has already begins another run. Every other file is a
-    run."""
+    """Join shards of one run, and return the runs.
+
+    They are those whose headers agree in what :data:`OF_A_RUN` names and in the number of shards. A
+    shard that a run has already begins another run. Every other file is a run.
+    """
     groups: list[list[Results]] = []
     for result in results:
         group = next((found for found in groups if _is_one_of(result, found)), None)
@@ -85,11 +91,14 @@ def joined(results: Sequence[Results]) -> list[Results]:
             groups.append([result])
         else:
             group.append(result)
-    return list(map(_whole, groups))
+    return list(map(_join, groups))
 
 
 def _is_one_of(result: Results, group: Sequence[Results]) -> bool:
-    """Whether a shard is one that a run lacks. :class:`ResultsError` if it is one that it has."""
+    """Return whether a shard is one that a run lacks.
+
+    Raises :class:`ResultsError` if it is one that the run has.
+    """
     if not (_is_sharded(result) and _run_of(result) == _run_of(group[0])):
         return False
     same = [other for other in group if other.header["shard"] == result.header["shard"]]
@@ -109,8 +118,8 @@ def _run_of(result: Results) -> tuple[Any, ...]:
     return (total, *(trait(result.header, name) for name in OF_A_RUN))
 
 
-def _whole(group: Sequence[Results]) -> Results:
-    """Return the run of shards."""
+def _join(group: Sequence[Results]) -> Results:
+    """Return the run of shards. One shard stays as it is."""
     if len(group) == 1:
         return group[0]
     ordered = sorted(group, key=lambda shard: int(shard.header["shard"].partition("/")[0]))

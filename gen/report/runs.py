@@ -1,4 +1,4 @@
-"""Several runs: beside one another, and one after another."""
+"""Compare several runs: side by side, and one after another."""
 
 from __future__ import annotations
 
@@ -30,14 +30,17 @@ _NOTICEABLE = 0.05  # seconds: below, times are noise
 
 
 def title(result: Results) -> str:
-    """What a run was of, as its heading."""
+    """Return what a run was of, as its heading."""
     return f"{result.header['target']} on {result.header['device']}, tier {result.header['tier']}"
 
 
 @dataclass(frozen=True)
 class Differences:
-    """Runs side by side. `cells` has the common cells whose outcomes differ, `table` how often each
-    combination of outcomes occurs."""
+    """Runs side by side.
+
+    `cells` has the common cells whose outcomes differ, `table` how often each combination of
+    outcomes occurs.
+    """
 
     names: tuple[str, ...]
     table: Sequence[tuple[tuple[str, ...], int]]
@@ -49,19 +52,19 @@ class Differences:
 
 
 def side_by_side(runs: Sequence[Results]) -> Differences:
-    """Two or more runs, cell by cell."""
+    """Compare two or more runs, cell by cell."""
     tables = list(map(by_key, runs))
-    both = sorted(set(tables[0]).intersection(*tables[1:]))
-    rows = [tuple(table[key] for table in tables) for key in both]
+    common_keys = sorted(set(tables[0]).intersection(*tables[1:]))
+    rows = [tuple(table[key] for table in tables) for key in common_keys]
     differing = [row for row in rows if len(set(_outcomes(row))) > 1]
     return Differences(
         names=_names(runs),
         table=Counter(map(_outcomes, differing)).most_common(40),
         cells=[tuple(map(_short, row)) for row in differing[:LISTED]],
         differing=len(differing),
-        only=tuple(len(table) - len(both) for table in tables),
-        seconds=tuple(_seconds(table[key] for key in both) for table in tables),
-        common=len(both),
+        only=tuple(len(table) - len(common_keys) for table in tables),
+        seconds=tuple(_seconds(table[key] for key in common_keys) for table in tables),
+        common=len(common_keys),
     )
 
 
@@ -74,7 +77,7 @@ def _seconds(cells: Iterable[CellResult]) -> float:
 
 
 def _names(runs: Sequence[Results]) -> tuple[str, ...]:
-    """The target of each run; with its number if two are alike."""
+    """Return the target of each run, with its number if two are alike."""
     targets = [str(run.header["target"]) for run in runs]
     return tuple(
         f"{target} ({number})" if targets.count(target) > 1 else target
@@ -84,7 +87,7 @@ def _names(runs: Sequence[Results]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Step:
-    """One run of a history."""
+    """A run of a history."""
 
     began: str
     counts: Sequence[tuple[str, int]]
@@ -95,11 +98,11 @@ class Step:
 
 @dataclass(frozen=True)
 class History:
-    """Runs, oldest first, and what the last one changed. `notes` say what a run lacks, and what
-    stands in it twice.
+    """Runs, oldest first, and what the last one changed.
 
-    `slower` has (cell, usual seconds). `flaky` has (cell, outcomes), of cells that failed, did not,
-    and failed again, or the reverse."""
+    `notes` say what a run lacks, and what stands in it twice. `slower` has (cell, usual seconds).
+    `flaky` has (cell, outcomes), of cells that failed, did not, and failed again, or the reverse.
+    """
 
     name: str
     steps: Sequence[Step]
@@ -110,9 +113,9 @@ class History:
 
 
 def history(runs: Sequence[Results]) -> History:
-    """What the last of `runs` changed. There are two or more, oldest first."""
+    """Return what the last of `runs` changed. There are two or more, oldest first."""
     notes: list[str] = []
-    for run, name in zip(runs, _called(len(runs)), strict=True):
+    for run, name in zip(runs, _names_of_runs(len(runs)), strict=True):
         notes += _notes(run, name)
     runs = list(map(once, runs))
     *earlier, last = runs
@@ -135,38 +138,39 @@ def history(runs: Sequence[Results]) -> History:
 
 def _results_by_cell(runs: Sequence[Results]) -> dict[Key, list[CellResult]]:
     """Return the results of each cell in the order of the runs, without the runs that lack it."""
-    found: dict[Key, list[CellResult]] = {}
+    results: dict[Key, list[CellResult]] = {}
     for run in runs:
         for key, cell in by_key(run).items():
-            found.setdefault(key, []).append(cell)
-    return found
+            results.setdefault(key, []).append(cell)
+    return results
 
 
 def _slower(lines: Sequence[Sequence[CellResult]]) -> list[tuple[CellResult, float]]:
     """Return the cells that took longer in the last run than they usually do, with the usual
-    seconds, the largest difference first."""
-    found = []
+    seconds, the largest difference first.
+    """
+    slower_cells = []
     for *earlier, last in lines:
         usual = median(cell.seconds for cell in earlier)
         if last.seconds > max(_SLOWER * usual, usual + _NOTICEABLE):
-            found.append((last, usual))
-    return sorted(found, key=lambda pair: pair[1] - pair[0].seconds)
+            slower_cells.append((last, usual))
+    return sorted(slower_cells, key=lambda pair: pair[1] - pair[0].seconds)
 
 
-def _called(count: int) -> list[str]:
-    """What the runs are called: the last ones A and B, and others by their number."""
+def _names_of_runs(count: int) -> list[str]:
+    """Return what the runs are called: the last ones A and B, and others by their number."""
     return [*(f"run {number}" for number in range(1, count - 1)), "A", "B"]
 
 
 def _notes(run: Results, name: str) -> Iterator[str]:
-    """What is to be known of a run before its cells are compared."""
+    """Yield what a reader must know of a run before its cells are compared."""
     if run.cut:
         yield f"{name} was cut: it did not come to its end, and has no result of some cells"
     shard = str(run.header.get("shard", "1/1"))
-    given = shard.split(", ")
-    count = int(given[0].partition("/")[2] or 1)
-    if len(given) < count:
-        yield f"{name} has {len(given)} of {count} shards: {shard}"
+    shards = shard.split(", ")
+    count = int(shards[0].partition("/")[2] or 1)
+    if len(shards) < count:
+        yield f"{name} has {len(shards)} of {count} shards: {shard}"
     began = run.header.get("parts", {})
     if len(set(began.values())) > 1:
         when = ", ".join(f"{part} at {at or 'no time'}" for part, at in began.items())
@@ -179,11 +183,12 @@ def _notes(run: Results, name: str) -> Iterator[str]:
 
 
 def _changes(line: Sequence[CellResult]) -> int:
-    """How often a cell began to fail or ceased to."""
+    """Return how often a cell began to fail or ceased to."""
     return sum(fails(one) != fails(other) for one, other in pairwise(line))
 
 
 def _step(run: Results) -> Step:
+    """Return the counts of a run, as a step of a history."""
     counts = run.counts()
     return Step(
         began=str(run.header.get("began", run.header.get("date", ""))),

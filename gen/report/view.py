@@ -1,4 +1,4 @@
-"""Results -> one HTML page, which works from disk without a network.
+"""Draw results as one HTML page, which works from disk without a network.
 
 The page is a table that is readable without scripts. Below it another table shows which rules of
 the target the cells have run, if the run noted them. A compact JSON block has the details of each
@@ -40,7 +40,7 @@ class RulesTable:
 
 
 def rules_table(run: Results) -> RulesTable | None:
-    """The rules of `run`; None if it has not noted them."""
+    """Return the rules of `run`. None if it has not noted them."""
     names = run.header.get("rules")
     if not isinstance(names, list):
         return None
@@ -60,7 +60,7 @@ def rules_table(run: Results) -> RulesTable | None:
 
 
 def _part(name: str) -> str:
-    """The part of a rule's name, such as vjp: its second word."""
+    """Return the part of a rule's name, such as vjp: its second word."""
     return name.split()[1] if " " in name else name
 
 
@@ -86,7 +86,7 @@ _MANY = 60  # ops above which families are closed at first: what is not shown ne
 
 @dataclass(frozen=True)
 class Square:
-    """One cell of the grid: the worst outcome, the text in it, and the text for screen readers."""
+    """A cell of the grid: the worst outcome, the text in it, and the text for screen readers."""
 
     outcome: str
     text: str
@@ -95,7 +95,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the grid, for an op or for a whole family."""
+    """A row of the grid, for an op or for a whole family."""
 
     name: str
     squares: tuple[Square | None, ...]
@@ -152,10 +152,10 @@ def page(
     past: History | None = None,
     places: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The whole page as text. It shows only the loops of the results in `others`.
+    """Return the whole page as text. It shows only the loops of the results in `others`.
 
-    `places` has the lines of the matrix where ops and checks stand, `past` what changed
-    since earlier runs.
+    `places` has the lines of the matrix where ops and checks stand, `past` what changed since
+    earlier runs.
     """
     views = [_view(f"run{number}", result, places or {}) for number, result in enumerate(runs)]
     environment = jinja2.Environment(
@@ -171,7 +171,7 @@ def page(
         views=views,
         coverage=coverage,
         loops=_loops([*runs, *others]),
-        rules=[found for run in runs if (found := rules_table(run)) is not None],
+        rules=[table for table in map(rules_table, runs) if table is not None],
         differences=side_by_side(runs) if len(runs) > 1 else None,
         past=past,
         kinds=KINDS,
@@ -182,6 +182,7 @@ def page(
 
 
 def _view(key: str, result: Results, places: Mapping[str, Mapping[str, str]] | None = None) -> View:
+    """Return the data of one run for the template."""
     cells = result.cells
     checks = tuple(sorted({cell.check for cell in cells}))
     data = _Data(checks, places or {}, {cell.op for cell in cells})
@@ -228,7 +229,7 @@ def _lacking(cells: Sequence[CellResult]) -> list[tuple[str, str, int]]:
 
 
 def _shares(cells: Sequence[CellResult], key: str) -> list[Share]:
-    """The time by family or check, most first."""
+    """Return the time by family or check, most first."""
     grouped: defaultdict[str, list[float]] = defaultdict(list)
     for cell in cells:
         grouped[getattr(cell, key)].append(cell.seconds)
@@ -243,7 +244,7 @@ _Row = dict[str, list[CellResult]]
 
 
 def _groups(cells: Sequence[CellResult], checks: Sequence[str], data: _Data) -> tuple[Group, ...]:
-    """The rows of the grid by family; their cells are added to `data`."""
+    """Return the rows of the grid by family. Their cells are added to `data`."""
     grouped: dict[str, dict[str, _Row]] = {}
     for cell in cells:
         row = grouped.setdefault(cell.family, {}).setdefault(cell.op, {})
@@ -273,6 +274,7 @@ def _worst(cells: Iterable[CellResult]) -> str:
 
 
 def _square(cells: Sequence[CellResult], place: str) -> Square | None:
+    """Return the worst outcome of cells, and how many have it. None without cells."""
     if not cells:
         return None
     outcome = _worst(cells)
@@ -281,8 +283,11 @@ def _square(cells: Sequence[CellResult], place: str) -> Square | None:
 
 
 def _summary(cells: Sequence[CellResult]) -> Square | None:
-    """A family's square. It shows any failure, or else the most frequent outcome, so one exception
-    does not colour a hundred passes."""
+    """Return a family's square.
+
+    It shows any failure, or else the most frequent outcome, so one exception does not colour a
+    hundred passes.
+    """
     if not cells or _worst(cells) in FAILURES:
         return _square(cells, "")
     outcome, count = Counter(cell.outcome for cell in cells).most_common(1)[0]
@@ -290,7 +295,9 @@ def _summary(cells: Sequence[CellResult]) -> Square | None:
 
 
 class _Data:
-    """The JSON block. It has each text once, and cells as short lists of indices into the texts."""
+    """Collect the JSON block. It has each text once, and cells as short lists of indices into the
+    texts.
+    """
 
     def __init__(
         self, checks: Sequence[str], lines: Mapping[str, Mapping[str, str]], ops: set[str]
@@ -305,6 +312,7 @@ class _Data:
         }
 
     def add(self, op: str, cells: Sequence[CellResult]) -> str:
+        """Add the cells of a square. Return the place under which the page looks them up."""
         if not cells:
             return ""
         place = f"{self._text(op)}.{self._checks.index(cells[0].check)}"
@@ -326,6 +334,7 @@ class _Data:
         return self._texts.setdefault(text, len(self._texts))
 
     def text(self) -> str:
+        """Return the block as text."""
         data = {
             "texts": list(self._texts),
             "outcomes": OUTCOMES,
@@ -337,8 +346,9 @@ class _Data:
 
 
 def _failures(cells: Sequence[CellResult]) -> list[tuple[str, str, int, list[str]]]:
-    """(outcome, why, count, node ids), worst first. One cause that affects many
-    cells is one line."""
+    """Return (outcome, why, count, node ids), worst first. One cause that affects many cells is one
+    line.
+    """
     grouped: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for cell in cells:
         if cell.outcome in FAILURES:
@@ -350,7 +360,9 @@ def _failures(cells: Sequence[CellResult]) -> list[tuple[str, str, int, list[str
 
 
 def _reasons(cells: Sequence[CellResult]) -> list[tuple[str, int, int, str, str]]:
-    """(reason, cells, ops, checks, entries) of the expected failures, most frequent first."""
+    """Return (reason, cells, ops, checks, entries) of the expected failures, most frequent
+    first.
+    """
     grouped: defaultdict[str, list[CellResult]] = defaultdict(list)
     for cell in cells:
         if cell.outcome == "xfailed":
@@ -358,24 +370,30 @@ def _reasons(cells: Sequence[CellResult]) -> list[tuple[str, int, int, str, str]
     return [
         (
             why,
-            len(found),
-            len({cell.op for cell in found}),
-            _some({c.check for c in found}),
-            _some({e for c in found for e in c.entries}),
+            len(cells_of_reason),
+            len({cell.op for cell in cells_of_reason}),
+            _list({cell_of_reason.check for cell_of_reason in cells_of_reason}),
+            _list(
+                {entry for cell_of_reason in cells_of_reason for entry in cell_of_reason.entries}
+            ),
         )
-        for why, found in sorted(grouped.items(), key=lambda item: (-len(item[1]), item[0]))
+        for why, cells_of_reason in sorted(
+            grouped.items(), key=lambda item: (-len(item[1]), item[0])
+        )
     ]
 
 
-def _some(words: set[str], shown: int = 6) -> str:
+def _list(words: set[str], shown: int = 6) -> str:
     rest = f" and {len(words) - shown} more" if len(words) > shown else ""
     return ", ".join(sorted(words)[:shown]) + rest
 
 
 @dataclass(frozen=True)
 class Loops:
-    """The ops that each target's vmap ran one element at a time. A line is an op, with (times,
-    cells) or None for each run."""
+    """The ops that each target's vmap ran one element at a time.
+
+    A line is an op, with (times, cells) or None for each run.
+    """
 
     names: Sequence[str]
     ops: Sequence[int]
@@ -383,23 +401,25 @@ class Loops:
 
 
 def _loops(runs: Sequence[Results]) -> Loops:
-    found: list[dict[str, tuple[int, int]]] = []
+    """Return how often each run ran each op in a loop."""
+    counts_of_runs: list[dict[str, tuple[int, int]]] = []
     for run in runs:
         counted: dict[str, tuple[int, int]] = {}
         for cell in run.cells:
             for op, times in cell.loops.items():
                 before = counted.get(_short_name(op), (0, 0))
                 counted[_short_name(op)] = before[0] + times, before[1] + 1
-        found.append(counted)
-    ops = sorted(set().union(*found))
+        counts_of_runs.append(counted)
+    ops = sorted(set().union(*counts_of_runs))
     return Loops(
         names=list(map(title, runs)),
-        ops=list(map(len, found)),
-        lines=[(op, [counted.get(op) for counted in found]) for op in ops],
+        ops=list(map(len, counts_of_runs)),
+        lines=[(op, [counted.get(op) for counted in counts_of_runs]) for op in ops],
     )
 
 
 def _short_name(op: str) -> str:
-    """The common form ``aten.unique_dim`` of ``aten::unique_dim`` and
-    ``aten.unique_dim.default``."""
+    """Return the common form ``aten.unique_dim`` of ``aten::unique_dim`` and
+    ``aten.unique_dim.default``.
+    """
     return op.replace("::", ".").removesuffix(".default")

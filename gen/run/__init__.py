@@ -1,4 +1,4 @@
-"""How cells are run: chosen, isolated, judged and recorded.
+"""Run cells: choose, isolate, judge and record them.
 
 ``plugin`` is the pytest plug-in, ``run_cell`` what running one cell means for everybody.
 ``execution`` and ``isolation`` give it a process that may die. ``verdict`` matches failures with

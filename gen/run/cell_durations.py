@@ -1,4 +1,4 @@
-"""How long a cell takes, from a small file beside the matrix: the time of a check, times a
+"""Estimate how long a cell takes, from a small file of the project: the time of a check, times a
 factor of the op.
 
 The file has one number for each check, op and family. So it is small enough to be committed, it
@@ -55,7 +55,7 @@ class Durations:
 
     @cached_property
     def op(self) -> float:
-        """The factor of an unknown op."""
+        """Return the factor of an unknown op."""
         return fmean(self.ops.values()) if self.ops else 1.0
 
     @cached_property
@@ -71,32 +71,34 @@ def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
     of_family: dict[str, list[float]] = {}
-    for family, check, op, taken in cells:
-        seconds[check, op] += taken
+    for family, check, op, cell_seconds in cells:
+        seconds[check, op] += cell_seconds
         counts[check, op] += 1
         total = of_family.setdefault(family, [0.0, 0.0])
-        total[0] += taken
+        total[0] += cell_seconds
         total[1] += 1
     checks = dict.fromkeys((check for check, _ in counts), 1.0)
     ops = dict.fromkeys((op for _, op in counts), 1.0)
+    # Each half of a round makes one side's totals right, and the other side's nearly so.
     for _ in range(_ROUNDS):
-        checks = _scaled(seconds, counts, checks, 0, {key: ops[key[1]] for key in counts})
-        ops = _scaled(seconds, counts, ops, 1, {key: checks[key[0]] for key in counts})
+        checks = _scale(seconds, counts, checks, 0, {key: ops[key[1]] for key in counts})
+        ops = _scale(seconds, counts, ops, 1, {key: checks[key[0]] for key in counts})
     return Durations(
         checks, ops, {name: total / count for name, (total, count) in of_family.items()}
     )
 
 
 def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> Durations:
-    """`known` with the checks, ops and families of ``(family, check, op, seconds)`` that it lacks,
-    and all that it has.
+    """Return `known` with the checks, ops and families of ``(family, check, op, seconds)`` that it
+    lacks, and all that it has.
 
-    The cells may be of a slower machine: what both have tells by how much. Raises ValueError if
-    they have no cell of a known check and op."""
-    met = list(cells)
+    The cells may be of a slower machine: the cells that both have show by how much. Raises
+    ValueError if they have no cell of a known check and op.
+    """
+    all_cells = list(cells)
     both = [
         (check, seconds, known.cell(check, op))
-        for _, check, op, seconds in met
+        for _, check, op, seconds in all_cells
         if check in known.checks and op in known.ops
     ]
     if not both:
@@ -108,23 +110,23 @@ def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> 
     checks = {
         **_ratios(
             (check, seconds / slowness, known.ops.get(op, known.op))
-            for _, check, op, seconds in met
+            for _, check, op, seconds in all_cells
         ),
         **known.checks,
     }
     ops = {
-        **_ratios((op, seconds / slowness, checks[check]) for _, check, op, seconds in met),
+        **_ratios((op, seconds / slowness, checks[check]) for _, check, op, seconds in all_cells),
         **known.ops,
     }
     families = {
-        **_ratios((family, seconds / slowness, 1.0) for family, _, _, seconds in met),
+        **_ratios((family, seconds / slowness, 1.0) for family, _, _, seconds in all_cells),
         **known.families,
     }
     return Durations(checks, ops, families)
 
 
 def _ratios(parts: Iterable[tuple[str, float, float]]) -> dict[str, float]:
-    """For each name, the sum of the first numbers by the sum of the second ones."""
+    """Return, for each name, the sum of the first numbers by the sum of the second ones."""
     above: defaultdict[str, float] = defaultdict(float)
     below: defaultdict[str, float] = defaultdict(float)
     for name, one, other in parts:
@@ -133,13 +135,16 @@ def _ratios(parts: Iterable[tuple[str, float, float]]) -> dict[str, float]:
     return {name: above[name] / below[name] for name in above if below[name]}
 
 
-def _scaled(
+def _scale(
     seconds: Mapping[tuple[str, str], float],
     counts: Mapping[tuple[str, str], int],
     names: Iterable[str],
     side: int,
     other: Mapping[tuple[str, str], float],
 ) -> dict[str, float]:
+    """Return the numbers of one side, checks or ops, that explain the totals with those of the
+    other.
+    """
     taken, expected = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     for key, count in counts.items():
         taken[key[side]] += seconds[key]
@@ -148,8 +153,10 @@ def _scaled(
 
 
 def read_durations(path: Path) -> Durations:
-    """Return the file's durations. Without a file every cell counts the same. Raises ValueError for
-    a file that is none of durations."""
+    """Return the file's durations. Without a file every cell counts the same.
+
+    Raises ValueError for a file that is none of durations.
+    """
     try:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -171,6 +178,7 @@ def read_durations(path: Path) -> Durations:
 
 
 def _number(value: Any) -> float:
+    # JSON as Python reads it has NaN and Infinity.
     number = float(value)
     if not 0.0 <= number < float("inf"):
         raise ValueError(f"{value} is no time")

@@ -1,4 +1,4 @@
-"""In what a run took place: the versions and the machine, for the header of its results."""
+"""Name the versions and the machine of a run, for the header of its results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ __all__ = ["environment"]
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """The versions of torch, NumPy, Python and the package that has the target; the machine, with
-    the instructions for which torch chooses its kernels. Of the device the header has the word:
-    to ask for its name would start the driver in the process that forks the others."""
+    """Return the versions of torch, NumPy, Python and the package that has the target, and the
+    machine, with the instructions for which torch chooses its kernels.
+
+    Of the device the header has the word: to ask for its name would start the driver in the process
+    that forks the others.
+    """
     return {
         "torch": settings.torch,
         "numpy": _version("numpy"),
@@ -32,8 +35,14 @@ def _version(distribution: str) -> str:
 
 
 def _package(target: str) -> str:
-    """The distribution that has a target, with its version; empty for a target of this project."""
+    """Return the distribution that has a target, with its version. Empty for a target of this
+    project.
+    """
     if built_in(target):
         return ""
-    found = [point.dist for point in entry_points(group=GROUP, name=target)]
-    return ", ".join(f"{dist.name} {dist.version}" for dist in found if dist is not None)
+    distributions = [point.dist for point in entry_points(group=GROUP, name=target)]
+    return ", ".join(
+        f"{distribution.name} {distribution.version}"
+        for distribution in distributions
+        if distribution is not None
+    )

@@ -1,8 +1,9 @@
-"""Runs the cells of a session, each in a process that may die of it.
+"""Run the cells of a session, each in a process that may die of it.
 
 A :class:`Runner` forks a worker at the first cell, when every module is loaded. The worker runs one
 cell after another and sends back what came of it. If it dies or takes too long, that is the outcome
-of the cell, and the next cell gets a new worker."""
+of the cell, and the next cell gets a new worker.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def told(error: BaseException) -> str:
     if isinstance(error, Mismatch | Vacuous | Told):
         return str(error)
     trace = traceback.TracebackException.from_exception(error)
-    for one in _chained(trace):
+    for one in _chain(trace):
         _cut_harness(one.stack)
     if isinstance(error, SamplesError):
         trace.stack.clear()
@@ -104,15 +105,19 @@ def _cut_harness(stack: traceback.StackSummary) -> None:
     stack[:] = stack[start:] or stack[-1:]
 
 
-def _chained(error: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
+def _chain(error: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
+    """Yield an error, and those that caused it or came before it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 class Runner:
-    """`run(item, begin)` runs the cell of an item and calls `begin` before each sample. The Runner
-    decides in which process."""
+    """Run the cells of items, and decide in which process.
+
+    `run(item, begin)` runs the cell of an item and calls `begin` before each sample. With `here`
+    that is always the process of the session.
+    """
 
     def __init__(
         self,
@@ -130,12 +135,16 @@ class Runner:
     def run(
         self, item: pytest.Function, limit: float | None, *, alone: bool = False
     ) -> Ran | tuple[int | None, str, Crashed]:
-        """Return what the cell came to. If its process was lost: the sample that ran, its
-        description, and how it was lost. `alone`: it gets a process of its own."""
+        """Return what the cell came to.
+
+        If its process was lost: the sample that ran, its description, and how it was lost. `alone`:
+        the cell gets a process of its own.
+        """
         if self._worker is None:
             return self._run(item, None)
         if alone:
             self._filters = None  # each new process needs them
+        # Filters are sent only when they change, as they seldom do between two cells.
         filters = list(warnings.filters)
         changed = None if filters == self._filters else filters
         question = self._places[item], changed
@@ -160,11 +169,12 @@ class Runner:
     def _serve(
         self, question: tuple[int, list[object] | None]
     ) -> tuple[Ran | None, list[_Warned], tuple[str, str] | None]:
-        """In the worker: run the cell at a place of the session, with the parent's
-        filters of warnings.
+        """Run, in the worker, the cell at a place of the session, with the parent's filters of
+        warnings.
 
         Returns what it came to, the warnings, and the outcome of pytest that it raised: these
-        exceptions cannot be pickled."""
+        exceptions cannot be pickled.
+        """
         place, filters = question
         item = self._items[place]
         assert isinstance(item, pytest.Function) and self._worker is not None
@@ -182,7 +192,7 @@ class Runner:
             except tuple(_OUTCOMES.values()) as outcome:
                 return (
                     None,
-                    _warned(caught),
+                    _portable(caught),
                     (
                         next(name for name, kind in _OUTCOMES.items() if type(outcome) is kind),
                         str(outcome.msg),
@@ -191,8 +201,13 @@ class Runner:
         failures = tuple(
             replace(failure, error=Told(told(failure.error))) for failure in ran.verdict.failures
         )
-        return replace(ran, verdict=replace(ran.verdict, failures=failures)), _warned(caught), None
+        return (
+            replace(ran, verdict=replace(ran.verdict, failures=failures)),
+            _portable(caught),
+            None,
+        )
 
 
-def _warned(caught: Sequence[warnings.WarningMessage]) -> list[_Warned]:
+def _portable(caught: Sequence[warnings.WarningMessage]) -> list[_Warned]:
+    """Return warnings in a form that can be pickled and given again."""
     return [(str(one.message), one.category, one.filename, one.lineno) for one in caught]

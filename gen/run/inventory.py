@@ -1,8 +1,9 @@
-"""Which modules a run has and how many cells each of them has, without importing
-the generated ones.
+"""List the modules of a run and how many cells each of them has, without importing the generated
+ones.
 
-A generated module says on its second line how many cells it has at each tier. Any other module with
-a table is imported to count them."""
+A generated module says on its second line how many cells it has at each tier: ``# Cells: smoke 12,
+default 80, full 310.`` Any other module with a table is imported to count them.
+"""
 
 from __future__ import annotations
 
@@ -70,17 +71,18 @@ def _module(path: Path, root: Path) -> Module:
 
 
 def _counts(path: Path, data: bytes) -> dict[str, int]:
+    """Return the cells of a module at each tier, from its second line or from its tables."""
     second = data.split(b"\n", 2)[1:2]
-    found = _COUNTS.fullmatch(second[0].decode("utf-8", "replace")) if second else None
-    if found is not None:
+    counts_line = _COUNTS.fullmatch(second[0].decode("utf-8", "replace")) if second else None
+    if counts_line is not None:
         return {
             tier: int(count)
-            for tier, count in (pair.split() for pair in found["counts"].split(", "))
+            for tier, count in (pair.split() for pair in counts_line["counts"].split(", "))
         }
     if b"@cases(" not in data:
         return {}
-    own = [cells for _, cells in checks_of(imported(path))]
-    return {tier: sum(sum(1 for _ in cells.at(tier)) for cells in own) for tier in TIERS}
+    checks = [cells for _, cells in checks_of(imported(path))]
+    return {tier: sum(sum(1 for _ in cells.at(tier)) for cells in checks) for tier in TIERS}
 
 
 def matrix_fingerprint(modules: Sequence[Module]) -> str:
@@ -106,7 +108,7 @@ def imported(path: Path) -> ModuleType:
 
 
 def checks_of(module: object) -> Iterator[tuple[str, Cells]]:
-    """``(name of the function, its table)`` for each check of an imported module."""
+    """Yield ``(name of the function, its table)`` for each check of an imported module."""
     for name, value in vars(module).items():
         if name.startswith("test_") and (cells := cells_of(value)) is not None:
             yield name, cells

@@ -1,8 +1,9 @@
-"""A process of its own for calls that may crash or never end.
+"""Call functions that may crash or never end in a process of their own.
 
 A :class:`Worker` is forked at its first call, so it has what its parent has loaded. It answers one
 call after another. When it dies, or takes longer than its limit, the call raises :class:`Crashed`
-or :class:`TimedOut`, and the next call gets a fresh worker."""
+or :class:`TimedOut`, and the next call gets a fresh worker.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ __all__ = ["POSSIBLE", "Worker"]
 
 POSSIBLE = hasattr(os, "fork")
 _NOTE = 4096  # bytes that a worker may note
-_GRACE = 1.0  # seconds for a worker to say where it is, once it is told to end
+_GRACE = 1.0  # seconds for a worker to write its stack after SIGABRT
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 class Worker:
-    """Answers `serve(question)` in another process. Questions and answers are pickled."""
+    """Answer `serve(question)` in another process. Questions and answers are pickled."""
 
     def __init__(self, serve: Callable[[Any], object]) -> None:
         self._serve = serve
@@ -44,8 +45,11 @@ class Worker:
         self._stack: IO[bytes]
 
     def ask(self, question: object, limit: float | None, *, alone: bool = False) -> Any:
-        """Return the answer, or the exception that `serve` raised. Raises TimedOut after `limit`
-        seconds, Crashed if the process ends. `alone`: the process answers no other question."""
+        """Return the answer, or raise the exception that `serve` raised.
+
+        Raises TimedOut after `limit` seconds, Crashed if the process ends. `alone`: the process
+        answers no other question.
+        """
         if alone:
             self.close()
             try:
@@ -88,6 +92,7 @@ class Worker:
             self._end(signal.SIGKILL)
 
     def _start(self) -> None:
+        """Fork the process, and connect it by a pipe."""
         mine, its = Pipe()
         self._stack = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
         parent = os.getpid()
@@ -111,20 +116,24 @@ class Worker:
         self._process = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
 
     def _prepare(self, parent: int) -> None:
-        """What a new worker does first: it has a group of its own, dies with its parent, and writes
-        its stack when it crashes."""
+        """Prepare a new worker: it has a group of its own, dies with its parent, and writes its
+        stack when it crashes.
+        """
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        # The parent may have died between the fork and prctl.
         if os.getppid() != parent:
             os._exit(1)
         import resource  # Windows has no such module, and no fork
 
+        # A crash is an outcome here, and a core file of torch has gigabytes.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         faulthandler.enable(self._stack)
 
     def _answer(self, connection: Connection) -> None:
+        """Answer questions until the pipe is closed."""
         while True:
             try:
                 question = connection.recv()
@@ -161,14 +170,16 @@ class Worker:
         return bool(ready)
 
     def _end(self, by: signal.Signals | None) -> tuple[str, str]:
-        """Send a signal, wait for the end, and kill the worker's own processes. Returns the cause
-        of the end, and where Python was."""
+        """Send a signal, wait for the end, and kill the worker's own processes.
+
+        Returns the cause of the end, and where Python was.
+        """
         assert self._pid is not None
         pid, self._pid = self._pid, None
         if by is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, by)
-        status = _reaped(pid, _GRACE)
+        status = _wait_for(pid, _GRACE)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         if status is None:
@@ -184,18 +195,19 @@ class Worker:
         return _cause(status), stack
 
 
-def _reaped(pid: int, seconds: float) -> int | None:
-    """Return the status of a process that ends within `seconds`."""
+def _wait_for(pid: int, seconds: float) -> int | None:
+    """Return the status of a process that ends within `seconds`, else None."""
     deadline = time.perf_counter() + seconds
     while time.perf_counter() < deadline:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
+        ended_pid, status = os.waitpid(pid, os.WNOHANG)
+        if ended_pid:
             return status
         select.select([], [], [], 0.002)
     return None
 
 
 def _cause(status: int) -> str:
+    """Return how a process ended, in words: "exit status 3" or "SIGSEGV"."""
     if not os.WIFSIGNALED(status):
         return f"exit status {os.waitstatus_to_exitcode(status)}"
     number = os.WTERMSIG(status)

@@ -1,4 +1,4 @@
-"""The matrix under another Python, which may have another torch."""
+"""Run the matrix under another Python, which may have another torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _NO_TESTS = 5
 
 @dataclass(frozen=True)
 class Job:
-    """What to run. ``tests``: the folder of the generated modules. ``select``: an expression for
-    ``pytest -k``."""
+    """What to run.
+
+    ``tests``: the folder of the generated modules. ``select``: an expression for ``pytest -k``.
+    """
 
     target: str
     tier: str
@@ -48,7 +50,7 @@ class Job:
 
 
 def is_python(name: str) -> bool:
-    """Whether ``name`` is a program: the path of one, or a command."""
+    """Return whether ``name`` is a program: the path of one, or a command."""
     path = Path(name)
     if path.is_dir() or path.suffix == ".jsonl":
         return False
@@ -66,8 +68,11 @@ class OtherPython:
     torch: str
 
     def results(self, job: Job) -> Path:
-        """The file for the results of a job: another one for each Python, even if two have the same
-        versions, and for each selection of cells."""
+        """Return the file for the results of a job.
+
+        It is another one for each Python, even if two have the same versions, and for each
+        selection of cells.
+        """
         program = os.path.abspath(shutil.which(self.name) or self.name)
         rest = "\0".join((program, self.torch, job.select, str(job.tests.resolve())))
         words = [
@@ -81,7 +86,9 @@ class OtherPython:
 
     def run(self, job: Job) -> Path:
         """Run a job and return its results file. pytest's progress goes to standard error.
-        :class:`ResultsError` if it does not come to its end."""
+
+        Raises :class:`ResultsError` if the run does not come to its end.
+        """
         out = self.results(job)
         out.unlink(missing_ok=True)  # of a run before, which this one may not replace
         print(
@@ -112,21 +119,23 @@ def _advice(job: Job) -> str:
 
 
 def asked(name: str) -> OtherPython:
-    """A Python with the versions that it says. :class:`ResultsError` if it has no torch."""
+    """Ask a Python for its version and that of its torch. Raises :class:`ResultsError` if it has no
+    torch.
+    """
     try:
-        told = subprocess.run(
+        answer = subprocess.run(
             [name, "-c", _ASK], env=_environment(), capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise ResultsError(f"{name}: it does not start ({error.strerror})") from error
-    said = re.search(r"^is (\S+) (\S+)$", told.stdout, re.MULTILINE)
-    if said is None:
-        last = (told.stderr.strip().splitlines() or ["it says nothing"])[-1]
+    versions = re.search(r"^is (\S+) (\S+)$", answer.stdout, re.MULTILINE)
+    if versions is None:
+        last = (answer.stderr.strip().splitlines() or ["it says nothing"])[-1]
         raise ResultsError(f"{name}: it is no Python with torch ({last})")
-    return OtherPython(name, said[1], said[2])
+    return OtherPython(name, versions[1], versions[2])
 
 
 def _environment() -> dict[str, str]:
-    """The environment in which this package and the project's modules are found."""
+    """Return the environment in which this package and the project's modules are found."""
     places = [os.getcwd(), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}

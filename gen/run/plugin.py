@@ -1,8 +1,8 @@
-"""The pytest plug-in of the matrix: its options, the choice of cells, and how a cell runs
-and is reported.
+"""Run the matrix under pytest: this plug-in has its options, chooses cells, runs them and reports
+them.
 
-It is loaded with `-p gen.run.plugin`, for tests outside of the matrix too. So torch and the
-target are imported only when the first cell needs them.
+It is loaded with `-p gen.run.plugin`, for tests outside of the matrix too. So torch and the target
+are imported only when the first cell needs them.
 """
 
 from __future__ import annotations
@@ -196,12 +196,14 @@ def _require_valid_options(option: Any) -> None:
 
 
 def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> Run:
-    """Make the run from the options. Its results have a name of their own if it is a part."""
+    """Return the run that the options describe. Its results have a name of their own if it is a
+    part.
+    """
     option = config.option
     settings = Settings(
         option.target or default_target, option.device, version("torch"), datetime.date.today()
     )
-    narrowed = _narrowed(config)
+    narrowed = _narrowing(config)
     part = "part" if narrowed else ""
     if shard[1] > 1:
         part = "{}of{}".format(*shard)
@@ -220,7 +222,7 @@ def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> 
 
 
 def _recorder_of(config: pytest.Config, run: Run) -> Recorder:
-    """Make what writes the results. Only one process of a run has it, workers have not."""
+    """Return what writes the results. Only one process of a run has it, workers have not."""
     target = run.settings.target
     if not built_in(target) or run.rules is not None:
         # what does not load stops the run here, whether or not workers are to run it
@@ -242,10 +244,10 @@ def _in_process(config: pytest.Config) -> bool:
     return bool(config.option.in_process or config.option.usepdb or config.option.trace)
 
 
-def _narrowed(config: pytest.Config) -> str:
+def _narrowing(config: pytest.Config) -> str:
     """Return why this run does not take every cell of its tier, in words; empty if it does."""
     option = config.option
-    asked = {
+    options = {
         "-k": option.keyword,
         "-m": option.markexpr,
         "--deselect": option.deselect,
@@ -256,13 +258,13 @@ def _narrowed(config: pytest.Config) -> str:
         "ids": any("::" in str(arg) for arg in config.args),
         "files": any(str(arg).endswith(".py") for arg in config.args),
     }
-    return " ".join(name for name, given in asked.items() if given)
+    return " ".join(name for name, is_set in options.items() if is_set)
 
 
 def _selection(config: pytest.Config) -> str:
     """Return what narrows the run, in full: shards of one run have the same."""
     option = config.option
-    given = (
+    options = (
         option.keyword,
         option.markexpr,
         option.deselect,
@@ -270,7 +272,7 @@ def _selection(config: pytest.Config) -> str:
         option.all_samples,
         [argument for argument in config.args if "::" in str(argument)],
     )
-    return repr(given)
+    return repr(options)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -292,10 +294,10 @@ def _relative(path: Path, root: Path) -> Path:
 def family_of(module: Any) -> Family:
     """Return the table of a generated module. A module without a table is a family with its file's
     name."""
-    found = getattr(module, "FAMILY", None)
+    table = getattr(module, "FAMILY", None)
     return (
-        found
-        if isinstance(found, Family)
+        table
+        if isinstance(table, Family)
         else Family(module.__name__.rpartition(".")[2].removeprefix("test_"))
     )
 
@@ -312,10 +314,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if run.sharding is None
             else run.sharding.cells(metafunc.module, metafunc.function.__name__)
         )
+        # One shard runs them, so that merged results have them once.
         if run.shard[0] == 1:
             chosen = [
                 *chosen,
-                *_asked_by_id(metafunc, cells, {cell.id for cell in cells.at(run.tier)}),
+                *_cells_by_id(metafunc, cells, {cell.id for cell in cells.at(run.tier)}),
             ]
         for cell in chosen:
             family.entries(cell)
@@ -326,30 +329,31 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("case", chosen, ids=[cell.id for cell in chosen], indirect=True)
 
 
-def _asked_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> list[Cell]:
-    """Cells that the command line names and the tier does not have, such as those that
-    reduction drops."""
-    found = []
+def _cells_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> list[Cell]:
+    """Return the cells that the command line names and the tier does not have, such as those that
+    reduction drops.
+    """
+    cells_by_id = []
     for argument in map(str, metafunc.config.args):
         path, _, node = argument.partition("::")
         name, _, case = node.partition("[")
-        here = (
+        is_this_check = (
             name == metafunc.function.__name__
             and Path(path).name == Path(metafunc.module.__file__ or "").name
         )
         if (
-            here
+            is_this_check
             and case.endswith("]")
             and case[:-1] not in chosen
             and (cell := cells.named(case[:-1]))
         ):
-            found.append(cell)
-    return found
+            cells_by_id.append(cell)
+    return cells_by_id
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items[:] = [item for item in items if not _empty(item)]
+    items[:] = [item for item in items if not _is_empty(item)]
     run = config.stash[_run]
     if run.sharding is not None:
         items[:] = [
@@ -371,6 +375,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if here or run.settings.device in ("cpu", "meta"):
         _load(session.items, run, here)
     gc.collect()
+    # Collections of the forked workers would touch, and so copy, the parent's pages.
     gc.freeze()
 
 
@@ -400,12 +405,12 @@ def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
 
 
 def _module(item: pytest.Item) -> Any:
-    found = item.getparent(pytest.Module)
-    assert found is not None
-    return found.obj
+    module = item.getparent(pytest.Module)
+    assert module is not None
+    return module.obj
 
 
-def _empty(item: pytest.Item) -> bool:
+def _is_empty(item: pytest.Item) -> bool:
     """Return whether pytest made this item for a check without a cell at the tier."""
     spec = getattr(item, "callspec", None)
     return (
@@ -417,8 +422,8 @@ def _empty(item: pytest.Item) -> bool:
 
 def _cell(item: pytest.Item) -> Cell | None:
     spec = getattr(item, "callspec", None)
-    found = spec.params.get("case") if spec is not None else None
-    return found if isinstance(found, Cell) else None
+    case = spec.params.get("case") if spec is not None else None
+    return case if isinstance(case, Cell) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -444,7 +449,7 @@ def _entries(item: pytest.Function, cell: Cell) -> dict[str, Known]:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> Cell:
-    """The cell. The check gets a Case of it, which is made where the cell runs."""
+    """Return the cell. The check gets a Case of it, which is made where the cell runs."""
     cell: Cell = request.param
     return cell
 
@@ -466,24 +471,28 @@ def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
         begin=begin,
         rules=run.rules,
     )
-    return replace(ran, elsewhere=_elsewhere(item, ran.verdict)) if ran.verdict.failed else ran
+    return (
+        replace(ran, elsewhere=_entries_elsewhere(item, ran.verdict)) if ran.verdict.failed else ran
+    )
 
 
-def _elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ...]:
-    """Entries of other cells of this session that expect the first error: perhaps the same cause,
-    perhaps an entry that is too narrow."""
+def _entries_elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ...]:
+    """Return the entries of other cells of this session that expect the first error.
+
+    They have perhaps the same cause, or are perhaps too narrow.
+    """
     errors = [failure.error for failure in verdict.failures[:1]]
     modules = {
         id(module): module
         for other in item.session.items
         if (module := getattr(other, "module", None)) is not None
     }
-    found: dict[Known, str] = {}
+    names: dict[Known, str] = {}
     for family in map(family_of, modules.values()):
         for name, entry in family.known.items():
             if entry.kind == "xfail" and any(map(entry.expects, errors)):
-                found.setdefault(entry, name)
-    return tuple(dict.fromkeys(found.values()))
+                names.setdefault(entry, name)
+    return tuple(dict.fromkeys(names.values()))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -521,14 +530,14 @@ def _show(item: pytest.Function, ran: Ran) -> NoReturn:
     """Fail the cell, with one report for each distinct error."""
     __tracebackhide__ = True
     verdict = ran.verdict
-    alike: dict[str, list[SampleFailure]] = {}
+    failures_by_error: dict[str, list[SampleFailure]] = {}
     for failure in verdict.failures:
-        alike.setdefault(_without_numbers(told(failure.error)), []).append(failure)
-    if not alike:
+        failures_by_error.setdefault(_without_numbers(told(failure.error)), []).append(failure)
+    if not failures_by_error:
         raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
-    groups = list(alike.values())
+    groups = list(failures_by_error.values())
     parts = [
-        _told(item, group, verdict, None if place else ran)
+        _report(item, group, verdict, None if place else ran)
         for place, group in enumerate(groups[:_SHOWN])
     ]
     if len(groups) > _SHOWN:
@@ -541,17 +550,22 @@ _LISTED = 3  # entries of other cells
 
 
 def _without_numbers(text: str) -> str:
+    """Return a message with "#" for each number and list, so that errors that differ in numbers
+    count as one.
+    """
     return re.sub(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b", "#", text)
 
 
-def _told(
+def _report(
     item: pytest.Function,
     alike: Sequence[SampleFailure],
     verdict: Verdict,
     first: Ran | None = None,
 ) -> str:
-    """Return the report of samples that fail alike. `first`: what the cell came to, of whose first
-    error more is known."""
+    """Return the report of samples that fail alike.
+
+    `first`: what the cell came to, of whose first error more is known.
+    """
     failure, others = alike[0], [str(other.sample) for other in alike[1:]]
     title = _title(item)
     if failure.sample is not None:
@@ -573,6 +587,7 @@ def _told(
 
 
 def _known_elsewhere(entries: Sequence[str]) -> str:
+    """Say how many entries of other cells match a message, and name some."""
     names = ", ".join(entries[:_LISTED])
     if len(entries) > _LISTED:
         names += ", …"
@@ -581,6 +596,7 @@ def _known_elsewhere(entries: Sequence[str]) -> str:
 
 
 def _title(item: pytest.Function) -> str:
+    """Return the cell, its check, its target and its device as text."""
     run = item.config.stash[_run]
     cell = _cell(item)
     assert cell is not None

@@ -1,8 +1,9 @@
-"""What the file `matrix.yaml` of a project says of a run: its default target, and whether a
+"""Read what the file `matrix.yaml` of a project says of a run: its default target, and whether a
 device is there.
 
 Only the sections `targets` and `devices` are read, and only from the file itself. `gen generate`
-reports its mistakes."""
+reports its mistakes.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +24,16 @@ class Declared:
     devices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     def why_absent(self, device: str, resolve: Callable[[str], Any]) -> str:
-        """Return why a device is not available; empty if it is, or if the file does not say. An
-        index, as in `cuda:1`, is no part of the name."""
+        """Return why a device is not available. Empty if it is, or if the file does not say.
+
+        An index, as in `cuda:1`, is no part of the name.
+        """
         name = device.partition(":")[0]
         if name not in self.devices:
             return ""
         available, reason = self.devices[name]
         try:
-            there = bool(resolve(available)())
+            is_there = bool(resolve(available)())
         except Exception as error:
             return (
                 f"device {device} is not available: "
@@ -38,14 +41,16 @@ class Declared:
             )
         return (
             ""
-            if there
+            if is_there
             else f"device {device} is not available: {reason or f'{available}() is false'}"
         )
 
 
 def declared(folder: Path) -> Declared:
-    """Return what the matrix in `folder` declares. Without a readable one: the target `runtime`,
-    and no devices."""
+    """Return what the matrix in `folder` declares.
+
+    Without a readable one: the target `runtime`, and no devices.
+    """
     path = folder / "matrix.yaml"
     if not path.is_file():
         return Declared()
@@ -57,14 +62,14 @@ def declared(folder: Path) -> Declared:
         return Declared()
     targets, devices = _section(data, "targets"), _section(data, "devices")
     default = targets.get("default")
-    found = {
+    available_devices = {
         name: (device["available"], str(device.get("reason", "")))
         for name, device in devices.items()
         if isinstance(device, Mapping) and isinstance(device.get("available"), str)
     }
-    return Declared(default if isinstance(default, str) else "runtime", found)
+    return Declared(default if isinstance(default, str) else "runtime", available_devices)
 
 
 def _section(data: object, name: str) -> Mapping[str, object]:
-    found = data.get(name) if isinstance(data, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    section = data.get(name) if isinstance(data, Mapping) else None
+    return section if isinstance(section, Mapping) else {}

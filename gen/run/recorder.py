@@ -1,7 +1,8 @@
-"""What a run writes: the results file and the summary on the terminal.
+"""Write what a run leaves: the results file and the summary on the terminal.
 
 Cells may have run in worker processes. Their facts arrive in the controlling process as user
-properties of the reports."""
+properties of the reports.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _LISTED = 40
 
 
 class Recorder:
-    """Collects cells from test reports; inactive until the first one comes."""
+    """Collect cells from test reports. Nothing is written until the first one comes."""
 
     def __init__(
         self,
@@ -63,11 +64,12 @@ class Recorder:
             if key not in ("outcome", "why") or report.when == "call":
                 pending[key] = value
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
-        pending.update(_outcome_beside_verdict(report, pending["outcome"]))
+        pending.update(_outcome_without_verdict(report, pending["outcome"]))
         if report.when not in ("setup", "call"):
             self._finish(report.nodeid)
 
     def _finish(self, node: str) -> None:
+        """Add a cell to the results, once its teardown is over."""
         facts = self._pending.pop(node)
         self.entries.update(facts.pop("ledger", {}))
         cell = CellResult(
@@ -104,8 +106,8 @@ class Recorder:
             self._write(lambda writer: None)
         if self._writer is None and not self.unwritten:
             return
-        ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        self._complete = ended and not session.shouldstop and not session.shouldfail
+        came_to_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        self._complete = came_to_end and not session.shouldstop and not session.shouldfail
         self._write(lambda writer: writer.close(self._end()))
         with contextlib.suppress(OSError):  # without it, a page is of the newest whole run
             replace(self.last, str(self.path))
@@ -130,13 +132,15 @@ class Recorder:
         )
 
     def never(self) -> list[str]:
-        """Active entries that no cell of a whole run needed. Strict xfails do not reveal one that
-        shares its cases with another entry."""
+        """Return the active entries that no cell of a whole run needed.
+
+        Strict xfails do not reveal one that shares its cases with another entry.
+        """
         if not (self.whole and self._complete):
             return []
-        met = {name for cell in self.cells for name in cell.entries}
+        needed = {name for cell in self.cells for name in cell.entries}
         return [
-            f"{name}: {where}" for name, where in sorted(self.entries.items()) if name not in met
+            f"{name}: {where}" for name, where in sorted(self.entries.items()) if name not in needed
         ]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -183,6 +187,7 @@ class Recorder:
 
 
 def _list(out: pytest.TerminalReporter, title: str, lines: Sequence[str]) -> None:
+    """Print a title and the first of some lines. Nothing is printed without lines."""
     if lines:
         out.line(f"{title}:")
         for line in lines[:_LISTED]:
@@ -191,7 +196,7 @@ def _list(out: pytest.TerminalReporter, title: str, lines: Sequence[str]) -> Non
             out.line(f"  … and {len(lines) - _LISTED} more, in the results file")
 
 
-def _outcome_beside_verdict(report: pytest.TestReport, outcome: str) -> dict[str, str]:
+def _outcome_without_verdict(report: pytest.TestReport, outcome: str) -> dict[str, str]:
     """Return the outcome of a cell, and why, if its worker process died or pytest decided it.
 
     `outcome` is that of the cell so far: "error" until its check has a verdict.
@@ -207,6 +212,7 @@ def _outcome_beside_verdict(report: pytest.TestReport, outcome: str) -> dict[str
 
 
 def _last_line(report: pytest.TestReport) -> str:
+    """Return why a test failed or was skipped, in one line."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2]
     crash = getattr(report.longrepr, "reprcrash", None)

@@ -1,4 +1,6 @@
-"""What must be there before a run begins: a place for its results, its device and its target."""
+"""Require what must be there before a run begins: a place for its results, its device and its
+target.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from gen.run.project_defaults import Declared
 
 
 def require_place(path: Path, given: Path | None) -> None:
-    """The results file can be written: it is a file or absent, in a folder or where
-    one can be made."""
+    """Raise UsageError unless the results file can be written.
+
+    It can if it is a file or absent, in a folder or where one can be made. `given`: the path of the
+    option, for messages.
+    """
     shown = f"--results {given}" if given else str(path)
     if path.exists() and not path.is_file():
         raise pytest.UsageError(
@@ -25,8 +30,10 @@ def require_place(path: Path, given: Path | None) -> None:
 
 
 def why_absent(project: Declared, device: str, *, here: bool) -> str:
-    """Return why the matrix says that a device is not available. It is asked in a process of its
-    own, which may load a driver."""
+    """Return why the matrix says that a device is not available.
+
+    The question is asked in a process of its own, which may load a driver.
+    """
 
     def ask(name: str) -> str:
         from gen.samples.samples import resolve
@@ -43,6 +50,7 @@ def why_absent(project: Declared, device: str, *, here: bool) -> str:
 
 
 def require_device(device: str, *, here: bool) -> None:
+    """Raise UsageError unless a tensor can be made on the device."""
     worker = Worker(_allocate)
     try:
         _allocate(device) if here or device == "meta" or not POSSIBLE else worker.ask(device, None)
@@ -56,10 +64,11 @@ def require_device(device: str, *, here: bool) -> None:
 
 
 def require_target(load: Callable[[], object], name: str, *, here: bool) -> None:
-    """The target `name`, which `load` loads, can be loaded.
+    """Load the target `name` by `load`, and let it raise what it raises.
 
     One of another package is tried in a process of its own: its library may not bear a fork once it
-    is loaded, as jax does not."""
+    is loaded, as jax does not.
+    """
     from gen.targets import built_in
 
     worker = Worker(lambda _: load() and None)

@@ -1,4 +1,8 @@
-"""The results file, in JSON lines: a header, a line per cell, and a last line if the run ended."""
+"""Read and write results files, in JSON lines: a header, a line per cell, and a last line if the
+run ended.
+
+``{"event":"run",…}``, ``{"event":"cell","id":"torch.sin-float64",…}``, ``{"event":"end",…}``.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +65,13 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """The result of one cell. `node` is its pytest id, `entries` are the known
-    entries that happened.
+    """The result of one cell. `node` is its pytest id, `entries` are the known entries that
+    happened.
 
     `loops` counts the runs of each op that the target's vmap ran one element at a time. `failing`
     is the first sample that failed. `rules` are the rules of the target that ran, if they were
     noted (``--rules``). `values` is a digest of all that the target gave: empty if it gave nothing,
-    None in an older file, which has no digests. `refusal` is the first error that the target gave
+    None in an older file, which has no digests. `refusal` is the first error that the target raised
     in place of values where it may.
     """
 
@@ -103,20 +107,24 @@ class Results:
 
     @property
     def cut(self) -> bool:
-        """Whether the run did not come to its end, so that cells may lack a result."""
+        """Return whether the run did not come to its end, so that cells may lack a result."""
         return not self.end.get("complete")
 
 
 def trait(header: Mapping[str, Any], key: str) -> object:
-    """What a header says of a key of :data:`OF_A_RUN`, in short: of the rules it says only whether
-    they were noted."""
+    """Return what a header says of a key of :data:`OF_A_RUN`, in short.
+
+    Of the rules it says only whether they were noted.
+    """
     value = header.get(key)
     return "noted" if key == "rules" and value is not None else value
 
 
 def default_path(target: str, device: str, part: str = "") -> Path:
-    """The results file of a run. A narrowed run (`part`) has another file, so that it does not
-    replace the file of a whole run."""
+    """Return the results file of a run.
+
+    A narrowed run (`part`) has another file, so that it does not replace the file of a whole run.
+    """
     suffix = f"-{part}" if part else ""
     return Path(".cache/matrix") / f"results-{_word(target)}-{_word(device)}{suffix}.jsonl"
 
@@ -126,8 +134,9 @@ def _word(text: str) -> str:
 
 
 class Writer:
-    """Writes each cell when it is done, so a run that is killed leaves the results of
-    the cells before."""
+    """Write each cell when it is done, so a run that is killed leaves the results of the cells
+    before.
+    """
 
     def __init__(self, path: Path, header: Mapping[str, object] | None) -> None:
         """Begin a file with `header`. Without one, go on with the file after its last
@@ -174,8 +183,10 @@ class Writer:
 
 
 def _end_of_cells(file: IO[bytes]) -> int:
-    """Where the header and the cells of a results file end. What follows is the line of the end, or
-    a line that is cut."""
+    """Return the place where the header and the cells of a results file end.
+
+    What follows is the line of the end, or a line that is cut.
+    """
     end = 0
     for line in file:
         if not line.endswith(b"\n") or line.startswith(b'{"event":"end"'):
@@ -185,7 +196,7 @@ def _end_of_cells(file: IO[bytes]) -> int:
 
 
 def line_of(result: CellResult) -> str:
-    """The line of a cell, without its end."""
+    """Return the line of a cell, without its end."""
     return _json({"event": "cell", **asdict(result)})
 
 
@@ -194,8 +205,9 @@ def _json(data: Mapping[str, object]) -> str:
 
 
 def read(path: Path) -> Results:
-    """Read a results file. Unknown keys are ignored, so that files of a newer
-    version can be read."""
+    """Read a results file. Unknown keys are ignored, so that files of a newer version can be
+    read.
+    """
     header: dict[str, Any] | None = None
     end: dict[str, Any] = {}
     cells: list[CellResult] = []
@@ -213,8 +225,11 @@ def read(path: Path) -> Results:
 
 
 def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
-    """The lines of a results file, one at a time: a cell, or the dictionary of a header or an end.
-    A last line that is cut is left out."""
+    """Yield the lines of a results file, one at a time: a cell, or the dictionary of a header or an
+    end.
+
+    A last line that is cut is left out. Raises ResultsError for a file that is none of results.
+    """
     _refuse_special_file(path)
     try:
         with path.open("rb") as file:
@@ -272,6 +287,7 @@ def _record(line: bytes) -> dict[str, object] | CellResult | None:
 
 
 def _require_settings(header: Mapping[str, object]) -> None:
+    """Raise ResultsError unless the header says which target, device and tier the run had."""
     settings = ("target", "device", "tier")
     lacking = [key for key in settings if not isinstance(header.get(key), str)]
     if lacking:

@@ -1,5 +1,6 @@
-"""Which of the target's rules a cell runs, for the report: a rule that no cell runs is one that the
-matrix does not test."""
+"""Note which of the target's rules a cell runs, for the report: a rule that no cell runs is one
+that the matrix does not test.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ __all__ = ["RulesRun"]
 
 
 class RulesRun:
-    """Notes the rules that run in this process, from when the target is loaded until
-    the process ends."""
+    """Note the rules that run in this process, from when the target is loaded until the process
+    ends.
+    """
 
     def __init__(self) -> None:
         self._watch: Watch | None = None
@@ -38,6 +40,7 @@ class RulesRun:
 
 
 def _auditable(name: str, target: Target) -> Auditable:
+    """Return the target as one that shows its rules. Raises UsageError if it does not."""
     from gen.targets.faults import Auditable
 
     if not isinstance(target, Auditable):

@@ -1,5 +1,4 @@
-"""What running one cell means, whoever runs it: pytest's plug-in in a session, or a
-worker of a cluster."""
+"""Run one cell, whoever asks for it: pytest's plug-in in a session, or a worker of a cluster."""
 
 from __future__ import annotations
 
@@ -25,8 +24,10 @@ def active_entries(family: Family, cell: Cell, settings: Settings) -> dict[str, 
 
 
 def limit_of(family: Family, cell: Cell, cells: Cells, asked: float | None) -> float | None:
-    """Return the seconds that a cell may take; None if there is no limit. `asked`: what the command
-    line says, where 0 is no limit."""
+    """Return the seconds that a cell may take. None if there is no limit.
+
+    `asked`: what the command line says, where 0 is no limit.
+    """
     if asked is not None:
         return asked or None
     return family.limit(cell.op, cells) or DEFAULT_LIMIT
@@ -34,7 +35,8 @@ def limit_of(family: Family, cell: Cell, cells: Cells, asked: float | None) -> f
 
 def facts(family: Family, cell: Cell, check: str, entries: Mapping[str, Known]) -> dict[str, Any]:
     """Return the facts of a cell before it has run. Its outcome is an error until another one is
-    known."""
+    known.
+    """
     return {
         "id": cell.id,
         "family": family.name,
@@ -87,8 +89,10 @@ def run_cell(
     explain: bool = True,
     rules: RulesRun | None = None,
 ) -> Ran:
-    """Run one cell in this process. `explain`: write the stand-alone program of a failure. `rules`:
-    what notes the rules that run."""
+    """Run one cell in this process, and return what it came to.
+
+    `explain`: write the stand-alone program of a failure. `rules`: what notes the rules that run.
+    """
     import torch
 
     from gen.checks.case import Case
@@ -108,12 +112,13 @@ def run_cell(
     )
     if begin is not None:
         case.begin = begin  # type: ignore[method-assign]  # the hook that Case offers for this
+    # The target counts over all cells, so the cell's loops are a difference.
     loops: Any = getattr(case.target, "loops", {})
     before = Counter(loops)
     if rules is not None:
         rules.taken()  # what ran between cells
     verdict = attempt(test, case, entries, settings.today)
-    ran = () if rules is None else rules.taken()
+    rules_taken = () if rules is None else rules.taken()
     failing = next(
         (failure.sample for failure in verdict.failures if failure.sample is not None), None
     )
@@ -125,7 +130,7 @@ def run_cell(
         case.compared,
         dict(Counter(loops) - before),
         program or "",
-        rules=ran,
+        rules=rules_taken,
         values=case.seen.digest,
         refusal=case.seen.refusal,
     )

@@ -1,8 +1,9 @@
-"""Which of N shards runs a cell, decided before any cell is made.
+"""Decide which of N shards runs a cell, before any cell is made.
 
 All cells stand in one line: module after module, op after op, each as long as it takes by the
 shipped durations. A shard is one N-th of the line. So it imports only the modules that its part
-touches, and the cells of one op, which share samples, stay together."""
+touches, and the cells of one op, which share samples, stay together.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ _PLAIN = 0.1  # seconds of a module that is none of the matrix
 
 
 def parse_shard(text: str) -> Shard:
-    """`2/4` -> (2, 4), counted from one."""
+    """Return the two numbers of a shard, counted from one: `2/4` -> (2, 4).
+
+    Raises ValueError for any other text.
+    """
     index, slash, count = text.partition("/")
     if not (slash and index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
         raise ValueError(f"--shard {text!r}: expected I/N with 1 <= I <= N, as 2/4")
@@ -29,10 +33,10 @@ def parse_shard(text: str) -> Shard:
 
 
 class Partition:
-    """The line of all cells at a tier, cut into `count` parts. Its fingerprint is equal on two
-    machines that cut the same line alike.
+    """The line of all cells at a tier, cut into `count` parts.
 
-    `selection` is what else narrows the run; it is only part of the fingerprint.
+    Its fingerprint is equal on two machines that cut the same line alike. `selection` is what else
+    narrows the run; it is only part of the fingerprint.
     """
 
     def __init__(
@@ -78,7 +82,7 @@ class Partition:
         return first <= number <= last
 
     def owner(self, path: Path) -> int:
-        """Return the shard that runs what is in the module beside cells."""
+        """Return the shard that runs the tests of the module that are no cells."""
         return self._at(self._spans[path][0])
 
     def part(

@@ -1,5 +1,6 @@
-"""The part of the pytest plug-in that takes one shard of a run: it imports only the modules of the
-shard and makes only its cells."""
+"""Take one shard of a run under pytest: import only the modules of the shard, and make only its
+cells.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class _Elsewhere(pytest.Module):
 
 
 class Sharding:
-    """Registered with pytest if the run takes one shard of several."""
+    """Choose the cells of one shard. It is registered with pytest if the run takes one shard of
+    several.
+    """
 
     def __init__(self, shard: Shard, tier: str, selection: str) -> None:
         self.shard = shard
@@ -77,21 +80,21 @@ class Sharding:
             or self._partition.touches(path, self.shard[0])
         ):
             return None
-        made: pytest.Module = _Elsewhere.from_parent(parent, path=module_path)
-        return made
+        module: pytest.Module = _Elsewhere.from_parent(parent, path=module_path)
+        return module
 
     def cells(self, module: Any, function: str) -> list[Cell]:
         """Return the shard's cells of one check."""
         path = Path(module.__file__).resolve()
         if self._here is None or self._here[0] != path:
             self._here = path, self._partition.part(path, tables(module, self._tier), self.shard[0])
-        found: Mapping[str, list[Cell]] = self._here[1]
-        if function not in found:
+        cells_by_check: Mapping[str, list[Cell]] = self._here[1]
+        if function not in cells_by_check:
             raise TableError(
                 f"{function}: a check of a sharded run is a function of its module, "
                 "as in `gen generate`'s modules"
             )
-        return found[function]
+        return cells_by_check[function]
 
     def has_others(self, item: pytest.Item) -> bool:
         """Return whether this shard runs the tests of the item's module that are no cells."""

@@ -1,4 +1,4 @@
-"""The outcome of a case, from its failures and its entries.
+"""Judge a case: the outcome from its failures and its entries.
 
 An xfail is strict. The case must fail, and every failing sample must raise the exception and
 message of one of the case's entries. So an entry cannot hide a second mistake, and cannot remain
@@ -20,8 +20,9 @@ __all__ = ["Verdict", "attempt", "brief", "settle"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one case: a word, a line that says why, the failures to show, and the
-    entries that happened."""
+    """The outcome of one case: a word, a line that says why, the failures to show, and the entries
+    that happened.
+    """
 
     outcome: str
     why: str = ""
@@ -36,9 +37,11 @@ class Verdict:
 def attempt(
     check: Callable[[Case], object], case: Case, entries: Mapping[str, Known], today: datetime.date
 ) -> Verdict:
-    """Run one check on one case and return its verdict. `entries` are those active under the run's
-    settings, by name."""
-    early = _before(entries, today)
+    """Run one check on one case and return its verdict.
+
+    `entries` are those active under the run's settings, by name.
+    """
+    early = _verdict_before_run(entries, today)
     if early is not None:
         return early
     failures: list[SampleFailure] = []
@@ -53,7 +56,8 @@ def attempt(
     return settle(entries, failures, partial=case.only is not None, values=case.device != "meta")
 
 
-def _before(entries: Mapping[str, Known], today: datetime.date) -> Verdict | None:
+def _verdict_before_run(entries: Mapping[str, Known], today: datetime.date) -> Verdict | None:
+    """Return the verdict of a case that does not run: an entry has expired, or skips it."""
     for name, entry in entries.items():
         if entry.expired(today):
             return Verdict(

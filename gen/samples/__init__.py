@@ -1,4 +1,4 @@
-"""On which inputs a cell runs.
+"""Make and choose the inputs on which a cell runs.
 
 ``choice`` decides how many samples a cell gets, how large, and which. ``samples`` has the class,
 and the store of all samples of a row. They come from ``opinfo``, torch's database, from

@@ -1,4 +1,4 @@
-"""Which samples a cell gets: how many, how large, and which of its row.
+"""Choose which samples a cell gets: how many, how large, and which of its row.
 
     budget(parse("vmap . vjp"), ("loop",))     # Budget(count=3, largest=1000, reserve=15)
 
@@ -47,7 +47,7 @@ def budget(pipeline: Pipeline, words: Sequence[str], *, refused: bool = False) -
 
 
 def _limits(stages: Sequence[str], words: Sequence[str]) -> tuple[int, int]:
-    """Return ``(samples, elements)``."""
+    """Return ``(samples, elements)`` of a pipeline and its references."""
     if "numeric" in words:
         return 3, 48
     if "definition" in words:
@@ -70,26 +70,27 @@ def pick(
 ) -> tuple[list[Sample], list[Sample]]:
     """Return the samples to run, and a few more in case these compare nothing.
 
-    `more` are run beside those of the pool. `every`: the pool has no limit, and no reserve.
+    `more` are run in addition to those of the pool. `every`: the pool has no limit, and no reserve.
     """
     if every:
         return [*choose(pool, None, largest=limit.largest), *more], []
     chosen = [*choose(pool, limit.count, largest=limit.largest), *more]
-    taken = set(map(id, chosen))
+    ids_of_chosen = set(map(id, chosen))
     others = choose(pool, limit.reserve, largest=limit.largest)
-    return chosen, [sample for sample in others if id(sample) not in taken]
+    return chosen, [sample for sample in others if id(sample) not in ids_of_chosen]
 
 
 def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST) -> list[Sample]:
-    """Return at most `count` samples (None: all), chosen for diversity. The choice is the
-    same on every run.
+    """Return at most `count` samples (None: all), chosen for diversity. The choice is the same on
+    every run.
 
     The signature of a sample is its layout (ranks, and which sizes are 0, 1 or more) and its other
     arguments. The choice takes turns through the groups of equal ranks. It repeats no signature
-    while others remain. The first sample is the smallest informative one."""
+    while others remain. The first sample is the smallest informative one.
+    """
     fit = [sample for sample in pool if sample.numel <= largest]
-    if not any(map(_informative, fit)):
-        fit = sorted(filter(_informative, pool), key=lambda s: s.numel)[:1] + fit
+    if not any(map(_is_informative, fit)):
+        fit = sorted(filter(_is_informative, pool), key=lambda s: s.numel)[:1] + fit
     if count is None or len(fit) <= count:
         return fit
     groups: dict[Any, list[Sample]] = {}
@@ -97,7 +98,7 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
         ranks = tuple(rank for rank, *_ in sample.signature[0])
         groups.setdefault(ranks, []).append(sample)
     turns = list(map(_fresh_first, groups.values()))
-    turns.sort(key=lambda group: (not _informative(group[0]), group[0].index))
+    turns.sort(key=lambda group: (not _is_informative(group[0]), group[0].index))
     chosen: list[Sample] = []
     for turn in range(len(fit)):
         for group in turns:
@@ -105,10 +106,10 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
                 chosen.append(group[turn])
         if len(chosen) >= count:
             break
-    return sorted(chosen[:count], key=lambda sample: not _informative(sample))
+    return sorted(chosen[:count], key=lambda sample: not _is_informative(sample))
 
 
-def _informative(sample: Sample) -> bool:
+def _is_informative(sample: Sample) -> bool:
     """Return whether results can differ: no input is empty, and one has more than one element."""
     return all(tensor.numel() for tensor in sample.inputs) and any(
         t.numel() > 1 for t in sample.inputs
@@ -116,12 +117,14 @@ def _informative(sample: Sample) -> bool:
 
 
 def _fresh_first(group: list[Sample]) -> list[Sample]:
-    """Return new signatures before repeated ones. Among the new ones, informative samples come
-    first, spread over the group."""
+    """Return new signatures before repeated ones.
+
+    Among the new ones, informative samples come first, spread over the group.
+    """
     seen: set[Any] = set()
     fresh: list[Sample] = []
     again: list[Sample] = []
-    for sample in sorted(group, key=lambda s: not _informative(s)):
+    for sample in sorted(group, key=lambda s: not _is_informative(s)):
         if sample.signature in seen:
             again.append(sample)
         else:
@@ -132,7 +135,8 @@ def _fresh_first(group: list[Sample]) -> list[Sample]:
 
 def _spread(items: list[Sample]) -> list[Sample]:
     """Return the first, last and middle one, then the rest in order, because neighbours in a source
-    are alike."""
+    are alike.
+    """
     if len(items) < 4:
         return items
     ends = [items[0], items[-1], items[len(items) // 2]]

@@ -1,8 +1,9 @@
-"""Tensors from descriptions: ``{shape: [4, 8], domain: positive}``.
+"""Make tensors from descriptions: ``{shape: [4, 8], domain: positive}``.
 
 A sample is ``{args: [...], kwargs: {...}}``. An argument is a description of a tensor, a list of
 arguments, or a plain value. A source of samples is a list of these, or a callable that takes
-``(dtype, device)`` and returns one. Its leaves may be tensors already."""
+``(dtype, device)`` and returns one. Its leaves may be tensors already.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +27,10 @@ MOST_SAMPLES = 10_000
 
 
 def called(name: str, function: object, dtype: torch.dtype, device: str) -> list[Mapping[str, Any]]:
-    """Return the samples that the callable `name` gives. Raises SamplesError for anything that is
-    no list of calls."""
+    """Return the samples that the callable `name` returns.
+
+    Raises SamplesError for anything that is no list of calls.
+    """
     if not callable(function):
         raise SamplesError(f"{name} is {function!r:.60}, no callable")
     try:
@@ -38,21 +41,22 @@ def called(name: str, function: object, dtype: torch.dtype, device: str) -> list
         ) from None
     except ValueError:  # a builtin without a signature
         pass
-    given = function(dtype, device)
+    source = function(dtype, device)
     wanted = "expected [{args: [...], kwargs: {...}}, ...]"
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise SamplesError(f"{name} returned {given!r:.60}, no list of samples: {wanted}")
-    found = list(itertools.islice(given, MOST_SAMPLES + 1))
-    if not found:
+    if isinstance(source, str | bytes | Mapping) or not isinstance(source, Iterable):
+        raise SamplesError(f"{name} returned {source!r:.60}, no list of samples: {wanted}")
+    calls = list(itertools.islice(source, MOST_SAMPLES + 1))
+    if not calls:
         raise SamplesError(f"{name} returned no samples: {wanted}")
-    if len(found) > MOST_SAMPLES:
+    if len(calls) > MOST_SAMPLES:
         raise SamplesError(f"{name} gives more than {MOST_SAMPLES:,} samples")
-    for index, sample in enumerate(found):
+    for index, sample in enumerate(calls):
         _refuse(f"{name}: sample {index}", sample)
-    return found
+    return calls
 
 
 def _refuse(what: str, sample: object) -> None:
+    """Raise SamplesError unless a sample is a mapping of args and kwargs."""
     if not isinstance(sample, Mapping):
         raise SamplesError(f"{what} is {sample!r:.60}, not {{args: [...], kwargs: {{...}}}}")
     if other := [str(key) for key in sample if key not in ("args", "kwargs")]:
@@ -68,7 +72,8 @@ def build(
     source: Any, dtype: torch.dtype, device: str
 ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], None]]:
     """Yield ``(args, kwargs, output processing, no wrapper)`` for each sample of `source`, drawn
-    from the global generator."""
+    from the global generator.
+    """
     for sample in source:
         args = tuple(_value(arg, dtype, device) for arg in sample.get("args", ()))
         kwargs = {key: _value(arg, dtype, device) for key, arg in sample.get("kwargs", {}).items()}
@@ -80,13 +85,16 @@ def _identity(result: object) -> object:
 
 
 def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
+    """Return what an argument of a sample stands for: tensors for descriptions, else the value
+    itself.
+    """
     if isinstance(described, Mapping):
         return tensor(described, dtype, device)
     if isinstance(described, (list, tuple)) and any(map(_is_tensor, described)):
         return [_value(item, dtype, device) for item in described]
     if isinstance(described, Tensor):
         wanted = described.detach().to(device)
-        return wanted.requires_grad_(described.requires_grad or _inexact(wanted.dtype))
+        return wanted.requires_grad_(described.requires_grad or _is_inexact(wanted.dtype))
     if isinstance(described, str) and described.startswith("torch."):
         named = getattr(torch, described.removeprefix("torch."), None)
         if isinstance(named, torch.dtype):
@@ -99,10 +107,10 @@ def _is_tensor(described: object) -> bool:
 
 
 def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Tensor:
-    """Return the tensor of a description. Its dtype is `dtype` unless it names another. Floating
-    tensors require grad unless it says otherwise.
+    """Return the tensor of a description.
 
-    Raises ValueError for an unknown key or domain, and for a domain that does not fit
+    Its dtype is `dtype` unless it names another. Floating tensors require grad unless it says
+    otherwise. Raises ValueError for an unknown key or domain, and for a domain that does not fit
     the shape or dtype.
     """
     unknown = set(described) - KEYS
@@ -112,16 +120,19 @@ def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Ten
             f"it may have {', '.join(sorted(KEYS))}"
         )
     domain = described.get("domain", "any")
-    own = _default_dtype(domain, dtype)
+    own_dtype = _default_dtype(domain, dtype)
     if "dtype" in described:
-        own = getattr(torch, described["dtype"])
+        own_dtype = getattr(torch, described["dtype"])
     shape = tuple(described.get("shape", ()))
-    made = _fill(domain, shape, own, described)
-    made = arrange(made.to(device), described.get("layout", "contiguous"))
-    return made.requires_grad_(_inexact(own) and bool(described.get("requires_grad", True)))
+    values = _fill(domain, shape, own_dtype, described)
+    values = arrange(values.to(device), described.get("layout", "contiguous"))
+    return values.requires_grad_(
+        _is_inexact(own_dtype) and bool(described.get("requires_grad", True))
+    )
 
 
 def _default_dtype(domain: str, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of a domain, which is `dtype` for numbers."""
     if domain == "bool":
         return torch.bool
     if domain in ("index", "permutation"):
@@ -129,13 +140,14 @@ def _default_dtype(domain: str, dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def _inexact(dtype: torch.dtype) -> bool:
+def _is_inexact(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
 def _fill(
     domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]
 ) -> Tensor:
+    """Draw values of a domain."""
     if domain == "bool" or dtype is torch.bool:
         return torch.rand(shape) < 0.5
     if domain == "index":
@@ -150,7 +162,7 @@ def _fill(
     if domain == "distinct":
         count = math.prod(shape)
         values = torch.randperm(count).to(torch.float64)
-        if _inexact(dtype):
+        if _is_inexact(dtype):
             values = values * (4.0 / max(count, 1)) - 2.0
         return values.reshape(shape).to(dtype)
     if domain not in ("any", "positive", "unit", "nonzero"):
@@ -162,8 +174,9 @@ def _fill(
 def _uniform(
     domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]
 ) -> Tensor:
+    """Draw values between the bounds of a domain, or those of the description."""
     bounds = "any" if domain == "nonzero" else domain
-    if not _inexact(dtype):
+    if not _is_inexact(dtype):
         lowest, highest = _INTEGER_BOUNDS[bounds]
         if not dtype.is_signed:
             lowest = max(lowest, 0)
@@ -187,7 +200,8 @@ def _real(shape: tuple[int, ...], low: float, high: float) -> Tensor:
 
 
 def _matrix(domain: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    if len(shape) < 2 or shape[-1] != shape[-2] or not _inexact(dtype):
+    """Draw symmetric or positive definite matrices."""
+    if len(shape) < 2 or shape[-1] != shape[-2] or not _is_inexact(dtype):
         raise ValueError(
             f"domain {domain} needs square matrices of a floating or complex dtype, "
             f"not {list(shape)} of {dtype}"

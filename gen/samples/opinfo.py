@@ -1,7 +1,9 @@
-"""torch's OpInfo database as a source of ops and samples, under the dotted names of matrix.yaml.
+"""Read torch's OpInfo database as a source of ops and samples, under the dotted names of
+matrix.yaml.
 
 The database is private to torch and takes seconds to import. So it is imported only here, once,
-when it is first needed."""
+when it is first needed.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ READ = 512  # samples read from one generator
 
 
 def dotted_name(info: OpInfo) -> str:
-    """Return ``torch.`` + name, ``torch.Tensor.`` + name where only the method exists, + ``.`` +
-    variant; dashes become underscores."""
+    """Return the name of an op in matrix.yaml.
+
+    It is ``torch.`` + name, ``torch.Tensor.`` + name where only the method exists, + ``.`` +
+    variant. Dashes become underscores.
+    """
     name: str = info.name
     if name.startswith("torch."):
         base = name
@@ -45,6 +50,7 @@ def dotted_name(info: OpInfo) -> str:
 
 
 def _resolves(root: object, path: str) -> bool:
+    """Return whether each part of `path` is an attribute of the one before."""
     for part in path.split("."):
         if not hasattr(root, part):
             return False
@@ -54,12 +60,14 @@ def _resolves(root: object, path: str) -> bool:
 
 @cache
 def database() -> dict[str, OpInfo]:
-    """Return every OpInfo by dotted name. Warnings during the import are ignored, as they concern
-    torch's test helpers."""
+    """Return every OpInfo by dotted name.
+
+    Warnings during the import are ignored, as they concern torch's test helpers.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: Any = importlib.import_module(OPINFO_DATABASE)
-    return {dotted_name(info): info for info in found.op_db}
+        module: Any = importlib.import_module(OPINFO_DATABASE)
+    return {dotted_name(info): info for info in module.op_db}
 
 
 def lookup(name: str) -> OpInfo | None:
@@ -80,8 +88,10 @@ def is_there(name: str) -> bool:
 
 
 def preload(ops: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """Import the database if it may have one of `ops`, given as ``(name, row)``. Processes that are
-    forked later then have it."""
+    """Import the database if it may have one of `ops`, which are pairs ``(name, row)``.
+
+    Processes that are forked later then have it.
+    """
     if any(may_have(name, row) for name, row in ops):
         database()
 
@@ -96,12 +106,14 @@ def differentiates(info: OpInfo, dtype: torch.dtype, device: str) -> bool:
 def samples(
     info: OpInfo, device: str, dtype: torch.dtype, seed_parts: tuple[object, ...]
 ) -> Iterator[SampleInput]:
-    """Draw at most about :data:`CANDIDATES` SampleInputs. OpInfo marks inputs that torch would
-    differentiate by ``requires_grad``."""
+    """Draw at most about :data:`CANDIDATES` SampleInputs.
+
+    OpInfo marks inputs that torch would differentiate by ``requires_grad``.
+    """
     with seeded_with_numpy(*seed_parts), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sampling itself is not under test
-        found = drawn(info, device, dtype, READ, requires_grad=differentiates(info, dtype, device))
-    return iter([*_thinned(found), *_small(info, found)])
+        inputs = drawn(info, device, dtype, READ, requires_grad=differentiates(info, dtype, device))
+    return iter([*_thin_out(inputs), *_small(info, inputs)])
 
 
 def drawn(
@@ -117,31 +129,34 @@ def drawn(
         return list(islice(info.sample_inputs(device, dtype, requires_grad=requires_grad), count))
 
 
-def _thinned(found: list[SampleInput]) -> list[SampleInput]:
+def _thin_out(inputs: list[SampleInput]) -> list[SampleInput]:
     """Return as many samples as the limit allows: the first ones, then others spread evenly,
-    because neighbours are alike."""
-    if len(found) <= CANDIDATES:
-        return found
+    because neighbours are alike.
+    """
+    if len(inputs) <= CANDIDATES:
+        return inputs
     half = CANDIDATES // 2
-    rest = found[half:]
+    rest = inputs[half:]
     step = math.ceil(len(rest) / half)
-    return found[:half] + rest[::step]
+    return inputs[:half] + rest[::step]
 
 
-def _small(info: OpInfo, found: list[SampleInput]) -> Iterator[SampleInput]:
-    """Yield parts of the first sample of an elementwise op of one tensor. OpInfo's own samples of
-    these are too large for a Jacobian."""
+def _small(info: OpInfo, inputs: list[SampleInput]) -> Iterator[SampleInput]:
+    """Yield parts of the first sample of an elementwise op of one tensor.
+
+    OpInfo's own samples of these are too large for a Jacobian.
+    """
     from gen.torch_private.test_helpers import opinfo_classes
 
-    if not found or not isinstance(info, opinfo_classes.UnaryUfuncInfo):
+    if not inputs or not isinstance(info, opinfo_classes.UnaryUfuncInfo):
         return
-    first = found[0]
+    first = inputs[0]
     if first.input.numel() < 6:
         return
     flat = first.input.detach().reshape(-1)
     for piece in (flat[:6].reshape(2, 3), flat[:4], flat[0]):
-        given = piece.clone().requires_grad_(first.input.requires_grad)
-        yield opinfo_classes.SampleInput(given, args=first.args, kwargs=first.kwargs)
+        small_input = piece.clone().requires_grad_(first.input.requires_grad)
+        yield opinfo_classes.SampleInput(small_input, args=first.args, kwargs=first.kwargs)
 
 
 def errors(info: OpInfo, device: str) -> list[ErrorInput]:
@@ -156,8 +171,9 @@ def errors(info: OpInfo, device: str) -> list[ErrorInput]:
 
 @contextmanager
 def _without_its_test() -> Iterator[None]:
-    """Inside, OpInfo does not look through the stack for the test that asks, which takes longer
-    than a check, and seeds without a trace."""
+    """Let OpInfo not look through the stack for the test that asks, which takes longer than a
+    check, and seed without a trace.
+    """
     from gen.torch_private.test_helpers import common_utils, opinfo_classes
 
     seeding: dict[str, Any] = {}
@@ -187,10 +203,11 @@ def _set_seed(seed: int | None = None) -> None:
 
 @contextmanager
 def drawing_from_outside() -> Iterator[None]:
-    """Inside, random ops of OpInfo draw from the state of the generator.
+    """Let random ops of OpInfo draw from the state of the generator, inside.
 
     OpInfo calls such an op with a seed of its own, and restores the state afterwards. A graph
-    repeats only the draw."""
+    repeats only the draw.
+    """
     with patch.object(importlib.import_module(OPINFO_DATABASE), "wrapper_set_seed", _as_it_is):
         yield
 
@@ -200,8 +217,10 @@ def _as_it_is(op: Callable[..., object], *args: object, **kwargs: object) -> obj
 
 
 def gradcheck_wrapper(info: OpInfo) -> Callable[..., Any]:
-    """Return OpInfo's wrapper for derivatives. It is looked up at each call, so that
-    :func:`drawing_from_outside` has effect."""
+    """Return OpInfo's wrapper for derivatives.
+
+    It is looked up at each call, so that :func:`drawing_from_outside` has effect.
+    """
     wrapper: Callable[..., Any] = info.gradcheck_wrapper
     if wrapper.__name__ != "wrapper_set_seed":
         return wrapper
@@ -211,7 +230,8 @@ def gradcheck_wrapper(info: OpInfo) -> Callable[..., Any]:
 
 def has_own_wrapper(info: OpInfo) -> bool:
     """Return whether OpInfo differentiates a wrapped op, such as ``cholesky(x + xᴴ)``, because the
-    op reads only part of its input."""
+    op reads only part of its input.
+    """
     from gen.torch_private.test_helpers import opinfo_classes
 
     return (

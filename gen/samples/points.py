@@ -1,4 +1,5 @@
-"""Degenerate points: inputs at which formulas divide by zero, tie, overflow or lose every digit.
+"""Make degenerate points: inputs at which formulas divide by zero, tie, overflow or lose every
+digit.
 
 A word of the axis ``values`` names a kind of points. It makes fillings of a sample: other values
 for its inputs, in the same shapes. An elementwise op with an exact definition gets a vector of
@@ -118,19 +119,20 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def fillings(sample: Sample, word: str) -> list[tuple[str, Inputs]]:
-    """Return ``(label, inputs)`` for the points of `word` for this sample. Empty if the word
-    has none for it."""
+    """Return ``(label, inputs)`` for the points of `word` for this sample. Empty if the word has
+    none for it.
+    """
     if is_scalar(sample) and word in NUMBERS:
         if word in UNARY and len(sample.inputs) > 1:
             return []
         vectors = _vectors(sample.inputs, word)
         if word != "edges":
-            vectors = _defined(sample, vectors)
-        found = [(word, vectors)]
+            vectors = _restrict_to_domain(sample, vectors)
+        points_of_word = [(word, vectors)]
         if word == "verge":
             # code for it may be other than for vectors
-            found.append(("one number", tuple(x[-1:] for x in vectors)))
-        return found
+            points_of_word.append(("one number", tuple(x[-1:] for x in vectors)))
+        return points_of_word
     changed = WORDS[word](sample)
     return [(label, inputs) for label, inputs in changed if not _same(inputs, sample.inputs)]
 
@@ -143,7 +145,8 @@ def _same(inputs: Inputs, others: Inputs) -> bool:
 
 def _vectors(inputs: Inputs, word: str) -> Inputs:
     """Return vectors of one length, one per input. Their entries take every combination of
-    numbers."""
+    numbers.
+    """
     info = torch.finfo(inputs[0].dtype)
     numbers = NUMBERS[word](info)
     if len(inputs) == 1:
@@ -169,15 +172,17 @@ def function(sample: Sample) -> Function:
     )
 
 
-def _defined(sample: Sample, vectors: Inputs) -> Inputs:
-    """Return the entries at which the op has a value, if there are any. At others nothing is
-    compared, and a kernel may run for ever."""
+def _restrict_to_domain(sample: Sample, vectors: Inputs) -> Inputs:
+    """Return the entries at which the op has a value, if there are any.
+
+    At others nothing is compared, and a kernel may run for ever.
+    """
     definition, orders = function(sample), (0,) * len(vectors)
     points = zip(*(x.to(torch.float64).tolist() for x in vectors), strict=True)
-    defined = [definition.partial(orders, point) is not None for point in points]
-    if not any(defined):
+    is_defined = [definition.partial(orders, point) is not None for point in points]
+    if not any(is_defined):
         return vectors
-    mask = torch.tensor(defined, device=vectors[0].device)
+    mask = torch.tensor(is_defined, device=vectors[0].device)
     return tuple(x[mask] for x in vectors)
 
 
@@ -188,7 +193,7 @@ def _each(sample: Sample, label: str, change: Callable[[Tensor], Tensor]) -> tup
     """Return all inputs, with floating ones changed."""
     inputs = list(sample.inputs)
     for place, x in enumerate(inputs):
-        if _inexact(x) and x.numel():
+        if _is_inexact(x) and x.numel():
             inputs[place] = change(x.clone())
     return label, tuple(inputs)
 
@@ -198,11 +203,13 @@ def _with(sample: Sample, place: int, x: Tensor) -> Inputs:
     return (*sample.inputs[:place], x, *sample.inputs[place + 1 :])
 
 
-def _inexact(x: Tensor) -> bool:
+def _is_inexact(x: Tensor) -> bool:
     return x.is_floating_point() or x.is_complex()
 
 
 def _ties(sample: Sample) -> Iterator[tuple[str, Inputs]]:
+    """Fill in numbers of which many are equal."""
+
     def some(x: Tensor) -> Tensor:
         drawn = torch.randint(1, 3, x.shape, generator=generator(sample.seed, "ties"))
         return drawn.to(x)
@@ -212,6 +219,8 @@ def _ties(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 
 def _zero_factor(sample: Sample) -> Iterator[tuple[str, Inputs]]:
+    """Fill in zeros: one, two along each dimension, or everywhere."""
+
     def at(*places: int) -> Callable[[Tensor], Tensor]:
         def change(x: Tensor) -> Tensor:
             if x.ndim == 0:
@@ -229,10 +238,12 @@ def _zero_factor(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 
 def _one(number: float) -> Callable[[Sample], Iterator[tuple[str, Inputs]]]:
+    """Return the fillings in which one entry of one input is `number`."""
+
     def words(sample: Sample) -> Iterator[tuple[str, Inputs]]:
         """Change one entry of one input at a time."""
         for place, x in enumerate(sample.inputs):
-            if _inexact(x) and x.numel():
+            if _is_inexact(x) and x.numel():
                 changed = x.clone()
                 changed.view(-1)[x.numel() // 2] = number
                 yield f"{number} in input {place}", _with(sample, place, changed)
@@ -247,15 +258,15 @@ def _both_infinities(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 def _masked_row(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Fill a row with minus infinity, and the first row of masks so that it hides everything."""
-    masked = list(sample.inputs)
-    for place, x in enumerate(masked):
+    inputs = list(sample.inputs)
+    for place, x in enumerate(inputs):
         if x.dtype is torch.bool and x.numel():
-            masked[place] = _row_filled(x, False)
-    if any(x is not y for x, y in zip(masked, sample.inputs, strict=True)):
-        yield "a row of the mask hides all", tuple(masked)
+            inputs[place] = _fill_row(x, False)
+    if any(x is not y for x, y in zip(inputs, sample.inputs, strict=True)):
+        yield "a row of the mask hides all", tuple(inputs)
     for place, x in enumerate(sample.inputs):
         if x.is_floating_point() and x.numel():
-            hidden = _row_filled(x, -math.inf)
+            hidden = _fill_row(x, -math.inf)
             yield "-inf in a row", _with(sample, place, hidden)
             all_but_one = hidden.clone()
             _first_row(all_but_one)[-1:] = 0.5
@@ -270,7 +281,7 @@ def _first_row(x: Tensor) -> Tensor:
     return x[(0,) * (x.ndim - 1)]
 
 
-def _row_filled(x: Tensor, number: float | bool) -> Tensor:
+def _fill_row(x: Tensor, number: float | bool) -> Tensor:
     changed = x.clone()
     _first_row(changed).fill_(number)
     return changed
@@ -287,7 +298,8 @@ def _scaled(
 
 def _offset(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Fill in whole numbers close to one another and far from 0. Their average is a number of the
-    dtype."""
+    dtype.
+    """
     for far, step in ((1e4, 1), (1e8, 16)):
 
         def near(x: Tensor, far: float = far, step: int = step) -> Tensor:
@@ -298,7 +310,7 @@ def _offset(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 
 def _dominant(sample: Sample) -> Iterator[tuple[str, Inputs]]:
-    """Make one entry of each row so large that exponentials of the others round away beside it."""
+    """Make one entry of each row so large that exponentials of the others round away next to it."""
     for place, x in enumerate(sample.inputs):
         if x.is_floating_point() and x.ndim and x.numel():
             ahead = x.clone()
@@ -317,6 +329,7 @@ def _largest(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     floating = iter(range(len(sample.inputs)))
 
     def ends(x: Tensor) -> Tensor:
+        # The inputs begin with opposite signs, so that differences between them overflow too.
         signs = torch.tensor(-1.0, dtype=torch.float64) ** (
             torch.arange(x.numel()) + next(floating)
         )
@@ -344,15 +357,17 @@ def _impossible(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 def _matrices(
     sample: Sample, label: str, make: Callable[[Tensor], Tensor]
 ) -> Iterator[tuple[str, Inputs]]:
-    """Change the first matrix of the sample, in double precision, and round it then."""
+    """Change the first matrix of the sample, in double precision, and then round it."""
     for place, x in enumerate(sample.inputs):
-        if _inexact(x) and x.ndim >= 2 and x.numel():
+        if _is_inexact(x) and x.ndim >= 2 and x.numel():
             double = torch.complex128 if x.is_complex() else torch.float64
             yield label, _with(sample, place, make(x.to(double)).to(x.dtype))
             return
 
 
 def _equal_singular_values(sample: Sample) -> Iterator[tuple[str, Inputs]]:
+    """Fill in orthogonal matrices, whose singular values tie."""
+
     def orthogonal(x: Tensor) -> Tensor:
         if x.shape[-2] < x.shape[-1]:
             return orthogonal(x.mT).mT
@@ -373,8 +388,9 @@ def _eye(x: Tensor) -> Tensor:
 
 
 def _far_from_identity(sample: Sample) -> Iterator[tuple[str, Inputs]]:
-    """Fill in triangular matrices with a diagonal of 0.5, -1.5, 2.5, … and large entries
-    beside it."""
+    """Fill in triangular matrices with a diagonal of 0.5, -1.5, 2.5, … and large entries next to
+    it.
+    """
     for label, half in (
         ("lower triangular, far from the identity", torch.tril),
         ("upper triangular, far from the identity", torch.triu),
@@ -383,9 +399,9 @@ def _far_from_identity(sample: Sample) -> Iterator[tuple[str, Inputs]]:
         def far(x: Tensor, half: Callable[..., Tensor] = half) -> Tensor:
             n = min(x.shape[-2:])
             diagonal = (torch.arange(n) + 0.5) * (-1.0) ** torch.arange(n)
-            made = half(3 * x)
-            made.diagonal(dim1=-2, dim2=-1).copy_(diagonal.to(x.dtype))
-            return made
+            matrix = half(3 * x)
+            matrix.diagonal(dim1=-2, dim2=-1).copy_(diagonal.to(x.dtype))
+            return matrix
 
         yield from _matrices(sample, label, far)
 
@@ -410,6 +426,7 @@ def _is_index(x: Tensor) -> bool:
 
 
 def _smaller_index(sample: Sample) -> Iterator[tuple[str, Inputs]]:
+    """Make an index shorter than the source along each dimension."""
     yield from _indices(
         sample,
         "index smaller than the source",
@@ -418,6 +435,7 @@ def _smaller_index(sample: Sample) -> Iterator[tuple[str, Inputs]]:
 
 
 def _repeated_index(sample: Sample) -> Iterator[tuple[str, Inputs]]:
+    """Make every index the same, so that writes to one place meet."""
     yield from _indices(
         sample,
         "one index everywhere",

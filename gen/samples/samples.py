@@ -1,5 +1,5 @@
-"""Samples as flat functions from tensors to a tuple of tensors. They close over all
-other arguments.
+"""Wrap samples as flat functions from tensors to a tuple of tensors. They close over all other
+arguments.
 
 A sample records which inputs are differentiable. One run of the op on plain tensors shows its
 facts: whether it draws random numbers, whether it writes to its inputs, which warnings its kernels
@@ -53,10 +53,11 @@ class Op:
 
 @dataclass(repr=False)  # torch.func.vmap takes the repr of what it maps
 class Sample:
-    """One call of an op.
+    """A call of an op.
 
     `inputs` are plain tensors that do not require grad; `rebuild` puts tensors in their places and
-    returns ``(args, kwargs)``."""
+    returns ``(args, kwargs)``.
+    """
 
     index: int
     description: str
@@ -72,15 +73,18 @@ class Sample:
     _facts: Facts | None = None
 
     def __call__(self, *tensors: Any) -> Values:
-        """Call the flat function. It first clones the inputs that the op writes to, so that it
-        has no side effect."""
+        """Call the flat function.
+
+        It first clones the inputs that the op writes to, so that it has no side effect.
+        """
         if self.facts.mutates:
-            tensors = tuple(map(_cloned_if, tensors, self.facts.mutated))
+            tensors = tuple(map(_clone_if, tensors, self.facts.mutated))
         return self.outputs(self.raw(self.op.call, tensors))
 
     def raw(self, call: Apply, tensors: Sequence[object], **extra: object) -> Any:
-        """Call `call` on the sample's arguments with `tensors` in their places. Returns the
-        unchanged result."""
+        """Call `call` on the sample's arguments with `tensors` in their places. Return the
+        unchanged result.
+        """
         args, kwargs = self.rebuild(tensors)
         if self.wrap is not None:
             return self.wrap(call, *args, **kwargs, **extra)
@@ -92,8 +96,10 @@ class Sample:
 
     @property
     def facts(self) -> Facts:
-        """The facts from one run on plain tensors. If the op failed there, its error is raised
-        here, each time."""
+        """Return the facts from one run on plain tensors.
+
+        If the op failed there, its error is raised here, each time.
+        """
         if self.error is not None:
             raise self.error
         assert self._facts is not None
@@ -101,15 +107,16 @@ class Sample:
 
     @property
     def error(self) -> Exception | None:
-        """What the op itself raised on plain tensors, if it did."""
+        """Return what the op itself raised on plain tensors, or None."""
         if self._facts is None:
             self._facts = _observe(self)
         return self._facts.error
 
     @property
     def draws(self) -> bool:
-        """Tell whether the op is only a draw: an ATen op with the tag of draws that drew random
-        numbers, which are its result."""
+        """Return whether the op is only a draw: an ATen op with the tag of draws that drew random
+        numbers, which are its result.
+        """
         tags = getattr(self.op.call, "tags", ())
         return self.facts.random and torch.Tag.nondeterministic_seeded in tags
 
@@ -124,7 +131,7 @@ class Sample:
         return [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
 
 
-def _cloned_if(value: Any, written: bool) -> object:
+def _clone_if(value: Any, written: bool) -> object:
     if written:
         return value.clone()
     return value
@@ -144,8 +151,11 @@ class Facts:
 
 
 def flat_tensors(result: object) -> Values:
-    """Return the tensors of `result`, in order. Numbers become tensors, and sparse tensors dense
-    ones. Arrays of other libraries are refused. Anything else is left out."""
+    """Return the tensors of `result`, in order.
+
+    Numbers become tensors, and sparse tensors dense ones. Arrays of other libraries are refused.
+    Anything else is left out.
+    """
     leaves = []
     for leaf in pytree.tree_leaves(result):
         if isinstance(leaf, Tensor):
@@ -167,7 +177,8 @@ def flat_tensors(result: object) -> Values:
 
 def _states() -> list[Tensor]:
     """Return the states of the global generators, of the CPU and of an accelerator that has
-    started."""
+    started.
+    """
     states = [torch.get_rng_state()]
     device = torch.accelerator.current_accelerator()
     if device is None:
@@ -179,8 +190,9 @@ def _states() -> list[Tensor]:
 
 
 class _RandomSpy(TorchDispatchMode):
-    """Notes whether any kernel drew from the global generator, even if a wrapper restores the
-    generator's state afterwards."""
+    """Note whether any kernel drew from the global generator, even if a wrapper restores the
+    generator's state afterwards.
+    """
 
     supports_higher_order_operators = True
     drew = False
@@ -202,8 +214,9 @@ class _RandomSpy(TorchDispatchMode):
 
 
 def _observe(sample: Sample) -> Facts:
+    """Run the op once on copies of the inputs, and return its facts."""
     inputs = tuple(tensor.clone() for tensor in sample.inputs)
-    versions = [t._version for t in inputs]
+    versions = [copy._version for copy in inputs]
     try:
         with seeded(sample.seed), warnings.catch_warnings(record=True) as seen, _RandomSpy() as spy:  # type: ignore[no-untyped-call]
             warnings.simplefilter("always")
@@ -211,16 +224,19 @@ def _observe(sample: Sample) -> Facts:
     except Exception as error:
         return Facts(error=error)
     mutated = tuple(
-        t._version != version or not _identical(t, given)
-        for t, given, version in zip(inputs, sample.inputs, versions, strict=True)
+        copy._version != version or not _are_identical(copy, original)
+        for copy, original, version in zip(inputs, sample.inputs, versions, strict=True)
     )
-    warned = dict.fromkeys((str(w.message), w.category) for w in seen)
+    warned = dict.fromkeys((str(warning.message), warning.category) for warning in seen)
     return Facts(outputs, mutated, spy.drew, tuple(warned))
 
 
-def _identical(a: Tensor, b: Tensor) -> bool:
-    """Return whether values are equal. Versions are not enough: kernels of batch norm write running
-    statistics without incrementing them."""
+def _are_identical(a: Tensor, b: Tensor) -> bool:
+    """Return whether values are equal, and NaN where the other one is.
+
+    Versions are not enough: kernels of batch norm write running statistics without incrementing
+    them.
+    """
     if a.shape != b.shape:  # what the program has assigned to `data`
         return False
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
@@ -232,15 +248,16 @@ def _identical(a: Tensor, b: Tensor) -> bool:
 def resolve(path: str) -> Any:
     """Return the object at ``module:attribute`` or at a dotted name."""
     module, attributes = located(path)
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for part in attributes:
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def located(path: str) -> tuple[str, list[str]]:
     """Return the module of a path of :func:`resolve`, which is imported, and the attributes that
-    lead on from it."""
+    lead on from it.
+    """
     if ":" in path:
         module, attribute = path.split(":", 1)
         importlib.import_module(module)
@@ -257,13 +274,15 @@ def located(path: str) -> tuple[str, list[str]]:
 
 
 def make_op(name: str, row: Mapping[str, Any]) -> Op:
-    """Return the op of a matrix row. `row` takes precedence over OpInfo. An op without OpInfo needs
-    an importable dotted name."""
+    """Return the op of a matrix row.
+
+    `row` takes precedence over OpInfo. An op without OpInfo needs an importable dotted name.
+    """
     info = None
     if "call" not in row:
         info = opinfo.lookup(name)
-    reference = _named_by(row, "reference")
-    inplace, out = _named_by(row, "inplace"), _named_by(row, "out")
+    reference = _resolve_key(row, "reference")
+    inplace, out = _resolve_key(row, "inplace"), _resolve_key(row, "out")
     former = row.get("former_name")
     if former is not None:
         _FORMER_NAMES[name] = former
@@ -279,7 +298,7 @@ def make_op(name: str, row: Mapping[str, Any]) -> Op:
     return Op(name, info.op, inplace, out, reference, numpy_reference, info, former)
 
 
-def _named_by(row: Mapping[str, Any], key: str) -> Any:
+def _resolve_key(row: Mapping[str, Any], key: str) -> Any:
     """Return the object of which the row has the path, or None."""
     if not row.get(key):
         return None
@@ -291,7 +310,8 @@ _FORMER_NAMES: dict[str, str] = {}  # of the rows of this process that moved
 
 def by_former_names(label: str) -> str:
     """Return the label of a program as it was before its rows moved: what is drawn by it is then
-    what it was."""
+    what it was.
+    """
     for name in _FORMER_NAMES.keys() & set(re.findall(r"[\w.]+", label)):
         label = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", _FORMER_NAMES[name], label)
     return label
@@ -316,14 +336,16 @@ def candidates(
             # all are drawn, so that the others do not depend on the version
             calls = list(descriptions.build(rows, dtype, device))
             others = {i for i, row in enumerate(rows) if not is_for_installed(row.get("torch"))}
-    found = [
+    all_samples = [
         _normalise(op, index, args, kwargs, process, wrap, stable_seed(*seed, index))
         for index, (args, kwargs, process, wrap) in enumerate(calls)
         if index not in others
     ]
     if row.get("differentiable", True) is False:
-        found = [replace(sample, differentiable=(False,) * len(sample.inputs)) for sample in found]
-    return found
+        all_samples = [
+            replace(sample, differentiable=(False,) * len(sample.inputs)) for sample in all_samples
+        ]
+    return all_samples
 
 
 def from_call(op: Op, index: int, args: tuple[object, ...], kwargs: dict[str, Any]) -> Sample:
@@ -339,6 +361,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], Callable[...
 def _from_opinfo(
     info: OpInfo, dtype: torch.dtype, device: str, seed: tuple[object, ...], wrapped: bool
 ) -> list[Call]:
+    """Return the calls of OpInfo's samples, with OpInfo's wrapper for derivatives if one is due."""
     wrap = None
     if wrapped and opinfo.has_own_wrapper(info):
         wrap = opinfo.gradcheck_wrapper(info)
@@ -357,6 +380,7 @@ def _normalise(
     wrap: Callable[..., object] | None,
     seed: int,
 ) -> Sample:
+    """Return the sample of a call: its tensors apart from its other arguments."""
     leaves, spec = pytree.tree_flatten((list(args), kwargs))
     places = [place for place, leaf in enumerate(leaves) if _is_input(leaf)]
     detached = {id(leaves[place]): leaves[place].detach() for place in places}
@@ -372,16 +396,16 @@ def _normalise(
         rebuilt_args, rebuilt_kwargs = pytree.tree_unflatten(values, spec)
         return rebuilt_args, rebuilt_kwargs
 
-    held = set(places)
+    input_places = set(places)
     shown = list(map(_show, leaves))
     shown_args, shown_kwargs = pytree.tree_unflatten(shown, spec)
-    others = tuple(text for place, text in enumerate(shown) if place not in held)
-    described = list(map(str, shown_args))
-    described += [f"{key}={value}" for key, value in shown_kwargs.items()]
+    others = tuple(text for place, text in enumerate(shown) if place not in input_places)
+    texts = list(map(str, shown_args))
+    texts += [f"{key}={value}" for key, value in shown_kwargs.items()]
     signature = (tuple(map(_layout, inputs)), str(spec), others)
     return Sample(
         index,
-        ", ".join(described).replace("'", ""),
+        ", ".join(texts).replace("'", ""),
         op,
         inputs,
         differentiable,
@@ -413,7 +437,8 @@ def _without_history(leaf: object) -> object:
 
 def _layout(x: Tensor) -> tuple[int, tuple[int, ...], torch.dtype]:
     """Return what samples of one signature have in common: of a size, whether it is 0, 1 or
-    more."""
+    more.
+    """
     return x.ndim, tuple(min(size, 2) for size in x.shape), x.dtype
 
 
@@ -434,7 +459,8 @@ class Store:
         wrapped: bool,
     ) -> list[Sample]:
         """Return all candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has
-        one."""
+        one.
+        """
         if family != self.family:
             self._pools.clear()
             self.family = family

@@ -1,5 +1,4 @@
-"""Seeds that depend only on names, so that a rerun of one case draws the same numbers
-as the full run."""
+"""Seed by names alone, so that a rerun of one case draws the same numbers as the full run."""
 
 from __future__ import annotations
 
@@ -28,26 +27,28 @@ def generator(*parts: object) -> torch.Generator:
 
 @contextmanager
 def seeded(*parts: object) -> Iterator[None]:
-    """Seed torch's global generators inside, and restore the CPU's afterwards. Random
-    ops draw from them.
+    """Seed torch's global generators inside, and restore the CPU's afterwards. Random ops draw from
+    them.
 
     ``torch.manual_seed`` formats a stack trace if CUDA has not started, which costs more than a
     check does. So it is called only if there is an accelerator.
     """
     seed = stable_seed(*parts)
-    kept = torch.get_rng_state()
+    state = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     if has_accelerator():
         torch.manual_seed(seed)
     try:
         yield
     finally:
-        torch.set_rng_state(kept)
+        torch.set_rng_state(state)
 
 
 class Replay:
-    """The state of torch's global generators now. :meth:`rewind` sets it again, so that each of
-    several calls draws the same."""
+    """Store the state of torch's global generators, as it is now.
+
+    :meth:`rewind` sets it again, so that each of several calls draws the same.
+    """
 
     def __init__(self) -> None:
         self._state = torch.get_rng_state()
@@ -65,15 +66,17 @@ class Replay:
 
 @contextmanager
 def seeded_with_numpy(*parts: object) -> Iterator[None]:
-    """As :func:`seeded`, and seed NumPy's global generator too. Some of OpInfo's
-    samples draw from it."""
-    kept = np.random.get_state()
+    """Seed NumPy's global generator inside, in addition to those of :func:`seeded`.
+
+    Some of OpInfo's samples draw from it.
+    """
+    state = np.random.get_state()
     np.random.seed(stable_seed(*parts))
     try:
         with seeded(*parts):
             yield
     finally:
-        np.random.set_state(kept)
+        np.random.set_state(state)
 
 
 @cache

@@ -1,10 +1,10 @@
-"""Special points: ties, kinks, zeros of either sign, infinities, NaN and rows without numbers, for
-ops in the tables of :mod:`gen.reference.standard`. Ops that round nothing also get the limits of
-the dtype and its subnormal numbers.
+"""Make special points: ties, kinks, zeros of either sign, infinities, NaN and rows without numbers,
+for ops in the tables of :mod:`gen.reference.standard`.
 
-An elementwise op gets vectors with every combination of chosen numbers, and the numbers among its
-other arguments beside them. A reduction gets tensors in which a short pattern repeats, so that each
-row has another part of it.
+Ops that round nothing also get the limits of the dtype and its subnormal numbers. An elementwise op
+gets vectors with every combination of chosen numbers, and in addition the numbers among its other
+arguments. A reduction gets tensors in which a short pattern repeats, so that each row has another
+part of it.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
             if sample.op.name in POINTWISE:
                 rank = None
             first.setdefault((len(sample.inputs), rank, *sample.signature[1:]), sample)
-    found = list(enumerate(first.values()))
-    return [kept for _, kept in sorted(_evenly(found)[:_MOST], key=lambda pair: pair[0])]
+    numbered = list(enumerate(first.values()))
+    return [sample for _, sample in sorted(_evenly(numbered)[:_MOST], key=lambda pair: pair[0])]
 
 
 def _is_suitable(sample: Sample) -> bool:
@@ -76,7 +76,8 @@ def _is_suitable(sample: Sample) -> bool:
 
 def fillings(sample: Sample) -> list[tuple[str, Inputs]]:
     """Return ``(label, inputs)`` for the points of the sample, without those that a definition
-    refuses."""
+    refuses.
+    """
     if not is_known(sample.op.name):
         return []
     if sample.op.name in POINTWISE:
@@ -88,6 +89,7 @@ def fillings(sample: Sample) -> list[tuple[str, Inputs]]:
 
 
 def _is_defined(sample: Sample, inputs: Inputs) -> bool:
+    """Return whether a definition has results for these inputs."""
     try:
         Standard(sample).root(*map(numbers, inputs))
     except REFUSALS:
@@ -100,7 +102,8 @@ def _is_defined(sample: Sample, inputs: Inputs) -> bool:
 
 def _vectors(sample: Sample) -> Inputs:
     """Return vectors of one length, one for each input, with the combinations that the definition
-    takes."""
+    takes.
+    """
     choices = [_choices(x, sample) for x in sample.inputs]
     every = product(*(range(len(some)) for some in choices))
     places = [at for at in every if _is_defined(sample, _ones(_row(choices, at)))]
@@ -119,25 +122,29 @@ def _row(choices: Sequence[Sequence[float]], places: Sequence[int]) -> tuple[flo
 
 
 def _spread(places: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return as many combinations as a vector takes, in their order: so that each pair of choices
-    of two inputs occurs that can, and others evenly."""
+    """Return as many combinations as a vector takes, in their order.
+
+    Each pair of choices of two inputs occurs that can, and others evenly.
+    """
     if len(places) <= _LARGEST:
         return list(places)
-    met: set[tuple[tuple[int, int], ...]] = set()
+    pairs_so_far: set[tuple[tuple[int, int], ...]] = set()
     needed, others = list[tuple[int, ...]](), list[tuple[int, ...]]()
     for at in _evenly(places):
         pairs = set(combinations(enumerate(at), 2))
-        if pairs <= met:
+        if pairs <= pairs_so_far:
             others.append(at)
         else:
             needed.append(at)
-        met |= pairs
+        pairs_so_far |= pairs
     return sorted(needed + others[: max(0, _LARGEST - len(needed))])
 
 
 def _evenly(some: Sequence[T]) -> list[T]:
-    """Return all of `some`, each beginning of them spread over the whole. A fixed step would keep
-    step with an argument that alternates."""
+    """Return all of `some`, each beginning of them spread over the whole.
+
+    A fixed step would keep step with an argument that alternates.
+    """
     return [x for _, x in sorted(enumerate(some), key=lambda pair: pair[0] * _GOLDEN % 1)]
 
 
@@ -153,11 +160,12 @@ def _one(value: object) -> Tensor:
 
 
 def _is_usual(number: float) -> bool:
-    """Tell whether a number is no tolerance, beside which rounding counts."""
+    """Return whether a number is no tolerance, next to which rounding counts."""
     return math.isfinite(number) and abs(number) >= 2**-6
 
 
 def _choices(x: Tensor, sample: Sample) -> Sequence[float]:
+    """Return the numbers of which an input takes each one."""
     if x.dtype is torch.bool:
         return [False, True]
     limits: list[float] = []
@@ -166,15 +174,19 @@ def _choices(x: Tensor, sample: Sample) -> Sequence[float]:
     if not x.is_floating_point():
         return [*_WHOLE, *limits]
     usual = {1: _SINGLE, 2: _PAIRED}.get(len(sample.inputs), _FEW)
-    given = [float(n) for n in sample.numbers if type(n) in (int, float) and _is_usual(n)]
-    rounded = torch.tensor(given, dtype=x.dtype).tolist()
-    new = [n for n in rounded if n not in usual]
-    return [*usual, *limits, *new]
+    numbers_of_sample = [
+        float(n) for n in sample.numbers if type(n) in (int, float) and _is_usual(n)
+    ]
+    rounded = torch.tensor(numbers_of_sample, dtype=x.dtype).tolist()
+    others = [n for n in rounded if n not in usual]
+    return [*usual, *limits, *others]
 
 
 def _limits(dtype: torch.dtype) -> list[float]:
     """Return the ends of a dtype, and its least numbers: with all of their bits and with fewer.
-    Only ops that round nothing have tables for these, as others overflow on the way."""
+
+    Only ops that round nothing have tables for these, as others overflow on the way.
+    """
     if not dtype.is_floating_point:
         return [torch.iinfo(dtype).min, torch.iinfo(dtype).max]
     info = torch.finfo(dtype)
@@ -186,31 +198,33 @@ def _limits(dtype: torch.dtype) -> list[float]:
 
 
 def _tensors(sample: Sample) -> list[tuple[str, Inputs]]:
+    """Return tensors of each pattern that the dtype has, and tensors and rows without numbers."""
     x = sample.inputs[0]
     shape = _SIZES[: x.ndim] if x.ndim > 1 else (5,) * x.ndim
     patterns = dict(_PATTERNS)
     if is_exact(sample.op.name) and x.dtype is not torch.bool:
         patterns["limits"] = [*_limits(x.dtype), 0]
-    made: list[tuple[str, Inputs]] = []
+    fillings_by_label: list[tuple[str, Inputs]] = []
     for label, pattern in patterns.items():
         fit = [n for n in pattern if _has(x.dtype, n)]
         if fit:
-            made.append((label, (_repeated(fit, shape, x),)))
+            fillings_by_label.append((label, (_repeat(fit, shape, x),)))
     if x.ndim > 0:
-        made.append(("nothing", (x.new_zeros((0,) * x.ndim),)))
+        fillings_by_label.append(("nothing", (x.new_zeros((0,) * x.ndim),)))
     if x.ndim > 1:
-        made.append(("rows of nothing", (x.new_zeros((2, *(0,) * (x.ndim - 1))),)))
-    return made
+        fillings_by_label.append(("rows of nothing", (x.new_zeros((2, *(0,) * (x.ndim - 1))),)))
+    return fillings_by_label
 
 
 def _has(dtype: torch.dtype, number: float) -> bool:
     return dtype.is_floating_point or (math.isfinite(number) and number == int(number))
 
 
-def _repeated(pattern: Sequence[float], shape: Sequence[int], x: Tensor) -> Tensor:
+def _repeat(pattern: Sequence[float], shape: Sequence[int], x: Tensor) -> Tensor:
+    """Return a tensor of this shape in which the pattern repeats, with the dtype of `x`."""
     count = math.prod(shape)
     flat = (list(pattern) * count)[:count]
     if not x.dtype.is_floating_point:
         flat = list(map(int, flat))
-    made = torch.tensor(flat, dtype=x.dtype)
-    return made.to(x.device).reshape(shape)
+    tensor = torch.tensor(flat, dtype=x.dtype)
+    return tensor.to(x.device).reshape(shape)

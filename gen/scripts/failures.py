@@ -1,4 +1,6 @@
-"""Which program shows what a case found: a wrong value, or a call that raises or does not."""
+"""Choose the program that shows the failure of a case: a wrong value, or a call that raises or does
+not.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +36,20 @@ def tried(f, *args, **kwargs):  # what f returns, or the error that it raises
 
 def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str) -> Script:
     """Return the program that calls the op itself on a sample of `case`, as :meth:`Case.raising`
-    gives them. Raises NoScript if it has none.
+    gives them.
 
-    `kind`: the exception that the matrix asks for, with a message that `match` is found in; None if
-    it asks for a value."""
+    Raises NoScript if it has none. `kind`: the exception that the matrix asks for, with a message
+    that `match` matches in part; None if it asks for a value.
+    """
     if sample.wrap is not None:
         raise NoScript("the sample is called by a wrapper of OpInfo's")
-    op, modules = _named(case, sample)
+    op, modules = _name_in_torch(case, sample)
     tracer = Tracer()
     names = [f"x{place}" for place in range(len(sample.inputs))]
     args, kwargs = sample.rebuild(list(map(tracer.named, names, sample.inputs)))
     arguments = list(map(text_of, args))
     arguments += [f"{name}={text_of(value)}" for name, value in kwargs.items()]
-    given = ", ".join(["", *arguments])
+    arguments_text = ", ".join(["", *arguments])
     if kind is not None:
         named = kind.__name__
         if match:
@@ -55,7 +58,7 @@ def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str
     elif case.row.get("reference"):
         reference, further = _at(case.row["reference"])
         modules |= further
-        right, expected = "the op's own reference", f"tried({reference}{given})"
+        right, expected = "the op's own reference", f"tried({reference}{arguments_text})"
     else:
         right, expected = "a value, for the matrix has this call as a sample of the op", '"a value"'
     lines = [heading(case)]
@@ -66,7 +69,7 @@ def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str
     lines += [f"# right: {right}", f"expected = {expected}", 'print("expected", repr(expected))']
     lines += [
         "# the op itself, called directly",
-        f"actual = tried({op}{given})",
+        f"actual = tried({op}{arguments_text})",
         'print("actual  ", repr(actual))',
     ]
     text = "\n".join(lines) + "\n"
@@ -74,13 +77,14 @@ def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str
 
 
 def _shows(text: str, kind: type[Exception] | None, match: str) -> bool:
-    found = run(text)["actual"]
+    """Return whether the program, when it is run, does something else than the matrix asks for."""
+    actual = run(text)["actual"]
     if kind is None:
-        return isinstance(found, Exception)
-    return not (isinstance(found, kind) and re.search(match, str(found)))
+        return isinstance(actual, Exception)
+    return not (isinstance(actual, kind) and re.search(match, str(actual)))
 
 
-def _named(case: Case, sample: Sample) -> tuple[str, set[str]]:
+def _name_in_torch(case: Case, sample: Sample) -> tuple[str, set[str]]:
     """Return the text of the op, and the modules that it is in."""
     if sample.op.info is None:
         return _at(case.row.get("call") or case.op)
@@ -105,22 +109,27 @@ Found = tuple[Comparison, str, Exception | None]
 
 def of_failure(case: Case, sample: int) -> str | None:
     """Return the program of a sample of `case` that failed, if one of at most 40 lines shows the
-    failure. The text says if writing it failed."""
+    failure.
+
+    The text says if writing it failed.
+    """
     if not case.asserted:
         return None
     again = replace(case, only=sample)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = of_case(again, **case.asserted)
+            script_of_failure = of_case(again, **case.asserted)
     except NoScript:
         return None
     except Exception as error:  # it must not take the place of the failure that is reported
         return f"# it could not be written: {type(error).__name__}: {error}"
-    short = found.text.count("\n") <= _LINES and len(found.text) <= _CHARACTERS
-    if not short or not found.differs:
+    short = (
+        script_of_failure.text.count("\n") <= _LINES and len(script_of_failure.text) <= _CHARACTERS
+    )
+    if not short or not script_of_failure.differs:
         return None
-    return found.text
+    return script_of_failure.text
 
 
 def of_case(case: Case, **asserted: Any) -> Script:
@@ -135,10 +144,12 @@ def of_case(case: Case, **asserted: Any) -> Script:
             return of_call(case, *call)
         except NoScript as reason:
             reasons[str(reason)] = None
-    found = [(comparison, word, error) for _, comparison, word, error in case.failing(**asserted)]
-    if reasons and not found:
+    comparisons = [
+        (comparison, word, error) for _, comparison, word, error in case.failing(**asserted)
+    ]
+    if reasons and not comparisons:
         raise NoScript("; ".join(reasons))
-    return first(case, found)
+    return first(case, comparisons)
 
 
 def first(case: Case, found: list[Found]) -> Script:
@@ -147,24 +158,27 @@ def first(case: Case, found: list[Found]) -> Script:
         raise NoScript("nothing is compared on this sample")
     reasons: dict[str, None] = {}
     small_failures_first = sorted(found, key=lambda one: (one[2] is None, _size(one[0])))
-    shown = list(_written(case, small_failures_first, reasons))
+    shown = list(_scripts(case, small_failures_first, reasons))
     if not shown:
         raise NoScript("; ".join(reasons))
     return next((one for one in shown if one.differs), shown[0])
 
 
-def _written(case: Case, found: list[Found], reasons: dict[str, None]) -> Iterator[Script]:
-    fails = any(error is not None for *_, error in found)
-    for comparison, word, error in found[:_TRIED]:
+def _scripts(case: Case, comparisons: list[Found], reasons: dict[str, None]) -> Iterator[Script]:
+    """Yield the programs of comparisons, until one shows a difference. Note in `reasons` why one
+    has none.
+    """
+    fails = any(error is not None for *_, error in comparisons)
+    for comparison, word, error in comparisons[:_TRIED]:
         if fails and error is None:
             return
         try:
-            made = script(case, comparison, word)
+            program = script(case, comparison, word)
         except NoScript as reason:
             reasons[str(reason)] = None
             continue
-        yield made
-        if made.differs or not fails:
+        yield program
+        if program.differs or not fails:
             return
 
 

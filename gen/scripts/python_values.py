@@ -1,4 +1,6 @@
-"""Values as Python text."""
+"""Write values as Python text: ``float("nan")``, ``torch.tensor([1.0, 2.0],
+dtype=torch.float64)``.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +62,7 @@ def tensor(x: Tensor) -> str:
 
 
 def _compact(x: Tensor) -> str:
+    """Return Python text that makes a contiguous tensor with the numbers of `x`."""
     if not x.numel():
         return f"torch.empty({value(tuple(x.shape))}, dtype={x.dtype})"
     plain = x.detach().resolve_conj().resolve_neg()

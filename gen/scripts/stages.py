@@ -1,5 +1,6 @@
-"""Transforms as text: what a target calls, and in its place a loop, the plain engine or
-central differences."""
+"""Write transforms as text: what a target calls, and in its place a loop, the plain engine or
+central differences.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ Values = tuple[Any, ...]
 
 
 class Written:
-    """A target (:class:`gen.targets.protocol.Target`) that writes down what it is asked to do, with
-    transforms named as in torch.func."""
+    """Write down what a target (:class:`gen.targets.protocol.Target`) is asked to do, with
+    transforms named as in torch.func.
+    """
 
     lacks: frozenset[str] = frozenset()
 
@@ -40,6 +42,9 @@ class Written:
         return self._reverse("engine_vjp", f, primals)
 
     def _reverse(self, transform: str, f: Callable[..., Values], primals: Values) -> object:
+        """Write the call of a reverse-mode transform. Its pullback writes the call of the
+        pullback.
+        """
         name, outputs = self.tracer.function(f, primals)
         given = ", ".join([name, *map(text_of, primals)])
         pair = self.tracer.assign(f"{self.word(transform)}({given})", "r")
@@ -58,7 +63,7 @@ class Written:
     def _outputs(self, text: str, outputs: Values) -> Values:
         if len(outputs) == 1:
             return (self.tracer.named(text, outputs[0]),)
-        return tuple(self.tracer.named(f"{text}[{k}]", o) for k, o in enumerate(outputs))
+        return tuple(self.tracer.named(f"{text}[{k}]", y) for k, y in enumerate(outputs))
 
     def jvp(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
         return self._forward_mode("jvp", f, primals, tangents)
@@ -69,6 +74,7 @@ class Written:
     def _forward_mode(
         self, transform: str, f: Callable[..., Values], primals: Values, tangents: Values
     ) -> object:
+        """Write the call of a forward-mode transform. It returns outputs and tangents."""
         name, outputs = self.tracer.function(f, primals)
         given = [arguments(list(map(text_of, xs))) for xs in (primals, tangents)]
         pair = self.tracer.assign(f"{self.word(transform)}({', '.join([name, *given])})", "r")
@@ -97,7 +103,7 @@ class Written:
                 f"{self.word('vmap')}({name}, "
                 f"in_dims={value(in_dims)})({', '.join(map(text_of, args))})"
             )
-            batch = tuple(_plain(o).expand(size, *o.shape) for o in outputs)
+            batch = tuple(_plain(y).expand(size, *y.shape) for y in outputs)
             return self._outputs(self.tracer.assign(call), batch)
 
         return g
@@ -117,6 +123,8 @@ class Written:
     def _jacobian(
         self, transform: str, f: Callable[..., Values], argnums: tuple[int, ...]
     ) -> Callable[..., object]:
+        """Write the call of a transform that returns blocks by output and argument."""
+
         def g(*args: Any) -> Any:
             name, outputs = self.tracer.function(f, args)
             if transform == "hessian" and self.name == "loop" and len(outputs) > 1:
@@ -125,15 +133,15 @@ class Written:
                 f"{self.word(transform)}({name}, "
                 f"argnums={value(argnums)})({', '.join(map(text_of, args))})"
             )
-            made = self.tracer.assign(call)
-            texts = [made]
+            result = self.tracer.assign(call)
+            texts = [result]
             if len(outputs) > 1:
-                texts = [f"{made}[{k}]" for k in range(len(outputs))]
+                texts = [f"{result}[{k}]" for k in range(len(outputs))]
             shapes = [args[place].shape for place in argnums]
             orders = 2 if transform == "hessian" else 1
             return tuple(
-                self._blocks(text, o, o.shape, shapes, orders)
-                for text, o in zip(texts, outputs, strict=True)
+                self._blocks(text, y, y.shape, shapes, orders)
+                for text, y in zip(texts, outputs, strict=True)
             )
 
         return g
@@ -146,8 +154,10 @@ class Written:
         inputs: Sequence[torch.Size],
         orders: int,
     ) -> object:
-        """Return what stands for the derivatives of one output: a tuple by argument, in which each
-        is again such a tuple for a further order."""
+        """Return what stands for the derivatives of one output.
+
+        It is a tuple by argument, in which each is again such a tuple for a further order.
+        """
         if orders == 0:
             return self.tracer.named(text, _plain(output).new_zeros(shape))
         return tuple(
@@ -167,8 +177,10 @@ class Written:
     def _around(
         self, make: Callable[[str, Sequence[Any]], str], f: Callable[..., Values]
     ) -> Callable[..., Values]:
-        """Return a transform whose result is called as `f` is. `make`: its text, from that of `f`
-        and the arguments."""
+        """Return a transform whose result is called as `f` is.
+
+        `make`: its text, from that of `f` and the arguments.
+        """
 
         def g(*args: Any) -> Values:
             name, outputs = self.tracer.function(f, args)
@@ -232,24 +244,26 @@ _BY_DIFFERENCES = {
 
 
 class Plain(Written):
-    """The same program without transforms: vmap as a loop, derivatives by the plain engine; the
-    outermost one by differences if asked."""
+    """Write the same program without transforms: vmap as a loop, derivatives by the plain engine,
+    the outermost one by differences if asked.
+    """
 
     def __init__(self, tracer: Tracer, differences: bool) -> None:
         super().__init__(tracer, "loop")
         self.differences = differences
 
     def word(self, transform: str) -> str:
+        """Return the name of the helper that stands for `transform`."""
         if transform in ("jacrev", "jacfwd"):
             transform = "jacobian"
-        found = f"engine_{transform.removeprefix('engine_')}"
+        helper = f"engine_{transform.removeprefix('engine_')}"
         outermost = len(self.tracer.scopes) == 1
         if self.differences and outermost:
-            found = _BY_DIFFERENCES.get(transform, found)
+            helper = _BY_DIFFERENCES.get(transform, helper)
         if transform == "vmap":
-            found = "one_by_one"
-        self.used.add(found)
-        return found
+            helper = "one_by_one"
+        self.used.add(helper)
+        return helper
 
     def dual(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
         return self.jvp(f, primals, tangents)
@@ -279,9 +293,9 @@ def _first_entry(x: Any, dim: int | None) -> Tensor:
     return _plain(x).select(dim, 0)
 
 
-def _plain(o: Any) -> Tensor:
-    found: Tensor = o.detach().as_subclass(Tensor)
-    return found
+def _plain(value: Any) -> Tensor:
+    tensor: Tensor = value.detach().as_subclass(Tensor)
+    return tensor
 
 
 HELPERS = {

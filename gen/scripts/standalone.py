@@ -1,5 +1,6 @@
-"""A whole program: inputs, what the target computes, what is right and why. It is run once, to see
-that it shows the difference."""
+"""Put a whole program together: inputs, what the target computes, what is right and why. It is run
+once, to see that it shows the difference.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +83,9 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Script:
-    """The text of a program. `differs`: whether it printed two different values when it was
-    run, or an error."""
+    """The text of a program. `differs`: whether it printed two different values when it was run, or
+    an error.
+    """
 
     text: str
     differs: bool
@@ -97,49 +99,52 @@ def script(case: Case, comparison: Comparison, word: str) -> Script:
     """
     inputs = forms.laid_out(comparison.program.inputs, comparison.axes.layout)
     try:
-        made = _with(case, comparison, word, inputs)
+        program = _with(case, comparison, word, inputs)
     except NoScript:
         return _with(case, comparison, word, inputs, in_full=True)
-    short = tuple(_rounded(x, comparison.axes.layout == "contiguous") for x in inputs)
-    if made.differs and not all(map(_same, short, inputs)):
+    short = tuple(_round(x, comparison.axes.layout == "contiguous") for x in inputs)
+    if program.differs and not all(map(_are_same, short, inputs)):
         with contextlib.suppress(NoScript):
             simpler = _with(case, comparison, word, short)
             if simpler.differs:
                 return simpler
-    return made
+    return program
 
 
-def _rounded(x: Tensor, laid_out_simply: bool) -> Tensor:
+def _round(x: Tensor, is_contiguous: bool) -> Tensor:
+    """Return an input with two digits of each number, in its layout."""
     short = x
     if x.dtype is torch.float64:
         short = x.round(decimals=2)
-    if laid_out_simply:
+    if is_contiguous:
         return short.contiguous()
     return torch.empty_like(x).copy_(short)
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def _are_same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) and a.stride() == b.stride()
 
 
 def _with(
     case: Case, comparison: Comparison, word: str, inputs: Sequence[Tensor], in_full: bool = False
 ) -> Script:
-    """Return the program on `inputs`. `in_full`: what is right stands there as values, which must
-    be those for `inputs`."""
+    """Return the program on `inputs`.
+
+    `in_full`: what is right stands there as values, which must be those for `inputs`.
+    """
     target = case.target.name
     _require_program_of(target)
     tracer = Tracer()
     names = [f"x{k}" for k in range(len(inputs))]
     tracer.skip("x", len(names) - 1)
     used: set[str] = set()
-    shown = _shown(comparison)
+    worst = _worst_result(comparison)
     with _as_no_script(), whole_functions():
-        actual = _actual(tracer, comparison, names, inputs, used, shown, target)
+        actual = _actual(tracer, comparison, names, inputs, used, worst, target)
         if in_full:
-            expected = _literal(comparison, shown, word)
+            expected = _literal(comparison, worst, word)
         else:
-            expected = _expected(tracer, comparison, word, names, inputs, used, shown)
+            expected = _expected(tracer, comparison, word, names, inputs, used, worst)
     lines = [heading(case), "import torch", *_imports(tracer, target, used)]
     lines += [HELPERS[name].rstrip() for name in HELPERS if name in used]
     lines.append("")
@@ -149,7 +154,7 @@ def _with(
         expected, actual = [seed, *expected], [seed, *actual]
     why = _WHY.get(word, f"the reference {word} of the matrix")
     lines += [f"# right: {why}", *expected, 'print("expected", expected)']
-    lines += [f"# {_asked(comparison, target)}", *actual, 'print("actual  ", actual)']
+    lines += [f"# {_describe_stages(comparison, target)}", *actual, 'print("actual  ", actual)']
     text = "\n".join(lines) + "\n"
     return Script(text, _differs(text))
 
@@ -164,7 +169,7 @@ def _require_program_of(target: str) -> None:
 
 
 def _imports(tracer: Tracer, target: str, used: set[str]) -> list[str]:
-    """Return the lines that import what a program uses, beside torch itself."""
+    """Return the lines that import what a program uses, in addition to torch itself."""
     lines = [f"import {module}" for module in sorted(tracer.modules)]
     sources = _SOURCES["torch"]
     if target not in _COMPILED:
@@ -183,7 +188,9 @@ def heading(case: Case) -> str:
 
 @contextlib.contextmanager
 def _as_no_script() -> Iterator[None]:
-    """Any error of a program that is written down means that it has no text."""
+    """Raise NoScript for any error inside: a program that fails while it is written down has no
+    text.
+    """
     try:
         yield
     except NoScript:
@@ -194,12 +201,12 @@ def _as_no_script() -> Iterator[None]:
         ) from error
 
 
-def _asked(comparison: Comparison, target: str) -> str:
+def _describe_stages(comparison: Comparison, target: str) -> str:
     stages = " of ".join(reversed(comparison.stages)) or "the op"
     return f"{stages}, by {target}"
 
 
-def _shown(comparison: Comparison) -> int | None:
+def _worst_result(comparison: Comparison) -> int | None:
     """Return the number of the result that is furthest off, None for all of them."""
     expected, actual = comparison.expected, comparison.found
     if expected is None or actual is None or len(expected) != len(actual) or len(expected) == 1:
@@ -223,11 +230,13 @@ def _shown(comparison: Comparison) -> int | None:
     return max(range(len(errors)), key=errors.__getitem__)
 
 
-def _written(tracer: Tracer, found: Sequence[object], shown: int | None, name: str) -> list[str]:
+def _assign_results(
+    tracer: Tracer, results_to_assign: Sequence[object], shown: int | None, name: str
+) -> list[str]:
     """Return lines that end in an assignment of the results to `name`."""
     if shown is not None:
-        found = [found[shown]]
-    lines, results = tracer.scopes[0].written(list(map(text_of, found)))
+        results_to_assign = [results_to_assign[shown]]
+    lines, results = tracer.scopes[0].written(list(map(text_of, results_to_assign)))
     tracer.scopes[0].lines.clear()
     parts = [part for line in lines for part in line.splitlines()]
     return [*parts, f"{name} = {python_values.one_or_tuple(results)}"]
@@ -242,19 +251,20 @@ def _actual(
     shown: int | None,
     target: str,
 ) -> list[str]:
+    """Return the lines that compute what the target gives."""
     stages = Written(tracer)
     f = comparison.program.over(stages)
-    given = [tracer.named(name, x) for name, x in zip(names, inputs, strict=True)]
+    arguments = [tracer.named(name, x) for name, x in zip(names, inputs, strict=True)]
     if target in _COMPILED:
-        name, outputs = tracer.function(f, given)
+        name, outputs = tracer.function(f, arguments)
         text = tracer.assign(f'torch.compile({name}, backend="{target}")({", ".join(names)})')
         parts = [text]
         if len(outputs) > 1:
             parts = [f"{text}[{k}]" for k in range(len(outputs))]
-        found: Sequence[Any] = list(map(tracer.named, parts, outputs))
+        results: Sequence[Any] = list(map(tracer.named, parts, outputs))
     else:
-        found = f(*given)
-    lines = _written(tracer, found, shown, "actual")
+        results = f(*arguments)
+    lines = _assign_results(tracer, results, shown, "actual")
     if target == "runtime" and (eager := _EAGER.keys() & stages.used):
         raise NoScript(
             f"the stage {_EAGER[min(eager)]} on the runtime needs its drop-in; "
@@ -273,6 +283,7 @@ def _expected(
     used: set[str],
     shown: int | None,
 ) -> list[str]:
+    """Return the lines that compute what is right."""
     if word not in _WHY:
         raise NoScript(f"the reference {word} has no text")
     wide = word in ("numeric", "float64")
@@ -286,8 +297,8 @@ def _expected(
     wanted = comparison.expected
     if wide and wanted is not None and len(wanted) == len(results):
         pairs = zip(results, wanted, strict=True)
-        results = tuple(_rounded_to(result, e.dtype) for result, e in pairs)
-    lines = _written(tracer, results, shown, "expected")
+        results = tuple(_cast_text(result, e.dtype) for result, e in pairs)
+    lines = _assign_results(tracer, results, shown, "expected")
     used |= stages.used
     return lines
 
@@ -305,15 +316,15 @@ def _in_double(name: str, x: Tensor) -> tuple[str, Tensor]:
     return f"{name}.to({double})", x.to(double)
 
 
-def _rounded_to(value: Any, dtype: torch.dtype) -> object:
-    """Return `x` in a dtype. One that has it already needs no call in the text."""
+def _cast_text(value: Any, dtype: torch.dtype) -> object:
+    """Return `value` in a dtype. One that has it already needs no call in the text."""
     if value.dtype is dtype:
         return value
     return value.to(dtype)
 
 
 def _literal(comparison: Comparison, shown: int | None, word: str) -> list[str]:
-    """Return what the matrix found, in full."""
+    """Return the expected values of the comparison, in full."""
     if comparison.expected is None:
         raise NoScript(f"the reference {word} gave no values")
     every = comparison.expected
@@ -336,8 +347,10 @@ def _differs(text: str) -> bool:
 
 
 def run(text: str) -> dict[str, Any]:
-    """Return the names of a program after it has run, without `actual` if it raised there. Raises
-    NoScript if it raised before."""
+    """Return the names of a program after it has run, without `actual` if it raised there.
+
+    Raises NoScript if it raised before.
+    """
     names: dict[str, Any] = {}
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

@@ -1,5 +1,8 @@
 """Record the calls of a function as lines of Python. The values are computed along, so that
-programs may ask for shapes and dtypes."""
+programs may ask for shapes and dtypes.
+
+The function ``lambda x: x.sin() * 2`` becomes ``lambda x1: x1.sin().mul(2)``.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,10 @@ _ASKING = {
 
 @dataclass
 class Line:
-    """``name = expression``, or the definition of a function. `pure`: whether the expression may
-    stand at a later place."""
+    """A line ``name = expression``, or the definition of a function.
+
+    `pure`: whether the expression may stand at a later place.
+    """
 
     name: str
     expression: str
@@ -71,7 +76,8 @@ class Scope:
 
     def written(self, results: Sequence[str]) -> tuple[list[str], list[str]]:
         """Return the lines that `results` need, and `results`. A name that is used once is replaced
-        by its expression."""
+        by its expression.
+        """
         lines = list(map(replace, self.lines))
         last = Line("results", "\0".join(results))
         for place in reversed(range(len(lines))):
@@ -97,6 +103,7 @@ def _is_primary(text: str) -> bool:
 
 
 def _may_move(line: Line, later: Sequence[Line], user: Line) -> bool:
+    """Return whether the expression of a line may stand in the place of its name."""
     if user.uses(line.name) > 1 or not line.pure or line.defines or user.defines:
         return False
     if len(line.expression) + len(user.expression) >= _LONGEST:
@@ -106,8 +113,9 @@ def _may_move(line: Line, later: Sequence[Line], user: Line) -> bool:
 
 
 class Tracer:
-    """What has been written so far: the bodies of the functions that are being
-    written, innermost last."""
+    """What has been written so far: the bodies of the functions that are being written, innermost
+    last.
+    """
 
     def __init__(self) -> None:
         self.scopes = [Scope()]
@@ -123,20 +131,21 @@ class Tracer:
         self._numbers[letter] = count
 
     def assign(self, expression: str, letter: str = "y", pure: bool = True) -> str:
-        """Return a line that gives a new name to `expression`. Returns the name."""
+        """Write a line that gives a new name to `expression`. Return the name."""
         name = self.name(letter)
         self.scopes[-1].lines.append(Line(name, expression, pure))
         return name
 
     def named(self, name: str, of: Tensor) -> Any:
         """Return a value that stands for `name`, with the shape, dtype and numbers of `of`."""
-        v = of.detach().as_subclass(Traced)
-        v.tracer, v.text = self, name
-        return v
+        value = of.detach().as_subclass(Traced)
+        value.tracer, value.text = self, name
+        return value
 
     def results(self, expression: str, like: Any, pure: bool = True) -> Any:
         """Return values that stand for what `expression` returns. `like`: a result of that
-        structure."""
+        structure.
+        """
         name = self.assign(expression, pure=pure)
         if isinstance(like, Tensor):
             return self.named(name, like)
@@ -145,31 +154,31 @@ class Tracer:
     def function(
         self, f: Callable[..., Any], values: Sequence[Tensor], scalar: bool = False
     ) -> tuple[str, tuple[Any, ...]]:
-        """Write `f` as a function of one parameter for each of `values`. Returns its name
-        and its results.
+        """Write `f` as a function of one parameter for each of `values`. Return its name and its
+        results.
 
         A function with one result returns that, not a tuple. `scalar`: `f` itself does so.
         """
         parameters = [self.name("x") for _ in values]
         self.scopes.append(Scope())
         try:
-            found = f(
+            results = f(
                 *(self.named(parameter, v) for parameter, v in zip(parameters, values, strict=True))
             )
-            outputs = (found,) if scalar else tuple(found)
+            outputs = (results,) if scalar else tuple(results)
         finally:
             scope = self.scopes.pop()
         lines, texts = scope.written(list(map(text_of, outputs)))
         returned = python_values.one_or_tuple(texts)
-        given = ", ".join(parameters)
+        parameter_list = ", ".join(parameters)
         if not lines:
-            called = returned.removesuffix(f"({given})")
+            called = returned.removesuffix(f"({parameter_list})")
             if called != returned and re.fullmatch(r"[\w.]+", called):
                 return called, outputs
-            return f"lambda {given}: {returned}", outputs
+            return f"lambda {parameter_list}: {returned}", outputs
         name = self.name("f")
         inner = "".join(f"\n    {part}" for line in lines for part in line.splitlines())
-        definition = f"({given}):{inner}\n    return {returned}"
+        definition = f"({parameter_list}):{inner}\n    return {returned}"
         self.scopes[-1].lines.append(Line(name, definition, defines=True))
         return name, outputs
 
@@ -209,12 +218,12 @@ class Traced(torch.Tensor):
         ]
         with unseen_by_classes():
             plain_args, plain_kwargs = pytree.tree_map(_plain, (tuple(args), kwargs))
-            found = func(*plain_args, **plain_kwargs)
+            result = func(*plain_args, **plain_kwargs)
         name = getattr(func, "__name__", "")
-        if name in _ASKING or not _has_tensor(found):
-            return found
+        if name in _ASKING or not _has_tensor(result):
+            return result
         writes = "out" in kwargs or bool(re.fullmatch(r"\w*[^_]_", name))
-        return _shown(traced[0].tracer, _call(func, args, kwargs), found, pure=not writes)
+        return _write_call(traced[0].tracer, _call(func, args, kwargs), result, pure=not writes)
 
 
 def _has_tensor(found: Any) -> bool:
@@ -223,8 +232,9 @@ def _has_tensor(found: Any) -> bool:
 
 @contextmanager
 def whole_functions() -> Iterator[None]:
-    """While it is entered, the call of a person's autograd.Function is one line. Its forward alone
-    would lose its backward."""
+    """Write the call of a person's autograd.Function as one line, inside. Its forward alone would
+    lose its backward.
+    """
     base: Any = torch.autograd.Function
     native = base.__dict__["apply"]
 
@@ -238,12 +248,12 @@ def whole_functions() -> Iterator[None]:
                 f"the op calls {cls.__qualname__}, an autograd.Function that no module has by name"
             )
         with unseen_by_classes():
-            found = call(*map(_plain, args), **kwargs)
+            result = call(*map(_plain, args), **kwargs)
         tracer = traced[0].tracer
         tracer.modules.add(cls.__module__)
-        given = ", ".join(map(text_of, args))
-        expression = f"{cls.__module__}.{cls.__qualname__}.apply({given})"
-        return _shown(tracer, expression, found, pure=True)
+        arguments = ", ".join(map(text_of, args))
+        expression = f"{cls.__module__}.{cls.__qualname__}.apply({arguments})"
+        return _write_call(tracer, expression, result, pure=True)
 
     base.apply = classmethod(apply)
     try:
@@ -252,15 +262,16 @@ def whole_functions() -> Iterator[None]:
         base.apply = native
 
 
-def _shown(tracer: Tracer, expression: str, found: Any, pure: bool) -> Any:
+def _write_call(tracer: Tracer, expression: str, result: Any, pure: bool) -> Any:
+    """Write a line for a call, and return values that stand for its result."""
     name = tracer.assign(expression, pure=pure)
-    if isinstance(found, Tensor):
-        return tracer.named(name, found)
-    parts = list(found)
+    if isinstance(result, Tensor):
+        return tracer.named(name, result)
+    parts = list(result)
     for k, part in enumerate(parts):
         if isinstance(part, Tensor):
             parts[k] = tracer.named(f"{name}[{k}]", part)
-    if type(found) is list:
+    if type(result) is list:
         return parts
     return tuple(parts)
 
@@ -273,35 +284,36 @@ def _plain(argument: Any) -> Any:
 
 def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     """Return the text of a call."""
-    given = list(map(text_of, args))
+    arguments = list(map(text_of, args))
     named = [f"{key}={text_of(value)}" for key, value in kwargs.items()]
     if isinstance(func, (OpOverload, OpOverloadPacket)):
-        return f"torch.ops.{func}({', '.join(given + named)})"
+        return f"torch.ops.{func}({', '.join(arguments + named)})"
     if getattr(func, "__name__", "") == "__get__":
-        return f"{given[0]}.{func.__self__.__name__}"
+        return f"{arguments[0]}.{func.__self__.__name__}"
     path = resolve_name(func) or f"{func.__module__}.{func.__qualname__}"
     if path.startswith("torch.Tensor."):
         method = path.removeprefix("torch.Tensor.")
         if method == "__getitem__":
-            return f"{given[0]}[{_index(args[1])}]"
-        return f"{given[0]}.{method}({', '.join(given[1:] + named)})"
+            return f"{arguments[0]}[{_index(args[1])}]"
+        return f"{arguments[0]}.{method}({', '.join(arguments[1:] + named)})"
     if not path.startswith("torch.") or "<" in path:
         raise python_values.NoScript(f"the op calls {path}, which is no function of torch")
-    return f"{path}({', '.join(given + named)})"
+    return f"{path}({', '.join(arguments + named)})"
 
 
 def _index(at: Any) -> str:
+    """Return the text of an index."""
     if isinstance(at, tuple):
         return ", ".join(map(_index, at)) or "()"
     if isinstance(at, slice):
-        text = f"{_bound(at.start)}:{_bound(at.stop)}"
+        text = f"{_text_of_bound(at.start)}:{_text_of_bound(at.stop)}"
         if at.step is not None:
             text += f":{at.step}"
         return text
     return text_of(at)
 
 
-def _bound(at: Any) -> str:
+def _text_of_bound(at: Any) -> str:
     if at is None:
         return ""
     return str(at)

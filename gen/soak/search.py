@@ -26,8 +26,11 @@ class Counts:
 
 @dataclass
 class Search:
-    """`trying` is called with each draw, and with whether the target runs now and not the op or a
-    reference. `found` is called with each failure when it is as simple as it gets."""
+    """Draw cells and group their failures by cause.
+
+    `trying` is called with each draw, and with whether the target runs now and not the op or a
+    reference. `found` is called with each failure when it is as simple as it gets.
+    """
 
     target: Target
     subjects: Sequence[Subject]
@@ -43,7 +46,8 @@ class Search:
             number += 1_000_003
 
     def _round(self, end: float, number: int) -> None:
-        kept: list[Failure] = []
+        """Draw one round. Hypothesis shrinks the first failure of an unknown cause."""
+        failures: list[Failure] = []
 
         @seed(number)
         @settings(
@@ -57,22 +61,23 @@ class Search:
         )
         @given(draws(self.subjects))
         def trial(draw: Draw) -> None:
-            if time.monotonic() > end and not kept:
+            if time.monotonic() > end and not failures:
                 return
             failure = self._run(draw)
             if failure is not None:
-                kept.append(failure)
+                failures.append(failure)
                 raise _kind_of(failure.cause)
 
         try:
             trial()
-        except _Found:
-            self._keep(kept[-1])
+        except _Failing:
+            self._keep(failures[-1])
         except HypothesisException:  # it failed once, and not when it was run again
-            if kept:
-                self._keep(kept[-1])
+            if failures:
+                self._keep(failures[-1])
 
     def _run(self, draw: Draw) -> Failure | None:
+        """Run one draw. Return its failure, if its cause is not known yet."""
         self.trying(draw, False)
         self.counts.run += 1
         try:
@@ -87,13 +92,14 @@ class Search:
         self.found(failure)
 
 
-class _Found(Exception):
-    """A failure. Each cause has its own subclass, so that hypothesis does not shrink one
-    cause to another."""
+class _Failing(Exception):
+    """A failure. Each cause has its own subclass, so that hypothesis does not shrink one cause to
+    another.
+    """
 
 
-_kinds: dict[tuple[str, ...], type[_Found]] = {}
+_kinds: dict[tuple[str, ...], type[_Failing]] = {}
 
 
-def _kind_of(cause: tuple[str, ...]) -> type[_Found]:
-    return _kinds.setdefault(cause, type("Found", (_Found,), {}))
+def _kind_of(cause: tuple[str, ...]) -> type[_Failing]:
+    return _kinds.setdefault(cause, type("Found", (_Failing,), {}))

@@ -1,4 +1,6 @@
-"""What a soak can draw. Simpler choices stand first, because hypothesis shrinks towards them."""
+"""Define what a soak can draw. Simpler choices stand first, because hypothesis shrinks towards
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ _SIZES = (1, 2, 3, *(0,) * 6)  # mostly as given
 @dataclass(frozen=True)
 class Entry:
     """What the matrix says of some cells of an op: that they are left out, or the error or the
-    tolerance that it expects. `stages`: those of their pipelines, outermost first; `layout`: that
-    of their inputs."""
+    tolerance that it expects.
+
+    `stages`: those of their pipelines, outermost first; `layout`: that of their inputs.
+    """
 
     stages: tuple[str, ...]
     dtypes: frozenset[str]
@@ -35,7 +39,8 @@ class Entry:
 
     def covers(self, dtype: str, stages: Sequence[str]) -> bool:
         """Return whether a pipeline has these stages, perhaps with others around, between or inside
-        them."""
+        them.
+        """
         rest = iter(stages)
         return dtype in self.dtypes and all(stage in rest for stage in self.stages)
 
@@ -56,8 +61,11 @@ class Subject:
 
 @dataclass(frozen=True)
 class Draw:
-    """One cell. `stages`: outermost first. `sample`: its place among those of the op by size.
-    `size`: the largest dimension, 0: any."""
+    """A cell of a soak.
+
+    `stages`: outermost first. `sample`: its place among those of the op by size. `size`: the
+    largest dimension, 0: any.
+    """
 
     subject: Subject = field(repr=False)
     dtype: str
@@ -70,12 +78,14 @@ class Draw:
 
     @property
     def excluded(self) -> bool:
-        """Tell whether the matrix leaves out such cells."""
+        """Return whether the matrix leaves out such cells."""
         return any(map(self._is_left_out_by, self.subject.excluded))
 
     def _is_left_out_by(self, entry: Entry) -> bool:
-        """Tell whether an entry leaves out such cells. What it says of the op alone holds for the
-        op alone; of a layout, for all stages."""
+        """Return whether an entry leaves out such cells.
+
+        What it says of the op alone holds for the op alone; of a layout, for all stages.
+        """
         if entry.layout != "contiguous":
             return self.dtype in entry.dtypes and entry.layout == self.layout
         if bool(entry.stages) != bool(self.stages):
@@ -85,11 +95,12 @@ class Draw:
     @property
     def tolerance(self) -> tuple[float, float] | None:
         """Return the largest tolerance that the matrix allows the op in this dtype, if it has
-        one."""
-        found = [one.tolerance for one in self.subject.tolerances if self.dtype in one.dtypes]
-        if not found:
+        one.
+        """
+        tolerances = [one.tolerance for one in self.subject.tolerances if self.dtype in one.dtypes]
+        if not tolerances:
             return None
-        relative, absolute = zip(*found, strict=True)
+        relative, absolute = zip(*tolerances, strict=True)
         return max(relative), max(absolute)
 
     def __str__(self) -> str:
@@ -116,7 +127,7 @@ def draws(draw: st.DrawFn, subjects: Sequence[Subject]) -> Draw:
     subject = draw(st.sampled_from(subjects))
     dtype = draw(st.sampled_from(subject.dtypes))
     allowed = [stage for stage in _STAGES if _takes(subject, dtype, stage)]
-    stages = draw(st.lists(st.sampled_from(allowed), max_size=MOST_STAGES).filter(_affordable))
+    stages = draw(st.lists(st.sampled_from(allowed), max_size=MOST_STAGES).filter(_is_affordable))
     extreme = draw(st.booleans()) and len(stages) <= 1
     return Draw(
         subject,
@@ -140,7 +151,7 @@ def _is_for_reals(stage: str, dtype: str) -> bool:
     return stage in _WIDE and dtype.startswith("complex")
 
 
-def _affordable(stages: Sequence[str]) -> bool:
+def _is_affordable(stages: Sequence[str]) -> bool:
     return sum(stage in _WIDE for stage in stages) <= 1 and stages.count("vmap") <= 2
 
 

@@ -58,14 +58,14 @@ def _pool(draw: Draw) -> list[Sample]:
     subject, wrapped = draw.subject, derivatives(draw.stages) > 0
     key = (subject.name, draw.dtype, wrapped)
     if key not in _pools:
-        made = candidates(
+        all_samples = candidates(
             make_op(subject.name, subject.row),
             subject.row,
             getattr(torch, draw.dtype),
             "cpu",
             wrapped,
         )
-        _pools[key] = sorted(made, key=lambda sample: sample.numel)
+        _pools[key] = sorted(all_samples, key=lambda sample: sample.numel)
         if len(_pools) > _POOLS:
             _pools.popitem(last=False)
     _pools.move_to_end(key)
@@ -74,13 +74,14 @@ def _pool(draw: Draw) -> list[Sample]:
 
 def _sample(draw: Draw) -> Sample:
     """Return the sample of the draw, cut and simplified. Raises Rejected if the op does not take
-    it."""
+    it.
+    """
     fit = [sample for sample in _pool(draw) if sample.numel <= _ELEMENTS[len(draw.stages)]]
     if not fit:
         raise Rejected("no sample is small enough")
     sample = fit[draw.sample % len(fit)]
     if draw.size or draw.numbers != "as given":
-        inputs = tuple(_simplified(_cut(x, draw.size), draw.numbers) for x in sample.inputs)
+        inputs = tuple(_simplify(_cut(x, draw.size), draw.numbers) for x in sample.inputs)
         sample = replace(sample, inputs=inputs, memory={}, _facts=None)
     try:
         _ = sample.facts
@@ -92,16 +93,17 @@ def _sample(draw: Draw) -> Sample:
 
 
 def _cut(x: Tensor, size: int) -> Tensor:
-    """Return the first entries in each dimension, at most `size` of them; 0: all."""
+    """Return the first entries in each dimension, at most `size` of them. 0: all."""
     return x[tuple(slice(size or None) for _ in x.shape)]
 
 
-def _simplified(x: Tensor, numbers: str) -> Tensor:
+def _simplify(x: Tensor, numbers: str) -> Tensor:
+    """Return the input with whole numbers or halves, where numbers of few digits are asked for."""
     if numbers == "as given" or not (x.is_floating_point() or x.is_complex()):
         return x.contiguous()
     per_unit = 1 if numbers == "whole" else 2
     if x.is_complex():
-        return torch.complex(_simplified(x.real, numbers), _simplified(x.imag, numbers))
+        return torch.complex(_simplify(x.real, numbers), _simplify(x.imag, numbers))
     return ((x.contiguous() * per_unit).round() / per_unit).to(x.dtype)
 
 
@@ -116,10 +118,10 @@ def case_of(draw: Draw, target: Target) -> Case:
 
 
 def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure | None:
-    """Compare the draw with its references. None: all agree, or the matrix knows the error. Raises
-    Rejected if nothing can be compared.
+    """Compare the draw with its references. None: all agree, or the matrix knows the error.
 
-    `running` is called with True before the target runs, and with False after.
+    Raises Rejected if nothing can be compared. `running` is called with True before the target
+    runs, and with False after.
     """
     if draw.excluded:
         raise Rejected("the matrix excludes it")
@@ -146,6 +148,7 @@ def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure 
 
 
 def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[Comparison, str]]:
+    """Yield the comparisons of a draw, each with the word of its reference."""
     values = "extreme" if draw.extreme else USUAL.values
     axes = USUAL.fixed(form=USUAL.form, layout=draw.layout, values=values)
     stages = draw.stages[::-1]
@@ -153,15 +156,15 @@ def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[C
     if draw.tolerance is not None:
         rule = Rule(*draw.tolerance)
     try:
-        made = []
+        programs = []
         for program, label in instances(sample, stages, axes, False, draw.sample, {}, True):
             program.on_reference()
-            made.append((program, label))
-            if len(made) == _PROGRAMS:
+            programs.append((program, label))
+            if len(programs) == _PROGRAMS:
                 break
     except Exception as error:  # the reference refuses the program, with any error
         raise Rejected(str(error)) from None
-    for program, label in made:
+    for program, label in programs:
         comparison = Comparison(
             target,
             sample.op.name,
@@ -177,6 +180,9 @@ def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[C
 
 
 def _words(draw: Draw, numel: int) -> list[str]:
+    """Return the references of a draw. Differences are for few elements and derivatives, as they
+    cost most.
+    """
     if not draw.stages and draw.extreme:
         return ["float64"]
     if not draw.stages:
@@ -206,9 +212,9 @@ def text(failure: Failure, target: Target) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            made = script(case_of(failure.draw, target), failure.comparison, failure.word)
+            program = script(case_of(failure.draw, target), failure.comparison, failure.word)
     except NoScript as error:
         return None, str(error)
-    if not made.differs:
+    if not program.differs:
         return None, "the program shows no difference"
-    return made.text, ""
+    return program.text, ""

@@ -1,4 +1,4 @@
-"""Implementations that a matrix can exercise, by name.
+"""Load the implementations that a matrix can exercise, by name.
 
 ``torch``, ``runtime``, ``aot_eager`` and ``inductor`` are built in; any other name is an entry
 point of the group ``matrix.targets``. ``protocol`` has the methods that a target needs, ``faults``
@@ -39,8 +39,10 @@ def names() -> list[str]:
 
 @cache
 def load(name: str) -> Target:
-    """Return the target called `name`. The LookupError for an unknown name lists the known ones and
-    says how to add one."""
+    """Return the target called `name`.
+
+    The LookupError for an unknown name lists the known ones and says how to add one.
+    """
     if name in _BUILT_IN:
         module, attribute, arguments = _BUILT_IN[name]
         return cast("Target", getattr(importlib.import_module(module), attribute)(*arguments))
@@ -58,18 +60,18 @@ def load(name: str) -> Target:
         )
     point = points[0].value
     try:
-        made = points[0].load()()
+        target = points[0].load()()
     except Exception as error:
         raise LookupError(
             f"target {name!r}: "
             f"its entry point {point} does not load ({type(error).__name__}: {error})"
         ) from error
     if lacking := [
-        attribute for attribute in ("name", "lacks", "forward") if not hasattr(made, attribute)
+        attribute for attribute in ("name", "lacks", "forward") if not hasattr(target, attribute)
     ]:
-        kind = type(made).__name__
+        kind = type(target).__name__
         raise LookupError(
             f"target {name!r}: its entry point {point} gives a {kind}, which is no target: "
             f"it lacks {', '.join(lacking)}"
         )
-    return cast("Target", made)
+    return cast("Target", target)

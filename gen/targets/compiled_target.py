@@ -1,10 +1,10 @@
-"""``torch.compile`` as a target: a whole pipeline is one compiled function, with Inductor or with
-AOTAutograd alone.
+"""Test ``torch.compile`` as a target: a whole pipeline is one compiled function, with Inductor or
+with AOTAutograd alone.
 
-Dynamo has to take the pipeline as one graph (``fullgraph``). Where it does not, the cell fails:
-the rest would run eagerly and prove nothing. Every function is compiled afresh. Inductor keeps
-its kernels in files (``.cache/inductor``), so that another cell or run with the same graph
-compiles no C++.
+Dynamo has to take the pipeline as one graph (``fullgraph``). Where it does not, the cell fails: the
+rest would run eagerly and prove nothing. Every function is compiled afresh. Inductor keeps its
+kernels in files (``.cache/inductor``), so that another cell or run with the same graph compiles no
+C++.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _CACHE = Path(".cache/inductor")
 
 
 class CompiledTarget:
-    """See :class:`gen.targets.protocol.Target`. `backend` is a name that
-    ``torch.compile`` takes."""
+    """Compile whole pipelines, see :class:`gen.targets.protocol.Target`.
+
+    `backend` is a name that ``torch.compile`` takes.
+    """
 
     # Every pipeline is compiled, so `jit` would be a second time. The others are not what
     # torch.compile offers.
@@ -55,44 +57,50 @@ class CompiledTarget:
     def pipeline(
         self, function: Callable[..., object], stages: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return `f`, a pipeline of `stages`, as one compiled function.
+        """Return `function`, a pipeline of `stages`, as one compiled function.
 
         `aot.function` compiles the op itself. The innermost `backward` compiles its function and
-        calls the engine eagerly."""
+        calls the engine eagerly.
+        """
         if COMPILED in stages:
             self._backwards = -1
             return function
         self._backwards = stages.count("backward")
         if self._backwards:
             return function
-        return self._compiled(function)
+        return self._compile(function)
 
-    def _compiled(self, f: Callable[..., object], dynamic: bool = False) -> Callable[..., object]:
+    def _compile(self, f: Callable[..., object], dynamic: bool = False) -> Callable[..., object]:
+        """Return `f` compiled afresh, without the warnings of the compiler."""
         from gen.torch_private.compilers import inductor_config, reset_dynamo
 
         # programs of other samples have the same code, and Dynamo compiles one code
         # only a few times
         reset_dynamo()
         inductor_config.fallback_random = True  # eager's draws
-        made = torch.compile(f, backend=self.name, fullgraph=True, dynamic=dynamic)
+        compiled = torch.compile(f, backend=self.name, fullgraph=True, dynamic=dynamic)
 
         def g(*args: object) -> Any:
             with warnings.catch_warnings():
                 # those of the compiler, which are about speed and its own code
                 warnings.simplefilter("ignore")
-                return made(*args)
+                return compiled(*args)
 
         return g
 
     def forward(self, function: Callable[..., object]) -> Callable[..., Any]:
-        return self._compiled(function)
+        return self._compile(function)
 
     def compiled(
         self, function: Callable[..., object], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
-        return self._compiled(function, dynamic)
+        return self._compile(function, dynamic)
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
+        """Return outputs and a pullback by the engine, which is nested if the primals require
+        grad.
+        """
+        # The primals of an inner `backward` are tensors of the outer one.
         nested = any(p.requires_grad for p in primals)
         xs = primals
         if not nested:
@@ -100,7 +108,7 @@ class CompiledTarget:
         self._backwards -= 1
         try:
             if self._backwards == 0:
-                f = self._compiled(f)
+                f = self._compile(f)
             outputs = f(*xs)
         finally:
             self._backwards += 1

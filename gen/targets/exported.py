@@ -1,5 +1,6 @@
-"""Exported programs through a file, for targets whose exports are
-``torch.export.ExportedProgram``."""
+"""Write an exported program to a file and read it, for targets whose exports are
+``torch.export.ExportedProgram``.
+"""
 
 from __future__ import annotations
 

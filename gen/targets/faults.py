@@ -1,5 +1,5 @@
-"""Faults in a target's own rules: the interface between `gen audit --rules` and a target, and
-the kinds of fault.
+"""Describe faults in a target's own rules: the interface between `gen audit --rules` and a target,
+and the kinds of fault.
 
 A *rule* is the part of a target that computes the gradient, tangent or batch of one op. A target
 with the methods of :class:`Auditable` lets the audit put a fault into one rule at a time. The kinds
@@ -77,8 +77,8 @@ class Watch(Protocol):
         """Return the rules that ran since the last call, by name, each with the kinds of fault that
         would have changed its result.
 
-        `REFUSED` is among the kinds if the rule raised because there is no such
-        derivative or batch.
+        `REFUSED` is among the kinds if the rule raised because there is no such derivative or
+        batch.
         """
         ...
 
@@ -93,7 +93,7 @@ class Auditable(Target, Protocol):
         ...
 
     def rules(self) -> Sequence[Rule]:
-        """List every rule that can be given a fault."""
+        """List every rule into which a fault can be planted."""
         ...
 
     def watched(self, kinds: bool = True) -> AbstractContextManager[Watch]:
@@ -140,7 +140,9 @@ class Call:
         self, role: str, change: Callable[[Any], object], count: int | None = None
     ) -> Call:
         """Return the call with `count` of its inexact tensors of `role` changed, or all of them.
-        Each tensor of a list counts."""
+
+        Each tensor of a list counts.
+        """
         left = math.inf if count is None else count
 
         def change_first(value: object) -> Any:
@@ -153,7 +155,7 @@ class Call:
         inputs = list(self.inputs)
         for place, has in enumerate(self.roles):
             if has == role:
-                inputs[place] = _mapped(inputs[place], change_first)
+                inputs[place] = _map(inputs[place], change_first)
         return replace(self, inputs=tuple(inputs))
 
 
@@ -169,8 +171,10 @@ def leaves(value: object) -> Sequence[Any]:
 
 
 def moves(kind: str, result: object) -> bool:
-    """Return whether a kind may change a result of these logical shapes. (The tensor behind a
-    batched value has more dimensions.)"""
+    """Return whether a kind may change a result of these logical shapes.
+
+    The tensor behind a batched value has more dimensions.
+    """
     shapes = [torch.empty(value.shape, device="meta") for value in leaves(result) if _tensor(value)]
     return kind not in _ARRANGED or any(_OF_RESULT[kind](x) is not x for x in shapes)
 
@@ -179,15 +183,16 @@ def _tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _mapped(
+def _map(
     value: object, change: Callable[[Any], object], of: Callable[[Any], bool] = inexact
 ) -> Any:
     """Return `value` with `change` applied to every tensor for which `of` holds, by default to
-    floating and complex ones."""
+    floating and complex ones.
+    """
     if type(value) is list:
-        return [_mapped(x, change, of) for x in value]
+        return [_map(x, change, of) for x in value]
     if isinstance(value, (tuple, list)):
-        return tuple(_mapped(x, change, of) for x in value)
+        return tuple(_map(x, change, of) for x in value)
     if not of(value):
         return value
     return change(value)
@@ -217,29 +222,30 @@ def _change_result(call: Call, kind: str, result: Any) -> object:
     """Return a result with a fault in the part that belongs to the rule."""
     of = _tensor if kind in _ARRANGED else inexact
     if call.place is None:
-        return _mapped(result, _OF_RESULT[kind], of)
+        return _map(result, _OF_RESULT[kind], of)
     parts = list(result)
-    parts[call.place] = _mapped(parts[call.place], _OF_RESULT[kind], of)
+    parts[call.place] = _map(parts[call.place], _OF_RESULT[kind], of)
     return tuple(parts)
 
 
 # --- faults of results ----------------------------------------------------------------------------
 
 
-def _scaled(value: Any) -> object:
+def _scale(value: Any) -> object:
     # a coarser dtype would not show it
     if value.dtype not in _EXACT:
         return value
     return value * FACTOR
 
 
-def _conjugated(value: Any) -> object:
+def _conjugate(value: Any) -> object:
     if not value.is_complex():
         return value
     return value.conj()
 
 
-def _rolled(value: Any) -> object:
+def _roll(value: Any) -> object:
+    """Return the value rotated by one along its last dimension that is longer than 1."""
     for dim in reversed(range(value.ndim)):
         size = value.shape[dim]
         if size > 1:
@@ -247,19 +253,19 @@ def _rolled(value: Any) -> object:
     return value
 
 
-def _mixed(value: Any) -> object:
+def _mix(value: Any) -> object:
     if value.ndim == 0 or len(value) <= 1:
         return value
     return torch.cat([value[1:], value[:1]])
 
 
-def _shared(value: Any) -> object:
+def _share(value: Any) -> object:
     if value.ndim == 0 or len(value) <= 1:
         return value
     return value[:1].expand(value.shape).clone()
 
 
-def _transposed(value: Any) -> object:
+def _transpose(value: Any) -> object:
     if value.ndim > 1 and value.shape[-1] == value.shape[-2] > 1:
         return value.transpose(-1, -2)
     return value
@@ -267,14 +273,14 @@ def _transposed(value: Any) -> object:
 
 _OF_RESULT: dict[str, Callable[[Any], Any]] = {
     "sign": lambda x: -x,
-    "scaled": _scaled,
-    "conjugated": _conjugated,
+    "scaled": _scale,
+    "conjugated": _conjugate,
     "zeroed": lambda x: x * 0,
     "leaked": lambda x: x + 1,
-    "rolled": _rolled,
-    "transposed": _transposed,
-    "mixed": _mixed,
-    "shared": _shared,
+    "rolled": _roll,
+    "transposed": _transpose,
+    "mixed": _mix,
+    "shared": _share,
     "narrowed": lambda x: x.to(_OTHER_DTYPE.get(x.dtype, torch.float32)),
 }
 # these change integers and booleans too
@@ -294,7 +300,7 @@ def _edge(call: Call, result: object) -> Any:
                 return torch.where(at_edge, torch.full_like(x, torch.nan), x)
         return x
 
-    return _mapped(result, edged)
+    return _map(result, edged)
 
 
 _OF_INPUTS: dict[str, Callable[[Call], Call]] = {
@@ -354,7 +360,10 @@ ROUNDINGS = 8  # of the largest element: two results that differ by less are equ
 
 def differs(a: Any, b: Any) -> bool:
     """Return whether two results, tuples of plain tensors of any layout, differ in any element by
-    more than rounding. NaN equals NaN."""
+    more than rounding.
+
+    NaN equals NaN.
+    """
     if isinstance(a, tuple | list):
         return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
@@ -368,6 +377,7 @@ def differs(a: Any, b: Any) -> bool:
 
 
 def _rounding(x: torch.Tensor) -> float:
+    """Return how much equally right results may differ."""
     if not inexact(x):
         return 0.0
     finite = x[x.isfinite()]

@@ -1,6 +1,8 @@
-"""Helpers of both built-in targets. For per-sample gradients: a function with parameters as a
-module, and the loss. For other stages: gradients that may be missing, and calls of
-``autograd.functional``."""
+"""Help both built-in targets.
+
+For per-sample gradients: a function with parameters as a module, and the loss. For other stages:
+gradients that may be missing, and calls of ``autograd.functional``.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ class Parametric(nn.Module):
     def __init__(self, function: Callable[..., Any], params: Sequence[Tensor]) -> None:
         super().__init__()
         self.f = function
-        self.held = nn.ParameterList(
+        self.weights = nn.ParameterList(
             [nn.Parameter(parameter.detach().clone()) for parameter in params]
         )
 
     def forward(self, batch: Tensor) -> Any:
-        return self.f(batch, *self.held)
+        return self.f(batch, *self.weights)
 
 
 def batch_loss(outputs: Sequence[Any], samples: int, reduction: str) -> Any:
@@ -54,8 +56,10 @@ def call_functional(
     args: tuple[object, ...],
     along: tuple[object, ...],
 ) -> Any:
-    """Return what a function of an ``autograd.functional`` says of `f`. Those of second derivatives
-    take the first result alone, as they want a scalar."""
+    """Return what a function of an ``autograd.functional`` says of `f`.
+
+    Those of second derivatives take the first result alone, as they want a scalar.
+    """
     function = getattr(module, name)
 
     def first(*xs: object) -> Any:

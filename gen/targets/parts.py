@@ -1,4 +1,4 @@
-"""Programs of a row that are to be compiled while the rest of the row runs as it is, for the
+"""Name programs of a row that are to be compiled while the rest of the row runs as it is, for the
 stage ``aot.parts``.
 
     def twice(x):
@@ -35,10 +35,10 @@ _offer: ContextVar[Offer | None] = ContextVar("offer", default=None)
 
 def compiled(f: Part, *examples: object) -> Part:
     """Return `f`, a function or a module, compiled by the target if the stage ``aot.parts`` runs.
-    It is called as `f` is.
 
-    With `examples` `f` is a module that returns a tuple. It is compiled at once, and for arguments
-    like these alone."""
+    It is called as `f` is. With `examples` `f` is a module that returns a tuple. It is compiled at
+    once, and for arguments like these alone.
+    """
     make = _compile.get()
     if make is None:
         return f
@@ -47,7 +47,10 @@ def compiled(f: Part, *examples: object) -> Part:
 
 def offered(name: str, otherwise: object) -> Any:
     """Return what the target offers by this name, such as ``func.vmap``, if the stage ``aot.parts``
-    runs. Elsewhere `otherwise`: torch's own, or a loop."""
+    runs.
+
+    Elsewhere `otherwise`: torch's own, or a loop.
+    """
     offer = _offer.get()
     if offer is None:
         return otherwise
@@ -56,10 +59,10 @@ def offered(name: str, otherwise: object) -> Any:
 
 @contextmanager
 def parts_compiled(make: Compile, offer: Offer | None = None) -> Iterator[None]:
-    """Inside, :func:`compiled` calls `make`, and :func:`offered` calls `offer`."""
-    made, given = _compile.set(make), _offer.set(offer)
+    """Let :func:`compiled` call `make`, and :func:`offered` call `offer`, inside."""
+    compile_token, offer_token = _compile.set(make), _offer.set(offer)
     try:
         yield
     finally:
-        _compile.reset(made)
-        _offer.reset(given)
+        _compile.reset(compile_token)
+        _offer.reset(offer_token)

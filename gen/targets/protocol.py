@@ -1,13 +1,13 @@
-"""The methods that an implementation needs so that a matrix can test it.
+"""Declare the methods that an implementation needs so that a matrix can test it.
 
 A target is any object with the methods of :class:`Target`. It need not inherit from it.
 
 - At the boundary, where a check calls a transform, inputs and results are plain tensors of
   class ``torch.Tensor``.
-- A function that is given to a transform takes and returns the values of the enclosing transform of
+- A function that a transform gets takes and returns the values of the enclosing transform of
   the same target. That is how transforms nest.
-- Functions return tuples of tensors. The only exception is the function given to
-  :meth:`Target.grad`, which returns a real zero-dimensional tensor.
+- Functions return tuples of tensors. The only exception is the function that
+  :meth:`Target.grad` gets, which returns a real zero-dimensional tensor.
 
 A target may have an attribute ``loops``, a ``Counter`` of op names. It counts the runs of each op
 that `vmap` ran one element at a time. Each cell records by how much it grew.
@@ -49,57 +49,62 @@ class Target(Protocol):
     lacks: frozenset[str]
 
     def forward(self, f: Flat) -> Flat:
-        """``g(*args)``: `f` on the target's own values."""
+        """Return ``g(*args)``: `f` on the target's own values."""
         ...
 
     def vjp(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
-        """Outputs of ``f(*primals)`` and the pullback. It maps cotangents, one per output, to
-        gradients, one per primal.
+        """Return the outputs of ``f(*primals)`` and the pullback.
 
-        Complex gradients follow torch's convention: the conjugate of the holomorphic derivative
-        times the cotangent."""
+        The pullback maps cotangents, one per output, to gradients, one per primal. Complex
+        gradients follow torch's convention: the conjugate of the holomorphic derivative times the
+        cotangent.
+        """
         ...
 
     def backward(self, f: Flat, *primals: Any) -> tuple[Values, Pullback]:
-        """As :meth:`vjp`, but by the engine of the eager session instead of a transform. `f` runs
-        on leaves that require grad.
+        """Return what :meth:`vjp` returns, but by the engine of the eager session instead of a
+        transform.
 
-        Inside the function of an outer `backward`, the primals are tensors of the outer one, and
-        the pullback is recorded (``create_graph``).
+        `f` runs on leaves that require grad. Inside the function of an outer `backward`, the
+        primals are tensors of the outer one, and the pullback is recorded (``create_graph``).
         """
         ...
 
     def jvp(self, f: Flat, primals: Values, tangents: Values) -> tuple[Values, Values]:
-        """Outputs of ``f(*primals)`` and their tangents."""
+        """Return the outputs of ``f(*primals)`` and their tangents."""
         ...
 
     def vmap(self, f: Flat, in_dims: tuple[int | None, ...]) -> Flat:
-        """`f` mapped over the dimensions `in_dims`; negative ones count from the end. Outputs are
-        batched at 0. Random draws differ."""
+        """Return `f` mapped over the dimensions `in_dims`; negative ones count from the end.
+
+        Outputs are batched at 0. Random draws differ.
+        """
         ...
 
     def grad(self, f: Callable[..., Tensor]) -> Flat:
-        """``g(*args)``: gradients of the real scalar ``f(*args)``, one per argument."""
+        """Return ``g(*args)``: gradients of the real scalar ``f(*args)``, one per argument."""
         ...
 
     def jacrev(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., tuple[Values, ...]]:
-        """``g(*args)[output][argument]``: blocks of shape ``output.shape + argument.shape``, row by
-        row through vjp."""
+        """Return ``g(*args)[output][argument]``: blocks of shape ``output.shape + argument.shape``,
+        row by row through vjp.
+        """
         ...
 
     def jacfwd(self, f: Flat, argnums: tuple[int, ...]) -> Callable[..., tuple[Values, ...]]:
-        """``g(*args)[output][argument]``: blocks of shape ``output.shape + argument.shape``, column
-        by column through jvp."""
+        """Return ``g(*args)[output][argument]``: blocks of shape ``output.shape + argument.shape``,
+        column by column through jvp.
+        """
         ...
 
     def hessian(
         self, f: Flat, argnums: tuple[int, ...]
     ) -> Callable[..., tuple[tuple[Values, ...], ...]]:
-        """``g(*args)[output][argument][argument]``: jacfwd of jacrev."""
+        """Return ``g(*args)[output][argument][argument]``: jacfwd of jacrev."""
         ...
 
     def functionalize(self, f: Flat) -> Flat:
-        """``g(*args)``: `f` with its mutations and views replaced by functional ops."""
+        """Return ``g(*args)``: `f` with its mutations and views replaced by functional ops."""
         ...
 
     def trace(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
@@ -108,27 +113,29 @@ class Target(Protocol):
         ...
 
     def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Joint:
-        """``g(args, cotangents) -> (outputs, grads)`` from a joint graph cut by `partition`
+        """Return ``g(args, cotangents) -> (outputs, grads)`` from a joint graph cut by `partition`
         (``default``, ``min_cut`` or ``budget``).
 
         The `args` that require grad are differentiated. `f` returns only differentiable outputs,
-        with one cotangent each."""
+        with one cotangent each.
+        """
         ...
 
     def compiled(self, f: Flat, *, partition: str, dynamic: bool) -> Flat:
-        """``g(*args)``: `f` compiled at its first call. `f` may write to its arguments, and `g`
-        then writes to the caller's.
+        """Return ``g(*args)``: `f` compiled at its first call.
 
-        Inside the function of :meth:`backward`, the arguments are tensors of the eager session, and
-        so are the results of `g`."""
+        `f` may write to its arguments, and `g` then writes to the caller's. Inside the function of
+        :meth:`backward`, the arguments are tensors of the eager session, and so are the results of
+        `g`.
+        """
         ...
 
     def export(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
-        """``g(*args)``: the exported program."""
+        """Return ``g(*args)``: the exported program."""
         ...
 
     def saved(self, f: Flat, args: Sequence[Tensor], *, dynamic: bool) -> Flat:
-        """``g(*args)``: the exported program, after it was saved and loaded."""
+        """Return ``g(*args)``: the exported program, after it was saved and loaded."""
         ...
 
     def per_sample(
@@ -140,12 +147,13 @@ class Target(Protocol):
         loss_reduction: str,
         input_grad: bool,
     ) -> tuple[Tensor, ...]:
-        """Per-sample gradients of ``params``, each of shape ``(len(batch), *param.shape)``.
+        """Return the per-sample gradients of ``params``, each of shape ``(len(batch),
+        *param.shape)``.
 
-        The loss of a sample is the sum of |output|² over its slice of every output of
-        ``f(batch, *params)``; the loss of the batch is their sum or mean, by `loss_reduction`; the
-        gradients are those of the samples' own losses either way. With `input_grad` `batch` then
-        requires grad, and the gradient of its samples, of its shape, comes last.
+        The loss of a sample is the sum of |output|² over its slice of every output of ``f(batch,
+        *params)``. The loss of the batch is their sum or mean, by `loss_reduction`. The gradients
+        are those of the samples' own losses either way. With `input_grad` `batch` then requires
+        grad, and the gradient of its samples, of its shape, comes last.
         """
         ...
 
@@ -155,8 +163,10 @@ class Jitting(Target, Protocol):
     it in ``lacks``."""
 
     def jit(self, f: Flat) -> Flat:
-        """``g(*args)``: `f`, captured at its first call and replayed by the next ones. `f` may
-        contain every other stage."""
+        """Return ``g(*args)``: `f`, captured at its first call and replayed by the next ones.
+
+        `f` may contain every other stage.
+        """
         ...
 
 
@@ -171,21 +181,22 @@ class Training(Jitting, Protocol):
         *,
         session: bool,
     ) -> Values:
-        """Results of ``train(leaves)``, as plain tensors. `leaves` are copies of `parameters`
-        that require grad.
+        """Return the results of ``train(leaves)``, as plain tensors.
 
-        With `session` they are tensors of the target's eager session: ``backward()`` and optimizers
-        of ``train`` work on them. Otherwise they are torch's parameters, and ``train`` calls only
-        steps that :meth:`jit` has jitted.
+        `leaves` are copies of `parameters` that require grad. With `session` they are tensors of
+        the target's eager session: ``backward()`` and optimizers of ``train`` work on them.
+        Otherwise they are torch's parameters, and ``train`` calls only steps that :meth:`jit` has
+        jitted.
         """
         ...
 
     def jit(self, f: Callable[..., object], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-        """As :meth:`Jitting.jit`. `f` may change parameters, their gradients and optimizers that it
-        closes over, and each call does that.
+        """Return what :meth:`Jitting.jit` returns.
 
-        The arguments at `donate` are lists of tensors whose memory a call takes. They have no
-        elements afterwards."""
+        `f` may change parameters, their gradients and optimizers that it closes over, and each call
+        does that. The arguments at `donate` are lists of tensors whose memory a call takes. They
+        have no elements afterwards.
+        """
         ...
 
 
@@ -227,7 +238,8 @@ class Placing(Target, Protocol):
     def vmap(
         self, f: Flat, in_dims: tuple[int | None, ...], out_dims: int | tuple[int | None, ...] = 0
     ) -> Flat:
-        """As :meth:`Target.vmap`, with outputs batched at `out_dims`: one for all, or one for each.
+        """Return what :meth:`Target.vmap` returns, with outputs batched at `out_dims`: one for all,
+        or one for each.
 
         None: the output is the same for every entry of the batch, and has no such dimension.
         """
@@ -239,15 +251,18 @@ class Linearizing(Target, Protocol):
     ``linearize`` or ``dual`` in ``lacks``."""
 
     def linearize(self, f: Flat, *primals: object) -> tuple[Values, Callable[[Values], Values]]:
-        """Outputs of ``f(*primals)`` and the pushforward. It maps tangents, one per primal, to
-        tangents of the outputs, without `f`."""
+        """Return the outputs of ``f(*primals)`` and the pushforward.
+
+        The pushforward maps tangents, one per primal, to tangents of the outputs, without `f`.
+        """
         ...
 
     def dual(self, f: Flat, primals: Values, tangents: Values) -> tuple[Values, Values]:
-        """As :meth:`Target.jvp`, but by dual tensors of the eager session.
+        """Return what :meth:`Target.jvp` returns, but by dual tensors of the eager session.
 
         Inside the function of :meth:`Target.backward`, the primals and tangents are tensors of the
-        session, and so are the results."""
+        session, and so are the results.
+        """
         ...
 
 
@@ -266,8 +281,8 @@ class Compiling(Target, Protocol):
         jits: bool,
         cache: object,
     ) -> Callable[..., Any]:
-        """`f`, a function or a module, compiled at its first call, or at once for arguments like
-        `examples` if there are any.
+        """Return `function`, a function or a module, compiled at its first call, or at once for
+        arguments like `examples` if there are any.
 
         `jits`: by `jit`, and else with the partition. `cache`: what :meth:`cache` gave, or None.
         """
@@ -291,20 +306,23 @@ class Eager(Target, Protocol):
     def checkpoint(
         self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], *, reentrant: bool
     ) -> tuple[Values, Values]:
-        """Outputs of ``f(*args)``, and gradients of the `args` that require grad. The backward
-        pass runs `f` again."""
+        """Return the outputs of ``f(*args)``, and gradients of the `args` that require grad.
+
+        The backward pass runs `f` again.
+        """
         ...
 
     def session(
         self, f: Flat, args: Sequence[Tensor], cotangents: Sequence[Tensor], kept: Sequence[int]
     ) -> tuple[Values, Values]:
-        """Outputs of ``f(*args)``, and gradients of the `args` that require grad, from one
-        cotangent for each of the outputs `kept`."""
+        """Return the outputs of ``f(*args)``, and gradients of the `args` that require grad, from
+        one cotangent for each of the outputs `kept`.
+        """
         ...
 
     def functional(self, name: str, f: Flat, args: Values, along: Values) -> Values:
-        """``torch.autograd.functional``'s ``vjp``, ``jvp``, ``jacobian``, ``hessian``, ``vhp`` or
-        ``hvp`` of `f` at `args`, flattened.
+        """Return ``torch.autograd.functional``'s ``vjp``, ``jvp``, ``jacobian``, ``hessian``,
+        ``vhp`` or ``hvp`` of `f` at `args`, flattened.
 
         `along` is its ``v``. `f` returns one number for the last three. Results are the outputs, if
         the function gives them, and then the product, or the blocks by output and input.

@@ -1,7 +1,8 @@
-"""Hooks in the runtime's rules. Each record is replaced by one whose rules call a hook.
+"""Hook the runtime's rules: each record is replaced by one whose rules call a hook.
 
 A watch (:mod:`gen.targets.runtime_watch`) hooks every rule. A fault
-(:mod:`gen.targets.runtime_rules`) hooks the one rule that has it."""
+(:mod:`gen.targets.runtime_rules`) hooks the one rule that has it.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +41,14 @@ def name_of(func: OpOverload) -> str:
 
 @contextmanager
 def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
-    """Inside, every rule calls `hook`, or only the rule `only`."""
-    kept = dict(RECORDS)
+    """Let every rule call `hook`, or only the rule `only`, inside."""
+    records = dict(RECORDS)
     if only is not None:
-        kept = {func: record for func, record in kept.items() if name_of(func) == only.op}
+        records = {func: record for func, record in records.items() if name_of(func) == only.op}
 
     def hook_tangents() -> None:
         """Hook each jvp again: it is compiled from its record whenever a record is added."""
-        for func, record in kept.items():
+        for func, record in records.items():
             if record.jvp is not None and (only is None or only.part == "jvp"):
                 op = op_of(func)
                 op.jvp = partial(
@@ -55,7 +56,7 @@ def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
                 )
 
     try:
-        for func, record in kept.items():
+        for func, record in records.items():
             RECORDS[func] = _with_hook(func, record, hook, only)
         listeners.append(hook_tangents)
         _forget()
@@ -63,7 +64,7 @@ def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
     finally:
         if hook_tangents in listeners:
             listeners.remove(hook_tangents)
-        RECORDS.update(kept)
+        RECORDS.update(records)
         _forget()
 
 
@@ -74,6 +75,7 @@ def _forget() -> None:
 
 
 def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) -> Record:
+    """Return a record whose rules of the parts of `only` call the hook."""
     name = name_of(func)
     parts = set(KINDS)
     if only is not None:
@@ -101,7 +103,7 @@ def _with_hook(func: OpOverload, record: Record, hook: Hook, only: Rule | None) 
 
 @contextmanager
 def _at_once(elementwise: bool, values: Sequence[object]) -> Iterator[None]:
-    """A derivative of a record on `values` runs inside.
+    """Let a derivative of a record on `values` run inside.
 
     Without hooks, an elementwise derivative (``Record.elementwise``) would run once on the whole
     batch. Only because of the hook it runs batch rules instead, so these do not count.
@@ -121,9 +123,10 @@ def _at_once(elementwise: bool, values: Sequence[object]) -> Iterator[None]:
 def _vjp(
     hook: Hook, op: str, record: Record, key: str | tuple[str, ...], only: Rule | None
 ) -> Callable[..., object]:
+    """Return a formula of the gradients of `key` that calls the hook for each rule in it."""
     table: Any = record.vjp
     formula: Callable[..., Any] = table[key]
-    own = parameters(formula)
+    own_names = parameters(formula)
     joint = not isinstance(key, str)
     arguments: Sequence[str] = leaves(key)
     targets = [(place, f"{op} vjp {argument}") for place, argument in enumerate(arguments)]
@@ -132,36 +135,38 @@ def _vjp(
     if not targets:
         return formula
     sibling: str | None = None
-    theirs: tuple[str, ...] = ()
+    names_of_sibling: tuple[str, ...] = ()
     if not joint:  # a joint formula has the gradients of other arguments itself
         sibling = _sibling(table, key)
     if sibling is not None:
-        theirs = parameters(table[sibling])
+        names_of_sibling = parameters(table[sibling])
     facts = [(f"{argument}_shape", f"{argument}_dtype") for argument in arguments]
-    names = tuple(dict.fromkeys((*own, *theirs, *chain.from_iterable(facts), "needs")))
+    names = tuple(
+        dict.fromkeys((*own_names, *names_of_sibling, *chain.from_iterable(facts), "needs"))
+    )
 
     def hooked(*values: Any) -> Any:
         given = dict(zip(names, values, strict=True))
         metas = [(given[shape], given[dtype]) for shape, dtype in facts]
 
         def run(*inputs: object) -> Any:
-            with _at_once(record.elementwise and "g" in own, inputs):
+            with _at_once(record.elementwise and "g" in own_names, inputs):
                 found = formula(*inputs)
             if joint:
-                return found and tuple(map(_conformed, found, metas))
-            return _conformed(found, metas[0])
+                return found and tuple(map(_conform, found, metas))
+            return _conform(found, metas[0])
 
-        inputs = tuple(given[name] for name in own)
+        inputs = tuple(given[name] for name in own_names)
         result: Any = None
         for place, name in targets:
             others: dict[str, Callable[[], Any]] = {}
             if joint:
-                others["swapped"] = partial(_exchanged, run, inputs, place)
+                others["swapped"] = partial(_exchange, run, inputs, place)
             elif sibling is not None:
-                others["swapped"] = lambda: _conformed(
-                    table[sibling](*[given[name] for name in theirs]), metas[0]
+                others["swapped"] = lambda: _conform(
+                    table[sibling](*[given[name] for name in names_of_sibling]), metas[0]
                 )
-            call = Call(run, inputs, tuple(map(_role, own)), None, others, constant)
+            call = Call(run, inputs, tuple(map(_role, own_names)), None, others, constant)
             if joint:
                 call = replace(call, place=place)
             if name.split()[-1] not in given["needs"]:
@@ -178,12 +183,17 @@ def _sibling(table: Iterable[str | tuple[str, ...]], key: str | tuple[str, ...])
     return next((other for other in table if isinstance(other, str) and other != key), None)
 
 
-def _conformed(gradient: Any, meta: tuple[Any, Any]) -> Any:
+def _conform(gradient: Any, meta: tuple[Any, Any]) -> Any:
     """Return a gradient as the engine changes it: summed to the argument's shape, in its dtype.
-    What it removes is not part of the rule."""
+
+    What the engine removes is not part of the rule.
+    """
     shape, dtype = meta
     if isinstance(gradient, (tuple, list)):
-        return [_conformed(g, (size, d)) for g, size, d in zip(gradient, shape, dtype, strict=True)]
+        return [
+            _conform(part, (size, argument_dtype))
+            for part, size, argument_dtype in zip(gradient, shape, dtype, strict=True)
+        ]
     if gradient is None or shape is None or gradient.dim() < len(shape):
         return gradient
     return conform(gradient, meta, _NOBODY, 0)
@@ -197,9 +207,7 @@ def _role(name: str) -> str:
     return "saved"
 
 
-def _exchanged(
-    run: Callable[..., Any], inputs: Sequence[Any], place: int
-) -> tuple[Any, ...] | None:
+def _exchange(run: Callable[..., Any], inputs: Sequence[Any], place: int) -> tuple[Any, ...] | None:
     """Return the result of a joint formula with another gradient at `place`."""
     result = run(*inputs)
     if result is None:
@@ -223,6 +231,7 @@ def _jvp(
     kwargs: dict[str, object],
     result: object,
 ) -> object:
+    """Call the hook on the tangents of an op, which are expanded and cast as the level does it."""
 
     def run(*inputs: Any) -> Any:
         with _at_once(elementwise, (*inputs[1], *inputs[2])):
@@ -234,11 +243,11 @@ def _jvp(
             return found
         return tuple(_fit(t, r) for t, r in zip(found, result, strict=True))
 
-    given = [place for place, t in enumerate(tangents) if t is not None]
+    places = [place for place, t in enumerate(tangents) if t is not None]
     others: dict[str, Callable[[], Any]] = {}
-    if len(given) > 1:
+    if len(places) > 1:
         fewer = list(tangents)
-        fewer[given[-1]] = None
+        fewer[places[-1]] = None
         others["dropped"] = lambda: run(op, primals, fewer, kwargs, result)
     inputs = (op, primals, tangents, kwargs, result)
     roles = ("other", "saved", "seed", "other", "saved")
@@ -262,6 +271,7 @@ def _batch(
     args: Sequence[object],
     kwargs: dict[str, object],
 ) -> Any:
+    """Call the hook on the batch of an op, unless an elementwise derivative runs it."""
     if _hidden:
         return rule(func, size, batched, args, kwargs)
     call = Call(rule, (func, size, batched, args, kwargs), ("other",) * 5)
@@ -275,21 +285,24 @@ def _batch(
 
 
 def _batch_in_place(hook: Hook, name: str, call: Call, written: object) -> object:
-    """Return the result of a rule that writes. A faulty result is written too, in the dtype of what
-    is there."""
-    found = hook(name, replace(call, inert=frozenset(("narrowed",))))
-    if found is written or not isinstance(found, torch.Tensor):
-        return found
+    """Return the result of a rule that writes.
+
+    A faulty result is written too, in the dtype of what is there.
+    """
+    result = hook(name, replace(call, inert=frozenset(("narrowed",))))
+    if result is written or not isinstance(result, torch.Tensor):
+        return result
     if isinstance(written, torch.Tensor):
-        written.copy_(found)
-    return found
+        written.copy_(result)
+    return result
 
 
 def _with_other_dims(
     func: OpOverload, batched: Sequence[bool], args: Sequence[object]
 ) -> list[object] | None:
     """Return the arguments with every dimension argument increased by one, or None if no argument
-    changes."""
+    changes.
+    """
     if not args or not leaves(args[0]):
         return None
     first = leaves(args[0])[0]
@@ -324,17 +337,19 @@ def _decomposition(
 
 
 def _per_sample(hook: Hook, name: str, formula: Callable[..., Any]) -> Callable[..., object]:
-    """Return a formula of factored gradients. A fault changes the gradients, so the hook gets them
-    without factors."""
-    own = parameters(formula)
+    """Return a formula of factored gradients.
+
+    A fault changes the gradients, so the hook gets them without factors.
+    """
+    own_names = parameters(formula)
 
     def hooked(*values: object) -> Term | None:
         if formula(*values) is None:
             return None
-        call = Call(lambda *inputs: formula(*inputs).dense(), values, tuple(map(_role, own)))
+        call = Call(lambda *inputs: formula(*inputs).dense(), values, tuple(map(_role, own_names)))
         return Dense(hook(name, call))
 
-    return asking(*own)(hooked)
+    return asking(*own_names)(hooked)
 
 
 def constant(value: object) -> Any:

@@ -1,4 +1,6 @@
-"""The runtime's records as rules for the audit: see :class:`gen.targets.faults.Auditable`."""
+"""List the runtime's records as rules for the audit, and plant faults in them: see
+:class:`gen.targets.faults.Auditable`.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ def fingerprint() -> str:
 
 def rules() -> list[Rule]:
     """List every rule of every record, by name."""
-    found = [rule for func, record in RECORDS.items() for rule in _rules_of(func, record)]
-    return sorted(found, key=lambda rule: rule.name)
+    every_rule = [rule for func, record in RECORDS.items() for rule in _rules_of(func, record)]
+    return sorted(every_rule, key=lambda rule: rule.name)
 
 
 def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
@@ -37,7 +39,7 @@ def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
     Left out are formulas that only refuse or that ask for nothing, formulas for arguments that are
     numbers in this overload, and sizes."""
     op = name_of(func)
-    for argument in _differentiated(func, record):
+    for argument in _arguments_with_gradient(func, record):
         yield Rule(op, "vjp", argument, record.family)
     for argument in record.per_sample or ():
         yield Rule(op, "per_sample", argument, record.family)
@@ -48,11 +50,11 @@ def _rules_of(func: OpOverload, record: Record) -> Iterator[Rule]:
         if rule is not None and not _refuses(rule):
             harmless: tuple[str, ...] = ()
             if part == "batch":
-                harmless = _harmless(func, record)
+                harmless = _harmless_kinds(func, record)
             yield Rule(op, part, "", record.family, harmless)
 
 
-def _differentiated(func: OpOverload, record: Record) -> Iterator[str]:
+def _arguments_with_gradient(func: OpOverload, record: Record) -> Iterator[str]:
     """List the tensor arguments for which the record has a gradient."""
     tensors = {
         argument.name for argument in func._schema.arguments if "Tensor" in str(argument.type)
@@ -68,13 +70,14 @@ def _refuses(rule: object) -> bool:
     return getattr(rule, "refuses", False)
 
 
-def _harmless(func: OpOverload, record: Record) -> tuple[str, ...]:
+def _harmless_kinds(func: OpOverload, record: Record) -> tuple[str, ...]:
     """List kinds that leave the result of a batch rule as right as it was, because nothing defines
     the values that they change.
 
     These are values in uninitialized memory (``new_empty``), and the order of draws from one
     distribution. The order counts if a tensor gives the distribution, as in ``bernoulli(p)``. Shape
-    and dtype always count, and elements of the batch must not share a draw."""
+    and dtype always count, and elements of the batch must not share a draw.
+    """
     if record.unfilled:
         return ("mixed", "shared", "rolled", "transposed", "scaled")
     tensors = [argument for argument in func._schema.arguments if "Tensor" in str(argument.type)]
@@ -85,7 +88,9 @@ def _harmless(func: OpOverload, record: Record) -> tuple[str, ...]:
 
 @contextmanager
 def planted(name: str, kind: str) -> Iterator[None]:
-    """See :meth:`gen.targets.faults.Auditable.planted`."""
+    """Run with a fault of `kind` in the rule of that name, see
+    :meth:`gen.targets.faults.Auditable.planted`.
+    """
     rule = next(rule for rule in rules() if rule.name == name)
     busy = False
 

@@ -1,4 +1,4 @@
-"""The project's own runtime as a target."""
+"""Test the project's own runtime as a target."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _CUTS: dict[str, Any] = {
 
 
 class RuntimeTarget:
-    """See :class:`gen.targets.protocol.Target`, and :class:`gen.targets.faults.Auditable` for
-    the last methods."""
+    """Call the runtime's transforms, see :class:`gen.targets.protocol.Target`, and
+    :class:`gen.targets.faults.Auditable` for the last methods.
+    """
 
     name = "runtime"
     # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
@@ -42,8 +43,9 @@ class RuntimeTarget:
     loops = fallbacks
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `f` on tensors of level zero, so that the forward pass goes through the
-        runtime's dispatch too."""
+        """Return `f` on tensors of level zero, so that the forward pass goes through the runtime's
+        dispatch too.
+        """
 
         def g(*args: Any) -> Any:
             outs = f(*[_with_tensor(runtime.wrap, argument) for argument in args])
@@ -59,7 +61,9 @@ class RuntimeTarget:
             return self._backward_inside_another(f, primals)
         xs = tuple(_leaf(p, True) for p in primals)
         outputs = f(*xs)
-        return outputs, lambda cotangents: _plain(_gradients(outputs, xs, cotangents), primals)
+        return outputs, lambda cotangents: _unwrap_like(
+            _gradients(outputs, xs, cotangents), primals
+        )
 
     def _backward_inside_another(self, function: Callable[..., Any], xs: tuple[Any, ...]) -> object:
         """Return a backward pass that another one differentiates."""
@@ -80,10 +84,10 @@ class RuntimeTarget:
     ) -> Any:
         forward_ad = runtime.autograd.forward_ad
         with forward_ad.dual_level():
-            duals = map(forward_ad.make_dual, map(_held, primals), map(_held, tangents))
+            duals = map(forward_ad.make_dual, map(_in_session, primals), map(_in_session, tangents))
             pairs = list(map(forward_ad.unpack_dual, function(*duals)))
         pushed = [or_zeros(p.tangent, p.primal) for p in pairs]
-        return _plain([p.primal for p in pairs], primals), _plain(pushed, primals)
+        return _unwrap_like([p.primal for p in pairs], primals), _unwrap_like(pushed, primals)
 
     def vmap(
         self,
@@ -172,7 +176,7 @@ class RuntimeTarget:
         outputs = runtime.checkpoint.checkpoint(f, *xs, use_reentrant=reentrant)
         runtime.autograd.backward(outputs, tuple(map(runtime.wrap, cotangents)))
         gradients = tuple(or_zeros(x.grad, x) for x in xs if x.requires_grad)
-        return _plain(outputs, args), _plain(gradients, args)
+        return _unwrap_like(outputs, args), _unwrap_like(gradients, args)
 
     def session(
         self,
@@ -185,7 +189,7 @@ class RuntimeTarget:
         outputs = function(*xs)
         wanted = [x for x in xs if x.requires_grad]
         gradients = _gradients([outputs[place] for place in kept], wanted, cotangents)
-        return _plain(outputs, args), _plain(gradients, args)
+        return _unwrap_like(outputs, args), _unwrap_like(gradients, args)
 
     def functional(
         self,
@@ -194,8 +198,8 @@ class RuntimeTarget:
         args: tuple[object, ...],
         along: tuple[object, ...],
     ) -> tuple[Any, ...]:
-        found = call_functional(runtime.autograd.functional, name, f, args, along)
-        return _plain(pytree.tree_leaves(found), args)
+        result = call_functional(runtime.autograd.functional, name, f, args, along)
+        return _unwrap_like(pytree.tree_leaves(result), args)
 
     def joint(
         self, f: Callable[..., object], args: Sequence[Tensor], *, partition: str, dynamic: bool
@@ -208,7 +212,9 @@ class RuntimeTarget:
             inputs = [_leaf(v, v.requires_grad) for v in values]
             outputs = compiled(*inputs)
             wanted = [x for x in inputs if x.requires_grad]
-            return _plain(outputs, values), _plain(_gradients(outputs, wanted, cotangents), values)
+            return _unwrap_like(outputs, values), _unwrap_like(
+                _gradients(outputs, wanted, cotangents), values
+            )
 
         return g
 
@@ -250,10 +256,10 @@ class RuntimeTarget:
         )
         x = runtime.wrap(batch.detach(), input_grad)
         batch_loss(call(x), len(batch), loss_reduction).backward()
-        found = tuple(runtime.unwrap(held.grad_sample) for held in module.held)
+        gradients = tuple(runtime.unwrap(weight.grad_sample) for weight in module.weights)
         if input_grad:
-            found += (of_samples(runtime.unwrap(x.grad), loss_reduction),)
-        return found
+            gradients += (of_samples(runtime.unwrap(x.grad), loss_reduction),)
+        return gradients
 
     def per_sample_answer(
         self,
@@ -272,18 +278,20 @@ class RuntimeTarget:
             return per_sample_grads(loss)(list(params), batch)
 
         def of_context(batch: Tensor) -> PerSampleGrads:
-            held = [_leaf(parameter, True) for parameter in params]
-            with per_sample(held) as grads:
-                batch_loss(function(grads.batch(batch), *held), len(batch), "sum").backward()
+            leaves_of_parameters = [_leaf(parameter, True) for parameter in params]
+            with per_sample(leaves_of_parameters) as grads:
+                batch_loss(
+                    function(grads.batch(batch), *leaves_of_parameters), len(batch), "sum"
+                ).backward()
             return grads
 
         grads = of_function if each else of_context
-        found = grads(batch)
+        per_sample_gradients = grads(batch)
         if of == "gram":
-            return _plain((found.gram(grads(given)),), params)
-        question = getattr(found, of)
+            return _unwrap_like((per_sample_gradients.gram(grads(given)),), params)
+        question = getattr(per_sample_gradients, of)
         answer = question() if given is None else question(given)
-        return _plain(leaves(answer), params)
+        return _unwrap_like(leaves(answer), params)
 
     # --- for the audit ----------------------------------------------------------------------------
 
@@ -314,31 +322,33 @@ def _leaf(x: Tensor, requires_grad: bool) -> Tensor:
     return runtime.wrap(x.detach(), requires_grad)
 
 
-def _held(x: Tensor) -> Tensor:
+def _in_session(x: Tensor) -> Tensor:
     """Return `x` as a tensor of the session."""
     if isinstance(x, runtime.Tensor):
         return x
     return runtime.wrap(x)
 
 
-def _plain(found: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
-    """Return `found` as plain tensors, if those that were `given` are."""
-    if any(isinstance(x, runtime.Tensor) for x in given):
-        return tuple(found)
-    return tuple(map(runtime.unwrap, found))
+def _unwrap_like(results: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return `results` as plain tensors, if the `arguments` are."""
+    if any(isinstance(x, runtime.Tensor) for x in arguments):
+        return tuple(results)
+    return tuple(map(runtime.unwrap, results))
 
 
 def _gradients(
     outputs: Sequence[Any], xs: Sequence[Any], cotangents: Sequence[Any], create_graph: bool = False
 ) -> tuple[object, ...]:
-    """Return gradients by the session's engine; zeros for an input that no output depends on."""
+    """Return gradients by the session's engine, with zeros for an input that no output depends
+    on.
+    """
     pairs = [
         (output, c) for output, c in zip(outputs, cotangents, strict=True) if output.requires_grad
     ]
     if not pairs:
         return tuple(map(torch.zeros_like, xs))
     tracked, seeds = zip(*pairs, strict=True)
-    found: tuple[Any, ...] = runtime.autograd.grad(
+    gradients: tuple[Any, ...] = runtime.autograd.grad(
         tracked,
         tuple(xs),
         seeds,
@@ -346,4 +356,4 @@ def _gradients(
         allow_unused=True,
         materialize_grads=True,
     )
-    return found
+    return gradients

@@ -25,8 +25,10 @@ SURVEYED = 3  # executions of a rule that a watch inspects between two calls of 
 
 
 class Watched:
-    """See :class:`gen.targets.faults.Watch`. Kinds are tried on the plain tensors behind the values
-    of an execution."""
+    """Note the rules that run, see :class:`gen.targets.faults.Watch`.
+
+    Kinds are tried on the plain tensors behind the values of an execution.
+    """
 
     def __init__(self, kinds: bool = True) -> None:
         self._surveyed = 0
@@ -40,12 +42,14 @@ class Watched:
         self._busy = False
 
     def taken(self) -> dict[str, frozenset[str]]:
-        found = {name: frozenset(kinds) for name, kinds in self._ran.items()}
+        """Return the rules that ran since the last call, with the kinds that would show."""
+        kinds_by_rule = {name: frozenset(kinds) for name, kinds in self._ran.items()}
         self._ran.clear()
         self._looked.clear()
-        return found
+        return kinds_by_rule
 
     def hook(self, name: str, call: Call) -> Any:
+        """Run a rule, note it, and try kinds of fault on the first executions of it."""
         if self._busy:
             return call.result()
         kinds = self._ran.setdefault(name, set())
@@ -58,13 +62,17 @@ class Watched:
         if self._looked[name] <= self._surveyed:
             self._busy = True
             try:
+                # The trials must neither be traced nor change what the cell draws.
                 with without_modes(), torch.random.fork_rng(devices=()):
-                    kinds.update(self._showing(name, call, result, kinds))
+                    kinds.update(self._kinds_that_show(name, call, result, kinds))
             finally:
                 self._busy = False
         return result
 
-    def _showing(self, name: str, call: Call, result: object, known: set[str]) -> Iterator[str]:
+    def _kinds_that_show(
+        self, name: str, call: Call, result: object, known: set[str]
+    ) -> Iterator[str]:
+        """Yield the kinds of fault that would change the result of an execution."""
         truth = _plain(result)
         if not _is_plain(truth):
             return
@@ -92,8 +100,10 @@ class Watched:
         return self._depends_on_saved(name, plain) and any(map(_is_tracked, call.saved()))
 
     def _depends_on_saved(self, name: str, call: Call) -> bool:
-        """Return whether the rule's result has a derivative by its saved values. If not, treating
-        these as constants is no fault."""
+        """Return whether the rule's result has a derivative by its saved values.
+
+        If not, treating these as constants is no fault.
+        """
         if name not in self._depends and self._tries[name] < 10:
             self._tries[name] += 1
             with suppress(Exception):
@@ -178,13 +188,15 @@ def _plain(value: Any) -> Any:
 
 def _is_plain(value: object) -> bool:
     """Return whether all tensors are plain. A symbolic trace, for example, has tensors without
-    values."""
+    values.
+    """
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
     return not isinstance(value, torch.Tensor) or type(value) is torch.Tensor
 
 
 def _is_batched(value: object) -> bool:
+    """Return whether a value has a batch at any of its levels."""
     if isinstance(value, (tuple, list)):
         return any(map(_is_batched, value))
     while isinstance(value, Value):
@@ -196,7 +208,7 @@ def _is_batched(value: object) -> bool:
 
 @contextmanager
 def watched(kinds: bool = True) -> Iterator[Watched]:
-    """See :meth:`gen.targets.faults.Auditable.watched`."""
+    """Note the rules that run inside, see :meth:`gen.targets.faults.Auditable.watched`."""
     watch = Watched(kinds)
     with hooked(watch.hook):
         yield watch

@@ -1,4 +1,6 @@
-"""torch itself as a target: torch.func, make_fx, AOTAutograd, torch.export and ExpandedWeights."""
+"""Test torch itself as a target: torch.func, make_fx, AOTAutograd, torch.export and
+ExpandedWeights.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ _loops: Counter[str] = Counter()
 @contextmanager
 def _fallback_is_expected() -> Iterator[None]:
     """Silence two warnings of vmap: an op without a batching rule, which is counted in `loops`, and
-    a kernel that resizes a buffer."""
+    a kernel that resizes a buffer.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_LOOP, category=UserWarning)
         warnings.filterwarnings(
@@ -39,7 +42,7 @@ def _fallback_is_expected() -> Iterator[None]:
         try:
             yield
         finally:
-            loops = [str(w.message) for w in caught if _is_of_loop(w)]
+            loops = [str(warning.message) for warning in caught if _is_of_loop(warning)]
             _loops.update(text.removeprefix(_LOOP).partition(". ")[0] for text in loops)
     for warning in caught:
         if not _is_of_loop(warning):
@@ -64,7 +67,7 @@ class _Module(nn.Module):
 
 
 class TorchTarget:
-    """See :class:`gen.targets.protocol.Target`."""
+    """Call torch's transforms, see :class:`gen.targets.protocol.Target`."""
 
     name = "torch"
     # torch.compile is no `jit`: it takes functions apart, and may run parts of them eagerly. It
@@ -196,15 +199,15 @@ class TorchTarget:
 
         with compiling():
             if examples:
-                made = aot.aot_module_simplified(f, examples, **options)
+                compiled = aot.aot_module_simplified(f, examples, **options)
             elif isinstance(f, nn.Module):
-                made = aot.aot_module(f, dynamic=dynamic, **options)
+                compiled = aot.aot_module(f, dynamic=dynamic, **options)
             else:
-                made = aot.aot_function(f, dynamic=dynamic, **options)
+                compiled = aot.aot_function(f, dynamic=dynamic, **options)
 
         def g(*args: object, **kwargs: object) -> Any:
             with compiling():
-                return made(*args, **kwargs)
+                return compiled(*args, **kwargs)
 
         return g
 
@@ -220,8 +223,8 @@ class TorchTarget:
     ) -> Any:
         outputs = function(*args)
         wanted = [x for x in args if x.requires_grad]
-        found = gradients([outputs[place] for place in kept], wanted, cotangents)
-        return tuple(x.detach() for x in outputs), found
+        found_gradients = gradients([outputs[place] for place in kept], wanted, cotangents)
+        return tuple(x.detach() for x in outputs), found_gradients
 
     def checkpoint(
         self,
@@ -242,8 +245,8 @@ class TorchTarget:
         args: tuple[object, ...],
         along: tuple[object, ...],
     ) -> tuple[Any, ...]:
-        found = call_functional(torch.autograd.functional, name, f, args, along)
-        return tuple(pytree.tree_leaves(found))
+        result = call_functional(torch.autograd.functional, name, f, args, along)
+        return tuple(pytree.tree_leaves(result))
 
     def joint(
         self, f: Callable[..., object], args: Sequence[Tensor], *, partition: str, dynamic: bool
@@ -262,12 +265,12 @@ class TorchTarget:
     def export(
         self, f: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
     ) -> Callable[..., Any]:
-        return _exported(f, args, dynamic).module()
+        return _export(f, args, dynamic).module()
 
     def saved(
         self, function: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
     ) -> Callable[..., Any]:
-        return reloaded(_exported(function, args, dynamic))
+        return reloaded(_export(function, args, dynamic))
 
     def per_sample(
         self,
@@ -285,15 +288,16 @@ class TorchTarget:
         )
         x = batch.detach().requires_grad_(input_grad)
         batch_loss(call(x), len(batch), loss_reduction).backward()
-        found = tuple(held.grad_sample for held in module.held)
+        sample_gradients = tuple(weight.grad_sample for weight in module.weights)
         if x.grad is not None:
-            found += (of_samples(x.grad, loss_reduction),)
-        return found
+            sample_gradients += (of_samples(x.grad, loss_reduction),)
+        return sample_gradients
 
 
-def _exported(
+def _export(
     function: Callable[..., object], args: Sequence[Tensor], dynamic: bool
 ) -> torch.export.ExportedProgram:
+    """Return the exported program of a function, with automatic shapes if they are dynamic."""
     shapes: Any = None
     if dynamic:
         automatic = torch.export.Dim.AUTO
@@ -302,6 +306,8 @@ def _exported(
 
 
 def _quiet(f: Callable[..., object]) -> Callable[..., object]:
+    """Return `f` without vmap's warnings of a loop."""
+
     def g(*args: object) -> Any:
         with _fallback_is_expected():
             return f(*args)
@@ -315,7 +321,7 @@ def gradients(
     cotangents: Sequence[Tensor],
     create_graph: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return gradients by torch's engine; zeros for an input that no output depends on."""
+    """Return gradients by torch's engine, with zeros for an input that no output depends on."""
     pairs = [
         (output, c) for output, c in zip(outputs, cotangents, strict=True) if output.requires_grad
     ]

@@ -294,7 +294,7 @@ def test_a_fault_in_an_answer_is_tried_on_the_cells_that_ask_for_it(
 
 def test_a_draw_depends_on_the_seed_alone(checks: list[Check]) -> None:
     def drawn(seed: int) -> list[Fault]:
-        return list(Campaign(load("torch"), checks, "cpu", "full", seed)._drawn())
+        return list(Campaign(load("torch"), checks, "cpu", "full", seed)._draw())
 
     assert drawn(3) == drawn(3) != drawn(4)
     assert {(fault.where, fault.kind) for fault in drawn(3)} >= {(where, "sign") for where in WHERE}

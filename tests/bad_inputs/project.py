@@ -45,7 +45,7 @@ def make(folder: Path) -> Path:
     cache = project / ".cache" / "gen"
     cache.mkdir(parents=True)
     (folder / "temporary").mkdir()
-    (cache / f"opinfo-{catalog.torch_version()}-{SCHEMA}.json").write_text(catalog._written(OPS))
+    (cache / f"opinfo-{catalog.torch_version()}-{SCHEMA}.json").write_text(catalog._as_json(OPS))
     (project / "matrix.yaml").write_text(MATRIX)
     shutil.copy(HERE / "mine.py", project / "mine.py")
     return project

@@ -16,7 +16,7 @@ import pytest
 from gen.cli import main
 from gen.cluster import dask_pool
 from gen.cluster.job import Answer, Group, Job, resource_of, versions
-from gen.cluster.serving import _parsed
+from gen.cluster.serving import _filter_of
 from gen.cluster.work import release, run_group
 from gen.commands import run
 from gen.report.view import rules_table
@@ -89,7 +89,7 @@ def test_filters_of_an_ini_line_act_as_in_pytest() -> None:
 
     with warnings.catch_warnings(record=True) as caught:
         for line in ("error", "ignore:quiet .*:UserWarning", "always::DeprecationWarning"):
-            _parsed(line)()
+            _filter_of(line)()
         warnings.warn("quiet please", UserWarning, stacklevel=1)
         warnings.warn("old", DeprecationWarning, stacklevel=1)
         with pytest.raises(RuntimeWarning):

@@ -80,7 +80,7 @@ def test_a_version_that_is_neither_stored_nor_installed_is_refused(tmp_path: Pat
 def test_what_is_stored_is_what_the_installed_torch_says() -> None:
     if torch_version() not in versions():
         pytest.skip(f"no catalog of torch {torch_version()} is stored")
-    assert stored_at(torch_version()).read_text() == catalog._written(catalog.build())
+    assert stored_at(torch_version()).read_text() == catalog._as_json(catalog.build())
 
 
 def test_the_command_writes_the_catalog_of_the_installed_torch(

@@ -200,9 +200,9 @@ def test_a_cut_sample_that_the_op_refuses_is_no_cell() -> None:
 
 def test_numbers_are_made_simple() -> None:
     x = torch.tensor([0.26, -1.4], dtype=torch.float64)
-    assert trial._simplified(x, "whole").tolist() == [0.0, -1.0]
-    assert trial._simplified(x, "halves").tolist() == [0.5, -1.5]
-    assert trial._simplified(torch.tensor([1, 2]), "whole").tolist() == [1, 2]
+    assert trial._simplify(x, "whole").tolist() == [0.0, -1.0]
+    assert trial._simplify(x, "halves").tolist() == [0.5, -1.5]
+    assert trial._simplify(torch.tensor([1, 2]), "whole").tolist() == [1, 2]
 
 
 def test_derivatives_are_counted() -> None:
