@@ -66,7 +66,7 @@ def test_a_released_node_holds_nothing() -> None:
 
 
 def test_threads_that_need_a_second_derivative_at_once_make_it_once() -> None:
-    a = _leaf(1.0)
+    a = runtime.tensor([1.0], requires_grad=True)
     backward = _node(aot.aot_function(lambda a: a.exp(), aot.nop)(a)).backward
     made: list[int] = []
     others: list[threading.Thread] = []
