@@ -3,33 +3,33 @@ program is not found."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import fx
 from torch.nn import functional as F
 
 from runtime import aot
 from runtime.aot import Cache, CacheInfo, cache_clear, cache_info
-from runtime.aot.cache import cuts
-from runtime.aot.cache.cuts import VARIABLE, _cut, _positions_of_saved, default_cache
-from runtime.aot.cache.store import Damaged, Folder
+
+VARIABLE = "RUNTIME_AOT_CACHE"
 
 
-def joint(f: Any, *args: torch.Tensor) -> Any:
-    """What a partition is given, with the number of its forward results."""
-    found: list[Any] = []
+def read(path: Path) -> dict[str, Any]:
+    """Return what a file says behind its digest."""
+    found: dict[str, Any] = json.loads(path.read_bytes().partition(b"\n")[2])
+    return found
 
-    def keep(module: Any, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
-        found.append(SimpleNamespace(module=module, n_forward=num_fwd_outputs))
-        return aot.default_partition(module, inputs, num_fwd_outputs=num_fwd_outputs)
 
-    aot.aot_function(f, aot.nop, partition_fn=keep)(*args)
-    return found[0]
+def write(path: Path, entry: object) -> None:
+    body = json.dumps(entry).encode()
+    path.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
 
 
 def program(x: torch.Tensor) -> torch.Tensor:
@@ -37,109 +37,121 @@ def program(x: torch.Tensor) -> torch.Tensor:
     return (values.exp() * places).sum()
 
 
+def compile_program(cache: Cache | None) -> list[fx.GraphModule]:
+    """Return the graphs of the forward and of the backward."""
+    graphs: list[fx.GraphModule] = []
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        graphs.append(module)
+        return aot.nop(module, inputs)
+
+    cut = aot.min_cut_rematerialization_partition
+    compiled = aot.aot_function(program, keep, partition_fn=cut, cache=cache)
+    compiled(torch.ones(3, requires_grad=True)).backward()
+    return graphs
+
+
 @pytest.fixture(scope="module")
-def dropped() -> Any:
-    return joint(program, torch.ones(3, requires_grad=True))
+def joint() -> fx.Graph:
+    """Return the graph before it is cut."""
+    graphs: list[fx.Graph] = []
+
+    def keep(module: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+        graphs.append(module.graph)
+        return aot.default_partition(module, inputs, **options)
+
+    aot.aot_function(program, aot.nop, partition_fn=keep)(torch.ones(3, requires_grad=True))
+    return graphs[0]
 
 
-def numbers(given: Any, *names: str) -> list[int]:
-    every = [n.name for n in given.module.graph.nodes]
-    return [every.index(name) for name in names]
+@pytest.fixture
+def entry(tmp_path: Path) -> Path:
+    """Return the entry of the program."""
+    compile_program(Cache(tmp_path))
+    (path,) = tmp_path.iterdir()
+    return path
 
 
-def test_the_numbers_of_what_a_forward_saves_make_the_same_modules_again(dropped: Any) -> None:
-    for cut in (aot.default_partition, aot.min_cut_rematerialization_partition):
-        forward, backward = cut(dropped.module, None, num_fwd_outputs=1)
-        found = _positions_of_saved(dropped, forward)
-        assert found is not None and len(found) == len(forward.graph.output_node().args[0]) - 1  # type: ignore[arg-type]
-        again = _cut(dropped, found)
-        assert [str(m.graph) for m in again] == [str(forward.graph), str(backward.graph)]
+def refusal(path: Path, saved: object) -> str:
+    """Return why an entry is refused that says ``saved``. "" if it is not."""
+    write(path, {**read(path), "saved": saved})
+    cache = Cache(path.parent)
+    compile_program(cache)
+    return " ".join(cache.info().misses)
 
 
-def test_a_forward_with_nodes_of_other_names_has_no_numbers(dropped: Any) -> None:
-    forward, _ = aot.default_partition(dropped.module, None, num_fwd_outputs=1)
-    results: Any = forward.graph.output_node().args[0]
-    results[1].name = "another"
-    assert _positions_of_saved(dropped, forward) is None
+def test_an_entry_makes_the_same_modules_again(tmp_path: Path) -> None:
+    first = compile_program(cache := Cache(tmp_path))
+    second = compile_program(cache)
+    assert [str(m.graph) for m in second] == [str(m.graph) for m in first]
+    assert (cache.info().hits, len(first)) == (1, 2)
+    (path,) = tmp_path.iterdir()
+    results: Any = first[0].graph.output_node().args[0]
+    assert len(read(path)["saved"]) == len(results) - 1
 
 
-@pytest.mark.parametrize("saved", [None, {}, "1", 1, (1,), [1, 1], [1.0, 1.0], [[1], [1]]])
-def test_what_is_no_list_of_different_numbers_is_no_entry(dropped: Any, saved: Any) -> None:
-    with pytest.raises(Damaged, match=r"^it is no list of nodes$"):
-        _cut(dropped, saved)
+@pytest.mark.parametrize("saved", [None, {}, "1", 1, [1, 1], [1.0, 1.0], [[1], [1]]])
+def test_what_is_no_list_of_different_numbers_is_no_entry(entry: Path, saved: Any) -> None:
+    assert refusal(entry, saved) == "a damaged entry: it is no list of nodes"
 
 
-def test_what_cannot_be_saved_is_refused(dropped: Any) -> None:
-    nodes = list(dropped.module.graph.nodes)
-    (several,) = numbers(dropped, "sort")
+def test_what_cannot_be_saved_is_refused(entry: Path, joint: fx.Graph) -> None:
+    nodes = list(joint.nodes)
+    several = [i for i, n in enumerate(nodes) if n.name == "sort"]
     constants = [i for i, n in enumerate(nodes) if n.op == "get_attr"]
     late = [i for i, n in enumerate(nodes) if n.name.startswith("tangents")]
-    assert constants and late
-    for i in (True, 1.0, "1", -1, len(nodes), len(nodes) - 1, several, *constants, *late):
-        with pytest.raises(Damaged, match=r"^it names what cannot be saved$"):
-            _cut(dropped, [i])
+    assert several and constants and late
+    for i in (False, True, 0.0, "0", -1, len(nodes), len(nodes) - 1, *several, *constants, *late):
+        assert refusal(entry, [i]) == "a damaged entry: it names what cannot be saved"
 
 
-def test_a_cut_has_what_the_backward_needs_and_may_not_compute(dropped: Any) -> None:
-    found = _positions_of_saved(
-        dropped, aot.min_cut_rematerialization_partition(dropped.module, None, num_fwd_outputs=1)[0]
-    )
-    assert found is not None
-    nodes = list(dropped.module.graph.nodes)
-    reasons: dict[str, str] = {}
-    for i in found:
-        try:
-            _cut(dropped, [j for j in found if j != i])
-        except Damaged as why:
-            reasons[nodes[i].name] = str(why)
-    missing = "a value that must be saved is missing"
-    assert reasons == {
-        "primals_1": "a saved value is missing",
+def test_a_cut_has_what_the_backward_needs_and_may_not_compute(
+    entry: Path, joint: fx.Graph
+) -> None:
+    names = [n.name for n in joint.nodes]
+    saved = read(entry)["saved"]
+    reasons = {names[i]: refusal(entry, [j for j in saved if j != i]) for i in saved}
+    missing = "a damaged entry: a value that must be saved is missing"
+    assert {name: why for name, why in reasons.items() if why} == {
+        "primals_1": "a damaged entry: a saved value is missing",
         "div": missing,
         "lift_fresh_copy": missing,
     }
-    with pytest.raises(Damaged, match=r"^a saved value is missing$"):
-        _cut(dropped, [])
+    assert refusal(entry, []) == "a damaged entry: a saved value is missing"
 
 
-def _entry(**parts: str) -> dict[str, Any]:
-    return {
-        "key": {"graph": "g", "boundary": "b", "partition": "p", "versions": "v", **parts},
-        "saved": [],
-    }
+OTHERS: list[tuple[list[Any], str]] = [
+    ([], "a new graph"),
+    (["partition"], "another partition"),
+    (["partition versions"], "another partition and versions"),
+    (["partition versions", "boundary", "boundary partition"], "another boundary"),
+    (["boundary partition", "versions"], "another versions"),
+    ([{"saved": []}], "a new graph"),
+    ([{"key": "no parts"}, "versions"], "another versions"),
+    ([""], "a new graph"),
+]
 
 
-@pytest.mark.parametrize(
-    "others, why",
-    [
-        ([], "a new graph"),
-        ([_entry(partition="q")], "another partition"),
-        ([_entry(partition="q", versions="w")], "another partition and versions"),
-        (
-            [
-                _entry(partition="q", versions="w"),
-                _entry(boundary="c"),
-                _entry(boundary="c", partition="q"),
-            ],
-            "another boundary",
-        ),
-        ([_entry(boundary="c", partition="q"), _entry(versions="w")], "another versions"),
-        ([{"saved": []}], "a new graph"),
-        ([{"key": "no parts"}, _entry(versions="w")], "another versions"),
-        ([_entry()], "a new graph"),
-    ],
-)
+@pytest.mark.parametrize("others, why", OTHERS)
 def test_a_new_program_is_told_by_what_differs_from_the_nearest_one(
     tmp_path: Path, others: list[Any], why: str
 ) -> None:
+    """Each of ``others`` is an entry, or the parts of the key in which it differs."""
     cache = Cache(tmp_path)
-    folder = Folder(tmp_path, 1 << 20)
-    folder.write("h-0", _entry())  # of another graph
+    gradient(cache)
+    (path,) = tmp_path.iterdir()
+    entry = read(path)
+    graph = path.name.partition("-")[0]
+    path.unlink()
+    write(tmp_path / f"{graph[::-1]}-0.json", entry)  # of another graph
     for i, other in enumerate(others):
-        folder.write(f"g-{i}", other)
-    (tmp_path / "g-broken.json").write_bytes(b"")
-    (tmp_path / "g-folder.json").mkdir()
-    assert cache._explain_miss("g-new", _entry()["key"]) == why
+        if isinstance(other, str):
+            other = {**entry, "key": {**entry["key"], **dict.fromkeys(other.split(), "0")}}
+        write(tmp_path / f"{graph}-{i}.json", other)
+    (tmp_path / f"{graph}-broken.json").write_bytes(b"")
+    (tmp_path / f"{graph}-folder.json").mkdir()
+    gradient(cache)
+    assert cache.info().misses == Counter(["a new graph", why])
 
 
 def gradient(cache: Cache | None) -> Any:
@@ -205,58 +217,22 @@ def test_a_hundred_reasons_are_counted_apart_and_known_ones_go_on(tmp_path: Path
     )
 
 
-@pytest.fixture
-def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    cuts._cache_at.cache_clear()
-    yield
-    cuts._cache_at.cache_clear()
-
-
 def test_there_is_one_cache_for_each_folder_that_the_environment_names(
-    folders: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("", None):
-        monkeypatch.delenv(VARIABLE) if name is None else monkeypatch.setenv(VARIABLE, name)
-        assert default_cache() is None and cache_info() == CacheInfo()
-        cache_clear()
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert cache_info() == CacheInfo()
+    monkeypatch.setenv(VARIABLE, "")
+    cache_clear()
+    assert cache_info() == CacheInfo()
     monkeypatch.setenv(VARIABLE, str(tmp_path / "a"))
-    first = default_cache()
-    assert first is not None and first is default_cache()
     gradient(None)
     assert cache_info().misses == {"a new graph": 1}
     monkeypatch.setenv(VARIABLE, str(tmp_path / "b"))
-    assert default_cache() is not first and cache_info() == CacheInfo()
+    assert cache_info() == CacheInfo()
     monkeypatch.setenv(VARIABLE, str(tmp_path / "a"))
-    assert default_cache() is first and cache_info().entries == 1
+    gradient(None)
+    info = cache_info()
+    assert (info.hits, info.misses, info.entries) == (1, {"a new graph": 1}, 1), "it goes on"
     cache_clear()
     assert cache_info() == CacheInfo()
-
-
-COUNTED: dict[str, Callable[[Any], object]] = {
-    "told": lambda cache: cache.info(),
-    "cleared": lambda cache: cache.clear(),
-    "a miss": lambda cache: cache._count(cache._misses, "why"),
-    "a hit": lambda cache: cache._load("name", {}, None),
-    "a write that fails": lambda cache: cache._write("name", {}),
-}
-
-
-@pytest.mark.parametrize("what", COUNTED)
-@pytest.mark.filterwarnings("ignore:runtime.aot cannot keep:UserWarning")
-def test_counts_of_several_threads_are_taken_one_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    cache: Any = Cache(tmp_path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(cache._folder, "write", full)
-    monkeypatch.setattr(cache._folder, "read", lambda name: {"key": {}, "saved": []})
-    monkeypatch.setattr(cuts, "_cut", lambda joint, saved: None)
-    thread = threading.Thread(target=COUNTED[what], args=(cache,))
-    with cache._lock:
-        thread.start()
-        thread.join(0.05)
-        assert thread.is_alive(), "it waits"
-    thread.join()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
 
 import runtime
-from runtime.aot.calls.arguments import enter, flags_of, flatten, kind_of
+from runtime.aot import aot_function, nop
 from runtime.errors import NestedTensor
 from tests.runtime.aot.subclass_helpers import Scaled
 
@@ -107,11 +110,35 @@ KINDS: dict[str, tuple[Any, Any, bool]] = {
 }
 
 
+def keeping(graphs: list[fx.GraphModule]) -> Callable[[fx.GraphModule, list[Any]], Any]:
+    """Return a compiler that keeps its graphs in a list."""
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(module)
+        return nop(module, inputs)
+
+    return keep
+
+
+def n_programs_for(a: Any, b: Any, **options: Any) -> int:
+    """Return how many programs there are after calls with ``a`` and with ``b``."""
+    graphs: list[fx.GraphModule] = []
+    f = aot_function(lambda _, x: x * 2, keeping(graphs), **options)
+    for given in (a, b, a, b):
+        assert f(given, torch.ones(2)).tolist() == [2.0, 2.0]
+    return len(graphs)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_arguments_are_of_one_kind_if_a_graph_takes_them_for_the_same(name: str) -> None:
     a, b, same = KINDS[name]
-    assert (kind_of(a, False, False) == kind_of(b, False, False)) is same
-    assert kind_of(a, True, False) != kind_of(a, False, False)
+    assert n_programs_for(a, b) == 2 - same
+
+
+@pytest.mark.parametrize("of_torch", [False, True])
+def test_an_argument_that_requires_grad_is_of_another_kind(of_torch: bool) -> None:
+    asking = torch.ones(2, requires_grad=True) if of_torch else leaf(1.0, 1.0)
+    assert n_programs_for(torch.ones(2), asking) == 2
 
 
 ANY_SIZE: dict[str, tuple[Any, Any, bool]] = {
@@ -145,7 +172,8 @@ ANY_SIZE: dict[str, tuple[Any, Any, bool]] = {
     "dtype": (torch.ones(2), torch.ones(2).double(), False),
     "device": (torch.ones(2), torch.ones(2, device="meta"), False),
     "number": (1, 2, False),
-    "size of one": (torch.ones(2, 3), torch.ones(1, 1), True),
+    # which a program takes for a number
+    "size of one": (torch.ones(2, 3), torch.ones(1, 1), False),
     "sparse": (torch.eye(2).to_sparse(), torch.eye(3).to_sparse(), True),
 }
 
@@ -153,7 +181,7 @@ ANY_SIZE: dict[str, tuple[Any, Any, bool]] = {
 @pytest.mark.parametrize("name", ANY_SIZE)
 def test_arguments_of_any_size_are_of_one_kind_if_their_memory_is_laid_out_alike(name: str) -> None:
     a, b, same = ANY_SIZE[name]
-    assert (kind_of(a, False, True) == kind_of(b, False, True)) is same
+    assert n_programs_for(a, b, dynamic=True) == 2 - same
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
@@ -161,74 +189,97 @@ def test_a_nested_tensor_has_no_kind() -> None:
     parts = [torch.ones(2), torch.ones(3)]
     for layout in (torch.strided, torch.jagged):
         with pytest.raises(NestedTensor):
-            kind_of(torch.nested.nested_tensor(parts, layout=layout), False, False)
+            aot_function(torch.sin, nop)(torch.nested.nested_tensor(parts, layout=layout))
 
 
 def test_a_call_knows_where_gradients_go() -> None:
-    x, y, z, view = torch.ones(1, requires_grad=True), leaf(1.0), leaf(1.0) * 1, leaf(1.0, 2.0)[0]
-    call = enter([x, y, z, view, torch.ones(1), 2], True, False)
-    assert call is not None and call.wanted == [True, True, True, True, False, False]
-    assert call.targets[0] is call.leaves[0] and call.targets[1] is y and len(call.targets) == 4
-    assert call.targets[2] == z._edge and call.targets[3] == view._edge
-    assert [type(t) for t in call.plain] == [torch.Tensor] * 5 + [int]
-    untracked = enter([x, y, z], False, False)
-    assert (
-        untracked is not None
-        and untracked.wanted == [False] * 3
-        and untracked.targets == []
-        and untracked.leaves[0] is x
-    )
-    found: list[Any] = []
+    seen: list[type] = []
 
-    def inside(v: Any) -> Any:
-        found.append(enter([x, v], True, False))
-        return v.sum()
+    def noting(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        def run(*args: Any) -> Any:
+            seen[:] = map(type, args)
+            return module(*args)
 
-    runtime.func.grad(inside)(torch.ones(1))
-    assert found == [None]
+        return run
 
+    def weighted(x: Any, y: Any, z: Any, view: Any, plain: Any, n: int) -> Any:
+        return x + 2 * y + 3 * z + 4 * view + plain * n
 
-def test_without_grad_mode_a_leaf_of_torch_is_one_and_what_it_recorded_is_a_constant() -> None:
-    x = torch.ones(1, requires_grad=True)
-    y = x * 1
+    f = aot_function(weighted, noting, nop)
+    x, y, base, pair = torch.ones(1, requires_grad=True), leaf(1.0), leaf(1.0), leaf(1.0, 2.0)
+    f(x, y, base * 1, pair[:1], torch.ones(1), 2).sum().backward()
+    assert [t.grad.tolist() for t in (x, y, base, pair)] == [[1.0], [2.0], [3.0], [4.0, 0.0]]
+    assert seen == [torch.Tensor] * 5 + [int]
     with torch.no_grad():
-        call = enter([x, y], True, False)
-    assert (
-        call is not None
-        and call.wanted == [True, False]
-        and call.leaves[1] is y
-        and call.plain[1] is y
-    )
-    assert isinstance(call.leaves[0], runtime.Tensor) and call.targets == [call.leaves[0]]
+        assert not f(x, y, base * 1, pair[:1], torch.ones(1), 2).requires_grad
 
 
-def test_a_call_is_followed_by_the_arguments_of_another_one() -> None:
-    first, more = enter([leaf(1.0), 2], True, False), enter([torch.ones(2), leaf(3.0)], True, False)
-    assert first is not None and more is not None
-    both = first.followed_by(more)
-    for name in ("leaves", "plain", "targets", "kinds"):
-        assert [id(x) for x in getattr(both, name)] == [
-            id(x) for x in (*getattr(first, name), *getattr(more, name))
-        ]
+def test_a_call_with_a_value_of_a_transform_is_one_of_the_function_itself() -> None:
+    graphs: list[fx.GraphModule] = []
+    f = aot_function(lambda x, v: (x * v).sum(), keeping(graphs))
+    x = torch.full((1,), 3.0)
+    assert runtime.func.grad(lambda v: f(x, v))(torch.ones(1)).tolist() == [3.0] and not graphs
+    f(x, torch.ones(1))
+    assert len(graphs) == 1
 
 
-def test_without_grad_what_torch_has_recorded_is_told() -> None:
-    x = torch.ones(1, requires_grad=True)
-    given = [x, x * 1, leaf(1.0), leaf(1.0) * 1, torch.ones(1), 2]
-    with torch.no_grad():
-        assert flags_of(given) == ((1, False),)
-    with torch.inference_mode():
-        assert flags_of(given) == ((0, True), (1, False), (2, True), (3, False))
+def test_what_a_program_closes_over_follows_its_arguments() -> None:
+    w, v, graphs = leaf(5.0), leaf(7.0), list[fx.GraphModule]()
+    f = aot_function(lambda x, n, y: x * n * w + y * v, keeping(graphs))
+    x, y = leaf(1.0), leaf(3.0)
+    f(x, 2, y).sum().backward()
+    assert [t.grad.item() for t in (x, y, w, v)] == [10.0, 7.0, 2.0, 3.0]
+    products = [n.args for n in graphs[0].graph.nodes if n.target is torch.ops.aten.mul.Tensor]
+    used = [a.name for args in products for a in args if getattr(a, "op", "") == "placeholder"]
+    assert used == ["primals_1", "primals_4", "primals_3", "primals_5"]
 
 
-def test_plain_positional_arguments_have_no_tree() -> None:
-    given = (torch.ones(1), leaf(1.0), 1, "a", None, True, 2.0)
-    assert flatten(given, {}) == (given, None)
+RECORDED: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "of torch": (
+        lambda: torch.ones(1, requires_grad=True),
+        lambda: torch.ones(1, requires_grad=True) * 1,
+    ),
+    "of the session": (lambda: leaf(1.0), lambda: leaf(1.0) * 1),
+}
+
+
+@pytest.mark.parametrize(
+    "mode, whose, n_programs",
+    [
+        (torch.no_grad, "of torch", 2),
+        (torch.no_grad, "of the session", 1),
+        (torch.inference_mode, "of torch", 2),
+        (torch.inference_mode, "of the session", 2),
+    ],
+)
+def test_without_grad_what_torch_has_recorded_is_told_from_a_leaf(
+    mode: Any, whose: str, n_programs: int
+) -> None:
+    a, b = (make() for make in RECORDED[whose])
+    with mode():
+        assert n_programs_for(a, b) == n_programs
+
+
+def test_plain_positional_arguments_have_no_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    flattened: list[Any] = []
+    tree_flatten = pytree.tree_flatten
+
+    def noted(tree: Any, *args: Any, **options: Any) -> Any:
+        flattened.append(tree)
+        return tree_flatten(tree, *args, **options)
+
+    f = aot_function(lambda *args, **kwargs: torch.ones(1), nop)
+    plain = (torch.ones(1), leaf(1.0), 1, "a", None, True, 2.0)
     others: list[tuple[tuple[object, ...], dict[str, object]]] = [
         ((torch.ones(1), [1]), {}),
         ((1,), {"k": 2}),
         (((1, 2),), {}),
     ]
+    for args, kwargs in ((plain, {}), *others):  # which are captured
+        f(*args, **kwargs)
+    monkeypatch.setattr(pytree, "tree_flatten", noted)
+    f(*plain)
+    assert not flattened
     for args, kwargs in others:
-        leaves, spec = flatten(args, kwargs)
-        assert spec is not None and len(leaves) == 2
+        f(*args, **kwargs)
+    assert len(flattened) == 3

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import runtime
 from runtime import unwrap
 from runtime.aot import aot_module_simplified, nop
-from runtime.aot.calls.simplified import fake_mode_of, refuse_fake_state, state_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:the program changes 'n' of Calls")
 
@@ -262,18 +261,34 @@ class Calls(nn.Module):
         return (self.f(*args),)
 
 
+class Shares(nn.Module):
+    """Has one parameter and one buffer under two names each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = self.b = nn.Parameter(torch.ones(1))
+        self.register_buffer("x", torch.ones(1))
+        self.register_buffer("y", self.x)
+
+    def forward(self, z: Any) -> Any:
+        return (z * self.a + 3 * z * self.b + self.x + 5 * self.y,)
+
+
 def test_a_shared_parameter_or_buffer_is_there_under_each_name() -> None:
-    module: Any = nn.Module()
-    module.a = module.b = nn.Parameter(torch.ones(1))
-    module.register_buffer("x", torch.ones(1))
-    module.register_buffer("y", module.x)
-    params, buffers = state_of(module)
-    assert (
-        list(params) == ["a", "b"]
-        and params["a"] is params["b"]
-        and list(buffers) == ["x", "y"]
-        and buffers["x"] is buffers["y"]
-    )
+    inputs: list[int] = []
+
+    def compiler(graph: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        inputs.append(len(examples))
+        return nop(graph, examples)
+
+    module = Shares()
+    run = aot_module_simplified(module, (torch.ones(1),), compiler, nop)
+    assert inputs == [5], "two parameters, two buffers, and the argument"
+    (out,) = run(torch.full((1,), 2.0))
+    out.backward()
+    assert out.item() == 14.0 and module.a.grad is not None and module.a.grad.item() == 8.0
+    module.get_buffer("y").add_(1)
+    assert run(torch.zeros(1))[0].item() == 12.0
 
 
 def test_the_compiled_module_has_the_state_of_its_module() -> None:
@@ -289,22 +304,34 @@ def test_the_compiled_module_has_the_state_of_its_module() -> None:
 def test_fake_tensors_are_of_one_mode() -> None:
     modes = FakeTensorMode(), FakeTensorMode()
     a, b = (mode.from_tensor(torch.ones(2)) for mode in modes)
-    assert (
-        fake_mode_of([torch.ones(2), 1]) is None
-        and fake_mode_of([1, a, a, torch.ones(2)]) is modes[0]
-    )
-    assert fake_mode_of([runtime.wrap(b)]) is modes[1]
-    with pytest.raises(AssertionError, match="fake tensors of different fake modes"):
-        fake_mode_of([a, b])
+    for one in (a, runtime.wrap(b)):
+        for examples in ((one, one), (torch.ones(2), one), (one, torch.ones(2))):
+            run = aot_module_simplified(Sum(), examples, nop)
+            assert run(torch.ones(2), torch.ones(2))[0].tolist() == [2.0, 2.0]
+    for examples in ((a, b), (a, runtime.wrap(b)), (b, a)):
+        with pytest.raises(AssertionError, match="fake tensors of different fake modes"):
+            aot_module_simplified(Sum(), examples, nop)
+
+
+class Weighs(nn.Module):
+    """Has buffers of any kind."""
+
+    def __init__(self, **buffers: torch.Tensor) -> None:
+        super().__init__()
+        for name, t in buffers.items():
+            self.register_buffer(name, t)
+
+    def forward(self, x: Any) -> Any:
+        return (sum((t * x for t in self.buffers()), x),)
 
 
 def test_a_fake_parameter_is_refused_unless_it_is_of_the_mode_of_the_arguments() -> None:
     mode = FakeTensorMode()
     a, b = mode.from_tensor(torch.ones(2)), FakeTensorMode().from_tensor(torch.ones(2))
-    refuse_fake_state({"w": a, "v": torch.ones(2)}, [a])
-    for state, arguments in (({"v": a, "w": b}, [a]), ({"w": a}, [torch.ones(2)])):
+    aot_module_simplified(Weighs(w=a, v=torch.ones(2)), (a,), nop)
+    for module, example in ((Weighs(v=a, w=b), a), (Weighs(w=a), torch.ones(2))):
         with pytest.raises(AssertionError, match="Unexpected fake parameter or buffer 'w'"):
-            refuse_fake_state(state, arguments)
+            aot_module_simplified(module, (example,), nop)
 
 
 def test_sizes_of_real_examples_are_numbers_in_the_graph() -> None:

@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import (
     SubclassSymbolicContext,
 )
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
 
 import runtime
 from runtime import tensor
@@ -28,8 +29,6 @@ from runtime.aot import (
     min_cut_rematerialization_partition,
     nop,
 )
-from runtime.aot.calls.subclass_calls import _as_traced, parts_of, zeros_of
-from runtime.aot.capture.subclass_parts import layout_of
 from runtime.errors import NestedTensor
 from tests.runtime.aot.subclass_helpers import (
     Opaque,
@@ -455,40 +454,56 @@ class Answers(Scaled):
         self.asked.append(asked)
         return self.answer
 
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, scale: Any, size: Any, stride: Any) -> Scaled:
+        return Answers(inner["elements"], scale)
 
-def test_a_class_is_asked_for_the_context_and_for_another_class() -> None:
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        return pytree.tree_map_only(Scaled, lambda t: Answers(t.elements, t.scale), out)
+
+
+AS_RESULTS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "of another context": (Answers(torch.ones(2), 2), (2,)),
+    "of another class": (Scaled(torch.ones(2), 2), (2, Scaled)),
+    "a plain one": (torch.ones(2), (None, torch.Tensor)),
+}
+
+
+@pytest.mark.parametrize("name", AS_RESULTS)
+def test_a_class_is_asked_for_the_context_and_for_another_class(name: str) -> None:
+    result, asked = AS_RESULTS[name]
+    x = runtime.wrap(result, requires_grad=True)
+    f = compiled(lambda x, of_a_class: (x * 3, of_a_class * 2))
     given: Any = Answers(torch.ones(2), 3)
-    others: list[tuple[Any, tuple[Any, ...]]] = [
-        (Answers(torch.ones(2), 2), (2,)),
-        (Scaled(torch.ones(2), 2), (2, Scaled)),
-        (torch.ones(2), (None, torch.Tensor)),
-    ]
-    for like, asked in others:
-        layout = layout_of(like)
-        given.asked, given.answer = [], like
-        assert _as_traced(like, layout) is like and given.asked == []
-        assert _as_traced(given, layout) is like and given.asked == [asked]
-        for wrong in (None, Answers(torch.ones(2), 5)):
-            given.answer = wrong
-            with pytest.raises(
-                RuntimeError, match="a tensor subclass where we guessed its metadata incorrectly"
-            ):
-                _as_traced(given, layout)
+    given.asked, given.answer = [], result
+
+    def gradient(g: Any) -> Any:
+        (found,) = runtime.autograd.grad(f(x, Scaled(torch.ones(2), 7))[0], x, g)
+        return runtime.unwrap(found)
+
+    expected = gradient(result)
+    assert given.asked == []
+    assert same(gradient(given), expected) and given.asked == [asked]
+    for wrong in (None, Answers(torch.ones(2), 5)):
+        given.answer = wrong
+        with pytest.raises(
+            RuntimeError, match="a tensor subclass where we guessed its metadata incorrectly"
+        ):
+            gradient(given)
 
 
-def test_zeros_for_a_cotangent_have_the_sizes_and_dtypes_of_its_parts() -> None:
-    whole: list[Any] = [
-        TwoTensor(*(torch.ones(2, 3, dtype=torch.float64, device="meta"),) * 2),
-        two((2, 3)),
-    ]
-    for t in whole:
-        layout = layout_of(t)
-        assert layout is not None
-        made: Any = zeros_of(layout, parts_of(t))
-        assert [(p.shape, p.dtype, p.device) for p in (made.a, made.b)] == [
-            (t.a.shape, t.a.dtype, t.a.device)
-        ] * 2
-        assert t.a.device.type == "meta" or not made.b.any()
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_zeros_for_a_cotangent_have_the_sizes_and_dtypes_of_its_parts(device: str) -> None:
+    part = torch.ones(2, 3, dtype=torch.float64, device=device)
+    x = runtime.wrap(TwoTensor(part, part * 2), requires_grad=True)
+    used, _ = compiled(lambda x: (x * 3, x.exp()))(x)
+    (found,) = runtime.autograd.grad(used, x, TwoTensor(part, part))
+    made: Any = runtime.unwrap(found)
+    for p in (made.a, made.b):
+        assert (p.shape, p.dtype, p.device) == (part.shape, part.dtype, part.device)
+        assert device == "meta" or p.tolist() == [[3.0] * 3] * 2
 
 
 def test_a_cotangent_may_have_parts_that_lie_in_another_order() -> None:

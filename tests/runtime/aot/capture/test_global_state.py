@@ -2,7 +2,7 @@
 as the function."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch.utils import _pytree as pytree
 
 import runtime
 from runtime import aot, dropin
-from runtime.aot.capture.global_state import own_casts, surroundings, without_collection
 from runtime.extend import Value
 
 
@@ -86,20 +85,6 @@ def test_a_program_is_traced_again_in_another_state(name: str, entered_first: bo
                 torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def test_a_program_is_traced_once_in_one_state() -> None:
-    traces: list[int] = []
-
-    def f(x: Any) -> Any:
-        traces.append(1)
-        return x @ x
-
-    compiled = aot.aot_function(f, aot.nop, ignore=[traces])
-    for enter in (nullcontext, _cast, nullcontext, _cast):
-        with enter():
-            compiled(torch.randn(4, 4))
-    assert len(traces) == 2
-
-
 @pytest.mark.parametrize("backward_within", [False, True])
 @pytest.mark.parametrize("f", [lambda x: (x @ x.sin()).softmax(0) ** 3, _against_autocast])
 def test_gradients_of_a_program_under_autocast_are_those_of_torch(
@@ -137,58 +122,82 @@ def test_a_graph_that_is_captured_under_the_drop_in_holds_no_tensor_of_the_sessi
     assert values and not any(isinstance(t, Value) for t in pytree.tree_leaves(values))
 
 
-@pytest.mark.parametrize("collects", [True, False])
-def test_the_garbage_collector_waits_and_goes_on_as_before(collects: bool) -> None:
+@pytest.fixture
+def collector() -> Iterator[None]:
     before = gc.isenabled()
-    try:
-        (gc.enable if collects else gc.disable)()
-        with without_collection():
-            assert not gc.isenabled()
-        assert gc.isenabled() is collects
-        with pytest.raises(KeyError), without_collection():
+    yield
+    (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.usefixtures("collector")
+def test_the_garbage_collector_waits_for_a_capture_and_goes_on_as_before(collects: bool) -> None:
+    seen: list[bool] = []
+
+    def f(x: Any, fails: bool) -> Any:
+        seen.append(gc.isenabled())
+        if fails:
             raise KeyError
-        assert gc.isenabled() is collects
-    finally:
-        (gc.enable if before else gc.disable)()
+        return x * 2
+
+    (gc.enable if collects else gc.disable)()
+    compiled = aot.aot_function(f, aot.nop, ignore=[seen])
+    compiled(torch.ones(1), False)
+    assert seen == [False] and gc.isenabled() is collects
+    with pytest.raises(KeyError):
+        compiled(torch.ones(1), True)
+    assert seen == [False] * 2 and gc.isenabled() is collects
 
 
-def test_casts_of_parameters_are_made_anew_and_forgotten() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_casts_of_parameters_are_made_anew_in_a_capture_and_forgotten(fails: bool) -> None:
     x, weight = torch.ones(1, 1), torch.ones(1, 1, requires_grad=True)
 
-    def found(value: float) -> float:
+    def product(value: float) -> float:
         # unseen by autocast, which keeps the cast of a parameter
         weight.data = torch.full((1, 1), value)
         return (x @ weight).item()
 
-    with _cast():
-        assert found(1.0) == found(2.0) == 1.0
-        with own_casts():
-            assert found(3.0) == found(4.0) == 3.0
-        assert found(5.0) == found(6.0) == 5.0
-        with pytest.raises(KeyError), own_casts():
-            assert found(7.0) == 7.0
+    def f(y: Any) -> Any:
+        if fails:
             raise KeyError
-        assert found(8.0) == 8.0
+        return x @ weight * y
 
-
-def test_the_key_of_a_state_names_what_a_trace_depends_on() -> None:
-    plain = surroundings(True, False)
-    assert plain == (None, torch.float32, False, None, None) and surroundings(False, False) == (
-        False,
-        *plain[1:],
-    )
-    with torch.inference_mode():
-        assert surroundings(False, False)[0] is True and surroundings(True, False)[0] is None
-    with _default_dtype():
-        assert surroundings(True, False) == (None, torch.float64, *plain[2:])
-    with _deterministic():
-        assert surroundings(True, False) == (*plain[:2], True, *plain[3:])
-    with torch.device("meta"):
-        assert surroundings(True, False) == (*plain[:3], "meta", None)
     with _cast():
-        of_devices = surroundings(True, True)[4]
-        assert (
-            of_devices.count(torch.bfloat16) == 1 and of_devices.count(None) == len(of_devices) - 1
-        )
-    with torch.autocast("cpu", dtype=torch.float16):
-        assert surroundings(True, True)[4] != of_devices and surroundings(True, False) == plain
+        assert product(1.0) == product(2.0) == 1.0
+        weight.data = torch.full((1, 1), 3.0)
+        with pytest.raises(KeyError) if fails else nullcontext():
+            assert aot.aot_function(f, aot.nop)(torch.ones(1)).item() == 3.0
+        assert product(5.0) == product(6.0) == 5.0
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_program_is_traced_once_in_each_state(name: str) -> None:
+    state, f = STATES[name]
+    traces: list[int] = []
+
+    def noted(x: Any) -> Any:
+        traces.append(1)
+        return f(x)
+
+    compiled = aot.aot_function(noted, aot.nop, ignore=[traces])
+    x = torch.randn(4, 4)
+    for enter in (state, ELSEWHERE[name][1]) * 3:
+        with enter():
+            compiled(x)
+    assert len(traces) == 2
+
+
+def test_a_block_that_leaves_inference_mode_is_no_other_state() -> None:
+    traces: list[int] = []
+
+    def f(x: Any) -> Any:
+        traces.append(1)
+        return x * 2
+
+    compiled = aot.aot_function(f, aot.nop, ignore=[traces])
+    x = torch.ones(2)
+    compiled(x)
+    with torch.inference_mode(), torch.inference_mode(False):
+        compiled(x)
+    assert len(traces) == 1

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import runtime
-from runtime.aot.capture.opened import flatten
 from tests.runtime.aot.capture.boundary_helpers import compiled
 
 
@@ -45,22 +44,18 @@ def test_their_tensors_are_arguments_and_results() -> None:
 
 
 def test_a_tree_with_them_is_taken_apart_and_made_again() -> None:
-    leaves, spec = flatten({"a": [Frozen(State(1, 2.0), "n")], "b": 3})
-    assert leaves == [1, 2.0, "n", 3]
-    assert torch.utils._pytree.tree_unflatten(leaves, spec) == {
-        "a": [Frozen(State(1, 2.0), "n")],
-        "b": 3,
-    }
+    tree = {"a": [Frozen(State(1, 2.0), "n")], "b": 3}
+    given, doubled = compiled(lambda t, x: (t, x * 2))(tree, torch.ones(1))
+    assert given == tree and given["a"][0].inner is not tree["a"][0].inner  # type: ignore[index]
+    assert doubled.item() == 2.0
 
 
 def test_a_field_that_is_not_set_stays_so() -> None:
     made = object.__new__(Frozen)
     object.__setattr__(made, "name", "a")
-    leaves, spec = flatten([made, 1])
-    (again, one) = torch.utils._pytree.tree_unflatten(leaves, spec)
-    assert (
-        leaves == ["a", 1] and type(again) is Frozen and vars(again) == {"name": "a"} and one == 1
-    )
+    again, one, doubled = compiled(lambda m, n, x: (m, n, x * 2))(made, 1, torch.ones(1))
+    assert type(again) is Frozen and vars(again) == {"name": "a"} and one == 1
+    assert doubled.item() == 2.0
 
 
 def test_modules_and_classes_are_leaves() -> None:
@@ -68,8 +63,16 @@ def test_modules_and_classes_are_leaves() -> None:
     class Layer(torch.nn.Module):
         size: int
 
-    layer = object.__new__(Layer)
-    assert flatten([layer, State, (2, 3)])[0] == [layer, State, 2, 3]
+        def __post_init__(self) -> None:
+            size = self.__dict__.pop("size")
+            super().__init__()
+            self.size = size
+
+    layer = Layer(3)
+    tree = [layer, State, (2, 3)]
+    found, doubled = compiled(lambda t, x: (t, x * 2))(tree, torch.ones(1))
+    assert found[0] is layer and found[1] is State and found[2] == (2, 3)
+    assert doubled.item() == 2.0
 
 
 class TestWhatIsLost:

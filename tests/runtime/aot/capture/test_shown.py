@@ -11,8 +11,7 @@ import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
-from runtime.aot import aot_function, make_fx, nop
-from runtime.aot.capture.shown import requiring_grad
+from runtime.aot import aot_function, nop
 from tests.runtime.aot.subclass_helpers import Scaled, as_in_torch, nested, two
 
 
@@ -251,18 +250,36 @@ def test_in_the_forward_of_a_custom_function_an_argument_says_whether_it_require
     assert found == expected
 
 
+class Keeps(runtime.autograd.Function):
+    """Notes what its argument says of itself, and keeps it."""
+
+    kept: list[Any] = []  # noqa: RUF012
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, fails: bool) -> Any:
+        Keeps.kept.append((x, x.requires_grad, isinstance(x, torch.Tensor)))
+        if fails:
+            raise KeyError
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return g, None
+
+
 def test_values_say_that_they_require_grad_for_as_long_as_is_asked() -> None:
     def f(x: Any) -> Any:
-        kind = type(x)
-        for error in (None, KeyError):
-            with suppress(KeyError), requiring_grad([x, x]):
-                assert x.requires_grad and isinstance(x, kind) and type(x) is not kind
-                if error is not None:
-                    raise error
-            assert not x.requires_grad and type(x) is kind
+        Keeps.kept.clear()
+        y = x * 1
+        for fails in (False, True):
+            with suppress(KeyError):
+                Keeps.apply(y, fails)
+        assert [flag for _, *flags in Keeps.kept for flag in flags] == [True] * 4
+        assert [value.requires_grad for value, *_ in Keeps.kept] == [False] * 2
         return x * 2
 
-    assert make_fx(f)(torch.ones(2))(torch.ones(2)).tolist() == [2.0, 2.0]
+    x = runtime.tensor([1.0, 1.0], requires_grad=True)
+    assert aot_function(f, nop, ignore=[Keeps.kept])(x).tolist() == [2.0, 2.0]
 
 
 def test_special_attributes_of_the_class_are_absent() -> None:

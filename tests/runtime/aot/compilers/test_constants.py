@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import fx
 
+import runtime
 from runtime import aot
-from runtime.aot.compilers.constants import _number, fold, without_neutral
 from runtime.func import grad, jacrev
 
-from .by_hand import aten, node_of, symbolic
 from .random_graphs import inputs
-from .rewritten_graphs import calls, runs
+from .rewritten_graphs import calls, rewrites, runs
 
 X = inputs(0)[0]
 
@@ -95,44 +94,57 @@ def test_a_constant_of_up_to_2_to_the_12_elements_is_kept() -> None:
     assert runs(scaled, (65, 65)) == ["eye", "mul"]
 
 
+KEPT = (["mul", "neg_"], ["add", "neg_"], ["sub", "neg_"])
+
+
+def zeros_of_both_signs() -> torch.Tensor:
+    return (torch.eye(3) - 1) * 0.0
+
+
 @pytest.mark.parametrize(
-    "value, number",
+    "f",
     [
-        (torch.ones(2, 3), "1.0"),
-        (torch.full((3,), -0.0), "-0.0"),
-        (torch.tensor(2.5, dtype=torch.float64), "2.5"),
-        (torch.eye(2), "None"),
-        (torch.tensor([0.0, -0.0]), "None"),
-        (torch.tensor([-1.0, 1.0]), "None"),
-        (torch.full((2,), float("nan")), "None"),
-        (torch.ones(2, dtype=torch.int64), "None"),
-        (torch.ones(2, dtype=torch.float16), "None"),
-        (torch.ones(0), "None"),
-        (3, "3.0"),
-        (-0.0, "-0.0"),
-        (True, "None"),
-        (None, "None"),
+        pytest.param(lambda x: x * torch.ones(4, 3), id="times ones"),
+        pytest.param(lambda x: x / torch.ones(4, 3), id="by ones"),
+        pytest.param(lambda x: x + torch.full((4, 3), -0.0), id="plus negative zeros"),
+        pytest.param(lambda x: x - torch.zeros(4, 3), id="minus zeros"),
     ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_the_number_that_all_elements_are(value: Any, number: str) -> None:
-    assert str(_number(value)) == number
+def test_arithmetic_with_a_tensor_of_a_number_that_changes_no_bit_is_left_out(f: Any) -> None:
+    assert calls(lambda x: f(x).neg(), X) == ["neg"]
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        pytest.param(lambda x: x * torch.eye(3), id="ones and zeros"),
+        pytest.param(lambda x: x * (torch.eye(3) * 2 - 1), id="ones of both signs"),
+        pytest.param(lambda x: x + zeros_of_both_signs(), id="plus zeros of both signs"),
+        pytest.param(lambda x: x - zeros_of_both_signs(), id="minus zeros of both signs"),
+        pytest.param(lambda x: x * torch.full((3, 3), torch.nan), id="no number"),
+        pytest.param(lambda x: x * torch.ones(3, 3, dtype=torch.int64), id="integers"),
+        pytest.param(lambda x: x * torch.ones(3, 3, dtype=torch.float16), id="of half precision"),
+        pytest.param(lambda x: x * True, id="a truth value"),
+    ],
+)
+def test_arithmetic_with_a_tensor_that_changes_a_bit_is_kept(f: Any) -> None:
+    """As is arithmetic with what is not float32 or float64, of which nothing is claimed."""
+    assert calls(lambda x: f(x).neg(), X[:3].clone())[-2:] in KEPT
+
+
+def test_a_product_of_no_elements_is_kept() -> None:
+    assert calls(lambda x: (x[:0] * torch.ones(0, 3)).neg(), X)[-2:] == ["mul", "neg_"]
 
 
 def test_a_constant_takes_the_place_of_an_argument_by_position_and_by_name() -> None:
-    graph = fx.Graph()
-    x, one = node_of(X, graph), graph.call_function(aten.ones.default, ([4, 3],))
-    users = [
-        graph.call_function(aten.add.Tensor, (x, one)),
-        graph.call_function(aten.add.Tensor, (x,), {"other": one}),
-    ]
-    for n in (one, *users):
-        n.meta["val"] = torch.ones(4, 3)
-    graph.output(users)
-    fold(graph)
-    assert torch.equal(users[0].args[1], torch.ones(4, 3))  # type: ignore[arg-type]
-    assert torch.equal(users[1].kwargs["other"], torch.ones(4, 3))  # type: ignore[arg-type]
-    assert not one.users
+    square, order = X[:3].clone(), torch.tensor([[0, 1, 2], [2, 1, 0], [0, 0, 0]])
+    for f in (
+        lambda x: torch.sub(x, torch.eye(3)),
+        lambda x: torch.sub(torch.eye(3), x),
+        lambda x: torch.cat([x, torch.eye(3)]),
+        lambda x: torch.searchsorted(order, x, sorter=torch.zeros(3, 3, dtype=torch.int64)),
+    ):
+        assert len(calls(f, square)) == 1
 
 
 def test_a_product_with_ones_of_a_narrower_dtype_is_left_out() -> None:
@@ -144,79 +156,65 @@ def test_a_constant_of_a_double_is_computed_once_too() -> None:
     assert calls(lambda x: x * torch.ones_like(x.exp().sum(0)), X.double()) == ["mul"]
 
 
-def _graph_of(
-    func: Any, args: tuple[Any, ...], value: torch.Tensor
-) -> tuple[fx.Graph, fx.Node, fx.Node]:
-    """A graph with a call of ``func``, which is said to give ``value``, and a user of it. A string
-    stands for an input."""
-    inputs = {"x": X, "number": 2.5, "symbolic": symbolic(0)}
-    graph = fx.Graph()
-    made = graph.call_function(
-        func, tuple(node_of(inputs[a], graph) if isinstance(a, str) else a for a in args)
-    )
-    user = graph.call_function(aten.sin.default, (made,))
-    made.meta["val"] = user.meta["val"] = value
-    graph.output([user])
-    return graph, made, user
+def test_a_number_that_is_given_is_no_constant() -> None:
+    compiled = aot.aot_function(lambda x, n: x * torch.full_like(x, n), aot.nop)
+    for number in (2.5, 3.5, 4.5):
+        assert torch.equal(compiled(torch.ones(4), number), torch.full((4,), number))
 
 
-@pytest.mark.parametrize(
-    "func, args",
-    [
-        pytest.param(aten.full_like.default, ("x", "number"), id="a number of the graph"),
-        pytest.param(aten.new_ones.default, ("symbolic", [4, 3]), id="an argument of any size"),
-        pytest.param(
-            aten.full.default, ([4, 3], "number"), id="a number of the graph, without a tensor"
-        ),
-    ],
-)
-def test_what_depends_on_the_arguments_is_no_constant(func: Any, args: tuple[Any, ...]) -> None:
-    graph, made, user = _graph_of(func, args, X)
-    fold(graph)
-    assert user.args == (made,)
+def test_of_an_argument_of_any_size_no_constant_is_made() -> None:
+    graphs: list[fx.GraphModule] = []
+
+    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(module)
+        return aot.nop(module, inputs)
+
+    compiled = aot.aot_function(lambda x: x * torch.ones_like(x).neg(), keep, dynamic=True)
+    for size in (3, 4, 5):
+        assert torch.equal(compiled(torch.ones(size)), torch.full((size,), -1.0))
+    assert len(graphs) == 1
 
 
-@pytest.mark.parametrize(
-    "value, folded",
-    [
-        (torch.empty(4, 3), True),
-        (torch.empty(4, 3).double(), False),
-        (torch.empty(3, 4), False),
-        (torch.empty(3, 4).t(), False),
-    ],
-)
-def test_a_constant_that_is_not_as_the_graph_says_is_left_to_each_call(
-    value: torch.Tensor, folded: bool
-) -> None:
-    """As where the default dtype is another one than at the trace."""
-    graph, made, user = _graph_of(aten.ones.default, ([4, 3],), value)
-    fold(graph)
-    assert (user.args != (made,)) is folded
+class TakesTenths(runtime.autograd.Function):
+    """Its backward makes a constant of the default dtype, on the default device."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return g * torch.full((50,), 0.1).neg()
+
+
+GIVEN = torch.arange(50.0)
 
 
 def test_constants_lie_on_the_processor_whatever_the_default_device_is() -> None:
-    graph, _, user = _graph_of(aten.ones_like.default, ("x",), X)
-    with torch.device("meta"):
-        fold(graph)
-    (one,) = user.args
-    assert (
-        isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.equal(torch.ones(4, 3))
-    )
+    x = runtime.wrap(GIVEN, requires_grad=True)
+    y = aot.aot_function(lambda x: TakesTenths.apply(x), aot.nop)(x)
+    with torch.device("meta"):  # where the graph of the backward gets its code
+        y.backward(GIVEN)
+    assert x.grad.device.type == "cpu" and torch.equal(runtime.unwrap(x.grad), GIVEN * -0.1)
+
+
+def test_a_constant_has_the_default_dtype_of_the_capture() -> None:
+    x = runtime.wrap(GIVEN, requires_grad=True)
+    y = aot.aot_function(lambda x: TakesTenths.apply(x), aot.nop)(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        y.backward(GIVEN, retain_graph=True)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    x.grad = None
+    y.backward(GIVEN)
+    assert torch.equal(runtime.unwrap(x.grad), GIVEN * torch.full((50,), -0.1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_tensor_of_one_number_is_kept_without_dimensions(dtype: torch.dtype) -> None:
-    graph = fx.Graph()
-    x, tenths = node_of(X.double(), graph), torch.full((4, 3), 0.1, dtype=dtype)
-    product = graph.call_function(aten.mul.Tensor, (x, tenths))
-    product.meta["val"] = X.double()
-    graph.output([product])
-    with torch.device("meta"):
-        without_neutral(graph)
-    number: Any = product.args[1]
-    assert (
-        number.shape == ()
-        and number.dtype is dtype
-        and number.device.type == "cpu"
-        and number.equal(tenths[0, 0])
-    )
+    graph = rewrites(lambda x: x * torch.full((4, 3), 0.1, dtype=dtype), (4, 3), dtype=dtype)
+    (product,) = (n for n in graph.nodes if n.op == "call_function")
+    number = product.args[1]
+    assert number.shape == () and number.dtype is dtype and number.device.type == "cpu"
+    assert number.equal(torch.tensor(0.1, dtype=dtype))

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 import runtime
+from runtime import jit
 from runtime.aot import aot_function, get_aot_compilation_context, get_aot_graph_name, nop
-from runtime.aot.compilers import graph_names
-from runtime.aot.compilers.graph_names import named_compilers
-from runtime.trace.graph_module import GraphModule, LateGraphModule
 
 
 def test_each_graph_has_a_name_of_its_own_while_it_is_compiled() -> None:
@@ -70,19 +68,33 @@ def test_a_compiler_gets_a_graph_with_code_and_the_replay_one_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The replay makes code of its own, and to generate the other takes time."""
-    given: list[torch.fx.GraphModule] = []
+    generated: list[torch.fx.Graph] = []
+    python_code = torch.fx.Graph.python_code
+
+    def noted(graph: torch.fx.Graph, *args: Any, **options: Any) -> Any:
+        generated.append(graph)
+        return python_code(graph, *args, **options)
+
+    monkeypatch.setattr(torch.fx.Graph, "python_code", noted)
+    for _ in range(2):
+        aot_function(torch.sin, nop)(torch.ones(1))
+    assert not generated
 
     def keep(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
-        given.append(module)
+        assert module.graph in generated and "aten.sin" in module.code
         return module
 
-    graph = torch.fx.symbolic_trace(lambda x: [x.sin()]).graph
-    late = LateGraphModule({}, graph)
-    late.meta["kept"] = 1
-    named_compilers(keep, nop, nop).forward(late, [])
-    monkeypatch.setattr(graph_names, "nop", keep)
-    named_compilers(keep, nop, nop).forward(late, [])
-    assert [type(m).__mro__[1] for m in given] == [GraphModule, LateGraphModule] and given[
-        1
-    ] is late
-    assert given[0].meta["kept"] == 1
+    assert aot_function(torch.sin, keep)(torch.zeros(1)).tolist() == [0.0]
+
+
+def test_a_compiler_gets_a_graph_with_all_that_was_noted_about_it() -> None:
+    """Where the new values of arguments belong, for instance."""
+    noted: list[dict[str, Any]] = []
+
+    def keep(module: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        noted.append(module.meta)
+        return module
+
+    x = torch.ones(1)
+    jit(lambda x: x.add_(1), compiler=keep)(x)
+    assert len(noted[0]["destinations"]) == 1 and x.tolist() == [2.0]

@@ -1,5 +1,8 @@
 """New values of arguments are written at the end of a graph, where no result shows what
-the argument was."""
+the argument was.
+
+Inside: ``runtime.aot.compilers.inductor_graphs``. Inductor compiles this graph to C++, which gives
+the same results wherever the writes stand."""
 
 from __future__ import annotations
 
@@ -13,8 +16,7 @@ from torch import Tensor, fx
 from runtime.aot.compilers.inductor_graphs import write_at_the_end
 from runtime.aot.compilers.placing import DESTINATIONS, Destination
 from runtime.jit import jit
-
-from .by_hand import node_of
+from tests.runtime.aot.compilers.by_hand import node_of
 
 aten = torch.ops.aten
 

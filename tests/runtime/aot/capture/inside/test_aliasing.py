@@ -1,4 +1,7 @@
-"""Which tensors and values of a graph share memory, and where they lie in it."""
+"""Which tensors share memory, and which results of ops may.
+
+Inside: ``runtime.aot.capture.aliasing``. Captures ask these questions of any op and any strides,
+and a program shows the answer for few of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """From which results of a program a cotangent comes to a node, and which nodes ask
-for some of theirs."""
+for some of theirs.
+
+Inside: ``runtime.aot.capture.program.Reach``. Which graph a backward gets for some cotangents
+shows this too, for tapes that a program can record, and not for each order of nodes."""
 
 from __future__ import annotations
 
