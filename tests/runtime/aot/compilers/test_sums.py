@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import operator
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from runtime.aot import aot_function, make_fx, nop
-from runtime.aot.compilers.sums import sums
 from runtime.func import grad
 
+from .executed import Calls
 from .random_graphs import bits
-from .rewritten_graphs import calls, runs
+from .rewritten_graphs import calls, rewrites, runs
 
 _BYTES = 1 << 16  # of a stack
 _SIZES = [
@@ -171,29 +170,37 @@ def test_sums_of_matrices_without_elements_are_a_stack(size: tuple[int, int]) ->
 
 
 def test_a_stack_is_made_without_a_call_of_an_op() -> None:
-    class Seen(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            raise AssertionError(f"{func} was called")
+    """The second call generates the code, and lifts the numbers that are constants of it."""
+    matrices = [torch.ones(5, 7)] * 4
+    run = nop(make_fx(column_sums)(*matrices), [])
+    run(list(matrices))
+    with Calls() as second:
+        run(list(matrices))
+    with Calls() as third:
+        run(list(matrices))
+    assert torch.ops.aten.stack.default in third.ops
+    lifted = torch.ops.aten.lift_fresh.default
+    assert [op for op in second.ops if op is not lifted] == third.ops
 
-    graph = make_fx(lambda *each: [(x * 2).sum(0) * 3 for x in each])(*[torch.ones(5, 7)] * 4).graph
-    for n in graph.nodes:
-        n.meta["note"] = n.name
-    with Seen():  # type: ignore[no-untyped-call]
-        sums(graph)
-    assert {
-        n.meta["note"]
-        for n in graph.nodes
-        if str(n.target) in ("aten.stack.default", "aten.unbind.int")
-    } == {"sum_1"}
-    made = {str(n.target): n.meta["val"] for n in graph.nodes if n.op == "call_function"}
-    assert made["aten.stack.default"].shape == (4, 5, 7) and made["aten.sum.dim_IntList"].shape == (
-        4,
-        7,
-    )
-    assert [t.shape for t in made["aten.unbind.int"]] == [(7,)] * 4
-    items = [n for n in graph.nodes if n.target is operator.getitem]
-    assert [n.args[1] for n in sorted(items, key=lambda n: n.args[1])] == [0, 1, 2, 3] and {
-        n.meta["val"].shape for n in items
-    } == {(7,)}
+
+def test_an_error_of_a_stack_has_the_line_of_its_sums() -> None:
+    matrices = [torch.ones(5, 7)] * 4
+    run = nop(make_fx(column_sums)(*matrices), [])
+    for _ in range(2):
+        run(list(matrices))
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size") as caught:
+        run([torch.ones(4, 7), *matrices[1:]])
+    last = traceback.format_tb(caught.tb)[-1]
+    assert "stack" in last and "return [(x * 2).sum(0) * 3 for x in each]" in last
+
+
+def test_each_call_of_a_stack_says_what_it_gives() -> None:
+    graph = rewrites(column_sums, *[(5, 7)] * 4)
+    (whole,) = graph.find_nodes(op="call_function", target=torch.ops.aten.stack.default)
+    (total,) = whole.users
+    (rows,) = total.users
+    assert whole.meta["val"].shape == (4, 5, 7) and total.meta["val"].shape == (4, 7)
+    assert [t.shape for t in rows.meta["val"]] == [(7,)] * 4
+    items = sorted(rows.users, key=lambda item: item.args[1])
+    assert [item.args[1] for item in items] == [0, 1, 2, 3]
+    assert {item.meta["val"].shape for item in items} == {(7,)}

@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 import runtime
 from runtime.aot import aot_function, nop
 from runtime.checkpoint import checkpoint
-from runtime.functionalize.overlap import shows_twice
 
 if TYPE_CHECKING:
     from .programs import CallText
@@ -56,6 +55,13 @@ def unwritten(t: torch.Tensor) -> None:
     at ``register_hook`` of some of them."""
     if t._is_view() and t._version:
         raise ValueError("a hook on a view that was written to")
+
+
+def shows_twice(t: torch.Tensor) -> bool:
+    """Return whether two elements of ``t`` are at one place of its memory."""
+    places = torch.arange(t.untyped_storage().nbytes() // t.element_size())
+    shown = places.as_strided(t.shape, t.stride(), t.storage_offset())
+    return shown.unique().numel() < t.numel()
 
 
 def unmixed(target: torch.Tensor, source: torch.Tensor) -> None:
