@@ -1,4 +1,4 @@
-"""Explains what a partition saves, and why: a table for people, fields for programs, a drawing.
+"""Explain what a partition saves, and why: a table for people, fields for programs, a drawing.
 
 report = explain(compiled, x)
 print(report)
@@ -41,7 +41,7 @@ class Recomputed:
     """One call of the forward that the backward runs again.
 
     ``name``: of its node. ``op``: such as ``aten.sin.default``. ``work``: its estimated cost, as
-    bytes moved. ``line``: the user's line that made the call, if it is known.
+    bytes moved. ``line``: the user's line of the call; None if it is not known.
     """
 
     name: str
@@ -52,11 +52,11 @@ class Recomputed:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a partition of a joint graph does. ``str()`` is a table.
+    """Describe the partition of a joint graph. ``str()`` is a table.
 
     ``saved``: the values that the forward hands to the backward. ``recomputed``: the calls that the
     backward runs again. ``saved_bytes``: the memory of the saved values; values that share memory
-    count once. ``new_bytes``: the same without arguments, which their owner holds anyway.
+    count once. ``new_bytes``: the same without arguments, which stay alive in any case.
     ``peak_bytes``: the most memory at any time of forward and backward without the arguments,
     estimated from the lives of the values; kernels may take more for themselves. ``forward`` and
     ``backward``: the two modules.
@@ -84,7 +84,7 @@ class Explanation:
         names: Sequence[str] = (),
         arguments: int | None = None,
     ) -> Explanation:
-        """Return the explanation of two modules that a partition made of ``joint_module``.
+        """Return the explanation of two modules that a partition cut out of ``joint_module``.
 
         ``num_fwd_outputs`` and ``joint_inputs``: as the partition gets them. ``names``: what to
         call its primals. ``arguments``: how many of the primals are arguments of the program; it
@@ -97,9 +97,14 @@ class Explanation:
         saved = _saved_nodes(forward, parts, num_fwd_outputs)
         again = _recomputed_nodes(backward, parts, saved)
         memory, name_of = Memory(parts), dict(zip(parts.primals, names, strict=False))
-        closed_over = set() if arguments is None else set(parts.primals[arguments:])
+        closed_over: set[fx.Node] = set()
+        if arguments is not None:
+            closed_over.update(parts.primals[arguments:])
         saved_bytes = memory.saved(saved)
-        homes = dict.fromkeys(home for n in saved for home in memory.homes[n])
+        # a saved view keeps the memory of its base alive, so the base is what counts
+        homes: dict[fx.Node, None] = {}
+        for node in saved:
+            homes.update(dict.fromkeys(memory.homes[node]))
         bytes_of_arguments = memory.saved(home for home in homes if home.op == "placeholder")
         return cls(
             saved=saved_values(parts, memory, saved, name_of, closed_over, bool(again)),
@@ -119,8 +124,9 @@ class Explanation:
         )
 
     def svg(self, path: str | Path | None = None) -> str:
-        """Return a drawing of the joint graph with the cut, as the text of an SVG file, which is
-        written to ``path`` if given.
+        """Return a drawing of the joint graph with the cut, as the text of an SVG file.
+
+        With ``path`` the text is also written to that file.
 
         The forward runs down on the left, the backward up on the right. Between them are the
         saved values with their bytes. Calls that run again have dashed borders. Pointing at a
@@ -129,7 +135,7 @@ class Explanation:
         text = drawn(
             self._parts,
             self.saved,
-            {r.name for r in self.recomputed},
+            {call.name for call in self.recomputed},
             self.backward,
             self._names,
             self.summary,
@@ -150,18 +156,23 @@ class Explanation:
         )
 
     def __str__(self) -> str:
+        """Return a table: a row for each saved value, and the ops that run again."""
         rows = [("bytes", "value", "made by", "why", "line")]
         for v in self.saved:
-            size = f"in {v.shares}" if v.shares else f"{v.bytes:,}"
+            size = f"{v.bytes:,}"
+            if v.shares:
+                size = f"in {v.shares}"
             rows.append((size, f"{v.name}: {_type_text(v)}", v.source, v.why.value, v.line or ""))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            f"{a:>{widths[0]}}  {b:<{widths[1]}}  {c:<{widths[2]}}  {d:<{widths[3]}}  {e}".rstrip()
-            for a, b, c, d, e in rows
-        ]
+        # numbers stand at the right of their column, and the last column has no padding
+        lines = []
+        for size, *texts, line in rows:
+            columns = [f"{size:>{widths[0]}}"]
+            columns += [f"{text:<{width}}" for text, width in zip(texts, widths[1:-1], strict=True)]
+            lines.append("  ".join([*columns, line]).rstrip())
         if self.recomputed:
-            counts = Counter(r.op for r in self.recomputed)
-            ops = [op if count == 1 else f"{op} ×{count}" for op, count in counts.items()]
+            counts = Counter(call.op for call in self.recomputed)
+            ops = [f"{op} ×{count}" if count > 1 else op for op, count in counts.items()]
             lines += ["", f"run again: {', '.join(ops)}"]
         return "\n".join([self.summary, "", *lines])
 
@@ -171,6 +182,7 @@ def _saved_nodes(forward: fx.GraphModule, parts: Parts, num_fwd_outputs: int) ->
     by_name = {node.name: node for node in parts.nodes}
     results: Any = forward.graph.output_node().args[0]
     saved = results[num_fwd_outputs:]
+    # a partition may rename nodes, and then nobody can say which values it saves
     missing = [n.name for n in saved if n.name not in by_name]
     if missing:
         raise ValueError(
@@ -191,8 +203,7 @@ def _recomputed_nodes(
 
 
 def explain(f: Callable[..., object], *args: object, **kwargs: object) -> Explanation:
-    """Return what ``f`` saves between forward and backward when it is called with these arguments,
-    and why.
+    """Explain what ``f`` saves between forward and backward when it is called like this.
 
     >>> cut = min_cut_rematerialization_partition
     >>> f = aot_function(lambda x, w: (x @ w).square().sum(), nop, partition_fn=cut)
@@ -217,10 +228,12 @@ def explain(f: Callable[..., object], *args: object, **kwargs: object) -> Explan
     def partition_and_note(
         joint_module: fx.GraphModule, joint_inputs: object = None, **options: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Cut as the recipe does, and remember the modules."""
         forward, backward = recipe.partition(joint_module, joint_inputs, **options)
         partitions.append((joint_module, forward, backward, options["num_fwd_outputs"]))
         return forward, backward
 
+    # enter the arguments as a call of the compiled function does
     leaves, spec = flatten(args, kwargs)
     tracked = torch.is_grad_enabled()
     call = enter(recipe.outside.marked(leaves), tracked, recipe.dynamic)
@@ -228,6 +241,7 @@ def explain(f: Callable[..., object], *args: object, **kwargs: object) -> Explan
         raise ValueError(
             "an argument is a value of a transform. Explain the function outside of it"
         )
+    # capture the program once more, but compile nothing
     no_compilers = Compilers(forward=_interpret, backward=_interpret, inference=_interpret)
     recipe_that_notes = dataclasses.replace(
         recipe, partition=partition_and_note, compilers=no_compilers
@@ -273,11 +287,9 @@ def _names_of_primals(
     if joint.layouts is None:
         return names, arguments
     # a value of a subclass is one primal, and a placeholder for each of its parts
-    parts = [
-        name + part
-        for name, layout in zip(names, joint.layouts.primals, strict=True)
-        for part in names_of_parts(layout)
-    ]
+    parts = []
+    for name, layout in zip(names, joint.layouts.primals, strict=True):
+        parts += [name + part for part in names_of_parts(layout)]
     return parts, len(joint.in_graph(range(arguments)))
 
 

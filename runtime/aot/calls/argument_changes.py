@@ -1,7 +1,7 @@
-"""What a call of a compiled program does to its arguments, beside what the graph writes itself.
+"""Change the arguments of a call as the program does, besides what the graph writes itself.
 
 def f(x, y, z):
-    x.add_(1)               # written: the graph gives the new value, and the call copies it
+    x.add_(1)               # written: the graph returns the new value, and the call copies it
     y.t_()                  # reshaped
     z.requires_grad_()      # begun
     return x * z
@@ -22,13 +22,13 @@ from .graph_writes import count
 
 
 class ArgumentChanges:
-    """The changes of one program, by kind. An argument is a number among ``boundary.inputs``.
+    """Carry out the changes of one program, by kind.
 
-    ``written``: the arguments whose new values the graph gives, in its order. ``placed``: those of
-    them that the graph writes to itself, see :mod:`..compilers.placing`. ``copied``: the other
-    ones, each with its number among the written ones. ``begun``: those that become leaves.
-    ``replaced``: those that get other memory, with how that is made. ``hooked``: hooks that the
-    program registers.
+    An argument is a number among ``boundary.inputs``. ``written``: the arguments whose new values
+    the graph returns, in its order. ``placed``: those of them that the graph writes to itself, see
+    :mod:`..compilers.placing`. ``copied``: the other ones, each with its number among the written
+    ones. ``begun``: those that become leaves. ``replaced``: those that get other memory, with the
+    output that has it. ``hooked``: hooks that the program registers.
     """
 
     __slots__ = (
@@ -73,16 +73,20 @@ class ArgumentChanges:
         with those of these arguments."""
         if not self.begun:
             return call.targets
-        leaves, known = call.leaves, iter(call.targets)
+        leaves, targets = call.leaves, iter(call.targets)
         for i in self.begun:
             # a leaf that requires grad may not be reshaped
             self.boundary.inputs[i].reshape(leaves[i])
             leaves[i] = as_leaf(leaves[i].requires_grad_())
-        return [leaves[i] if i in self.begun else next(known) for i in self.boundary.differentiated]
+        return [
+            leaves[i] if i in self.begun else next(targets) for i in self.boundary.differentiated
+        ]
 
     def register_hooks(self, leaves: Sequence[Any]) -> None:
-        """Register the hooks of the program on arguments, before a write gives one of these another
-        history."""
+        """Register the hooks of the program on arguments.
+
+        That comes before a write, which gives an argument another history.
+        """
         for i, x in self.written:
             written = leaves[i]
             if x.tangent is not None and isinstance(written, Tensor) and written._view is not None:
@@ -95,17 +99,27 @@ class ArgumentChanges:
         for i, record in self.reshaped:
             record.reshape(leaves[i])
 
-    def keep_old_values(self, saved: list[Any], at_risk: Sequence[int], leaves: Any) -> None:
-        """Copy those of ``saved`` that show arguments which are about to be written to: the
-        backward wants the values from before. ``at_risk``: which ones may."""
-        written = {memory_of(t) for i, _ in self.written for t in flattened(unwrap(leaves[i]))}
+    def keep_old_values(
+        self, saved: list[Any], at_risk: Sequence[int], leaves: Sequence[Any]
+    ) -> None:
+        """Copy those of ``saved`` that show arguments which are about to be written to.
+
+        The backward needs the values from before. ``at_risk``: the places in ``saved`` where such
+        a value may be.
+        """
+        written: set[object] = set()
+        for i, _ in self.written:
+            written.update(map(memory_of, flattened(unwrap(leaves[i]))))
         for i in at_risk:
             if memory_of(saved[i]) in written:
                 saved[i] = saved[i].clone()
 
     def write(self, leaves: Sequence[Any], outs: Sequence[Any], recorded: bool) -> None:
-        """Carry out the writes that the graph has not made itself. ``outs``: the results of the
-        graph, new values first. ``recorded``: whether they have a history."""
+        """Carry out the writes that the graph has not done itself.
+
+        ``outs``: the results of the graph, new values first. ``recorded``: whether these have a
+        history.
+        """
         if self.placed:
             count(self.placed, leaves)
         if self.copied:  # new values have the new geometry
@@ -116,12 +130,15 @@ class ArgumentChanges:
                 ]
             )
 
-    def replace_memory(self, leaves: Sequence[object], made: Sequence[object]) -> None:
-        """Give arguments the memory that ``set_`` gives them. ``made``: what the graph has made.
-        Comes after the results, which may be views of what an argument was."""
+    def replace_memory(self, leaves: Sequence[object], results: Sequence[object]) -> None:
+        """Give arguments the memory that ``set_`` gives them. ``results``: of the graph.
+
+        That comes after the call has built what it returns, as this may be views of the memory
+        that an argument had before.
+        """
         if not self.replaced:
             return
-        # all of them first: one may be made of another that is about to be replaced
-        sources = [output.of(leaves, made) for _, _, output in self.replaced]
+        # all sources first: one may be a view of an argument whose memory is about to be replaced
+        sources = [output.of(leaves, results) for _, _, output in self.replaced]
         for (i, x, _), source in zip(self.replaced, sources, strict=True):
             x.replace(leaves[i], source)

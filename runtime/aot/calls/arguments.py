@@ -1,5 +1,8 @@
-"""How the arguments of a call enter a compiled program: their leaves, what these hold, and what of
-them the graph depends on."""
+"""Enter the arguments of a call: find their leaves, unwrap them and compute their kinds.
+
+call = enter([x, 2], True, False)
+call.kinds[1]       # (False, int, 2): the graph depends on the value of a number
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from ..capture.subclass_parts import Layout, flattened, layout_of
 from ..capture.tree_structure import EXACT, constant, structure_of
 from .identities import with_tensors
 
-# by one look-up each
+# global names, as each call would pay for a look-up in a module
 _Tensor, _STRIDED, _grad_enabled = torch.Tensor, torch.strided, torch.is_grad_enabled
 _inference = torch.is_inference_mode_enabled
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -37,16 +40,16 @@ Target = Edge | Tensor
 """Where the gradient of an argument goes: to a node of the tape, or to a leaf that has no
 ``AccumulateGrad`` node yet."""
 Kind = tuple[object, ...]
-"""Hashable. What a graph depends on of one argument. First of all: whether its
-gradient is wanted."""
+"""What a graph depends on of one argument. It is hashable. The first item says whether the gradient
+of the argument is wanted."""
 Flags = tuple[tuple[int, bool], ...]
 
 
 def flatten(
     args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[Sequence[object], pytree.TreeSpec | None]:
-    """Return the leaves of the arguments and their tree; None for the tree of plain positional
-    arguments, which is at hand at no cost."""
+    """Return the leaves of the arguments, and their tree; None for the tree of plain positional
+    arguments, whose leaves are at hand at no cost."""
     if not kwargs and (
         _LEAVES.issuperset(map(type, args))
         or all(type(argument) in VALUES or type(argument) in _LEAVES for argument in args)
@@ -56,31 +59,37 @@ def flatten(
 
 
 def of_leaves(
-    function: Callable[..., R], spec: pytree.TreeSpec | None, given: Sequence[object]
+    function: Callable[..., R], spec: pytree.TreeSpec | None, arguments: Sequence[object]
 ) -> Callable[..., R]:
-    """``function`` as a function of the leaves of its arguments, whose tree is ``spec``. ``given``:
-    those of one call, which tell where tensors are one object."""
+    """Return ``function`` as a function of the leaves of its arguments, whose tree is ``spec``.
+
+    ``arguments``: the leaves of one call. They show which tensors are one object.
+    """
     if spec is None:
-        return with_tensors(function, given)
+        return with_tensors(function, arguments)
 
     def flat(*leaves: object) -> R:
+        """Call ``function`` with the arguments that have these leaves."""
         return _call(function, leaves, spec)  # type: ignore[no-any-return]
 
-    return with_tensors(flat, given)
+    return with_tensors(flat, arguments)
 
 
 def _call(function: Callable[..., object], leaves: Sequence[object], spec: pytree.TreeSpec) -> Any:
-    """``function`` of the arguments with these leaves. They are made anew, so what ``function``
-    assigns to a list, a dictionary or a field of one does not reach the caller: a tensor that
-    ``function`` does not return is refused, and a warning tells of anything else."""
+    """Return ``function`` of the arguments with these leaves.
+
+    The arguments are new objects. So what ``function`` assigns to a list, a dictionary or a field
+    of one does not reach the caller. ``RuntimeError`` if that is a tensor which ``function`` does
+    not return; a warning for anything else.
+    """
     args, kwargs = opened.unflatten(leaves, spec)
     before, _ = opened.flatten((args, kwargs))
     result = function(*args, **kwargs)
     after, of_after = opened.flatten((args, kwargs))
     changed = structure_of(of_after) != structure_of(spec)
-    if changed or any(a is not b for a, b in zip(after, before, strict=True)):
-        known = set(map(id, (*before, *opened.flatten(result)[0])))
-        if any(isinstance(x, Value) and id(x) not in known for x in after):
+    if changed or any(new is not old for new, old in zip(after, before, strict=True)):
+        old_and_returned = set(map(id, (*before, *opened.flatten(result)[0])))
+        if any(isinstance(x, Value) and id(x) not in old_and_returned for x in after):
             raise RuntimeError(
                 "the program assigns a tensor to a list, "
                 "a dictionary or a field that it is given as an argument. "
@@ -99,12 +108,14 @@ def _call(function: Callable[..., object], leaves: Sequence[object], spec: pytre
 
 @dataclass(slots=True)
 class Call:
-    """The arguments of one call of a compiled program.
+    """Hold the arguments of one call of a compiled program.
 
-    ``leaves``: a tensor of torch's that requires grad is a leaf of the session. ``plain``: what
-    these hold, for the graph. ``targets``: for each leaf whose gradient is wanted, where that goes,
-    if it does. ``kinds``: the kind of each leaf. ``flags``: see :func:`flags_of`. ``given``: what
-    the call is given, with marks; nothing if nobody asks which tensors are one object."""
+    ``leaves``: tensors and other values. A tensor of torch that requires grad is here a leaf of the
+    session. ``plain``: what the leaves hold, for the graph. ``targets``: for each leaf whose
+    gradient is wanted, where that goes, or None. ``kinds``: the kind of each leaf. ``flags``: see
+    :func:`flags_of`. ``given``: the arguments as the caller passes them, with marks; empty if
+    nobody asks which tensors are one object.
+    """
 
     leaves: list[Any]
     plain: list[Any]
@@ -115,11 +126,11 @@ class Call:
 
     @property
     def wanted(self) -> list[bool]:
-        """Of which leaves the gradient is wanted."""
+        """Return for each leaf whether its gradient is wanted."""
         return [bool(kind[0]) for kind in self.kinds]
 
     def followed_by(self, more: Call) -> Call:
-        """A call with the leaves of ``more`` as further arguments."""
+        """Return a call with the leaves of ``more`` as further arguments."""
         return Call(
             [*self.leaves, *more.leaves],
             [*self.plain, *more.plain],
@@ -129,27 +140,30 @@ class Call:
 
 
 def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
-    """The call with the leaves ``given``, or None if one of them is a value of a transform.
+    """Return the call with the leaves ``given``, or None if one of them is a value of a transform.
 
     ``tracked``: whether it matters which of them require grad. ``dynamic``: whether the program may
-    be for any size."""
+    be for any size.
+    """
     leaves, plain = list(given), list(given)
     targets: list[Target | None] = []
     kinds: list[Kind] = []
     for index, x in enumerate(given):
         target: Target | None = None
+        # a tensor of the session: unwrap it, and note where its gradient goes
         if type(x) in VALUES:
-            v: Tensor = x  # type: ignore[assignment]
-            if v._level is not SESSION:
+            tensor: Tensor = x  # type: ignore[assignment]
+            if tensor._level is not SESSION:
                 return None
             if tracked:
-                if v._edge is not None or v._view is not None:
-                    target = edge_of(v)
-                elif v._req:
-                    target = v
+                if tensor._edge is not None or tensor._view is not None:
+                    target = edge_of(tensor)
+                elif tensor._req:
+                    target = tensor
                 if target is not None:
                     targets.append(target)
-            x = plain[index] = v._inner
+            x = plain[index] = tensor._inner
+        # a tensor of torch that is differentiated becomes a leaf of the session
         elif tracked and isinstance(x, _Tensor) and x.requires_grad and _takes_part(x):
             leaf: Tensor = as_leaf(x)  # type: ignore[assignment]
             target = leaves[index] = leaf
@@ -163,15 +177,19 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
 
 
 def _takes_part(x: torch.Tensor) -> bool:
-    """Return whether ``x``, a tensor of torch's that requires grad, is differentiated. Without grad
-    mode, a leaf is: the program may switch it on."""
+    """Return whether ``x``, a tensor of torch that requires grad, is differentiated.
+
+    A leaf is, also without grad mode, as the program may switch that on.
+    """
     return x.grad_fn is None or _grad_enabled()
 
 
 def flags_of(given: Sequence[object]) -> Flags:
-    """Without grad mode: which leaves require grad and have no part in a history of the program,
-    and whether each is a leaf for autograd. These are all in inference mode, and else what torch's
-    own autograd has recorded."""
+    """Return the leaves of a call without grad mode that require grad and are not differentiated.
+
+    Each is the index of a leaf, and whether that is a leaf for autograd. In inference mode these
+    are all that require grad, and else the tensors that torch's own autograd has recorded.
+    """
     tensors = [
         (index, x) for index, x in enumerate(given) if isinstance(x, _Tensor) and x.requires_grad
     ]
@@ -201,6 +219,7 @@ def kind_of(value: object, wanted: bool, dynamic: bool) -> Kind:
 
 
 def _fixed_kind(x: torch.Tensor, wanted: bool) -> Kind:
+    """Return the kind of a tensor whose sizes and strides are constants of the graph."""
     layout, dtype = x.layout, x.dtype
     try:
         strides = x.stride() if layout is _STRIDED else None
@@ -209,7 +228,7 @@ def _fixed_kind(x: torch.Tensor, wanted: bool) -> Kind:
     if type(x) not in _PLAIN and (of_parts := layout_of(x)) is not None:
         return _composed_kind(x, wanted, of_parts, False)
     conj = dtype in _COMPLEX and x.is_conj()
-    # the object of a device costs more
+    # `is_cpu` is a bool, and hashing an object of a device would cost more
     return wanted, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()
 
 

@@ -1,4 +1,4 @@
-"""The backward of a compiled program: a node of the tape that runs the backward graph.
+"""Run the backward graph of a compiled program as a node of the tape.
 
 With ``create_graph`` it runs the gradients of the joint graph as a compiled function of arguments
 and cotangents instead. So the result has a history of its own, to any order.
@@ -39,14 +39,15 @@ Compile = Callable[[fx.GraphModule], Callable[..., Any]]
 
 
 class Backward:
-    """The backward of one program. It is compiled when it first runs.
+    """Compile and run the backward of one program. It is compiled when it first runs.
 
-    ``reread``: the numbers of the primals that only a second derivative needs; a call stores them
-    after what the forward graph saves. That are ``n_saved`` values for the backward graph, and
-    ``n_kept`` with random numbers that only a second derivative needs. ``exposed``: which of what
-    is stored the caller can write to. ``watch``: the tensors with parts that are stored.
-    ``at_risk``: which of what is stored the program itself may write over. ``devices`` and
-    ``metas``: of the cotangents.
+    A call stores these values: ``n_saved`` that the backward graph takes, then random numbers that
+    only a second derivative needs, up to ``n_kept``, then the primals ``reread``, which only a
+    second derivative needs too.
+
+    ``exposed``: which of the stored values the caller can write to. ``at_risk``: which of them the
+    program itself may write over. ``watch``: finds tensors with parts that are stored. ``devices``
+    and ``metas``: of the cotangents.
     """
 
     def __init__(
@@ -58,16 +59,20 @@ class Backward:
         again: Compile,
         keep_primals: bool,
     ) -> None:
+        """``again``: compiles a pullback as a program of its own."""
         self.joint = joint
         self.module: fx.GraphModule | None = backward
         self.compiler = compiler
         self.again = again
+        # the cotangents that the graph takes; without symbols each has one shape in all calls
         placeholders = _placeholders_of(joint.module.graph)
         cotangents = [node.meta["val"] for node in placeholders[joint.n_primals :]]
         self.devices = [tensor.device for tensor in cotangents]
-        fixed = joint.abstraction is None and joint.layouts is None
-        self.metas = tuple([(t.shape, t.dtype) for t in cotangents]) if fixed else None
-        saved = _in_joint(joint.module, forward, joint.n_forward)
+        self.metas: tuple[Meta, ...] | None = None
+        if joint.abstraction is None and joint.layouts is None:
+            self.metas = tuple([(t.shape, t.dtype) for t in cotangents])
+        # what the forward graph saves, and what a second derivative needs in addition
+        saved = _find_in_joint(joint.module, forward, joint.n_forward)
         self.saved_primals = _saved_primals_of(joint, placeholders, saved)
         self.n_saved = len(saved)
         self.pullback = pullback_of(
@@ -78,8 +83,8 @@ class Backward:
         if not keep_primals and not self.pullback.refused and self._list_reread():
             self.pullback = Pullback(refused="it was compiled with keep_primals=False")
         self.reread = self._list_reread()
-        _give(forward, self.pullback.drawn)
-        # of what the first derivative needs
+        _return_too(forward, self.pullback.drawn)
+        # which stored values a first, and which a second derivative must find unchanged
         self.first_exposed = within_reach(forward.graph, joint.n_forward)
         self.exposed = (*self.first_exposed, *self._exposed_primals(placeholders))
         self.at_risk = self._list_at_risk(forward)
@@ -91,7 +96,7 @@ class Backward:
         self.roots = _roots_of(tangents)
         self._run: Boxed | None = None
         self._partial: dict[int, Boxed] = {}
-        # by which cotangents are there
+        # compiled functions, by the bits of the cotangents that are there
         self._differentiable: dict[int | None, Callable[..., Any]] = {}
         self._lock = lock_of(self, "_lock")
 
@@ -100,14 +105,14 @@ class Backward:
         return tuple(i for i in self.pullback.primals if i not in self.saved_primals)
 
     def _exposed_primals(self, placeholders: Sequence[fx.Node]) -> Iterator[int]:
-        """Say where the tensors among the primals in ``reread`` are stored."""
+        """Yield the places where the tensors among the primals in ``reread`` are stored."""
         for at, i in enumerate(self.reread, self.n_kept):
             first = self.joint.in_graph([i])[0]
             if isinstance(placeholders[first].meta["val"], torch.Tensor):
                 yield at
 
     def _list_at_risk(self, forward: fx.GraphModule) -> tuple[int, ...]:
-        """List which of what is stored shows an argument that the program writes to."""
+        """List the stored values that show an argument which the program writes to."""
         joint = self.joint
         inputs = joint.boundary.inputs
         written = [index for index, x in enumerate(inputs) if x.written or x.overwritten]
@@ -116,8 +121,11 @@ class Backward:
         return (*risky, *primals)
 
     def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
-        """Return the gradients. ``present``: bit ``i`` says whether there is a cotangent ``i``,
-        else zeros stand for it; None: all are there."""
+        """Return the gradients.
+
+        ``present``: bit ``i`` says whether there is a cotangent ``i``. If not, ``values`` has zeros
+        for it. None: all are there.
+        """
         if present is None:
             run = self._run or self.compiled()
         else:
@@ -135,42 +143,47 @@ class Backward:
             if self._run is None:
                 module = self.module
                 assert module is not None
+                # With one cotangent nobody needs the module again for a part of it. Else a compiler
+                # gets a copy, as it may change the module.
                 if len(self.roots) == 1:
                     self.module = None
-                elif inspect.unwrap(self.compiler) is not nop:  # another one may change it
+                elif inspect.unwrap(self.compiler) is not nop:
                     module = without(module, self.roots, -1, False)
-                self._run = self._made(module, self.compiler)
+                self._run = self._compile(module, self.compiler)
                 if isinstance(self._run, Staged):
-                    self._run.settled = self._runs
+                    self._run.settled = self._replace_run
             return self._run
 
-    def _runs(self, generated: Boxed) -> None:
+    def _replace_run(self, generated: Boxed) -> None:
+        """Run ``generated`` from the next call on."""
         self._run = generated
 
     def partial(self, present: int) -> Boxed:
-        """Return the function of the part of the backward graph that the cotangents in ``present``
-        lead to."""
+        """Compile the part of the backward graph that the cotangents in ``present`` lead to."""
         with self._lock:
             if present not in self._partial:
                 assert self.module is not None, "there are several cotangents"
                 self._refuse_partial(present)
-                # it is too late for a guard of sizes
-                compiler = self.compiler if self.joint.abstraction is None else nop
-                self._partial[present] = self._made(
-                    without(self.module, self.roots, present, self.joint.layouts is not None),
-                    compiler,
-                )
+                # a compiler may ask about sizes, and now it is too late for a guard of them
+                compiler = self.compiler
+                if self.joint.abstraction is not None:
+                    compiler = nop
+                composed = self.joint.layouts is not None
+                part = without(self.module, self.roots, present, composed)
+                self._partial[present] = self._compile(part, compiler)
             return self._partial[present]
 
     def _refuse_partial(self, present: int) -> None:
-        """Refuse a backward graph that shows which cotangents are there to a
-        program of the user's."""
+        """Refuse a partial backward if the program could see which cotangents are there.
+
+        The backward graph has the effects of a backward pass with all of them.
+        """
         boundary = self.joint.boundary
         why = ""
         if boundary.backward_written:
             why = "writes to an argument in its backward"
         for name, asked in boundary.asking.items():
-            if any(_some_arrive(numbers, present) for numbers in asked):
+            if any(_is_partial(numbers, present) for numbers in asked):
                 why = (
                     f"has a hook or a Function behind {name}, "
                     "which is given some of its cotangents and None for others"
@@ -182,13 +195,14 @@ class Backward:
                 "or compile a function that returns what is differentiated."
             )
 
-    def _made(self, module: fx.GraphModule, compiler: Compiler) -> Boxed:
+    def _compile(self, module: fx.GraphModule, compiler: Compiler) -> Boxed:
+        """Compile ``module`` to a function of what is saved and of cotangents."""
         with without_autocast():
-            made = as_boxed(compiler(module, examples(module)))
+            run = as_boxed(compiler(module, examples(module)))
         layouts = self.joint.layouts
         if layouts is None:
-            return made
-        return backward_of_whole_tensors(made, layouts, self.n_saved)
+            return run
+        return backward_of_whole_tensors(run, layouts, self.n_saved)
 
     def differentiable(self, present: int | None) -> Callable[..., Any]:
         """Return the pullback as a compiled function. ``present`` as for :meth:`run`."""
@@ -209,7 +223,7 @@ class Backward:
             return self._differentiable[present]
 
     def _pullback_module(self) -> fx.GraphModule:
-        """Write the pullback as a graph of primals, saved values and cotangents."""
+        """Build the pullback as a graph of primals, saved values and cotangents."""
         graph = self.joint.module.graph
         placeholders = _placeholders_of(graph)
         n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
@@ -221,10 +235,12 @@ class Backward:
         return self.pullback.module(self.joint.module, inputs, gradients)
 
 
-def _some_arrive(numbers: Collection[int], present: int) -> bool:
-    """Return whether some of several cotangents of a node arrive and others do not. ``numbers``:
-    for each, as bits, the results of the program that it depends on. ``present``: the results with
-    cotangents."""
+def _is_partial(numbers: Collection[int], present: int) -> bool:
+    """Return whether some of several cotangents of a node arrive and others do not.
+
+    ``numbers``: for each, as bits, the results of the program that it depends on. ``present``: the
+    results with cotangents.
+    """
     arriving = sum(1 for bits in numbers if bits & present)
     return 0 < arriving < len(numbers)
 
@@ -232,49 +248,52 @@ def _some_arrive(numbers: Collection[int], present: int) -> bool:
 def _saved_primals_of(
     joint: Joint, placeholders: Sequence[fx.Node], saved: Sequence[fx.Node | None]
 ) -> dict[int, int]:
-    """For each primal among the ``saved`` nodes, return its place there."""
+    """Return for each primal among the ``saved`` nodes its place there."""
     primal_of = {placeholders[j]: i for i, j in joint.whole_primals()}
     return {primal_of[n]: at for at, n in enumerate(saved) if n in primal_of}
 
 
 def _placeholders_of(graph: fx.Graph) -> list[fx.Node]:
+    """List the inputs of ``graph``."""
     return [node for node in graph.nodes if node.op == "placeholder"]
 
 
 def _roots_of(tangents: Sequence[Layout | None]) -> list[int]:
-    """Return for each cotangent that the graph takes the number of the one that it is a part of.
-    ``tangents``: what each of these consists of."""
+    """Return for each cotangent of the graph the number of the program's cotangent of which it is a
+    part. ``tangents``: the layouts of these."""
     roots: list[int] = []
     for index, layout in enumerate(tangents):
         roots += [index] * count([layout])
     return roots
 
 
-def _in_joint(
+def _find_in_joint(
     joint: fx.GraphModule, forward: fx.GraphModule, n_forward: int
 ) -> list[fx.Node | None]:
-    """Return the nodes of the joint graph that ``forward`` gives after its results. A partition
-    keeps the names of nodes; if one did not, None."""
+    """Return the nodes of the joint graph that ``forward`` returns after its results.
+
+    A partition leaves the names of nodes as they are. None for a node that has another name.
+    """
     by_name = {node.name: node for node in joint.graph.nodes}
     results: Any = forward.graph.output_node().args[0]
-    found: list[fx.Node | None] = []
+    nodes: list[fx.Node | None] = []
     for n in results[n_forward:]:
         same = by_name.get(n.name)
         if same is not None and not _is_same_call(same, n):
             same = None
-        found.append(same)
-    return found
+        nodes.append(same)
+    return nodes
 
 
 def _is_same_call(n: fx.Node, other: fx.Node) -> bool:
-    """Return whether two nodes of one name in two graphs may be one value. Placeholders are."""
+    """Return whether two nodes of one name in two graphs may be one value."""
     if n.op != other.op:
         return False
     return n.op == "placeholder" or n.target is other.target
 
 
-def _give(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
-    """Let ``forward`` give the values of ``nodes`` of the joint graph as its last results."""
+def _return_too(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
+    """Let ``forward`` return the values of ``nodes`` of the joint graph as its last results."""
     if not nodes:
         return
     by_name = {node.name: node for node in forward.graph.nodes}
@@ -285,13 +304,13 @@ def _give(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
 
 
 class CompiledBackward(Node):
-    """The tape's record of one call of a compiled program.
+    """Record one call of a compiled program on the tape.
 
-    ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. The
-    ``AccumulateGrad`` nodes of leaves are made when somebody asks for ``edges``. A backward pass
-    that starts here and has no hooks does not ask. ``written``: the arguments that the backward
-    writes to. ``parts``: what each result consists of, if one is no plain tensor. ``watched``:
-    tensors that consist of what is saved, with their versions.
+    ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. Leaves
+    get their ``AccumulateGrad`` nodes when somebody asks for ``edges``. A backward pass that starts
+    here and has no hooks does not ask. ``written``: the arguments that the backward writes to.
+    ``parts``: by number of the result, its parts, if one is no plain tensor. ``watched``: tensors
+    that consist of saved values, with their versions.
     """
 
     __slots__ = (
@@ -320,7 +339,7 @@ class CompiledBackward(Node):
         Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
         self.backward = backward
         self.saved: list[Any] | None = saved
-        # of those that the caller can write to; None if hooks have packed what is saved
+        # of the values that the caller can write to; None if hooks have packed what is saved
         self.versions: list[int] | None = versions
         self.written = written
         self.parts: dict[int, list[Part]] = {}
@@ -330,6 +349,7 @@ class CompiledBackward(Node):
 
     @property
     def edges(self) -> tuple[Edge | None, ...]:
+        """Return the edges to the next nodes. Leaves get their nodes now."""
         if self.known_edges is None:
             for target in self.targets:
                 if isinstance(target, Tensor):
@@ -345,9 +365,14 @@ class CompiledBackward(Node):
 
     @edges.setter
     def edges(self, edges: tuple[Edge | None, ...] | None) -> None:
+        """Set the edges; None lets them be computed."""
         self.known_edges = edges
 
     def leaves(self) -> Sequence[Tensor] | None:
+        """Return the leaves that all gradients go to; None if a backward pass needs ``edges``.
+
+        It needs them for hooks, for retained gradients, and for a target that is no plain leaf.
+        """
         if (
             self.known_edges is not None
             or self.pre_hooks
@@ -356,7 +381,7 @@ class CompiledBackward(Node):
             or self.retained
         ):
             return None
-        found: list[Tensor] = []
+        leaves: list[Tensor] = []
         for target in self.targets:
             if not isinstance(target, Tensor):
                 return None
@@ -367,34 +392,38 @@ class CompiledBackward(Node):
                 or target._hooks
                 or target._post_accumulate
             ):
-                return None  # no leaf, or not as in the forward, or a hook sees its gradient arrive
+                # no leaf, or not as in the forward, or a hook sees its gradient arrive
+                return None
             node = target._accumulator() if target._accumulator is not None else None
             if node is not None and not node.unwatched():
                 return None
-            found.append(target)
-        return found
+            leaves.append(target)
+        return leaves
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
-        saved, backward = self._checked(create_graph), self.backward
+        """Return the gradients for the cotangents ``grads``, some of which may be None."""
+        saved, backward = self._check_saved(create_graph), self.backward
         present = None
         for grad in grads:
             if grad is None:  # `None in grads` would compare tensors
                 present = sum(1 << i for i, g in enumerate(grads) if g is not None)
                 break
         if create_graph:
-            return self._reached(self._differentiably(saved, grads, present), present)
+            return self._mask_unreached(self._apply_pullback(saved, grads, present), present)
         n = backward.n_saved
         values = [*saved[:n], *grads]
         task = RUNNING.task
         if task is not None and not task.keep_graph:
             del saved
-            self.saved = None  # so that each tensor is freed after its last use
+            # so that the graph can free each tensor after its last use
+            self.saved = None
             self.watched = []
         for index, grad in enumerate(grads, n):
             if grad is None:
                 values[index] = self._zeros(index - n)
             else:
                 values[index] = _as_traced(grad)
+        # the graph has the casts of autocast already
         if not is_autocast_enabled():
             results = backward.run(values, present)
         else:
@@ -403,10 +432,10 @@ class CompiledBackward(Node):
         if self.written:
             self._write(results[-len(self.written) :])
             results = results[: -len(self.written)]
-        return self._reached(results, present)
+        return self._mask_unreached(results, present)
 
-    def _reached(self, gradients: Sequence[Any], present: int | None) -> Sequence[object]:
-        """``gradients``, with None for those that no given cotangent reaches."""
+    def _mask_unreached(self, gradients: Sequence[Any], present: int | None) -> Sequence[object]:
+        """Return ``gradients``, with None for those that no present cotangent reaches."""
         if present is None:
             return gradients
         return [
@@ -414,16 +443,18 @@ class CompiledBackward(Node):
             for grad, bits in zip(gradients, self.backward.joint.boundary.reach, strict=True)
         ]
 
-    def _checked(self, create_graph: bool) -> list[object]:
-        """Return what was saved. Raise if it was freed, or if a part that is needed was written to
-        since. A backward that needs nothing of it can run again, as a node that saves nothing."""
+    def _check_saved(self, create_graph: bool) -> list[object]:
+        """Return what was saved. Raise if it was freed, or if a needed value was written to since.
+
+        A backward that needs no saved value can run again, as a node that saves nothing.
+        """
         saved = self.saved
         if saved is None:
             if self.backward.n_saved or create_graph:
                 raise RuntimeError(FREED)
             return []
         if self.versions is None:  # hooks have packed it
-            return list(map(_unpacked, saved))
+            return list(map(_unpack, saved))
         backward = self.backward
         exposed = backward.exposed if create_graph else backward.first_exposed
         for i, version in zip(exposed, self.versions, strict=False):
@@ -444,37 +475,43 @@ class CompiledBackward(Node):
         shape, dtype = self.metas[index]
         return factories.zeros(shape, dtype=dtype, device=self.backward.devices[index])
 
-    def _write(self, news: Sequence[torch.Tensor]) -> None:
+    def _write(self, values: Sequence[torch.Tensor]) -> None:
+        """Write ``values`` to the arguments that the backward writes to."""
         # in no_grad mode, as there is no second derivative
-        for t, new in zip(self.written, news, strict=True):
-            t.copy_(new)
+        for t, value in zip(self.written, values, strict=True):
+            t.copy_(value)
 
-    def _differentiably(
+    def _apply_pullback(
         self, saved: list[Any], grads: list[Any], present: int | None
     ) -> Sequence[object]:
+        """Return gradients that have a history, by the pullback of the program."""
         backward = self.backward
         if self.written:
             raise RuntimeError(
                 "a compiled program whose backward writes to an argument has no second derivative"
             )
         again = backward.differentiable(present)
-        held = dict(zip(backward.reread, saved[backward.n_kept :], strict=True))
-        held.update({i: saved[at] for i, at in backward.saved_primals.items()})
+        # primals by number: as the call stores them, with the history that they had at the call
+        values_of_primals = dict(zip(backward.reread, saved[backward.n_kept :], strict=True))
+        values_of_primals.update({i: saved[at] for i, at in backward.saved_primals.items()})
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
-        primals = [_with_history(held[i], targets.get(i)) for i in backward.pullback.primals]
+        primals = [
+            _with_history(values_of_primals[i], targets.get(i)) for i in backward.pullback.primals
+        ]
         saved_by_pullback = [saved[i] for i in backward.pullback.saved]
         with torch.enable_grad(), without_autocast():
-            given: list[torch.Tensor] = []
+            cotangents: list[torch.Tensor] = []
             for index, grad in enumerate(grads):
-                given.append(self._zeros(index) if grad is None else _as_traced(grad))
-            results: Sequence[Any] = again(*primals, *saved_by_pullback, *given)
+                cotangents.append(self._zeros(index) if grad is None else _as_traced(grad))
+            results: Sequence[Any] = again(*primals, *saved_by_pullback, *cotangents)
         return results
 
     def _pack(self, hooks: tuple[Pack, Unpack]) -> None:
-        """Give what is saved to the pack hooks of this thread."""
+        """Replace what is saved by what the pack hooks of this thread return for it."""
         assert self.saved is not None
         backward = self.backward
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
+        # a hook gets a tensor with its history, so primals need their targets
         of_saved: dict[int, Target | None] = {}
         for i, at in backward.saved_primals.items():
             of_saved[at] = targets.get(i)
@@ -488,13 +525,17 @@ class CompiledBackward(Node):
         self.versions = None
 
     def release(self) -> None:
+        """Free what is saved."""
         self.saved = None
         self.watched = []
 
 
 def _as_traced(g: torch.Tensor) -> torch.Tensor:
-    """Cotangent ``g`` as the trace took it: its strides decide what is a view, and what is
-    conjugated or negated lazily no view shows."""
+    """Return cotangent ``g`` as the trace took it.
+
+    The trace took contiguous cotangents, as strides decide which results are views. None of them
+    was conjugated or negated lazily.
+    """
     if not g.is_contiguous():
         g = g.contiguous()
     if g.is_conj():
@@ -504,8 +545,8 @@ def _as_traced(g: torch.Tensor) -> torch.Tensor:
     return g
 
 
-def _unpacked(saved: Any) -> object:
-    """Return a saved value that hooks may have packed."""
+def _unpack(saved: Any) -> object:
+    """Return a saved value, by the unpack hook if hooks have packed it."""
     if type(saved) is Packed:
         return restore(SESSION, saved, None)
     return saved
@@ -519,10 +560,10 @@ def _edge(target: Target | None) -> Edge | None:
 
 
 def _with_history(tensor: torch.Tensor, target: Target | None) -> torch.Tensor:
-    """Plain argument ``tensor`` as the tensor of the session that it was at the call."""
+    """Return plain argument ``tensor`` as the tensor of the session that it was at the call."""
     if target is None:
         return tensor
     if isinstance(target, Tensor) and target._inner is tensor:
         return target
-    made: torch.Tensor = SESSION.wrap(tensor, _edge(target))
-    return made
+    value: torch.Tensor = SESSION.wrap(tensor, _edge(target))
+    return value

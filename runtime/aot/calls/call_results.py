@@ -1,4 +1,4 @@
-"""How a call of a compiled program makes what it returns from the results of the graph.
+"""Turn the results of a graph into what a call of a compiled program returns.
 
 :class:`CallHistory` gives them one node of the tape, :class:`CallResults` makes views, leaves and
 the tree of them."""
@@ -31,6 +31,7 @@ class CallHistory:
     def __init__(self, boundary: Boundary, backward: Backward) -> None:
         self.boundary = boundary
         self.backward = backward
+        # the graph returns the new values of arguments first, then the results of the program
         written = [boundary.inputs[i].tangent for i in boundary.written]
         of_results = [*written, *boundary.tangents]
         self.tangents = [(index, t) for index, t in enumerate(of_results) if t is not None]
@@ -49,6 +50,7 @@ class CallHistory:
         try:
             return [saved[i]._version for i in exposed]
         except RuntimeError:
+            # a tensor of inference mode has no version: raise the error that names it
             for i in exposed:
                 refuse_inference(saved[i])
             raise
@@ -61,8 +63,11 @@ class CallHistory:
         versions: list[int],
         leaves: Sequence[object],
     ) -> None:
-        """Give the results among ``outs`` the history of this call. ``saved`` and ``versions``: of
-        what the backward needs. ``leaves``: of the call."""
+        """Give the results among ``outs`` the history of this call, in place.
+
+        ``saved`` and ``versions``: the values that the backward needs, and their versions.
+        ``leaves``: of the call.
+        """
         backward, tangents = self.backward, self.tangents
         metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
         changed = [leaves[i] for i in self.boundary.backward_written]
@@ -75,8 +80,10 @@ class CallHistory:
 
 
 class CallResults:
-    """What one program returns: ``boundary.outputs``, as a tree of the structure ``spec``.
-    ``n_forward``: how many results of the graph come before what it saves."""
+    """Build what one program returns: ``boundary.outputs``, as a tree of the structure ``spec``.
+
+    ``n_forward``: how many results of the graph come before what it saves.
+    """
 
     __slots__ = ("_is_one_leaf", "_others", "_results", "boundary", "n_forward", "spec")
 
@@ -91,19 +98,25 @@ class CallResults:
         self._others = [(i, output) for i, output in outputs if not output.is_result]
 
     def without_inference(self, results: Sequence[Any]) -> Sequence[Any]:
-        """Return the results of the graph. Those that the program makes outside of inference mode
-        are copied there, as the graph runs in it."""
+        """Return the results of the graph, none of which is wrongly a tensor of inference mode.
+
+        The graph runs in inference mode. So the results that the program computes outside of it are
+        copied outside.
+        """
         if not self.boundary.ordinary:
             return results
-        made = list(results)
+        copies = list(results)
         with torch.inference_mode(False), torch.no_grad():
             for i in self.boundary.ordinary:
-                made[i] = made[i].clone()
-        return made
+                copies[i] = copies[i].clone()
+        return copies
 
     def leaves(self, arguments: Sequence[object], made: list[Any]) -> list[Any]:
-        """Return the leaves of what the program returns. ``arguments``: of the call, after all
-        writes. ``made``: what the graph has made, with its history."""
+        """Return the leaves of what the program returns.
+
+        ``arguments``: of the call, after all writes. ``made``: the results of the graph, with their
+        history.
+        """
         boundary = self.boundary
         if boundary.begun or boundary.placed:
             boundary.finish(arguments, made)
@@ -112,6 +125,7 @@ class CallResults:
             returned[i] = made[number]
         for i, output in self._others:
             returned[i] = output.returned(arguments, made)
+        # one object may be returned at several places
         for again, first in boundary.repeated:
             returned[again] = returned[first]
         for again, first in boundary.released:

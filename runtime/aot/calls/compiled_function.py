@@ -1,5 +1,10 @@
-"""Programs compiled ahead of time as functions: for each kind of call one program is captured, cut
-and compiled, and found again."""
+"""Compile functions ahead of time: capture, cut and compile one program for each kind of call.
+
+f = aot_function(lambda x: x.sin(), nop)
+f(torch.ones(2))        # captures a program for two floats
+f(torch.zeros(2))       # runs it
+f(torch.ones(3))        # captures another one
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ from .identities import MetOutside
 from .known_programs import Finder, Programs
 from .recipe import Recipe
 
-# by one look-up each
+# global names, as each call would pay for a look-up in a module
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
@@ -51,8 +56,9 @@ def aot_function(
     cache: Cache | None = None,
     ignore: Sequence[object] = (),
 ) -> Callable[..., Any]:
-    """``fn`` compiled ahead of time: a forward and a backward graph, each given to its compiler,
-    behind the signature of ``fn``.
+    """Compile ``fn`` ahead of time: a forward and a backward graph, each by its own compiler.
+
+    Return a function with the signature of ``fn``.
 
     >>> f = aot_function(lambda x: (x * x).sum(), nop)
     >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
@@ -74,8 +80,8 @@ def aot_function(
 
     ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves
     them for nothing. ``keep_primals``: whether a call keeps arguments and random numbers that only
-    a second derivative needs. ``cache``: a folder in which the choices of ``partition_fn`` are kept
-    for later processes; without it the one that the environment variable ``RUNTIME_AOT_CACHE``
+    a second derivative needs. ``cache``: a folder that stores the choices of ``partition_fn`` for
+    later processes; without it the one that the environment variable ``RUNTIME_AOT_CACHE``
     names, if any. ``ignore``: objects that calls neither compare nor change: what ``fn`` does to
     them happens when it is captured, and its graphs keep what it has read there.
     The graphs never write to anything, so ``keep_inference_input_mutations`` and
@@ -105,13 +111,16 @@ def aot_function(
 
 
 def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[..., Any]:
-    """Return the function that makes and runs the programs of ``recipe``. ``programs``: what finds
-    them, in place of a new one."""
+    """Return the function that captures and runs the programs of ``recipe``.
+
+    ``programs``: finds them; None for a new :class:`Programs`.
+    """
     fn, modules = recipe.fn, recipe.modules
     programs = programs or Programs(recipe)
 
     def compiled(*args: object, **kwargs: object) -> Any:
-        given, spec = flatten(args, kwargs)
+        """Run the program for these arguments, or ``fn`` itself where others see its calls."""
+        leaves, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), is_autocast_enabled()
         if (
             SCOPE.levels
@@ -121,24 +130,25 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
         ):
             # a transform, a mode or a dual level sees the calls of the program
             return fn(*args, **kwargs)
-        flags = () if recording else flags_of(given)
+        flags = () if recording else flags_of(leaves)
         around = (
             None if spec is None else structure_of(spec),
             surroundings(recording, autocast),
             tuple([module.training for module in modules]) if modules else None,
             flags,
         )
-        for take, known in programs.recent.get(around, ()):
-            call = take(given)
+        # the guards of the last programs first, and a look-up if none of them takes the call
+        for take, recent in programs.recent.get(around, ()):
+            call = take(leaves)
             if call is not None:
-                program = known
+                program = recent
                 break
         else:
             with naming_line():
-                found = _find(recipe, programs, around, spec, given)
-            if found is None:
+                program_and_call = _find(recipe, programs, around, spec, leaves)
+            if program_and_call is None:
                 return fn(*args, **kwargs)
-            program, call = found
+            program, call = program_and_call
         if not autocast:
             return program(call)
         with without_autocast():
@@ -154,16 +164,19 @@ def _find(
     spec: pytree.TreeSpec | None,
     leaves: Sequence[object],
 ) -> tuple[CompiledProgram, Call] | None:
-    """Return the program for a call with these ``leaves``, and what it takes. None if one of them
-    is a value of a transform."""
+    """Return the program for a call with these ``leaves``, and what it takes.
+
+    None if one of them is a value of a transform.
+    """
+    # a program may reach an argument by itself too; the call begins again with that one marked
     while True:
-        given = recipe.outside.marked(leaves)
-        entered = enter(given, _grad_enabled() or not _inference(), recipe.dynamic)
+        marked = recipe.outside.marked(leaves)
+        entered = enter(marked, _grad_enabled() or not _inference(), recipe.dynamic)
         if entered is None:
             return None
-        entered.given = given
-        entered.flags = () if _grad_enabled() else flags_of(given)
+        entered.given = marked
+        entered.flags = () if _grad_enabled() else flags_of(marked)
         try:
-            return programs.find(around, spec, given, entered)
+            return programs.find(around, spec, marked, entered)
         except MetOutside as met:
             recipe.outside.learn(met.tensors)

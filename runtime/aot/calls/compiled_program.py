@@ -1,7 +1,10 @@
-"""One compiled program, and what a call of it does.
+"""Run one compiled program.
 
-It runs the forward graph, holds what the backward needs as a node of the tape, and carries out what
-the program does to its arguments and to Python's state."""
+A call runs the forward graph, saves what the backward needs in a node of the tape, and carries out
+what the program does to its arguments and to Python's state:
+
+    program(call)       # the result of the user's function
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,10 @@ undo, as texts."""
 
 
 class _SeededDraws:
-    """The draws of a graph whose program sets the seeds of generators. A generator that the program
-    makes is one for all calls, so threads draw from it in turn."""
+    """Seed the generators of a graph before it draws, as its program does.
+
+    A generator that the program creates is one object for all calls, so threads draw in turn.
+    """
 
     def __init__(self, seedings: Sequence[Seeding]) -> None:
         self._seedings = seedings
@@ -40,18 +45,19 @@ class _SeededDraws:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
+        """Run the block with new seeds, one thread at a time."""
         with self._lock, seeded(self._seedings):
             yield
 
 
 class CompiledProgram:
-    """One program for one kind of inputs.
+    """Run one program for one kind of inputs.
 
-    ``guard``: which calls it serves. ``begin``: what a call does before the graph. ``forward``:
-    runs the graph. ``changes``: what a call does to its arguments. ``effects``: what it assigns to
-    Python's objects. ``history``: how results are recorded; None if they have no history.
-    ``results``: how they are made. ``direct``: of a program that only computes, which results of
-    the graph a call returns; None for any other program.
+    ``guard``: decides which calls it serves. ``begin``: what a call does before the graph.
+    ``forward``: runs the graph. ``changes``: what a call does to its arguments. ``effects``: what
+    it assigns to Python's objects. ``history``: records the call; None if results have no history.
+    ``results``: builds what a call returns. ``direct``: the numbers of the results of the graph
+    that a call returns, if the program only computes; None for any other program.
     """
 
     __slots__ = (
@@ -76,11 +82,14 @@ class CompiledProgram:
         effects: Effects,
         begin: Begin | None = None,
     ) -> None:
+        """``backward`` is None for a program without gradients."""
         boundary = joint.boundary
         if joint.layouts is not None:
             forward = of_whole_tensors(forward, joint.layouts)
         self.joint = joint
         self.forward = forward
+        # a staged function runs the graph by an interpreter until its code is generated, and then
+        # calls this, so that later calls go there directly
         if isinstance(forward, Staged):
             forward.settled = self._replace_forward
         self.guard = guard
@@ -94,27 +103,30 @@ class CompiledProgram:
         if backward is not None:
             self.history = CallHistory(boundary, backward)
         elif not effects.changes:
+            # most programs without gradients only compute: their calls skip all steps of `_finish`
             self.direct = boundary.direct
         if boundary.seedings:
             self._draws = _SeededDraws(boundary.seedings)
 
     def _replace_forward(self, generated: Boxed) -> None:
+        """Run ``generated`` from the next call on."""
         self.forward = generated
 
     @property
     def moves_on(self) -> bool:
-        """Whether the program leaves a state behind in which it does not serve the next call."""
+        """Return whether the program leaves a state in which it does not serve the next call."""
         return bool(self.effects.left) or not self.guard.state.stays
 
     @property
     def summary(self) -> StateSummary:
-        """What the program has to do with Python's state, for people."""
+        """Return what the program reads and changes of Python's state, for people."""
         return summarize(self.guard.state, self.effects.names)
 
     def __call__(self, call: Call) -> object:
+        """Return what the user's function returns for ``call``."""
         begun = self.begin(call) if self.begin is not None else ()
         plain, history = call.plain, self.history
-        # now, as the graph empties the list
+        # before the graph, which empties the list of its arguments
         reread = () if history is None else history.reread(plain)
         try:
             if self._draws is None:
@@ -130,11 +142,13 @@ class CompiledProgram:
             raise
         if self.direct is not None:
             return self.results.assembled([results[i] for i in self.direct])
-        return self._finished(call, results, reread)
+        return self._finish(call, results, reread)
 
-    def _finished(self, call: Call, results: Sequence[object], reread: Sequence[object]) -> object:
-        """Return what the call returns, after all that it does beside the graph. ``results``: what
-        the graph has returned. ``reread``: arguments that the backward wants as they were."""
+    def _finish(self, call: Call, results: Sequence[object], reread: Sequence[object]) -> object:
+        """Carry out all that the call does after the graph, and return its result.
+
+        ``results``: of the graph. ``reread``: arguments that the backward needs as they were.
+        """
         leaves, changes, history = call.leaves, self.changes, self.history
         n_forward = self.results.n_forward
         results = self.results.without_inference(results)
@@ -142,6 +156,7 @@ class CompiledProgram:
         changes.register_hooks(leaves)
         # advances the version, so before the versions of what is saved are noted
         changes.reshape(leaves)
+        # assign to Python's objects, and record the call
         outs = list(results[:n_forward])
         recorded = False
         if history is None:
@@ -149,6 +164,7 @@ class CompiledProgram:
         else:
             saved = [*results[n_forward:], *reread]
             at_risk = history.backward.at_risk
+            # before the versions are noted and before `write`, which overwrites the old values
             if at_risk:
                 changes.keep_old_values(saved, at_risk, leaves)
             versions = history.versions(saved)
@@ -156,8 +172,9 @@ class CompiledProgram:
             recorded = history.wanted(targets)
             if recorded:
                 history.record(targets, outs, saved, versions, leaves)
+        # write to arguments, and then build results, which may be views of these
         changes.write(leaves, outs, recorded)
-        made = outs[len(changes.written) :]
-        returned = self.results.leaves(leaves, made)
-        changes.replace_memory(leaves, made)
+        values = outs[len(changes.written) :]
+        returned = self.results.leaves(leaves, values)
+        changes.replace_memory(leaves, values)
         return self.results.assembled(returned)

@@ -1,4 +1,4 @@
-"""What a compiled call has changed when its graph raises, as a note at the error.
+"""Note at the error of a graph what the compiled call had already changed.
 
 ValueError: …
 The compiled call failed while its graph ran, and does not undo what it had done: an argument,
@@ -19,8 +19,10 @@ from ..compilers.boxed import Boxed
 
 
 def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
-    """Note of the arguments ``placed`` that the graph has written to them. For each: by how much
-    its version is behind."""
+    """Note that the graph has written to the arguments ``placed``.
+
+    ``placed``: for each argument, by how much its version is behind.
+    """
     for i, behind in placed.items():
         t = leaves[i]
         if isinstance(t, Tensor):
@@ -31,10 +33,10 @@ def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class WriteLog:
-    """The writes of one graph to arguments: by argument, the line of ``code`` that makes it.
+    """Map each argument that one graph writes to to the line of ``code`` with the write.
 
-    A graph that raises has made the writes above the line of the error, none of those below it, and
-    perhaps a part of the one on it. Without ``code`` each write may have been made.
+    A graph that raises has done the writes above the line of the error, none of those below it, and
+    perhaps a part of the one on it. Without ``code`` each write may have happened.
     """
 
     lines: Mapping[int, int]
@@ -42,16 +44,19 @@ class WriteLog:
 
     @staticmethod
     def of(forward: Boxed) -> WriteLog:
-        """Return the log of a boxed function. Of a foreign compiler's, which says what it writes
-        but not where, all writes are on one line."""
+        """Return the log of a boxed function.
+
+        A function of a foreign compiler says what it writes, but not where. All its writes are on
+        one line.
+        """
         lines: Mapping[int, int] | None = getattr(forward, "writes", None)
         if lines is None:
             lines = dict.fromkeys(getattr(forward, "placed", ()), 0)
         return WriteLog(lines, getattr(forward, "__code__", None))
 
     def made_before(self, error: BaseException) -> Iterator[tuple[int, bool]]:
-        """Return the arguments that are written to when the graph raises ``error``, and whether the
-        write is complete."""
+        """Yield each argument that the graph had written to when it raised ``error``, and whether
+        the write is complete."""
         raised_at = self._line_of(error)
         for argument, line in self.lines.items():
             if raised_at is None:
@@ -60,6 +65,7 @@ class WriteLog:
                 yield argument, line < raised_at
 
     def _line_of(self, error: BaseException) -> int | None:
+        """Return the line of the graph's code that raised ``error``; None if it is not known."""
         for entry in _entries(error.__traceback__):
             if entry.tb_frame.f_code is self.code:
                 return entry.tb_lineno
@@ -67,6 +73,7 @@ class WriteLog:
 
 
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    """Yield the entries of a traceback, the outermost first."""
     while traceback is not None:
         yield traceback
         traceback = traceback.tb_next
@@ -80,8 +87,11 @@ def note_partial_effects(
     n_arguments: int,
 ) -> None:
     """Add a note to an error of the graph of ``forward``: what the failed call has changed, if
-    anything. ``begun``: what it has done before the graph. ``leaves``: its ``n_arguments``
-    arguments, then the tensors that the program closes over."""
+    anything.
+
+    ``begun``: what the call has done before the graph. ``leaves``: its ``n_arguments`` arguments,
+    then the tensors that the program closes over.
+    """
     lost = list(begun)
     for argument, complete in WriteLog.of(forward).made_before(error):
         written = leaves[argument]
@@ -96,7 +106,12 @@ def note_partial_effects(
 
 
 def _describe(written: Any, is_argument: bool, complete: bool) -> str:
-    what = "an argument" if is_argument else "a tensor that the function closes over"
+    """Return a clause for one write, such as ``an argument, float32[2], has its new value``."""
+    what = "a tensor that the function closes over"
+    if is_argument:
+        what = "an argument"
+    partly = " (perhaps in part)"
+    if complete:
+        partly = ""
     dtype = str(written.dtype).removeprefix("torch.")
-    partly = "" if complete else " (perhaps in part)"
     return f"{what}, {dtype}{list(written.shape)}, has its new value{partly}"

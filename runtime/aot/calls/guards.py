@@ -1,5 +1,5 @@
-"""The way from the arguments of a call to a program that is already compiled: one generated Python
-function for each program.
+"""Generate a guard for each program: a Python function that takes the arguments of a call if the
+program is for them.
 
     def take(given):                                    # of f(x), where the program closes
                                                         # over a parameter w
@@ -14,8 +14,9 @@ function for each program.
 It asks what :func:`~.arguments.enter` asks, about tensors of the classes that the first call had.
 It returns None where it is not sure. Then the general way decides, which may find the same
 program. ``tensors`` compares sizes, strides, dtypes, devices, dispatch keys and ``requires_grad``
-with those of the first call. It is a class of torch's, in C++, and takes a sixth of the time of
-the same in Python."""
+with those of the first call. It is a class of torch, in C++, and takes a sixth of the time of the
+same in Python.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +47,11 @@ _is_leaf = operator.attrgetter("is_leaf")
 
 
 class Sizes(NamedTuple):
-    """``holds`` of the plain arguments ``asked``: whether their sizes and values are such that the
-    graph is right. ``dynamic``: whether the sizes of arguments are symbols."""
+    """Hold the condition under which a graph with symbols is right.
+
+    ``holds`` gets the sizes and values of the plain arguments ``asked``. ``dynamic``: whether the
+    sizes of arguments are symbols.
+    """
 
     holds: Callable[..., bool]
     asked: Sequence[int]
@@ -55,7 +59,7 @@ class Sizes(NamedTuple):
 
 
 class _Source:
-    """The text of one function, and the constants that it refers to."""
+    """Collect the text of one function, and the constants that it refers to."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -66,21 +70,24 @@ class _Source:
             "kind_of": kind_of,
             "same": same,
         }
-        # by name, a tensor that has the sizes and the like which are asked for
+        # by name of an argument, a tensor with the geometry that it must have
         self.compared: dict[str, torch.Tensor] = {}
-        self.outside: dict[int, torch.Tensor] = {}  # by identity, the same of no argument
+        # by identity, tensors that are no arguments and must have the geometry that they have now
+        self.outside: dict[int, torch.Tensor] = {}
 
     def constant(self, value: object, stem: str = "k") -> str:
+        """Give ``value`` a name in the function, and return the name."""
         name = f"{stem}{len(self.names)}"
         self.names[name] = value
         return name
 
     def require(self, *conditions: str) -> None:
+        """Add a line that returns None unless all ``conditions`` hold."""
         if conditions:
             self.lines.append(f"if not ({' and '.join(conditions)}): return None")
 
     def compare(self) -> None:
-        """Require of the tensors in ``compared`` and ``outside`` that they are as they are now, and
+        """Require that the tensors in ``compared`` and ``outside`` have the geometry of now, and
         that none of them comes twice."""
         outside = list(self.outside.values())
         now = [*self.compared.values(), *outside]
@@ -96,34 +103,38 @@ class _Source:
         self.require(f"{tensors}.check({', '.join(compared)})")
 
     def unpacked(self, constants: Sequence[object]) -> list[str]:
-        """Return the items of ``constants`` as an item of a list display; none if there are
+        """Return ``constants`` as an item of a list display, ``["*k7"]``; nothing if there are
         none."""
         if not constants:
             return []
         return [f"*{self.constant(constants)}"]
 
     def without_compared(self, reads: Sequence[Read]) -> list[Read]:
-        """``reads``, without what tensors say of themselves that :meth:`compare` asks for. The
-        program does not compute with these tensors, but has come to them."""
-        found: list[Read] = []
+        """Return ``reads`` without those facts of tensors that :meth:`compare` asks for.
+
+        The program does not compute with these tensors, but has reached them.
+        """
+        remaining: list[Read] = []
         leaves: list[torch.Tensor] = []
         others: list[torch.Tensor] = []
         for read in reads:
             tensor = read.owner
             if read.name is not FACTS or not has_plain_geometry(tensor):
-                found.append(read)
+                remaining.append(read)
             elif id(tensor) not in self.outside:
                 self.outside[id(tensor)] = tensor
-                if tensor.requires_grad:  # else it is a leaf
+                # a tensor that does not require grad is always a leaf
+                if tensor.requires_grad:
                     (leaves if tensor.is_leaf else others).append(tensor)
         for quantity, tensors in (("all", leaves), ("not any", others)):
             if tensors:
                 self.require(
                     f"{quantity}(map({self.constant(_is_leaf)}, {self.constant(tensors)}))"
                 )
-        return found
+        return remaining
 
     def function(self) -> Take:
+        """Compile the text."""
         return function(
             ["def take(given):", *(f"    {line}" for line in self.lines)],
             "take",
@@ -147,24 +158,25 @@ def guard(
     """Return the function for calls like the one with arguments ``given``, of the kinds ``kinds``.
 
     ``outside``: the kinds of ``closed_over``. ``groups``: which of the arguments share memory, if
-    that matters. ``sizes``: what must hold of symbols. ``alone``: asks whether the program comes to
-    the arguments by itself. None if the arguments are such that only the
-    general way can tell.
+    that matters. ``sizes``: what must hold of symbols. ``alone``: asks whether the program reaches
+    the arguments by itself. None if only the general way can decide for such arguments.
     """
     source = _Source()
     names = [f"x{index}" for index in range(len(given))]
     source.lines.append(f"if len(given) != {len(given)}: return None")
     if names:
         source.lines.append(f"[{', '.join(names)}] = given")
-    source.require(*_identities(source, given))
+    source.require(*_identity_conditions(source, given))
     source.require(*alone.conditions(given, names, source.constant))
+    # one question after the other for each argument
     dynamic = sizes is not None and sizes.dynamic
     plain, targets = [], []
     for x, name, kind in zip(given, names, kinds, strict=True):
-        inner, target = _argument(source, x, name, kind, dynamic, tracked)
+        inner, target = _pass_argument(source, x, name, kind, dynamic, tracked)
         plain.append(inner)
         if target:
             targets.append(target)
+    # one question for all tensors that the program closes over or has read
     tensors = OutsideTensors.of(closed_over, outside, tracked)
     if tensors is None:
         return None
@@ -173,16 +185,19 @@ def guard(
     reads = source.without_compared(reads)
     source.compare()
     _require_distinct(source, given, names)
+    # what C++ cannot compare comes last, since it costs more
     source.require(*tensors.conditions(source.constant, apart))
     source.require(*(read.condition(source.constant) for read in reads))
     _require_state(source, state)
     if sizes is not None:
         _require_sizes(source, sizes, plain, tensors.plain)
+    # which tensors share memory; without groups the identities of storages show it
     all_plain = [*plain, *source.unpacked(tensors.plain)]
     if apart:
         _require_apart(source, plain, given, tensors.plain)
     elif groups is not None:
         source.require(f"sharing([{', '.join(all_plain)}]) == {source.constant(groups)}")
+    # all holds: return the call
     all_kinds = source.constant([*kinds, *outside])
     all_leaves = [*names, *source.unpacked(tensors.leaves)]
     all_targets = [*targets, *source.unpacked(tensors.targets)]
@@ -193,16 +208,18 @@ def guard(
     return source.function()
 
 
-def _identities(source: _Source, given: Sequence[object]) -> list[str]:
-    """Return which arguments are one object, or one that the program comes to by itself."""
+def _identity_conditions(source: _Source, given: Sequence[object]) -> list[str]:
+    """Return conditions: which arguments are one object, or one that the program reaches itself."""
     repeats = [f"x{index} is x{x.index}" for index, x in enumerate(given) if type(x) is Repeat]
     outside = [(i, x) for i, x in enumerate(given) if type(x) is Outside]
     return [*repeats, *(f"{source.constant(x.stands_for)}(x{i})" for i, x in outside)]
 
 
 def _require_distinct(source: _Source, given: Sequence[object], names: Sequence[str]) -> None:
-    """Require of the tensors among the arguments that they are different objects, if some of them
-    are not compared in C, where that is asked."""
+    """Require that the tensors among the arguments are different objects.
+
+    The guard in C++ asks that of the tensors that it compares, so nothing is added for these alone.
+    """
     tensors = [name for name, x in zip(names, given, strict=True) if isinstance(x, torch.Tensor)]
     if len(tensors) > max(1, len(source.compared)):
         objects = ", ".join(f"id({name})" for name in tensors)
@@ -210,7 +227,7 @@ def _require_distinct(source: _Source, given: Sequence[object], names: Sequence[
 
 
 def _require_state(source: _Source, state: StateGuard | None) -> None:
-    """Require that Python's objects are as the program has found them."""
+    """Require that Python's objects are as they were when the program was captured."""
     if state is not None:
         for condition in state.conditions(source.constant):
             source.require(condition)
@@ -220,24 +237,27 @@ def _require_sizes(
     source: _Source, sizes: Sizes, plain: Sequence[str], outside: Sequence[object]
 ) -> None:
     """Require that the graph is right for the sizes and numbers of the call."""
-    asked = [_item(plain, outside, i, source) for i in sizes.asked]
+    asked = [_name_of_plain(plain, outside, i, source) for i in sizes.asked]
     source.require(f"{source.constant(sizes.holds)}({', '.join(asked)})")
 
 
-def _item(names: Sequence[str], outside: Sequence[object], index: int, source: _Source) -> str:
-    """Return the name of plain argument ``index``, of which those after the call's own are
-    ``outside``."""
+def _name_of_plain(
+    names: Sequence[str], outside: Sequence[object], index: int, source: _Source
+) -> str:
+    """Return the name of plain argument ``index``. Those after the call's own are ``outside``."""
     if index < len(names):
         return names[index]
     return source.constant(outside[index - len(names)])
 
 
-def _argument(
+def _pass_argument(
     source: _Source, x: object, name: str, kind: Kind, dynamic: bool, tracked: bool
 ) -> tuple[str, str]:
-    """(what is given to the graph, where the gradient goes or nothing) for argument ``x``."""
+    """Ask whether ``name`` is like argument ``x``. Return two expressions: what the graph gets, and
+    where the gradient goes, which is empty if it is not wanted."""
     wanted = bool(kind[0])
-    if type(x) in (Repeat, Outside):  # asked before, as names change
+    # `_identity_conditions` has asked for these: a name may stand for a leaf further on
+    if type(x) in (Repeat, Outside):
         return source.constant(x), ""
     source.require(f"type({name}) is {source.constant(type(x), 'T')}")
     if not isinstance(x, torch.Tensor):
@@ -246,10 +266,11 @@ def _argument(
         else:
             _require_value(source, x, name)
         return name, ""
+    # a tensor of the session, or one of torch that becomes a leaf, or a plain one
     inner, target = name, ""
     value = unwrap(x)
     if type(x) in VALUES:
-        inner, target = _argument_of_session(source, name, wanted, tracked)
+        inner, target = _pass_session_tensor(source, name, wanted, tracked)
     elif wanted:
         leaf = f"t{name[1:]}"
         source.require(f"{name}.requires_grad")
@@ -257,13 +278,14 @@ def _argument(
         inner, target, value = f"{leaf}._inner", leaf, unwrap(as_leaf(x))
     elif tracked:
         source.require(f"not {name}.requires_grad")
-    _geometry(source, value, inner, kind, dynamic)
+    _require_geometry(source, value, inner, kind, dynamic)
     return inner, target
 
 
 def _require_number(source: _Source, value: object, name: str) -> None:
     """Require that ``name`` is a number for which the graph's arithmetic is right: a finite float,
     or an integer of 64 bits. ``value``: the number of the first call."""
+    # `inf - inf` and `nan - nan` are NaN
     if type(value) is float:
         source.require(f"{name} - {name} == 0.0")
     else:
@@ -279,10 +301,13 @@ def _require_value(source: _Source, value: object, name: str) -> None:
         source.require(f"({name} is {constant} or same({name}, {constant}))")
 
 
-def _argument_of_session(
+def _pass_session_tensor(
     source: _Source, name: str, wanted: bool, tracked: bool
 ) -> tuple[str, str]:
-    """As :func:`_argument`, for a tensor of the session. ``wanted``: whether its gradient is."""
+    """Do the same as :func:`_pass_argument` for a tensor of the session.
+
+    ``wanted``: whether its gradient is wanted.
+    """
     inner, target = f"p{name[1:]}", ""
     source.lines.append(f"{inner} = {name}._inner")
     if wanted:
@@ -301,8 +326,7 @@ def _argument_of_session(
 
 
 def _are_apart(groups: tuple[Group, ...], given: Sequence[Any], outside: Sequence[Any]) -> bool:
-    """Return whether no two tensors share memory, and all are such that it shows by their
-    storages."""
+    """Return whether no two tensors share memory, and all have a storage that would show it."""
     tensors = [*(unwrap(x) for x in given if isinstance(x, torch.Tensor)), *outside]
     return not groups and all(map(has_plain_geometry, tensors))
 
@@ -310,8 +334,10 @@ def _are_apart(groups: tuple[Group, ...], given: Sequence[Any], outside: Sequenc
 def _require_apart(
     source: _Source, plain: Sequence[str], given: Sequence[object], outside: Sequence[Any]
 ) -> None:
-    """Require of the arguments that no two of them share memory, nor one with a tensor of
-    ``outside``. These are where they have been."""
+    """Require that no two arguments share memory, nor an argument and a tensor of ``outside``.
+
+    Another condition asks that the tensors of ``outside`` are where they were.
+    """
     arguments = [name for name, x in zip(plain, given, strict=True) if isinstance(x, torch.Tensor)]
     if not arguments:
         return
@@ -324,7 +350,9 @@ def _require_apart(
         source.require(f"len(found) == {len(arguments)}", f"found.isdisjoint({storages})")
 
 
-def _geometry(source: _Source, value: torch.Tensor, inner: str, kind: Kind, dynamic: bool) -> None:
+def _require_geometry(
+    source: _Source, value: torch.Tensor, inner: str, kind: Kind, dynamic: bool
+) -> None:
     """Require of the plain tensor ``inner`` what ``kind`` says of ``value``."""
     if dynamic or not has_plain_geometry(value):
         source.require(f"kind_of({inner}, {bool(kind[0])}, {dynamic}) == {source.constant(kind)}")

@@ -1,5 +1,5 @@
-"""Which tensors of a call are one object: one that is given twice, and one that the program also
-comes to by itself.
+"""Mark arguments that are one object: one that is passed twice, and one that the program also
+reaches by itself.
 
     w = torch.ones(3, requires_grad=True)
 
@@ -8,12 +8,13 @@ comes to by itself.
         (gradient,) = torch.autograd.grad((x * w).sum(), w)
         return gradient, x is w
 
-    f(w)        # gives 2 and True: a program in which the argument is w itself
+    f(w)        # returns 2 and True: a program in which the argument is w itself
     f(w + 1)    # another program
 
-A capture has a value in place of each argument. Where two are one, so is the value. Where the
-program also comes to the argument by itself, it gets the tensor, as a function would that had no
-such argument."""
+A capture has a value in place of each argument. Where two arguments are one, there is one value.
+Where the program also reaches the argument by itself, it gets the tensor, as a function would that
+had no such argument.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +28,11 @@ R = TypeVar("R")
 
 
 class Repeat:
-    """Stands for a tensor that a call is given once more. ``index``: of the leaf that it is. A
-    program may ask whether two of its arguments are one object, ``a is b``, so a call in which
-    they are is of another kind."""
+    """Stand for a tensor that comes once more among the arguments. ``index``: of the first one.
+
+    A program may ask whether two of its arguments are one object, ``a is b``. So a call in which
+    they are is of another kind.
+    """
 
     __slots__ = ("index",)
     _known: ClassVar[dict[int, Repeat]] = {}
@@ -39,33 +42,40 @@ class Repeat:
 
     @classmethod
     def of(cls, index: int) -> Repeat:
-        """Return the only one of this index, as guards ask for the object."""
+        """Return the only mark of this index: guards compare marks by ``is``."""
         return cls._known.setdefault(index, cls(index))
 
 
 class Outside:
-    """Stands for an argument that is ``tensor``, to which the program comes by itself as well. A
-    call with another argument in its place is of another kind."""
+    """Stand for an argument that is ``tensor``, which the program reaches by itself as well.
+
+    A call with another argument in its place is of another kind.
+    """
 
     __slots__ = ("_tensor",)
 
     def __init__(self, tensor: torch.Tensor) -> None:
+        # weak, as the marks of a function live as long as the function
         self._tensor = weakref.ref(tensor)
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The argument itself, which the call holds."""
-        found = self._tensor()
-        assert found is not None, "a call holds its arguments"
-        return found
+        """Return the argument itself, which the call holds alive."""
+        tensor = self._tensor()
+        assert tensor is not None, "a call holds its arguments"
+        return tensor
 
     def stands_for(self, value: object) -> bool:
+        """Return whether ``value`` is the argument."""
         return self._tensor() is value
 
 
 class MetOutside(BaseException):
-    """The program has come to its arguments ``tensors`` by itself, and is to be captured once more.
-    No ``Exception``, since nothing is wrong with it."""
+    """Say that the program has reached its arguments ``tensors`` by itself.
+
+    It is to be captured once more. This is no ``Exception``, since nothing is wrong with the
+    program, and its handlers must not see it.
+    """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -73,72 +83,84 @@ class MetOutside(BaseException):
 
 
 class OutsideArguments:
-    """The tensors that programs of one function were given and have come to by themselves. Each has
-    one mark, as guards and kinds of calls ask for the object."""
+    """Remember the arguments that programs of one function have also reached by themselves.
+
+    Each has one mark: guards and kinds of calls compare marks by ``is``.
+    """
 
     def __init__(self) -> None:
         self._marks: dict[int, Outside] = {}
 
     def learn(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Mark ``tensors`` in all calls from now on."""
         self._marks |= {id(tensor): Outside(tensor) for tensor in tensors}
 
     def marked(self, leaves: Sequence[object]) -> Sequence[object]:
-        """``leaves``, in which these tensors are marks, and one that comes again is a
-        :class:`Repeat`."""
+        """Return ``leaves``, with a mark for each of these tensors, and a :class:`Repeat` for each
+        tensor that comes again."""
         marks = self._marks
         if marks and not marks.keys().isdisjoint(map(id, leaves)):
             leaves = [_mark(value, marks) for value in leaves]
-        return _without_repetition(leaves)
+        return _mark_repetitions(leaves)
 
 
 def _mark(value: object, marks: Mapping[int, Outside]) -> object:
+    """Return the mark of ``value``, or ``value`` if it has none."""
     mark = marks.get(id(value))
-    if mark is None or not mark.stands_for(value):  # a new tensor may be where one was that is gone
+    # a new tensor may have the identity of one that is gone
+    if mark is None or not mark.stands_for(value):
         return value
     return mark
 
 
-def _without_repetition(leaves: Sequence[object]) -> Sequence[object]:
+def _mark_repetitions(leaves: Sequence[object]) -> Sequence[object]:
+    """Return ``leaves``, with a :class:`Repeat` for each tensor that comes again."""
     if len(set(map(id, leaves))) == len(leaves):
         return leaves
     first: dict[int, int] = {}
-    found = list(leaves)
+    marked = list(leaves)
     for index, value in enumerate(leaves):
         if isinstance(value, torch.Tensor) and first.setdefault(id(value), index) != index:
-            found[index] = Repeat.of(first[id(value)])
-    return found
+            marked[index] = Repeat.of(first[id(value)])
+    return marked
 
 
-def refuse_outside(given: Iterable[object], known: Collection[int]) -> None:
-    """Raise :class:`MetOutside` if a tensor in ``given`` is one of the identities ``known``."""
-    met = [x for x in given if isinstance(x, torch.Tensor) and id(x) in known]
+def refuse_outside(leaves: Iterable[object], identities: Collection[int]) -> None:
+    """Raise :class:`MetOutside` if a tensor in ``leaves`` has one of ``identities``."""
+    met = [x for x in leaves if isinstance(x, torch.Tensor) and id(x) in identities]
     if met:
         raise MetOutside(met)
 
 
-def with_tensors(function: Callable[..., R], given: Sequence[object]) -> Callable[..., R]:
-    """``function`` as a function of leaves in which there is anything in place of the marks in
-    ``given``."""
-    repeats = [(i, x.index) for i, x in enumerate(given) if type(x) is Repeat]
-    outside = [(i, x.tensor) for i, x in enumerate(given) if type(x) is Outside]
+def with_tensors(function: Callable[..., R], marked: Sequence[object]) -> Callable[..., R]:
+    """Return ``function`` as a function of leaves that replaces those at the marks in ``marked``.
+
+    A mark of :class:`Outside` becomes its tensor. A :class:`Repeat` becomes the leaf that it
+    repeats.
+    """
+    repeats = [(i, x.index) for i, x in enumerate(marked) if type(x) is Repeat]
+    outside = [(i, x.tensor) for i, x in enumerate(marked) if type(x) is Outside]
     if not repeats and not outside:
         return function
 
     def flat(*leaves: object) -> R:
-        found = list(leaves)
+        """Call ``function`` with the tensors in place of the marks."""
+        arguments = list(leaves)
         for i, tensor in outside:
-            found[i] = tensor
+            arguments[i] = tensor
         for i, index in repeats:
-            found[i] = found[index]
-        return function(*found)
+            arguments[i] = arguments[index]
+        return function(*arguments)
 
     return flat
 
 
 class Apart:
-    """Asks whether no argument of a call is a tensor that a program comes to by itself. ``known``:
-    the identities of these. ``leading``: how many values of Python's state come before the
-    arguments."""
+    """Ask whether no argument of a call is a tensor that a program reaches by itself.
+
+    ``known``: the identities of these tensors. ``leading``: how many values of Python's state come
+    before the arguments.
+    """
 
     __slots__ = ("known", "leading")
 
@@ -147,6 +169,7 @@ class Apart:
         self.leading = leading
 
     def holds(self, given: Sequence[object]) -> bool:
+        """Return whether it is so for the arguments ``given``."""
         return not any(
             isinstance(x, torch.Tensor) and id(x) in self.known for x in given[self.leading :]
         )
@@ -154,8 +177,10 @@ class Apart:
     def conditions(
         self, given: Sequence[object], names: Sequence[str], constant: Callable[[Any], str]
     ) -> list[str]:
-        """Return the question as Python source. ``names``: of the arguments ``given``.
-        ``constant``: gives an object a name."""
+        """Return the question as Python source, in a list that is empty if there is none.
+
+        ``names``: of the arguments ``given``. ``constant``: gives an object a name.
+        """
         pairs = list(zip(names, given, strict=True))[self.leading :]
         asked = [f"id({name})" for name, x in pairs if isinstance(x, torch.Tensor)]
         if not asked or not self.known:

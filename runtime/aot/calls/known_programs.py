@@ -1,5 +1,8 @@
-"""The programs of one compiled function: found by the kind of a call, and captured where there is
-none."""
+"""Find the program for a call of one compiled function, or capture one.
+
+program, call = Programs(recipe).find(around, spec, leaves, entered)
+program(call)
+"""
 
 from __future__ import annotations
 
@@ -22,30 +25,35 @@ from .program_capture import capture
 from .recipe import Recipe
 from .states_in_turn import StatesInTurn
 
-_inference = torch.is_inference_mode_enabled  # by one look-up
+_inference = torch.is_inference_mode_enabled  # a global name, as two look-ups cost more than one
 _WAYS = 4  # how many generated guards a call tries before it looks its program up
 # how many programs there are for numbers under conditions, such as the sides of a branch, before
 # numbers are constants
 _SIDES = 4
-# how many programs for states of one kind of call are kept: each keeps its objects alive
+# how many programs for states of one kind of call stay: each holds the objects of its state alive
 _KEPT = 16
 
 
 class Finder(Protocol):
-    """What finds the program for a call: :class:`Programs`. ``recent``: by the state around a call,
-    the last programs with their guards."""
+    """Find the program for a call, as :class:`Programs` does.
+
+    ``recent``: by the state around a call, the last programs with their guards. A call tries these
+    first, without the lock.
+    """
 
     recent: dict[Kind, tuple[tuple[Take, CompiledProgram], ...]]
 
     def find(
-        self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
+        self, around: Kind, spec: pytree.TreeSpec | None, leaves: Sequence[object], entered: Call
     ) -> tuple[CompiledProgram, Call]:
-        """Return the program for a call, made if there is none, and what it takes."""
+        """Return the program for a call, captured if there is none, and what it takes."""
 
 
 class Programs:
-    """The programs of one compiled function, at most ``LIMIT`` of them. The one that was not looked
-    up for longest makes room."""
+    """Hold the programs of one compiled function, at most ``LIMIT`` of them.
+
+    The kind of call that was not looked up for longest makes room.
+    """
 
     LIMIT = 64
 
@@ -53,60 +61,63 @@ class Programs:
         self.recipe = recipe
         self.recent: dict[Kind, tuple[tuple[Take, CompiledProgram], ...]] = {}
         self._by_key: OrderedDict[Kind, list[CompiledProgram]] = OrderedDict()
-        # a thread that needs a program waits for another one that makes it
+        # a thread that needs a program waits for another one that captures it
         self._lock = lock_of(self, "_lock", threading.RLock)
         self._numbers = Numbers()
         self._warned = False
         self._in_turn = StatesInTurn(recipe.limit)
 
     def find(
-        self, around: Kind, spec: pytree.TreeSpec | None, given: Sequence[object], entered: Call
+        self, around: Kind, spec: pytree.TreeSpec | None, leaves: Sequence[object], entered: Call
     ) -> tuple[CompiledProgram, Call]:
-        """Return the program for a call, made if there is none, and what it takes."""
+        """Return the program for a call, captured if there is none, and what it takes."""
         tracked = not _inference()
         with self._lock:
-            found = None
-            while found is None:
-                kinds, unknown = self._opened(around, entered)
-                found = self._known(around, kinds, entered, tracked)
-                if found is not None:
+            program_and_call = None
+            # a capture may need the value of a number, and then the call has another kind
+            while program_and_call is None:
+                kinds, unknown = self._kinds_of(around, entered)
+                program_and_call = self._look_up(around, kinds, entered, tracked)
+                if program_and_call is not None:
                     # only now: many programs are called once
-                    self._remember(around, given, kinds, found[0], tracked)
+                    self._remember(around, leaves, kinds, program_and_call[0], tracked)
                 else:
-                    found = self._made(around, kinds, spec, entered, tracked, unknown)
-        return found
+                    program_and_call = self._capture(around, kinds, spec, entered, tracked, unknown)
+        return program_and_call
 
     def known(
-        self, around: Kind, given: Sequence[object], entered: Call
+        self, around: Kind, leaves: Sequence[object], entered: Call
     ) -> tuple[CompiledProgram, Call] | None:
-        """As :meth:`find`, but None if there is no program yet."""
+        """Return what :meth:`find` does, but None if there is no program yet."""
         tracked = not _inference()
         with self._lock:
-            kinds, _ = self._opened(around, entered)
-            found = self._known(around, kinds, entered, tracked)
-            if found is not None:
-                self._remember(around, given, kinds, found[0], tracked)
-            return found
+            kinds, _ = self._kinds_of(around, entered)
+            program_and_call = self._look_up(around, kinds, entered, tracked)
+            if program_and_call is not None:
+                self._remember(around, leaves, kinds, program_and_call[0], tracked)
+            return program_and_call
 
-    def _opened(self, around: Kind, entered: Call) -> tuple[list[Kind], frozenset[int]]:
+    def _kinds_of(self, around: Kind, entered: Call) -> tuple[list[Kind], frozenset[int]]:
         return self._numbers.opened(around, entered.kinds, self.recipe.before.leading)
 
     def _remember(
         self,
         around: Kind,
-        given: Sequence[object],
+        leaves: Sequence[object],
         kinds: Sequence[Kind],
         program: CompiledProgram,
         tracked: bool,
     ) -> None:
-        way = program.guard.way(given, kinds, tracked) if program.effects.repeats else None
+        """Put the program with its generated guard before the others that a call tries."""
+        way = program.guard.way(leaves, kinds, tracked) if program.effects.repeats else None
         if way is not None:
-            others = [w for w in self.recent.get(around, ()) if w[0] is not way]
+            others = [other for other in self.recent.get(around, ()) if other[0] is not way]
             self.recent[around] = ((way, program), *others[: _WAYS - 1])
 
-    def _known(
+    def _look_up(
         self, around: Kind, kinds: Sequence[Kind], entered: Call, tracked: bool
     ) -> tuple[CompiledProgram, Call] | None:
+        """Return the program for a call of these kinds and what it takes, or None."""
         key = (*around, *kinds)
         for program in self._by_key.get(key, ()):
             call = program.guard.takes(entered, tracked)
@@ -115,7 +126,7 @@ class Programs:
                 return program, call
         return None
 
-    def _made(
+    def _capture(
         self,
         around: Kind,
         kinds: Sequence[Kind],
@@ -124,8 +135,10 @@ class Programs:
         tracked: bool,
         unknown: frozenset[int],
     ) -> tuple[CompiledProgram, Call] | None:
-        """Return a new program. None if there is none for any values of the numbers ``unknown``;
-        then fewer of them are inputs from now on."""
+        """Capture a program for any values of the numbers ``unknown``.
+
+        None if there is no such program. From now on fewer of these numbers are inputs.
+        """
         key = (*around, *kinds)
         of_user = (*around[1:], *kinds[self.recipe.before.leading :])
         self._in_turn.check(of_user, self.recipe.name, self.recipe.entered.values())
@@ -136,19 +149,21 @@ class Programs:
         except Exception as error:
             if not unknown or self.recipe.lost:
                 raise
-            # The trace for these values alone says what is wrong, if anything is.
+            # The next trace takes these values as constants. If the error has another reason,
+            # that trace raises it, with no unknown number in its message.
             positions = error.positions if isinstance(error, Pinned) else unknown
             before = self.recipe.before
             self._numbers.fix(around, entered.kinds, positions, before.leading)
             before.pinned(positions)
+            # The caller takes the numbers that it puts first as constants itself.
             if all(i < before.leading for i in positions):
                 raise
             return None
         self._in_turn.add(of_user, program)
         if program.effects.repeats:
-            known = self._by_key.setdefault(key, [])
-            known.append(program)
-            del known[: -max(_KEPT, self.recipe.limit)]
+            programs = self._by_key.setdefault(key, [])
+            programs.append(program)
+            del programs[: -max(_KEPT, self.recipe.limit)]
             self._by_key.move_to_end(key)
         # the program may have changed what it has read, when it was captured just now
         call = program.guard.completed(entered, tracked)
@@ -157,6 +172,7 @@ class Programs:
         return program, call
 
     def _make_room(self) -> None:
+        """Drop the oldest kind of call if there are too many programs, and warn the first time."""
         if sum(map(len, self._by_key.values())) <= self.LIMIT:
             return
         if not self._warned:
@@ -172,8 +188,9 @@ class Programs:
                 UserWarning,
                 stacklevel=users_frame()[1],
             )
+        # drop the programs, and their guards too, which would run them still
         _, dropped = self._by_key.popitem(last=False)
         for around, ways in list(self.recent.items()):
-            self.recent[around] = tuple(w for w in ways if w[1] not in dropped)
+            self.recent[around] = tuple(way for way in ways if way[1] not in dropped)
             if not self.recent[around]:
                 del self.recent[around]

@@ -1,9 +1,8 @@
-"""Numbers among the arguments. One that changes from call to call becomes an input of the graph.
+"""Decide which numbers among the arguments are inputs of the graph: those that change.
 
     f(x, 0.1); f(x, 0.2); f(x, 0.3)     # two programs: for 0.1, and for any float
 
-A program whose code asks for the value, as ``if k == 2`` does or ``x.sum(k)``, stays
-one for each value.
+A program whose code asks for the value, as ``if k == 2`` or ``x.sum(k)`` does, serves one value.
 """
 
 from __future__ import annotations
@@ -21,8 +20,11 @@ _LIMIT = 256  # kinds of calls that are remembered
 
 @dataclass
 class _Seen:
-    """Of the numbers in calls of one kind, by position: the first value, which are inputs of
-    graphs, which never are."""
+    """Hold what is known of the numbers in calls of one kind, by position.
+
+    ``first``: the kind with the first value. ``open``: the numbers that are inputs of graphs.
+    ``fixed``: the numbers that never are.
+    """
 
     first: dict[int, Kind] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
@@ -30,9 +32,11 @@ class _Seen:
 
 
 class Numbers:
-    """Which numbers are inputs of graphs, for each kind of call of one compiled function.
+    """Decide which numbers are inputs of graphs, for each kind of call of one compiled function.
+
     ``leading``: how many of the first arguments come before the user's. They are known to change
-    from call to call, so those that are numbers are inputs at once."""
+    from call to call, so those that are numbers are inputs at once.
+    """
 
     def __init__(self) -> None:
         self._seen: OrderedDict[Kind, _Seen] = OrderedDict()
@@ -40,43 +44,46 @@ class Numbers:
     def opened(
         self, around: Kind, kinds: Sequence[Kind], leading: int = 0
     ) -> tuple[list[Kind], frozenset[int]]:
-        """``kinds`` without the values of the numbers that are inputs, and the
-        positions of these."""
+        """Return ``kinds`` without the values of the numbers that are inputs, and the positions of
+        these numbers."""
         if not any(map(_is_number, kinds)):
             return list(kinds), frozenset()
-        seen = self._of(around, kinds, leading)
+        seen = self._seen_for(around, kinds, leading)
         for index, kind in enumerate(kinds[leading:], leading):
             position = index - leading
             if not _is_number(kind) or position in seen.fixed:
                 continue
             if kind != seen.first.setdefault(position, kind):
                 seen.open.add(position)
-        found = {i + leading for i in seen.open}
-        found |= {i for i, kind in enumerate(kinds[:leading]) if _is_number(kind)}
-        return [kind[:2] if i in found else kind for i, kind in enumerate(kinds)], frozenset(found)
+        inputs = {i + leading for i in seen.open}
+        inputs |= {i for i, kind in enumerate(kinds[:leading]) if _is_number(kind)}
+        return [kind[:2] if i in inputs else kind for i, kind in enumerate(kinds)], frozenset(
+            inputs
+        )
 
     def fix(
         self, around: Kind, kinds: Sequence[Kind], positions: Collection[int], leading: int = 0
     ) -> None:
-        """From now on the numbers at ``positions`` are constants of the graphs."""
-        seen = self._of(around, kinds, leading)
-        found = {i - leading for i in positions if i >= leading}
-        seen.fixed |= found
-        seen.open -= found
+        """Let the numbers at ``positions`` be constants of the graphs from now on."""
+        seen = self._seen_for(around, kinds, leading)
+        of_user = {i - leading for i in positions if i >= leading}
+        seen.fixed |= of_user
+        seen.open -= of_user
 
-    def _of(self, around: Kind, kinds: Sequence[Kind], leading: int) -> _Seen:
+    def _seen_for(self, around: Kind, kinds: Sequence[Kind], leading: int) -> _Seen:
+        """Return the entry for calls of this kind, a new one for a new kind."""
         of_user = (kind[:2] if _is_number(kind) else kind for kind in kinds[leading:])
         # not the structure of all arguments, which changes with the leading ones
         key = (*around[1:], *of_user)
-        found = self._seen.setdefault(key, _Seen())
+        seen = self._seen.setdefault(key, _Seen())
         self._seen.move_to_end(key)
         if len(self._seen) > _LIMIT:
             self._seen.popitem(last=False)
-        return found
+        return seen
 
 
 class Pinned(Exception):
-    """The program asks for the values of the numbers at ``positions``."""
+    """Say that the program asks for the values of the numbers at ``positions``."""
 
     def __init__(self, positions: Collection[int]) -> None:
         super().__init__(positions)
@@ -105,4 +112,5 @@ def _is_number(kind: Kind) -> bool:
 
 
 def in_range(n: object) -> bool:
+    """Return whether ``n`` is an integer that symbols can represent, with some room for sums."""
     return isinstance(n, int) and -(1 << 62) < n < 1 << 62

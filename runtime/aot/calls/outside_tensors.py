@@ -1,12 +1,12 @@
-"""What a guard asks of the tensors that a program closes over, of all at once.
+"""Write the questions of a guard about the tensors that a program closes over, all at once.
 
     outside = OutsideTensors.of(tensors, kinds, tracked)
     outside.conditions(constant)        # ["list(map(data_ptr, c1)) == c2", …]
-    outside.leaves, outside.plain       # what a call gives to the program and to its graph
+    outside.leaves, outside.plain       # what a call passes to the program and to its graph
 
-The tensors are the same in each call. What they say of themselves may be another. Sizes, strides,
-dtypes, devices and ``requires_grad`` of ``compared`` are asked by the guard, beside those of
-arguments."""
+The tensors are the same in each call, but their facts may change. Sizes, strides, dtypes, devices
+and ``requires_grad`` of ``compared`` are compared by the guard, together with those of arguments.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ _inner, _req, _edge, _view = map(operator.attrgetter, ("_inner", "_req", "_edge"
 
 
 def has_plain_geometry(tensor: torch.Tensor) -> bool:
-    """Return whether torch's guards in C++ know all that a graph depends on of ``tensor``."""
+    """Return whether torch's guards in C++ compare all that a graph depends on of ``tensor``."""
     return tensor.layout is torch.strided and type(tensor) in PLAIN
 
 
 class OutsideTensors:
-    """``leaves`` and ``plain``: see :class:`~.arguments.Call`. ``targets``: the leaves whose
-    gradient is wanted. ``compared``: tensors whose geometry the guard asks for."""
+    """Collect the tensors that a program closes over, by the questions that a guard asks.
+
+    ``leaves`` and ``plain``: see :class:`~.arguments.Call`. ``targets``: the leaves whose gradient
+    is wanted. ``compared``: tensors whose geometry the guard compares.
+    """
 
     def __init__(self, tracked: bool) -> None:
         self.tracked = tracked
@@ -42,40 +45,50 @@ class OutsideTensors:
         self.plain: list[Any] = []
         self.targets: list[Any] = []
         self.compared: list[torch.Tensor] = []
-        # tensors of torch's behind a leaf, which shows their memory, and what the leaves hold
+        # tensors of torch that are leaves of the session too; the leaves hold aliases of the memory
+        # of now, so the guard asks where the tensors themselves lie
         self._shown: list[torch.Tensor] = []
         self._aliases: set[int] = set()
+        # tensors of the session, and whether the gradient of each is wanted
         self._values: list[Tensor] = []
-        self._wanted: list[bool] = []  # of each of `_values`
-        # of a layout or class of its own: what is asked, with its kind
+        self._wanted: list[bool] = []
+        # tensors of a layout or a class that the guard in C++ does not know, with their kinds
         self._others: list[tuple[torch.Tensor, Kind]] = []
-        self._undetermined: list[torch.Tensor] = []  # others, and whether each requires grad
+        # the plain ones among these, and whether each requires grad
+        self._undetermined: list[torch.Tensor] = []
         self._flags: list[bool] = []
 
     @classmethod
     def of(
         cls, tensors: Sequence[torch.Tensor], kinds: Sequence[Kind], tracked: bool
     ) -> OutsideTensors | None:
-        """Return the questions about ``tensors``, of the kinds ``kinds``. None if only the general
-        way can tell."""
-        found = cls(tracked)
+        """Return the questions about ``tensors``, of the kinds ``kinds``.
+
+        None if only the general way can decide.
+        """
+        outside = cls(tracked)
         for tensor, kind in zip(tensors, kinds, strict=True):
-            add = found._add_value if type(tensor) in VALUES else found._add_plain
+            add = outside._add_plain
+            if type(tensor) in VALUES:
+                add = outside._add_value
             if not add(tensor, kind):
                 return None
-        return found
+        return outside
 
     def conditions(self, constant: Callable[[Any], str], sharing: bool) -> list[str]:
-        """Write the questions as Python source. ``constant``: gives an object a name. ``sharing``:
-        whether it matters which tensors share memory, so that each must be where it is."""
-        found = []
+        """Write the questions as Python source.
+
+        ``constant``: gives an object a name. ``sharing``: whether it matters which tensors share
+        memory. Then each must be where it is now.
+        """
+        questions = []
         if self._values:
-            found += self._of_values(constant)
+            questions += self._conditions_of_values(constant)
         for t, kind in self._others:
-            found.append(
+            questions.append(
                 f"{constant(kind_of)}({constant(t)}, {kind[0]}, False) == {constant(kind)}"
             )
-        found += [
+        questions += [
             f"{constant(t)}.requires_grad is {flag}"
             for t, flag in zip(self._undetermined, self._flags, strict=True)
         ]
@@ -84,25 +97,27 @@ class OutsideTensors:
             placed = [*placed, *(t for t in self.plain if id(t) not in self._aliases)]
         if placed:
             pointers = constant([tensor.data_ptr() for tensor in placed])
-            found.append(f"list(map({constant(_data_ptr)}, {constant(placed)})) == {pointers}")
-        return found
+            questions.append(f"list(map({constant(_data_ptr)}, {constant(placed)})) == {pointers}")
+        return questions
 
-    def _of_values(self, constant: Callable[[Any], str]) -> list[str]:
+    def _conditions_of_values(self, constant: Callable[[Any], str]) -> list[str]:
+        """Write the questions about tensors of the session: are they leaves as they were?"""
         values, same = constant(self._values), constant(_is)
         inner = constant([v._inner for v in self._values])
-        found = [f"all(map({same}, map({constant(_inner)}, {values}), {inner}))"]
+        questions = [f"all(map({same}, map({constant(_inner)}, {values}), {inner}))"]
         if self.tracked:
             wanted, none = constant(self._wanted), f"{constant(repeat)}(None)"
-            found.append(f"all(map({same}, map({constant(_req)}, {values}), {wanted}))")
-            found += [
+            questions.append(f"all(map({same}, map({constant(_req)}, {values}), {wanted}))")
+            questions += [
                 f"all(map({same}, map({constant(part)}, {values}), {none}))"
                 for part in (_edge, _view)
             ]
-        return found
+        return questions
 
     def _add_value(self, tensor: Any, kind: Kind) -> bool:
+        """Add a tensor of the session. False if it is no leaf, as its history may change."""
         if tensor._level is not SESSION or tensor._edge is not None or tensor._view is not None:
-            return False  # its history may change
+            return False
         self._values.append(tensor)
         self._wanted.append(bool(kind[0]))
         self._add(tensor, tensor._inner, bool(kind[0]))
@@ -110,11 +125,13 @@ class OutsideTensors:
         return True
 
     def _add_plain(self, tensor: torch.Tensor, kind: Kind) -> bool:
+        """Add a tensor of torch. False if only the general way can decide."""
         wanted = bool(kind[0])
         if wanted and tensor.layout is not torch.strided:
             return False  # a guard of its own for each layout would not pay
-        known = self._ask_geometry(tensor, kind)
-        if self.tracked and not known:  # else the guard in C++ compares `requires_grad`
+        is_compared = self._ask_geometry(tensor, kind)
+        # the guard in C++ compares `requires_grad` of the others
+        if self.tracked and not is_compared:
             self._undetermined.append(tensor)
             self._flags.append(wanted)
         if not wanted:
@@ -127,13 +144,14 @@ class OutsideTensors:
         return True
 
     def _add(self, leaf: object, inner: torch.Tensor, wanted: bool) -> None:
+        """Add a tensor to what a call passes on."""
         self.leaves.append(leaf)
         self.plain.append(inner)
         if wanted:
             self.targets.append(leaf)
 
     def _ask_geometry(self, tensor: torch.Tensor, kind: Kind) -> bool:
-        """Ask for all that ``kind`` says of ``tensor``. Whether the guard in C++ can."""
+        """Ask for all that ``kind`` says of ``tensor``. Return whether the guard in C++ can."""
         if has_plain_geometry(tensor):
             self.compared.append(tensor)
             return True

@@ -1,13 +1,14 @@
-"""The capture of one program, for one kind of call: its graph, cut and compiled, and what it has to
-do with Python's state.
+"""Capture one program for one kind of call: trace it, cut and compile its graph, and note what it
+reads and changes of Python's state.
 
     program = capture(recipe, spec, call, tracked=True)
     program(call)
 
 The program runs on values of a trace. Arguments that share memory are first traced as if they did
 not, which suits programs that write to none of them. Where that fails, or the graph has a write,
-the program runs once more on views of common bases. A run that fails leaves Python's objects as it
-has found them."""
+the program runs once more on views of common bases. A run that fails leaves Python's objects as
+they were before it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ from .program_guard import ProgramGuard
 from .recipe import Beside, Recipe
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
 
-# leaves that one comes to nothing from, or that the graph has as arguments
+# leaves that lead to no other object, or that the graph has as arguments
 _NO_OBJECTS = (*SIMPLE, torch.Tensor, Repeat, Outside)
 
 
@@ -69,10 +70,12 @@ def capture(
     abstraction: Abstraction | None = None,
     unknown: frozenset[int] = frozenset(),
 ) -> CompiledProgram:
-    """Return the program of ``recipe`` for calls like this one. ``spec``: the tree of the
-    arguments. ``tracked``: whether ``call`` says which arguments require grad. ``abstraction``:
-    what makes the abstract values of the trace. ``unknown``: the arguments that are numbers of any
-    value. :class:`Pinned` if the program asks for the value of one."""
+    """Return the program of ``recipe`` for calls like this one.
+
+    ``spec``: the tree of the arguments. ``tracked``: whether ``call`` says which arguments require
+    grad. ``abstraction``: creates the abstract values of the trace. ``unknown``: the arguments that
+    are numbers of any value. :class:`Pinned` if the program asks for the value of one.
+    """
     state = _state_before(recipe, spec, call)
     if recipe.starting is not None:
         recipe.starting(state)
@@ -82,10 +85,11 @@ def capture(
         except Exception as error:
             if not recipe.dynamic or isinstance(error, Pinned):
                 raise
-        # It may fail on symbols. With numbers it gives what eager mode gives, or its error.
+        # It may fail on symbols. With numbers it returns what eager mode does, or raises its error.
         _undo(recipe, state)
         return _Capture(recipe, spec, call, tracked, Fixed(), unknown, state).program()
-    except BaseException as error:  # some say that the program is to be run once more
+    # also exceptions that ask for one more run of the program, which are no `Exception`
+    except BaseException as error:
         _undo(recipe, state, error)
         raise
     finally:
@@ -93,13 +97,13 @@ def capture(
 
 
 def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> ProgramState:
-    """Return Python's state as the program finds it, before it changes what it reads."""
+    """Return Python's state before the program runs, and so before it changes what it reads."""
     args: Any = call.leaves
     kwargs: Any = {}
     if spec is not None:
         args, kwargs = opened.unflatten(call.leaves, spec)
     recipe.before.captures(args, kwargs)
-    # also those in a list, a dictionary or an object that is taken apart
+    # objects among the arguments, also those inside of a list, a dictionary or an opened object
     reached = call.leaves[recipe.before.leading :]
     if spec is not None:
         reached += opened.beside_leaves((args, kwargs))
@@ -118,12 +122,16 @@ def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> P
 
 
 def _undo(recipe: Recipe, state: ProgramState, error: BaseException | None = None) -> None:
-    """Put back what a run of the program has changed. ``error``: with which it ends, if it is not
-    to be run once more. ``RuntimeError`` if that would do something twice."""
+    """Put back what a run of the program has changed.
+
+    ``error``: the one with which the run stops; None before one more run. ``RuntimeError`` if one
+    more run would do something twice.
+    """
     state.restore()
     recipe.lost[:] = state.lost()
     if not recipe.lost or isinstance(error, (KeyboardInterrupt, SystemExit)):
         return
+    # one more run comes now, or is asked for by the error
     if not isinstance(error, Exception) or isinstance(error, Pinned):
         state.refuse_moved()
     assert error is not None
@@ -132,7 +140,8 @@ def _undo(recipe: Recipe, state: ProgramState, error: BaseException | None = Non
 
 @dataclass(frozen=True)
 class _Capture:
-    """The fields are the arguments of :func:`capture`, and the ``state`` that the program finds."""
+    """Capture a program. The fields are the arguments of :func:`capture`, and Python's ``state``
+    before the program runs."""
 
     recipe: Recipe
     spec: pytree.TreeSpec | None
@@ -143,21 +152,28 @@ class _Capture:
     state: ProgramState
 
     def program(self) -> CompiledProgram:
-        self._require_apart(())  # before a run of the program
-        joint, groups = self._traced()
+        """Return the compiled program."""
+        # before a run of the program, which would be in vain
+        self._require_apart(())
+        joint, groups = self._trace()
         self._refuse_functions(joint)
         alone = self._require_apart(joint.closed_over)
         if self.unknown:
             refuse_pinned(joint, self.unknown)
+        # tensors that the program closes over enter as arguments do, and may share their memory
         outside = enter(joint.closed_over, self.tracked, False)
         assert outside is not None
         joint, shared = self._with_shared_memory(joint, groups, outside)
         _refuse_branches(joint)
         with without_autocast():
-            forward, backward = self._compiled(joint)
-        beside, effects = self._left()
-        begin = None if beside.begin is None else beside.begin(joint)
+            forward, backward = self._compile(joint)
+        # what a call has to ask, and to do before and after the graph
+        beside, effects = self._settle_effects()
+        begin = None
+        if beside.begin is not None:
+            begin = beside.begin(joint)
         carried = beside.carried
+        # the only program serves all calls, so none may ask for what the program itself changes
         if self.recipe.single:
             carried |= self.state.written
         guard = ProgramGuard(
@@ -172,28 +188,32 @@ class _Capture:
         return CompiledProgram(joint, forward, backward, guard, effects, begin)
 
     def _require_apart(self, closed_over: Sequence[torch.Tensor]) -> Apart:
-        """Raise :class:`MetOutside` if the program comes to an argument by itself. Return what asks
-        the same of further calls. ``closed_over``: tensors of its graph."""
-        known = {*map(id, closed_over), *self.state.graph.identities()}
+        """Raise :class:`MetOutside` if the program reaches an argument by itself.
+
+        Return the question to ask the same of further calls. ``closed_over``: tensors of its graph.
+        """
+        identities = {*map(id, closed_over), *self.state.graph.identities()}
         leading = self.recipe.before.leading
-        refuse_outside(self.call.given[leading:], known)
-        return Apart(known, leading)
+        refuse_outside(self.call.given[leading:], identities)
+        return Apart(identities, leading)
 
     # --- the trace --------------------------------------------------------------------------------
 
-    def _traced(self) -> tuple[Joint, list[Group]]:
+    def _trace(self) -> tuple[Joint, list[Group]]:
         """Return the graph, and the arguments that were traced as views of common bases."""
         try:
-            return self._joint(), []
+            return self._joint_graph(), []
         except Exception as error:
-            # perhaps as arguments that share memory were traced as if they did not
-            groups = self._joined(error)
+            # perhaps since arguments that share memory were traced as if they did not
+            groups = self._groups_after(error)
             self.state.restore()
-            return self._joint(groups), groups
+            return self._joint_graph(groups), groups
 
-    def _joined(self, error: Exception) -> list[Group]:
-        """Return the arguments that share memory. Raise ``error`` if there are none, or if they
-        have no common base."""
+    def _groups_after(self, error: Exception) -> list[Group]:
+        """Return the groups of arguments that share memory, for one more trace after ``error``.
+
+        Raise ``error`` if there are none, or if they have no common base.
+        """
         call = self.call
         shared = sharing(call.plain)
         groups = [*shared, *overlapping(call.plain, shared)]
@@ -203,22 +223,27 @@ class _Capture:
             groups = []
         if not groups or isinstance(error, Pinned):
             raise error
-        return [with_autograd_base(g, call) for g in groups]
+        return [with_autograd_base(group, call) for group in groups]
 
     def _with_shared_memory(
         self, joint: Joint, groups: Sequence[Group], outside: Call
     ) -> tuple[Joint, tuple[Group, ...] | None]:
         """Return the graph, traced once more if it writes to arguments that share memory, and which
-        of them share it if that matters. ``groups``: as which it was traced. ``outside``: the
-        tensors that it closes over."""
+        of them share it if that matters.
+
+        ``groups``: the arguments that were traced as views of bases. ``outside``: the tensors that
+        the graph closes over.
+        """
         call, n_arguments = self.call, len(self.call.plain)
         inputs = joint.boundary.inputs
         every = call.followed_by(outside)
+        # traced with bases already: only a tensor that the program closes over may still be wrong
         if groups:
             shared = sharing(every.plain)
             beyond = [group for group in shared if group.members[-1] >= n_arguments]
             refuse_untangled(beyond, call, n_arguments, inputs)
             return joint, shared
+        # without a write it does not matter who shares memory
         if not joint.boundary.changes_inputs:
             return joint, None
         shared = sharing(every.plain)
@@ -228,23 +253,24 @@ class _Capture:
             return joint, shared
         refuse_untangled(groups, every, n_arguments, inputs)
         self.state.restore()
-        return self._joint([with_autograd_base(group, call) for group in groups]), shared
+        return self._joint_graph([with_autograd_base(group, call) for group in groups]), shared
 
-    def _joint(self, groups: Sequence[Group] = ()) -> Joint:
+    def _joint_graph(self, groups: Sequence[Group] = ()) -> Joint:
+        """Trace the program. The arguments of ``groups`` are views of common bases."""
         recipe = self.recipe
         flat = of_leaves(recipe.fn, self.spec, self.call.leaves)
         f = partial(watched, with_flags(flat, self.call.flags))
         count = len(self.call.plain)
         based = with_bases(self.call, groups)
         assert based is not None, "the groups are those of this call"
-        given, bases = based.plain[:count], based.plain[count:]
+        arguments, bases = based.plain[:count], based.plain[count:]
         abstraction = self.abstraction
         if self.unknown and abstraction is None:
             abstraction = Abstraction(dynamic=recipe.dynamic)
         trace = partial(
             joint_graph,
             f,
-            given,
+            arguments,
             based.wanted[:count],
             groups=groups,
             bases=bases,
@@ -260,15 +286,17 @@ class _Capture:
         return self.state.watched(trace)
 
     def _refuse_functions(self, joint: Joint) -> None:
-        """Refuse tensors of classes with ``__torch_function__``, unless the program is a graph:
-        then their functions were captured before."""
+        """Refuse tensors of classes with ``__torch_function__``, unless the program is a graph.
+
+        The functions of these classes are in a graph already.
+        """
         if not any(isinstance(f, fx.GraphModule) for f in (self.recipe.fn, *self.recipe.modules)):
             refuse_functions(map(unwrap, (*self.call.plain, *joint.closed_over)))
 
     # --- Python's state ---------------------------------------------------------------------------
 
-    def _left(self) -> tuple[Beside, Effects]:
-        """Return what belongs to the program beside its graph, and what a call assigns to Python's
+    def _settle_effects(self) -> tuple[Beside, Effects]:
+        """Return what belongs to the program besides its graph, and what a call assigns to Python's
         objects."""
         self.state.returned()
         self.state.leave_assigned()
@@ -279,36 +307,39 @@ class _Capture:
         return beside, effects
 
     def _reads(self, joint: Joint, beside: Beside) -> list[Read]:
-        """Return the single questions that a call asks, beside those of the graph of objects."""
+        """Return the single questions that a call asks, besides those of the graph of objects."""
         compared = [tensor for tensor in self.call.leaves if isinstance(tensor, torch.Tensor)]
-        if self.tracked:  # in inference mode a call does not ask which of them require grad
+        # in inference mode a call does not ask which of them require grad
+        if self.tracked:
             compared += joint.closed_over
         said = [*self.state.graph.tensors.values(), *self.state.places_of(joint.closed_over)]
-        found = [*unchanged(asked_for(said, compared, beside.carried)), *beside.reads]
+        reads = [*unchanged(asked_for(said, compared, beside.carried)), *beside.reads]
         # these stay although the program may have changed them: then it is captured once more
-        return once([*found, *(Read(t, ELEMENTS, old) for t, old in joint.elements)])
+        return once([*reads, *(Read(t, ELEMENTS, old) for t, old in joint.elements)])
 
     # --- the compilers ----------------------------------------------------------------------------
 
-    def _compiled(self, joint: Joint) -> tuple[Boxed, Backward | None]:
-        """Return the forward graph, and the backward of a program whose results have a history,
-        both given to their compilers."""
+    def _compile(self, joint: Joint) -> tuple[Boxed, Backward | None]:
+        """Compile the forward graph, and the backward of a program whose results have a history."""
         if joint.boundary.n_tangents:
-            return self._cut(joint)
-        return self._without_backward(joint)
+            return self._cut_and_compile(joint)
+        return self._compile_forward(joint)
 
-    def _without_backward(self, joint: Joint) -> tuple[Boxed, None]:
+    def _compile_forward(self, joint: Joint) -> tuple[Boxed, None]:
+        """Compile a graph without gradients."""
         output = joint.traced.graph.output_node()
         results: Any = output.args[0]
-        # without gradients, each of which is None; its code is not made yet
+        # drop the gradients, each of which is None; the module has no code yet, so no recompile()
         output.args = (list(results)[: joint.n_forward],)
         joint.traced.meta[DESTINATIONS] = destinations(joint)
         compiled = self.recipe.compilers.inference(joint.traced, examples(joint.traced))
         return as_boxed(compiled), None
 
-    def _cut(self, joint: Joint) -> tuple[Boxed, Backward]:
+    def _cut_and_compile(self, joint: Joint) -> tuple[Boxed, Backward]:
+        """Cut the joint graph in two, and compile the forward."""
         recipe, compilers = self.recipe, self.recipe.compilers
-        graph = joint.module.graph  # whose code is not made yet
+        # the module has no code yet, so a change of its graph needs no recompile()
+        graph = joint.module.graph
         without_round_trips(graph, ends_of_used(joint.applications, graph))
         options: dict[str, object] = {"num_fwd_outputs": joint.n_forward}
         count = len(joint.boundary.inputs)
@@ -317,13 +348,14 @@ class _Capture:
         )
         if static and recipe.partition is not default_partition:
             options["static_lifetime_input_indices"] = static
+        # a cache has the choices of this partition from other processes
         cache = recipe.cache or default_cache()
         if cache is None:
             forward, backward = recipe.partition(joint.module, None, **options)
         else:
             forward, backward = cache.cut(recipe.partition, joint, options, recipe.dynamic)
         # before a compiler changes the graphs
-        made = Backward(
+        backward_call = Backward(
             joint,
             forward,
             backward,
@@ -332,9 +364,10 @@ class _Capture:
             recipe.keep_primals,
         )
         run = as_boxed(compilers.forward(forward, examples(forward)))
+        # now: what a compiler asks about sizes becomes a guard of the program
         if joint.abstraction is not None and inspect.unwrap(compilers.backward) is not nop:
-            made.compiled()  # now: what a compiler asks about sizes becomes a guard of the program
-        return run, made
+            backward_call.compiled()
+        return run, backward_call
 
 
 def _is_changed(group: Group, inputs: Sequence[Input]) -> bool:
@@ -355,4 +388,5 @@ def _refuse_branches(joint: Joint) -> None:
 
 
 def _branches(joint: Joint) -> list[fx.Node]:
+    """List the nodes where the program branches on a number of the graph."""
     return [node for node in joint.traced.graph.nodes if node.target is on_side]

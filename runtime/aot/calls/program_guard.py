@@ -1,4 +1,4 @@
-"""Which calls a compiled program serves.
+"""Decide which calls a compiled program serves.
 
 call = guard.takes(call, tracked)       # the general way; None if the program is not for it
 take = guard.way(given, kinds, tracked) # the same question as one generated function
@@ -25,13 +25,13 @@ from .shared_arguments import with_bases
 
 @dataclass(frozen=True)
 class ProgramGuard:
-    """What a call must have in common with the one that the program was captured for, beside the
-    kinds of its arguments.
+    """Ask what a call must have in common with the one that the program was captured for, in
+    addition to the kinds of its arguments.
 
     ``outside``: the kinds of the tensors that the program closes over. ``sharing``: which arguments
     share memory; None if the program changes none, so that it does not matter. ``reads``: single
-    questions to Python's state. ``state``: asks whether Python's objects are as the program has
-    found them. ``alone``: asks whether the program comes to no argument of a call by itself.
+    questions to Python's state. ``state``: asks whether Python's objects are as they were at the
+    capture. ``alone``: asks whether the program reaches no argument of a call by itself.
     ``unknown``: the arguments that are numbers of any value.
     """
 
@@ -42,12 +42,14 @@ class ProgramGuard:
     state: StateGuard
     alone: Apart
     unknown: frozenset[int]
-    # by the classes of the arguments; None where only the general way can tell
+    # by the classes of the arguments; None where only the general way can decide
     _ways: dict[tuple[type, ...], Take | None] = field(default_factory=dict, init=False)
 
     def takes(self, call: Call, tracked: bool) -> Call | None:
-        """Return ``call`` with the tensors that the program closes over as further arguments; None
-        if it is of another kind."""
+        """Return ``call`` with the tensors that the program closes over as further arguments.
+
+        None if the program is not for it.
+        """
         if not self.state.holds() or not all(read.holds() for read in self.reads):
             return None
         if not self.alone.holds(call.given):
@@ -55,7 +57,7 @@ class ProgramGuard:
         return self.completed(call, tracked)
 
     def completed(self, call: Call, tracked: bool) -> Call | None:
-        """As :meth:`takes`, for a call that finds in Python's state what the program has found."""
+        """Return what :meth:`takes` does if Python's state is as it was at the capture."""
         outside: Call | None = None
         tensors = call.plain
         if self.joint.closed_over:
@@ -66,36 +68,41 @@ class ProgramGuard:
             tensors = [*tensors, *outside.plain]
         if self.sharing is not None and sharing(tensors) != self.sharing:
             return None
-        based = self._based(call)
+        based = self._with_bases(call)
         if based is None or not self._holds_symbols(based.plain):
             return None
-        return based if outside is None else based.followed_by(outside)
+        if outside is None:
+            return based
+        return based.followed_by(outside)
 
     def moved(self) -> list[tuple[str, Any, Any]]:
-        """Return what of Python's state is not as the program has found it: the name, what was
-        there, what is."""
-        read = [(str(r), r.value, r.current()) for r in self.reads if not r.holds()]
-        return [*self.state.differences(), *read]
+        """List what has changed in Python's state since the capture: name, old value, new value."""
+        changes = [(str(r), r.value, r.current()) for r in self.reads if not r.holds()]
+        return [*self.state.differences(), *changes]
 
     def way(self, given: Sequence[object], kinds: Sequence[Kind], tracked: bool) -> Take | None:
-        """Return the guard that finds this program for calls like the present one without asking
-        :meth:`takes`."""
+        """Return a generated guard that decides as :meth:`takes` for calls like the present one.
+
+        None if there is none for the classes of the arguments ``given``.
+        """
         classes = tuple(map(type, given))
         if classes not in self._ways:
-            self._ways[classes] = self._generated(given, kinds, tracked)
+            self._ways[classes] = self._generate(given, kinds, tracked)
         return self._ways[classes]
 
-    def _generated(
+    def _generate(
         self, given: Sequence[object], kinds: Sequence[Kind], tracked: bool
     ) -> Take | None:
+        """Generate a guard. None for a program of a kind that only the general way knows."""
         joint, abstraction = self.joint, self.joint.abstraction
+        # a generated guard does not look for bases of arguments that share memory
         if any(not group.identical for group in joint.groups):
             return None
         sizes: Sizes | None = None
         if abstraction is not None:
             if joint.layouts is not None:
                 return None
-            sizes = Sizes(abstraction.holds, self._asked(given), abstraction.dynamic)
+            sizes = Sizes(abstraction.holds, self._symbolic_arguments(given), abstraction.dynamic)
         return guard(
             given,
             kinds,
@@ -109,9 +116,11 @@ class ProgramGuard:
             self.state,
         )
 
-    def _based(self, call: Call) -> Call | None:
-        """Return ``call`` with the bases of arguments that share memory as further arguments. None
-        if these lie in other places than those that the program was traced for."""
+    def _with_bases(self, call: Call) -> Call | None:
+        """Return ``call`` with the bases of arguments that share memory as further arguments.
+
+        None if these lie in other places than those that the program was traced for.
+        """
         groups = self.joint.groups
         if all(group.identical for group in groups):
             return call
@@ -126,12 +135,15 @@ class ProgramGuard:
         joint = self.joint
         if joint.abstraction is None:
             return True
-        asked = [plain[i] for i in self._asked(plain)]
+        asked = [plain[i] for i in self._symbolic_arguments(plain)]
         if joint.layouts is not None:
-            asked = [part for t in asked for part in flattened(t)]
+            parts: list[object] = []
+            for tensor in asked:
+                parts += flattened(tensor)
+            asked = parts
         return joint.abstraction.holds(*asked)
 
-    def _asked(self, plain: Sequence[object]) -> list[int]:
+    def _symbolic_arguments(self, plain: Sequence[object]) -> list[int]:
         """Return the arguments whose sizes or values are symbols of the graph."""
         abstraction = self.joint.abstraction
         asked = set(self.unknown)

@@ -1,4 +1,7 @@
-"""How the programs of one compiled function are made, as data."""
+"""Describe, as data, how the programs of one compiled function are captured and compiled.
+
+Recipe(fn=f, modules=(), again=function_of, compilers=compilers, dynamic=True)
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,14 @@ from .identities import OutsideArguments
 
 @dataclass(frozen=True)
 class Beside:
-    """What belongs to a program beside its graph. ``reads``: what it has found in Python's state,
-    and its code does not show. ``begin``: makes of the joint graph what a call does before the
-    graph runs. ``carried``: places, each the id of an owner and a name, that a call does not ask
-    for, although the code reads them: the graph has what is there then. ``left``: names of places
-    that the graph, too, changes, beside ``carried``."""
+    """What belongs to a program besides its graph.
+
+    ``reads``: values of Python's state that the program has read, though its code does not name
+    them. ``begin``: takes the joint graph and returns what a call does before the graph runs.
+    ``carried``: places, each the id of an owner and a name, that a call does not check, although
+    the code reads them. The graph takes the value of the call from there. ``left``: names of places
+    that the graph changes too, in addition to ``carried``.
+    """
 
     reads: Sequence[Read] = ()
     begin: Callable[[Joint], Callable[[Call], Sequence[str]] | None] | None = None
@@ -37,22 +43,29 @@ class Beside:
 
 
 class Leading(Protocol):
-    """The arguments that a caller puts before those of the user's: values that change from call to
+    """The arguments that a caller puts before those of the user: values that change from call to
     call. ``leading``: how many of them there are."""
 
     @property
-    def leading(self) -> int: ...
+    def leading(self) -> int:
+        """Return how many arguments the caller puts first."""
 
     def pinned(self, positions: Collection[int]) -> None:
-        """The program asks for the values of the numbers at ``positions``. May raise what has the
-        call begin once more."""
+        """Note that the program asks for the values of the numbers at ``positions``.
+
+        It may raise an exception by which the call begins once more.
+        """
 
     def captures(self, args: object, kwargs: object) -> None:
-        """A program is about to be captured, for arguments of which it gets copies. May raise
-        the same."""
+        """Note that a program is about to be captured, for copies of these arguments.
+
+        It may raise the same exception as :meth:`pinned`.
+        """
 
 
-class _None:
+class _NoLeading:
+    """Put no arguments before those of the user."""
+
     leading = 0
 
     def pinned(self, positions: Collection[int]) -> None: ...
@@ -62,20 +75,22 @@ class _None:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How the programs of one compiled function are made; most fields are the arguments
-    of :func:`aot_function`.
+    """How the programs of one compiled function are captured and compiled.
 
-    ``again``: makes the function that runs the programs of a recipe, such as this one's for the
-    derivative of a program. ``modules``: those that it calls. ``reads``: what becomes of
-    ``item()``, see :class:`...trace.trace_level.Trace`. ``beside``: gives what belongs to the
-    program that was captured last. ``starting``: is told before a capture what the program finds in
-    Python's state. ``before``: the arguments before those of the user's. ``entered``: code that the
-    captures before have run, by identity. ``ignore``: objects that are no state of the program.
-    ``single``: whether one program has to serve all calls, also where it has changed what it found.
-    ``limit``: how many programs there may be in turn, each for the state that the one before has
-    left behind. ``lost``: what the last capture that failed has done and nobody can undo.
-    ``declared``: the only objects whose state the program may come to, beside arguments; None if it
-    may come to any. ``outside``: arguments of calls to which programs have come by themselves."""
+    Most fields are the arguments of :func:`aot_function`. The others:
+
+    ``again``: returns the function that runs the programs of a recipe. The derivative of a program
+    has a recipe of its own. ``modules``: the modules that ``fn`` calls. ``reads``: what becomes of
+    ``item()``, see :class:`...trace.trace_level.Trace`. ``beside``: returns what belongs to the
+    program that was captured last. ``starting``: gets, before a capture, the state of Python that
+    the program reads. ``before``: the arguments before those of the user. ``entered``: code that
+    the captures before have run, by identity. ``ignore``: objects that are no state of the program.
+    ``single``: whether one program has to serve all calls, also where it has changed the state that
+    it reads. ``limit``: how many programs there may be in turn, each for the state that the one
+    before has left behind. ``lost``: effects of the last capture that failed which nobody can undo.
+    ``declared``: the only objects, besides arguments, whose state the program may reach; None if it
+    may reach any. ``outside``: arguments of calls that programs have reached by themselves too.
+    """
 
     fn: Callable[..., object]
     modules: Sequence[torch.nn.Module]
@@ -100,7 +115,7 @@ class Recipe:
     declared: tuple[object, ...] | None = None
     beside: Callable[[], Beside] = Beside
     starting: Callable[[ProgramState], None] | None = None
-    before: Leading = field(default_factory=_None)
+    before: Leading = field(default_factory=_NoLeading)
 
     # what one capture leaves for the next one
     entered: dict[int, Code] = field(default_factory=dict)
@@ -109,12 +124,12 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """What messages call the function."""
+        """Return the name of the function in messages."""
         return getattr(self.fn, "__qualname__", type(self.fn).__name__)
 
     def differentiated(self, pullback: fx.GraphModule) -> Callable[..., Any]:
-        """Return the pullback of one of the programs as a function, compiled in the same way. It is
-        a graph, which has nothing to do with Python's state."""
+        """Return the pullback of one of the programs as a function, compiled in the same way."""
+        # a graph reads none of Python's state, so whatever concerns that is empty
         recipe = replace(
             self,
             fn=pullback,
@@ -123,7 +138,7 @@ class Recipe:
             modules=(),
             beside=Beside,
             starting=None,
-            before=_None(),
+            before=_NoLeading(),
             outside=OutsideArguments(),
         )
         return self.again(recipe)

@@ -1,4 +1,4 @@
-"""Arguments that share memory, of which a program writes to one, become views of one base.
+"""Turn arguments that share memory into views of one base, if the program writes to one of them.
 
     def f(a, b):
         a.add_(1)
@@ -7,7 +7,8 @@
 
 If one of them requires grad, the base is the tensor whose views they are for autograd, so that the
 write is a part of its history. If there is no such tensor, as for ``x`` and ``x.detach()``, each
-keeps its own history, and a write to one is in no history of the others."""
+has its own history, and a write to one is in no history of the others.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,11 @@ from .arguments import Call, Kind, Target
 def refuse_untangled(
     groups: Sequence[Group], call: Call, n_arguments: int, inputs: Sequence[Input] = ()
 ) -> None:
-    """Refuse arguments that share memory where a write to one of them cannot be carried
-    over to the others. ``inputs``: what the program does to the arguments, if that is known."""
+    """Refuse arguments that share memory where a write to one of them cannot be carried over to the
+    others.
+
+    ``inputs``: what the program does to the arguments, if that is known.
+    """
     for group in groups:
         where = happened_at(_line_of_write(group, inputs))
         if len(group.members) == 1 and not group.parts_of:
@@ -61,7 +65,7 @@ def _line_of_write(group: Group, inputs: Sequence[Input]) -> Line | None:
 
 
 def _names_of(group: Group, n_arguments: int) -> str:
-    """Return the members of ``group`` for a message."""
+    """Name the members of ``group`` in a message: ``argument 0 and argument 2``."""
     names = []
     for i in group.members:
         if i < n_arguments:
@@ -72,8 +76,10 @@ def _names_of(group: Group, n_arguments: int) -> str:
 
 
 def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
-    """Refuse members of ``group`` that are no views of one base. ``what``: their names in the
-    message. ``where``: its end."""
+    """Refuse members of ``group`` that are no views of one base.
+
+    ``what``: their names in the message. ``where``: the end of the message.
+    """
     plain = [call.plain[i] for i in group.members]
     if len({tensor.dtype for tensor in plain}) > 1:
         raise RuntimeError(
@@ -87,7 +93,7 @@ def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
         )
     if not any(call.wanted[i] for i in group.members):
         return
-    if _autograd_base(group, call) is None and not _apart(group, call):
+    if _autograd_base(group, call) is None and not _have_own_histories(group, call):
         raise RuntimeError(
             f"{what} share memory, the program writes to it, and one of them requires grad. "
             "Some are views of one tensor that were made with grad mode, others are not, so "
@@ -97,8 +103,10 @@ def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
 
 
 def _refuse_overlapping(group: Group, call: Call, n_arguments: int, where: str) -> None:
-    """Refuse a tensor that shows elements several times where a write to it cannot
-    be carried over. ``where``: the end of the message."""
+    """Refuse a tensor that shows elements several times where a write to it cannot be carried over.
+
+    ``where``: the end of the message.
+    """
     (i,) = group.members
     if i >= n_arguments:
         raise RuntimeError(
@@ -117,16 +125,16 @@ def _refuse_overlapping(group: Group, call: Call, n_arguments: int, where: str) 
 
 
 def with_autograd_base(group: Group, call: Call) -> Group:
-    """``group``, with the place of its base if autograd must know that. ``call`` has
-    passed :func:`refuse_untangled`."""
+    """Return ``group`` with the place of its base, if autograd must know that.
+
+    ``call`` has passed :func:`refuse_untangled`.
+    """
     if group.identical:
         return group
     if not any(call.wanted[i] for i in group.members):
-        return (
-            dataclasses.replace(group, histories=_histories(group, call))
-            if _may_part(group, call)
-            else group
-        )
+        if not _may_separate_histories(group, call):
+            return group
+        return dataclasses.replace(group, histories=_histories(group, call))
     base = _autograd_base(group, call)
     if base is None:
         return dataclasses.replace(group, histories=_histories(group, call))
@@ -134,23 +142,27 @@ def with_autograd_base(group: Group, call: Call) -> Group:
 
 
 class _Base(NamedTuple):
-    """The tensor whose views the members of a group are: for the history, and as the graph
-    takes it."""
+    """Hold the tensor whose views the members of a group are: for the history, and plain for the
+    graph."""
 
     leaf: Any
     plain: Any
 
 
 def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
-    """``call`` with the bases of ``groups`` as further arguments. The gradient of a member goes to
-    its base. None if a group has no base, or has it at another place."""
+    """Return ``call`` with the bases of ``groups`` as further arguments.
+
+    The gradient of a member goes to its base. None if a group has no base, or has it at another
+    place than in the call that was captured.
+    """
+    # members that are one tensor need no base: each is one
     groups = [g for g in groups if not g.identical]
     through_base: set[int] = set()
     for group in groups:
         if group.differentiated:
             through_base.update(group.members)
     leaves, plain = [*call.leaves], [*call.plain]
-    targets = _targets_without(call, through_base)
+    targets = _targets_except(call, through_base)
     kinds: list[Kind] = [
         (kind[0] and index not in through_base, *kind[1:]) for index, kind in enumerate(call.kinds)
     ]
@@ -166,8 +178,8 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
     return Call(leaves, plain, targets, kinds)
 
 
-def _targets_without(call: Call, members: set[int]) -> list[Target | None]:
-    """Where the gradients of ``call`` go, except those of ``members``."""
+def _targets_except(call: Call, members: set[int]) -> list[Target | None]:
+    """Return where the gradients of ``call`` go, except those of ``members``."""
     wanted = [index for index, kind in enumerate(call.kinds) if kind[0]]
     return [t for i, t in zip(wanted, call.targets, strict=True) if i not in members]
 
@@ -175,15 +187,15 @@ def _targets_without(call: Call, members: set[int]) -> list[Target | None]:
 def _base_of(group: Group, call: Call) -> _Base | None:
     """Return the base of ``group``, or None if this call has none, or has it at another place."""
     if group.differentiated:
-        return _recorded_base(group, call)
+        return _base_for_autograd(group, call)
     if group.histories:
         if _histories(group, call) != group.histories:
             return None
         plain = group.base(call.plain)
         return _Base(plain, plain)
-    if _may_part(group, call):
+    if _may_separate_histories(group, call):
         return None
-    # a view that may be written with grad, if what is written gives all members a history
+    # If a write may give all members a history, the base has to be a view of which autograd knows.
     if _common_base(group, call) is None:
         leaf = group.base([*map(unwrap, call.leaves)])
     else:
@@ -192,13 +204,13 @@ def _base_of(group: Group, call: Call) -> _Base | None:
     return _Base(leaf, group.base(call.plain))
 
 
-def _recorded_base(group: Group, call: Call) -> _Base | None:
+def _base_for_autograd(group: Group, call: Call) -> _Base | None:
     """Return the base of ``group`` through which gradients go to its members."""
     base = _autograd_base(group, call)
     if base is None or place_of(base._inner) != group.base_place:
         return None
     leaf: Any = base
-    # its geometry may change in place, as a member
+    # a member may change its geometry in place, and the base must not change with it
     if any(base is call.leaves[i] for i in group.members):
         with torch.enable_grad():
             leaf = base.view_as(base)
@@ -209,25 +221,26 @@ def _histories(group: Group, call: Call) -> tuple[int, ...]:
     """Return a number for each member of ``group``. Views of one tensor have the same."""
     bases: dict[int, int] = {}
     tensors = [call.leaves[i] for i in group.members]
-    wholes = [
-        tensor if not isinstance(tensor, Tensor) or tensor._view is None else tensor._view.base
-        for tensor in tensors
-    ]
-    return tuple([bases.setdefault(id(whole), len(bases)) for whole in wholes])
+    histories = []
+    for tensor in tensors:
+        whole = tensor
+        if isinstance(tensor, Tensor) and tensor._view is not None:
+            whole = tensor._view.base
+        histories.append(bases.setdefault(id(whole), len(bases)))
+    return tuple(histories)
 
 
-def _may_part(group: Group, call: Call) -> bool:
+def _may_separate_histories(group: Group, call: Call) -> bool:
     """Return whether a recorded write to one of several members without history gives it one that
-    others do not take part in: ``x.data``."""
-    several = (
-        len(group.members) > 1
-        and any(call.wanted)
-        and all(isinstance(call.leaves[i], Tensor) for i in group.members)
-    )
-    return several and _common_base(group, call) is None
+    others do not take part in, as for ``x`` and ``x.data``."""
+    if len(group.members) < 2 or not any(call.wanted):
+        return False
+    if not all(isinstance(call.leaves[i], Tensor) for i in group.members):
+        return False
+    return _common_base(group, call) is None
 
 
-def _apart(group: Group, call: Call) -> bool:
+def _have_own_histories(group: Group, call: Call) -> bool:
     """Return whether each member of ``group`` that requires grad shares its history with no other
     tensor, and shows each element once."""
     histories = _histories(group, call)
@@ -241,22 +254,27 @@ def _apart(group: Group, call: Call) -> bool:
 def _autograd_base(group: Group, call: Call) -> Tensor | None:
     """Return the common base of the members, if it requires grad."""
     base = _common_base(group, call)
-    return base if base is not None and edge_of(base) is not None else None
+    if base is None or edge_of(base) is None:
+        return None
+    return base
 
 
 def _common_base(group: Group, call: Call) -> Tensor | None:
     """Return the tensor of which all members are views for autograd, or which they are, if writes
     to them may be recorded."""
-    found: Tensor | None = None
+    common: Tensor | None = None
     for i in group.members:
         t = call.leaves[i]
         if not isinstance(t, Tensor):
             return None
         view = t._view
+        # a view of a no_grad block or of several results: autograd refuses a write to it
         if view is not None and view.creation:
             return None
-        base: Tensor = t if view is None else view.base
-        if found is not None and base is not found:
+        base: Tensor = t
+        if view is not None:
+            base = view.base
+        if common is not None and base is not common:
             return None
-        found = base
-    return found
+        common = base
+    return common

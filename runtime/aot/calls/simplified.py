@@ -1,11 +1,11 @@
-"""``aot_module_simplified``: one program, compiled now for example arguments. What a backend of
-``torch.compile`` calls.
+"""Compile one program now, for example arguments, as a backend of ``torch.compile`` does.
 
     def backend(module, examples):
         return aot_module_simplified(module, examples, compiler)
 
 Parameters and buffers of the module become leading inputs of the graphs. The result takes the other
-arguments alone."""
+arguments alone.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +43,17 @@ from .recipe import Recipe
 
 
 def state_of(mod: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
-    """Parameters and buffers of ``mod`` by name, a shared one under each of its names."""
-    return dict(mod.named_parameters(remove_duplicate=False)), dict(
-        mod.named_buffers(remove_duplicate=False)
-    )
+    """Return parameters and buffers of ``mod`` by name, a shared one under each of its names."""
+    parameters = dict(mod.named_parameters(remove_duplicate=False))
+    buffers = dict(mod.named_buffers(remove_duplicate=False))
+    return parameters, buffers
 
 
 def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., Any]:
-    """``mod`` as a function of the tensors of these names, then of its arguments."""
+    """Return ``mod`` as a function of the tensors of these names, then of its arguments."""
 
     def lifted(*values: Any, **kwargs: Any) -> Any:
+        """Call ``mod`` with the first of ``values`` in place of its parameters and buffers."""
         state = dict(zip(names, values, strict=False))
         return functional_call(mod, state, tuple(values[len(names) :]), kwargs, tie_weights=False)
 
@@ -61,13 +62,18 @@ def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., Any]:
 
 def plain(value: object) -> Any:
     """Return what a tensor of the session holds; anything else as it is."""
-    return unwrap(value) if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return unwrap(value)
+    return value
 
 
 def fake_mode_of(leaves: Sequence[object]) -> FakeTensorMode | None:
-    """Return the fake mode of the fake tensors among ``leaves``."""
-    parts = [part for x in leaves for part in flattened(plain(x))]
-    modes = {id(x.fake_mode): x.fake_mode for x in parts if isinstance(x, FakeTensor)}
+    """Return the fake mode of the fake tensors among ``leaves``; None if there are none."""
+    modes: dict[int, FakeTensorMode] = {}
+    for leaf in leaves:
+        for part in flattened(plain(leaf)):
+            if isinstance(part, FakeTensor):
+                modes[id(part.fake_mode)] = part.fake_mode
     if len(modes) > 1:
         raise AssertionError(
             "the arguments are fake tensors of different fake modes; make them with one mode"
@@ -106,8 +112,9 @@ def aot_module_simplified(
     compile_region_name: str | None = None,
     cache: Cache | None = None,
 ) -> Callable[..., Any]:
-    """``mod`` compiled now, for arguments like ``args``. The result takes such arguments. It runs
-    on the parameters and buffers of ``mod``.
+    """Compile ``mod`` now, for arguments like ``args``, and return a function of such arguments.
+
+    The function runs on the parameters and buffers of ``mod``.
 
     >>> class Doubled(torch.nn.Module):
     ...     def forward(self, x):
@@ -136,7 +143,7 @@ def aot_module_simplified(
         fw_compiler, bw_compiler or fw_compiler, inference_compiler or fw_compiler
     )
     recipe = Recipe(
-        fn=_tuple_of(of_state(mod, list(state))),
+        fn=_require_tuple(of_state(mod, list(state))),
         again=function_of,
         compilers=compilers,
         modules=modules_of(mod),
@@ -148,8 +155,9 @@ def aot_module_simplified(
     )
     run = OneProgram(recipe, list(state), list(state.values()), args, mod)
 
-    def forward(*given: object) -> Any:
-        return run(given)
+    def forward(*arguments: object) -> Any:
+        """Run the program on the parameters and buffers of ``mod`` and these arguments."""
+        return run(arguments)
 
     forward.zero_grad = mod.zero_grad  # type: ignore[attr-defined]
     forward.named_parameters = mod.named_parameters  # type: ignore[attr-defined]
@@ -157,8 +165,11 @@ def aot_module_simplified(
     return forward
 
 
-def _tuple_of(function: Callable[..., object]) -> Callable[..., object]:
+def _require_tuple(function: Callable[..., object]) -> Callable[..., object]:
+    """Return ``function``, with a ``RuntimeError`` if it returns no tuple and no list."""
+
     def checked(*args: object) -> Any:
+        """Return what ``function`` returns, if that is a tuple or a list."""
         out = function(*args)
         if not isinstance(out, (tuple, list)):
             raise RuntimeError(
@@ -171,7 +182,7 @@ def _tuple_of(function: Callable[..., object]) -> Callable[..., object]:
 
 
 class OneProgram:
-    """A module and the one program that was compiled of it."""
+    """Run the one program that is compiled of a module, and refuse calls of another kind."""
 
     def __init__(
         self,
@@ -181,6 +192,7 @@ class OneProgram:
         args: Sequence[Any],
         mod: torch.nn.Module,
     ) -> None:
+        """Compile ``mod`` for ``args``. ``names`` and ``state``: its parameters and buffers."""
         self.names, self.state, self.mod = names, state, mod
         leaves = [*state, *args]
         mode = fake_mode_of(leaves)
@@ -188,8 +200,10 @@ class OneProgram:
         recording = torch.is_grad_enabled()
         entered = _enter_examples(leaves, recording, self.dynamic)
         self.modules = recipe.modules
+        # the settings of the compilation, as guards of all calls
         self.flags = [module.training for module in self.modules]
         self.surroundings = surroundings(True, is_autocast_enabled())
+        # the sizes of fake tensors are symbols of the shape environment of their mode
         abstraction = None
         if mode is not None:
             abstraction = Given(mode)
@@ -198,12 +212,13 @@ class OneProgram:
         self.wanted = entered.wanted
         self.expected: list[Any] = []
         if self.dynamic:  # after the trace, which may fix sizes
-            self.expected = list(map(_expected, entered.plain))
+            self.expected = list(map(_expectation, entered.plain))
         self.kinds = entered.kinds
 
-    def __call__(self, given: Sequence[Any]) -> Any:
+    def __call__(self, arguments: Sequence[Any]) -> Any:
+        """Return the results of the program. ``AssertionError`` for another kind of arguments."""
         recording, autocast = torch.is_grad_enabled(), is_autocast_enabled()
-        leaves = [*self.state, *given]
+        leaves = [*self.state, *arguments]
         entered = (
             None
             if SCOPE.levels
@@ -214,29 +229,31 @@ class OneProgram:
         )
         if entered is None:
             # a transform, a mode or a dual level sees the calls of the program
-            return self.mod(*given)
+            return self.mod(*arguments)
         self._check_settings(autocast)
         self._check_arguments(entered)
-        call = self.program.guard.takes(self._aligned(entered), recording)
+        call = self.program.guard.takes(self._align(entered), recording)
         if call is None:
-            raise AssertionError(self._not_taken(entered))
+            raise AssertionError(self._why_not_taken(entered))
         if not autocast:
             return self.program(call)
         with without_autocast():
             return self.program(call)
 
-    def _aligned(self, call: Call) -> Call:
-        """``call`` with a target, or None, for each gradient that the program gives."""
+    def _align(self, call: Call) -> Call:
+        """Return ``call`` with a target, or None, for each gradient that the program returns.
+
+        An argument that does not require grad may have an example that does.
+        """
         wanted = call.wanted
         if wanted == self.wanted or not call.targets:
             return call
         targets = iter(call.targets)
-        given = [next(targets) if w else None for w in wanted]
+        by_leaf = [next(targets) if is_wanted else None for is_wanted in wanted]
         # from here on a kind only says whether a gradient is wanted
-        kinds: list[Kind] = [(w,) for w in self.wanted]
-        return dataclasses.replace(
-            call, targets=[t for t, w in zip(given, self.wanted, strict=True) if w], kinds=kinds
-        )
+        kinds: list[Kind] = [(is_wanted,) for is_wanted in self.wanted]
+        of_program = list(itertools.compress(by_leaf, self.wanted))
+        return dataclasses.replace(call, targets=of_program, kinds=kinds)
 
     def _check_settings(self, autocast: bool) -> None:
         """Refuse a call in other modes than those of the compilation."""
@@ -269,19 +286,21 @@ class OneProgram:
                 if not _matches(call.plain[index], self.expected[index]):
                     raise AssertionError(
                         f"{self._name(index)} is not like its example: "
-                        f"{_described(call.plain[index])}"
+                        f"{_describe(call.plain[index])}"
                     )
             elif kind[1:] != example[1:]:
                 raise AssertionError(
                     f"{self._name(index)} is of another kind than at compilation time: "
-                    f"{_described(call.plain[index])}. Compile the module for it, or use "
+                    f"{_describe(call.plain[index])}. Compile the module for it, or use "
                     "aot_module, "
                     "which compiles for each kind of argument."
                 )
 
-    def _not_taken(self, call: Call) -> str:
-        """Return why the program is not right for ``call``, whose arguments are like their examples
-        one by one."""
+    def _why_not_taken(self, call: Call) -> str:
+        """Return why the program is not right for ``call``.
+
+        Each argument is like its example. So it is memory that they share, or Python's state.
+        """
         of_program = self.program.guard.sharing
         if of_program is not None:
             before, now = (
@@ -291,11 +310,12 @@ class OneProgram:
                 (now - before, "share memory, and did not at compilation time"),
                 (before - now, "shared memory at compilation time, and do not now"),
             ):
-                for a, b in sorted(pairs):
+                for first, second in sorted(pairs):
                     return (
-                        f"{self._name(a)} and {self._name(b)} {what}. The program writes to an "
-                        "argument, so its results depend on that. Compile the module for these "
-                        "arguments, or use aot_module, which compiles for each kind of arguments."
+                        f"{self._name(first)} and {self._name(second)} {what}. "
+                        "The program writes to an argument, so its results depend on that. "
+                        "Compile the module for these arguments, "
+                        "or use aot_module, which compiles for each kind of arguments."
                     )
         moved = [what for what, _, _ in self.program.guard.moved()]
         if moved:
@@ -310,27 +330,26 @@ class OneProgram:
         )
 
     def _name(self, index: int) -> str:
-        return (
-            repr(self.names[index])
-            if index < len(self.names)
-            else f"argument {index - len(self.names)}"
-        )
+        """Name leaf ``index`` in a message: ``'linear.weight'`` or ``argument 0``."""
+        if index < len(self.names):
+            return repr(self.names[index])
+        return f"argument {index - len(self.names)}"
 
 
 def _pairs(groups: Sequence[Group], n: int) -> set[tuple[int, int]]:
     """Return the pairs among the first ``n`` tensors that share memory."""
-    return {
-        pair
-        for g in groups
-        for pair in itertools.combinations(sorted(i for i in g.members if i < n), 2)
-    }
+    pairs: set[tuple[int, int]] = set()
+    for group in groups:
+        members = sorted(i for i in group.members if i < n)
+        pairs.update(itertools.combinations(members, 2))
+    return pairs
 
 
 def _enter_examples(leaves: Sequence[object], recording: bool, abstract: bool) -> Call:
     """Return the example arguments as they enter a trace. ``RuntimeError`` for values of a
     transform."""
     if abstract:
-        return _of_fakes(leaves, recording)
+        return _enter_fakes(leaves, recording)
     entered = enter(leaves, recording, False)
     if entered is None:
         raise RuntimeError(
@@ -349,54 +368,68 @@ def _refuse_fakes(closed_over: Iterable[object]) -> None:
             )
 
 
-def _of_fakes(leaves: Sequence[object], recording: bool) -> Call:
-    """Example arguments as they enter a trace. They have no place for a gradient."""
+def _enter_fakes(leaves: Sequence[object], recording: bool) -> Call:
+    """Return abstract example arguments as they enter a trace.
+
+    Their gradients go nowhere, as nobody can ask a fake tensor for one.
+    """
     wanted = [
         recording and isinstance(value, torch.Tensor) and value.requires_grad for value in leaves
     ]
-    given = list(map(plain, leaves))
-    return Call(given, given, [None for w in wanted if w], [(w,) for w in wanted])
+    arguments = list(map(plain, leaves))
+    return Call(arguments, arguments, [None] * sum(wanted), [(flag,) for flag in wanted])
 
 
-def _expected(value: object) -> object:
-    """Return what an argument must have in common with its example: of a tensor its dtype, device,
-    those sizes that are no symbols, and of what it consists."""
+def _expectation(value: object) -> object:
+    """Return what an argument must have in common with its example; None for a symbol.
+
+    Of a tensor these are its dtype, its device, those sizes that are no symbols, and the layout of
+    its parts.
+    """
     if isinstance(value, torch.Tensor):
         layout = layout_of(value)
         return (
             value.dtype,
             value.device,
-            tuple(map(_expected_size, value.shape)),
+            tuple(map(_fixed_size, value.shape)),
             layout and layout.key,
         )
-    return None if isinstance(value, SYMBOLIC) else (type(value), value)
+    if isinstance(value, SYMBOLIC):
+        return None
+    return (type(value), value)
 
 
-def _expected_size(n: Any) -> int | None:
-    """Return the size, or what the program has fixed it to, or None."""
-    size: int | None = n.node.maybe_as_int() if isinstance(n, SYMBOLIC) else n
-    return size
+def _fixed_size(size: Any) -> int | None:
+    """Return a size, or the number to which the program has fixed a symbol, or None."""
+    fixed: int | None = size
+    if isinstance(size, SYMBOLIC):
+        fixed = size.node.maybe_as_int()
+    return fixed
 
 
 def _matches(value: object, expected: Any) -> bool:
+    """Return whether ``value`` has what :func:`_expectation` says of its example."""
     if expected is None:
         return True
     if not isinstance(value, torch.Tensor):
         return bool(expected == (type(value), value))
-    if len(expected) != 4 or (value.dtype, value.device, value.dim()) != (
-        *expected[:2],
-        len(expected[2]),
-    ):
+    # the example may have been no tensor
+    if len(expected) != 4:
         return False
-    if ((layout := layout_of(value)) and layout.key) != expected[3]:
+    dtype, device, sizes, key = expected
+    if (value.dtype, value.device, value.dim()) != (dtype, device, len(sizes)):
         return False
-    return all(n is None or n == m for n, m in zip(expected[2], value.shape, strict=True))
+    layout = layout_of(value)
+    if (layout and layout.key) != key:
+        return False
+    return all(fixed in (None, size) for fixed, size in zip(sizes, value.shape, strict=True))
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
+    """Describe an argument in a message: ``a tensor of torch.float32, shape [2], …``."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    what = "tensor" if (layout := layout_of(value)) is None else str(layout)
+    what = str(layout_of(value) or "tensor")
     return (
         f"a {what} of {value.dtype}, shape {list(value.shape)}, strides "
         f"{list(value.stride())} on {value.device}"

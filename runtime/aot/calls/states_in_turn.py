@@ -4,7 +4,8 @@
         history.append(len(history))
         return x * len(history)         # each call reads what the one before has left
 
-Each call of ``f`` needs a program of its own. After ``limit`` of them in turn that is an error."""
+Each call of ``f`` needs a program of its own. After ``limit`` of them in turn that is an error.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,10 @@ _NAMED = 4  # places that an error names
 
 
 class StatesInTurn:
-    """By kind of call, the last programs in turn of which none serves the next call. ``limit``: how
-    many there may be."""
+    """Count, by kind of call, the last programs in turn of which none serves the next call.
+
+    ``limit``: how many there may be.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -33,22 +36,29 @@ class StatesInTurn:
         if program.moves_on:
             self._programs.setdefault(key, []).append(program)
         else:
+            # calls have come to a state that stays, so the count begins again
             self._programs.pop(key, None)
 
     def check(self, key: Kind, name: str, code: Iterable[Code]) -> None:
-        """Raise ``RuntimeError`` if one more program would be one too many. ``name``: of the
-        function. ``code``: what its captures have run."""
+        """Raise ``RuntimeError`` if there are ``limit`` programs in turn already.
+
+        ``name``: of the function. ``code``: what its captures have run.
+        """
         programs = self._programs.get(key, [])
         if len(programs) < self.limit:
             return
+        # name the places that the last program reads and that have changed
         last = programs[-1]
         moved = last.guard.moved()
         where = list(dict.fromkeys(what for what, _, _ in moved)) or [last.effects.what]
         named = where[:_NAMED]
         if len(where) > _NAMED:
             named.append(f"{len(where) - _NAMED} more")
+        # the best line is one that names the place, else the one of the assignment
         line = line_naming(where[0], code)
-        at = begins_at(last.effects.line) if line is None else happened_at(line)
+        at = begins_at(last.effects.line)
+        if line is not None:
+            at = happened_at(line)
         raise RuntimeError(
             f"{name} has been captured {self.limit} times in turn, since each call changes what "
             f"the next one may read: {', '.join(named)}. Hold it in a tensor, "

@@ -1,5 +1,5 @@
-"""Compiled graphs as functions of tensors that consist of others: taken apart before the graph, put
-together after it.
+"""Call compiled graphs with tensors that consist of others: take them apart before the graph, and
+put them together after it.
 
 forward(TwoTensor(a, b))      # the graph is called with a and b
 """
@@ -32,12 +32,17 @@ Part = tuple[torch.Size, torch.dtype, torch.device]
 
 
 def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
-    """``forward`` as a function of the primals of a program. It gives the results of the program,
-    then what is saved, which is plain."""
+    """Return ``forward`` as a function of the primals of a program.
+
+    It returns the results of the program, then what is saved, which is plain.
+    """
     n = count(layouts.results)
 
     def boxed(primals: list[Any]) -> list[Any]:
-        plain = [part for t in primals for part in flattened(t)]
+        """Call ``forward`` with the parts of ``primals``, a list that is emptied."""
+        plain: list[Any] = []
+        for tensor in primals:
+            plain += flattened(tensor)
         primals.clear()
         results = forward(plain)
         return [*rebuilt(layouts.results, results[:n]), *results[n:]]
@@ -46,16 +51,20 @@ def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
 
 
 def backward_of_whole_tensors(backward: Boxed, layouts: Layouts, n_saved: int) -> Boxed:
-    """``backward`` as a function of what is saved and of the cotangents of a program. It
-    gives the gradients."""
+    """Return ``backward`` as a function of what is saved and of the cotangents of a program.
+
+    It returns the gradients.
+    """
 
     def boxed(values: list[Any]) -> list[Any]:
+        """Call ``backward`` with the parts of ``values``, a list that is emptied."""
         plain, cotangents = values[:n_saved], values[n_saved:]
         values.clear()
         for tensor, layout in zip(cotangents, layouts.tangents, strict=True):
             parts = flattened(_as_traced(tensor, layout))
-            # as in the trace
+            # the trace takes contiguous cotangents
             plain += [part if part.is_contiguous() else part.contiguous() for part in parts]
+        # so that the graph can free each part after its last use
         del cotangents
         return rebuilt(layouts.gradients, backward(plain))
 
@@ -64,20 +73,22 @@ def backward_of_whole_tensors(backward: Boxed, layouts: Layouts, n_saved: int) -
 
 def parts_of(tensor: torch.Tensor) -> list[Part]:
     """Return what :func:`zeros_of` must know of a tensor that has the layout."""
-    return [(p.shape, p.dtype, p.device) for p in flattened(tensor)]
+    return [(part.shape, part.dtype, part.device) for part in flattened(tensor)]
 
 
 def zeros_of(layout: Layout, parts: Sequence[Part]) -> torch.Tensor:
-    """Zeros, for a cotangent that is missing. Whether their parts are zeros is for
-    the class to say."""
-    made: Any = layout.rebuilt(
+    """Return zeros, for a cotangent that is missing.
+
+    ``torch.zeros_like`` computes them, as the class decides what its zeros consist of.
+    """
+    example: Any = layout.rebuilt(
         iter([factories.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in parts])
     )
-    return torch.zeros_like(made)
+    return torch.zeros_like(example)
 
 
 def _as_traced(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor:
-    """Cotangent ``tensor`` as a tensor of the class and context that the trace had."""
+    """Return cotangent ``tensor`` as a tensor of the class and context that the trace had."""
     if _has_layout(tensor, layout):
         return tensor
     coerced = _coerce(tensor, layout)
@@ -97,8 +108,7 @@ def _has_layout(tensor: torch.Tensor, layout: Layout | None) -> bool:
 
 
 def _coerce(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor | None:
-    """Return what the class of ``tensor`` makes of it to have ``layout``; None if it makes
-    nothing."""
+    """Convert ``tensor`` to ``layout`` by its class, as torch does; None if the class cannot."""
     coerce: Any = getattr(tensor, "__coerce_same_metadata_as_tangent__", None)
     if coerce is None:
         return None
@@ -118,14 +128,15 @@ def _key(tensor: torch.Tensor) -> object:
     return layout and layout.key
 
 
-def _composed_among(layouts: Sequence[Layout | None]) -> list[int]:
+def _numbers_of_composed(layouts: Sequence[Layout | None]) -> list[int]:
     """Return the numbers of the tensors that consist of others."""
     return [index for index, layout in enumerate(layouts) if layout is not None]
 
 
 class Watch:
-    """The composed tensors of a program with parts that it saves. A write to one of them counts on
-    the whole tensor, not on its parts.
+    """Find the composed tensors of a call that have parts which the program saves.
+
+    A write to one of them advances the version of the whole tensor, not those of its parts.
 
     ``primals`` and ``results``: their numbers.
     """
@@ -133,17 +144,17 @@ class Watch:
     def __init__(self, joint: Joint, forward: fx.Graph) -> None:
         assert joint.layouts is not None
         written, n = joint.boundary.written, joint.n_forward
-        unwritten = [i for i in _composed_among(joint.layouts.primals) if i not in written]
+        # an argument that the program writes to has another value when the call is over
+        unwritten = [i for i in _numbers_of_composed(joint.layouts.primals) if i not in written]
         self.primals = tuple(i for i in unwritten if saved_of(forward, n, joint.in_graph([i])))
         results = joint.layouts.results
         parts: list[list[int]] = [[] for _ in results]
-        for i in _composed_among(results):
+        for i in _numbers_of_composed(results):
             parts[i] = numbers(results, [i])
         self.results = tuple(i for i in saved_of_results(forward, parts, n) if i >= len(written))
 
     def of(self, leaves: Sequence[Any], results: Sequence[Any]) -> list[tuple[torch.Tensor, int]]:
-        """Those tensors of one call, with their versions."""
-        found = [unwrap(leaves[i]) for i in self.primals] + [
-            unwrap(results[i]) for i in self.results
-        ]
-        return [(t, t._version) for t in found if not t.is_inference()]
+        """Return these tensors of one call, with their versions."""
+        tensors = [unwrap(leaves[i]) for i in self.primals]
+        tensors += [unwrap(results[i]) for i in self.results]
+        return [(t, t._version) for t in tensors if not t.is_inference()]
