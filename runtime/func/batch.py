@@ -1,4 +1,8 @@
-"""The batch level of ``vmap``. A value holds a whole batch and hides the batch dimension."""
+"""Run the ops of a program on a whole batch, as ``vmap`` needs it.
+
+A value of the level has the shape of one element. Its inner tensor has the batch in front: under a
+``vmap`` of size 3, a value of shape (2,) holds a tensor of shape (3, 2).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ _warned: set[str] = set()  # the ops that a warning has named
 
 
 class _Fallback(Ambient):
-    """What this thread does where a batch needs a loop: ``"warn"``, ``"silent"`` or ``"error"``."""
+    """The policy of this thread for ops without a batch rule. See :func:`set_fallback_policy`."""
 
     policy = "warn"
 
@@ -47,6 +51,7 @@ _FALLBACK = _Fallback()
 
 
 def current_fallback_policy() -> str:
+    """Return the policy of this thread: ``"warn"``, ``"silent"`` or ``"raise"``."""
     return _FALLBACK.policy
 
 
@@ -131,16 +136,19 @@ class BatchLevel(Level):
         set_excluded(BATCHED, True)
 
     def wrap(self, inner: torch.Tensor, history: None = None, /) -> Any:
+        """Return ``inner``, of shape (size, *S), as a value of shape S. The batch level records no
+        history."""
         v = shell(BatchedValue, inner, 1)
         v._level = self
         v._inner = inner
         return v
 
     def spread(self, tensor: torch.Tensor) -> Any:
-        """``tensor``, which all elements share, as a batch."""
+        """Return ``tensor``, which all elements share, as a batch."""
         return self.wrap(tensor.expand(self.size, *tensor.shape))
 
     def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+        """Run an op of the program on whole batches, by its batch rule if it has one."""
         op = _OPS.get(id(func)) or op_of(func)  # inlined: most calls are of ops that are known
         try:
             rule = op.batch
@@ -157,6 +165,7 @@ class BatchLevel(Level):
                     rule = partial(rule, named=dict(zip(kwargs, flags, strict=True)))
             lined_up = self.line_up(args)[0] if rule is elementwise else None
             if lined_up is not None:
+                # the batch dimension is the first of all batched tensors, so they broadcast
                 result = op.run(lined_up, kwargs)
             else:
                 physical, batched = self.physical(args)
@@ -176,6 +185,7 @@ class BatchLevel(Level):
         """Run an op whose call needs more than a batch rule."""
         func = op.func
         record = op.record
+        # a composite op is its decomposition, whose ops have rules
         if record is None and op.composite and op.kind is not OUT:
             return func.decompose(*args, **kwargs)
         if op.kind is INPLACE:
@@ -212,9 +222,12 @@ class BatchLevel(Level):
                     out[index] = a._inner
                     flags[index] = True
             elif kind is list or kind is tuple:
-                mine = tuple(type(b) in VALUES and b._level is self for b in a)
+                mine = tuple(type(item) in VALUES and item._level is self for item in a)
                 if any(mine):
-                    out[index] = [b._inner if m else b for b, m in zip(a, mine, strict=True)]
+                    out[index] = [
+                        item._inner if is_mine else item
+                        for item, is_mine in zip(a, mine, strict=True)
+                    ]
                     flags[index] = mine
         return out, tuple(flags)
 
@@ -231,19 +244,27 @@ class BatchLevel(Level):
             kind = type(a)
             if kind in VALUES and a._level is self:
                 a = a._inner
-                r = a.dim()
-                if r != rank:
+                own_rank = a.dim()
+                if own_rank != rank:
                     if rank >= 0:
                         return None, rank
-                    rank = r
+                    rank = own_rank
             elif isinstance(a, torch.Tensor):
                 widest = max(widest, a.dim())
             elif kind in (list, tuple):
                 return None, rank
             out.append(a)
-        return (out if widest < rank and (rank > 1 or widest < 0) else None), rank
+        # a batch of 0-d tensors has rank 1, and promotes as a vector does
+        promotes_alike = rank > 1 or widest < 0
+        if widest < rank and promotes_alike:
+            return out, rank
+        return None, rank
 
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        """Run an elementwise formula on the physical tensors, if they broadcast as they are.
+
+        Else the formula runs on the values, and each of its ops is a call of the level.
+        """
         physical, rank = self.line_up(args)
         if physical is None:
             return formula(*args)
@@ -251,19 +272,20 @@ class BatchLevel(Level):
         results = [result]
         if isinstance(result, tuple):
             results = list(result)
-        for index, r in enumerate(results):
+        for index, part in enumerate(results):
             # a result of lower rank depends on no batched argument
-            if isinstance(r, torch.Tensor) and r.dim() == rank:
-                results[index] = self.wrap(r)
+            if isinstance(part, torch.Tensor) and part.dim() == rank:
+                results[index] = self.wrap(part)
         if isinstance(result, tuple):
             return tuple(results)
         return results[0]
 
     def batchwise(self, formula: Callable[..., Any], args: object) -> Any:
+        """Return ``formula(*physical, batched)`` as a batch. ``batched``: see :meth:`physical`."""
         physical, batched = self.physical(args)
         return self.wrap(formula(*physical, batched))
 
-    def _agreed(self, op: Op, answers: list[object]) -> object:
+    def _agree(self, op: Op, answers: list[object]) -> object:
         """Return the answer of an op that returns no tensor. Raise unless all elements give the
         same answer."""
         if any(a != answers[0] for a in answers):
@@ -274,6 +296,7 @@ class BatchLevel(Level):
         return answers[0]
 
     def _inplace(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Any:
+        """Run an op that writes to its first argument, which must be a batch of this level."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
             return foreach.run(op, args, kwargs)
@@ -313,16 +336,16 @@ class BatchLevel(Level):
                 record.batch(op.func, self.size, batched, physical, kwargs)
                 return target
             func = (op.functional or op).func
-            new = record.batch(func, self.size, batched, physical, kwargs)
-            target._inner.copy_(new)
+            written = record.batch(func, self.size, batched, physical, kwargs)
+            target._inner.copy_(written)
             return target
         if op.functional is not None:
             out = op.functional.func(*args, **kwargs)
             target._inner.copy_(out._inner)
             return target
         self._count_fallback(op)
-        for b in range(self.size):
-            op.func(*self.element(physical, batched, b), **kwargs)
+        for index in range(self.size):
+            op.func(*self.element(physical, batched, index), **kwargs)
         return target
 
     def element(self, physical: list[Any], batched: Any, b: int) -> list[Any]:
@@ -357,27 +380,30 @@ class BatchLevel(Level):
         physical, batched = self.physical(args)
         named, named_batched = self.physical(kwargs.values())
         calls = []
-        for b in range(self.size):
-            options = self.element(named, named_batched, b)
+        for index in range(self.size):
+            options = self.element(named, named_batched, index)
             calls.append(
-                (self.element(physical, batched, b), dict(zip(kwargs, options, strict=True)))
+                (self.element(physical, batched, index), dict(zip(kwargs, options, strict=True)))
             )
         if random and self.randomness == "same":
             results = draws.with_one_draw(op, calls)
         else:
             results = [op.func(*element, **options) for element, options in calls]
-        return self._stacked(op, results)
+        return self._stack(op, results)
 
-    def _stacked(self, op: Op, results: list[Any]) -> object:
+    def _stack(self, op: Op, results: list[Any]) -> object:
         """Return the results of a call from those of each element."""
         if isinstance(results[0], torch.Tensor):
             return torch.stack(results)
         if not isinstance(results[0], (tuple, list)):
-            return self._agreed(op, results)
-        return tuple(
-            torch.stack(r) if isinstance(r[0], torch.Tensor) else r[0]
-            for r in zip(*results, strict=True)
-        )
+            return self._agree(op, results)
+        stacked: list[object] = []
+        for per_element in zip(*results, strict=True):
+            if isinstance(per_element[0], torch.Tensor):
+                stacked.append(torch.stack(per_element))
+            else:
+                stacked.append(per_element[0])
+        return tuple(stacked)
 
 
 class EmptyBatch(BatchLevel):
@@ -390,6 +416,11 @@ class EmptyBatch(BatchLevel):
     __slots__ = ()
 
     def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+        """Run an op as any batch does. If its kernel refuses an empty batch, run it on one element
+        of zeros.
+
+        A random op is not run again, since the generator would move.
+        """
         try:
             return super().call(func, args, kwargs)
         except OWN_ERRORS:
@@ -399,9 +430,12 @@ class EmptyBatch(BatchLevel):
             if draws.is_random(op, args, kwargs):
                 raise
             result = self._loop(op, args, kwargs)
-            return args[0] if op.kind is INPLACE else self.valued(result)
+            if op.kind is INPLACE:
+                return args[0]  # there is no element to write to
+            return self.valued(result)
 
     def _loop(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
+        """Run the op on one element of zeros, and return empty batches of its results' shapes."""
         result = op.func(
             *self._zeros(args), **dict(zip(kwargs, self._zeros(kwargs.values()), strict=True))
         )
@@ -412,7 +446,7 @@ class EmptyBatch(BatchLevel):
         return trees.map_tensors(lambda tensor: tensor.new_empty((0, *tensor.shape)), result)
 
     def _zeros(self, args: object) -> list[Any]:
-        """``args`` with one element of zeros in place of each batch."""
+        """Return ``args`` with one element of zeros in place of each batch."""
         physical, batched = self.physical(args)
         one = [_one_of_zeros(a, flag) for a, flag in zip(physical, batched, strict=True)]
         return self.element(one, batched, 0)
@@ -428,13 +462,16 @@ def _needs_check(op: Op, target: Value, args: Sequence[object]) -> bool:
     )
 
 
-def _element_of(a: Any, flag: Any, b: int) -> object:
-    """Return element ``b`` of an argument, with its flag of :meth:`BatchLevel.physical`."""
+def _element_of(argument: Any, flag: Any, index: int) -> object:
+    """Return element ``index`` of an argument, with its flag of :meth:`BatchLevel.physical`."""
     if flag is True:
-        return a[b]
+        return argument[index]
     if flag:
-        return [x[b] if is_batched else x for x, is_batched in zip(a, flag, strict=True)]
-    return a
+        return [
+            item[index] if is_batched else item
+            for item, is_batched in zip(argument, flag, strict=True)
+        ]
+    return argument
 
 
 def _one_of_zeros(argument: Any, flag: Any) -> object:
@@ -447,11 +484,18 @@ def _one_of_zeros(argument: Any, flag: Any) -> object:
 
 
 def _plain_rule(op: Op) -> object:
-    """The batch rule of an op, if a call runs that rule and nothing else. ``False`` if a
-    call needs more."""
+    """Return the batch rule of an op if a call runs that rule and nothing else. Else ``False``.
+
+    ``False`` and not None, because the level stores the answer in ``op.batch``, where None means
+    that nobody has asked.
+    """
     record = op.record
-    if op.kind in (INPLACE, OUT) or record is None or record.batch is None or record.draws:
+    writes = op.kind in (INPLACE, OUT)
+    if writes or record is None:
         return False
+    if record.batch is None or record.draws:
+        return False
+    # a rule that raises what an element would raise needs no check on one element
     if getattr(record.batch, "exact", False):
         op.accepted = None
     return record.batch

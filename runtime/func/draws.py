@@ -1,5 +1,9 @@
-"""How ``vmap(..., randomness=...)`` runs random ops: it raises an error, draws once for all
-elements, or draws once per element."""
+"""Run the random ops of a ``vmap``, as its ``randomness=`` says.
+
+``"error"`` refuses them, ``"same"`` draws once for all elements, and ``"different"`` draws once per
+element: ``vmap(lambda x: x + torch.rand(2), randomness="different")(torch.zeros(3))`` draws six
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ _UNSAID = (
 
 
 class DrawError(BatchingError):
-    """A draw inside of ``vmap``, of which nobody has said what the elements of the batch draw."""
+    """Raised for a draw inside of ``vmap`` under ``randomness="error"``, which is the default."""
 
     def __init__(self, message: str = _UNSAID) -> None:
         super().__init__(message)
@@ -52,17 +56,23 @@ class Batch(Protocol):
     size: int
     randomness: str
 
-    def physical(self, args: object) -> tuple[list[Any], tuple[Any, ...]]: ...
+    def physical(self, args: object) -> tuple[list[Any], tuple[Any, ...]]:
+        """Return the physical tensors of a call, and which arguments were batched."""
 
-    def element(self, physical: list[Any], batched: object, b: int) -> list[Any]: ...
+    def element(self, physical: list[Any], batched: object, b: int) -> list[Any]:
+        """List the arguments of element ``b``."""
 
-    def wrap(self, inner: torch.Tensor, /) -> Any: ...
+    def wrap(self, inner: torch.Tensor, /) -> Any:
+        """Return a tensor that has the batch in front as a value of the level."""
 
-    def spread(self, tensor: torch.Tensor) -> Any: ...
+    def spread(self, tensor: torch.Tensor) -> Any:
+        """Return a tensor that all elements share as a batch."""
 
-    def valued(self, result: object) -> Any: ...
+    def valued(self, result: object) -> Any:
+        """Return the results of an op as values of the level."""
 
-    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]: ...
+    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments with the tensors that values of the level hold."""
 
 
 def is_random(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> bool:
@@ -200,12 +210,12 @@ _DRAWING: dict[Op, bool] = {}  # answers of `_draws_or_fills`
 def _draws_or_fills(op: Op) -> bool:
     """Return whether an op may draw, or returns a buffer that is not filled yet. Such a buffer must
     differ per element: the draws of composite ops (dropout) may fill it."""
-    known = _DRAWING.get(op)
-    if known is None:
+    answer = _DRAWING.get(op)
+    if answer is None:
         record = op.record
         filled_later = record is not None and (record.unfilled or bool(record.draws))
-        known = _DRAWING[op] = torch.Tag.nondeterministic_seeded in op.func.tags or filled_later
-    return known
+        answer = _DRAWING[op] = torch.Tag.nondeterministic_seeded in op.func.tags or filled_later
+    return answer
 
 
 class DrawPerElement(TorchDispatchMode):
@@ -231,14 +241,18 @@ class DrawPerElement(TorchDispatchMode):
             set_excluded(VIEWS, before)
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a call below the mode: as a draw per element, or as it is."""
         level = self.level
-        found = innermost(args, None)
+        inner = innermost(args, None)
         op = op_of(func)
         draws = _draws_or_fills(op)
-        if found is not None and found.number > level.number and (draws or op.composite):
+        belongs_to_inner = inner is not None and inner.number > level.number
+        if belongs_to_inner and (draws or op.composite):
             with self:  # a rule of an inner level may draw from tensors that all elements share
-                return hand_over(found, func, args, kwargs)
-        if not draws or (found is not None and found.number == level.number):
+                return hand_over(inner, func, args, kwargs)
+        # a batched argument: the level itself decides how often the op draws
+        is_batched = inner is not None and inner.number == level.number
+        if not draws or is_batched:
             return func(*args, **kwargs)
         if op.kind is INPLACE:
             raise RuntimeError(
@@ -249,10 +263,10 @@ class DrawPerElement(TorchDispatchMode):
         # else an outer mode lifts what it draws to the inner levels, and the batch
         # stands around these
         with scope_outside(level):  # type: ignore[arg-type]
-            made = self._drawn(op, args, kwargs)
-        return lifted(made, level.number, given=args)
+            results = self._draw(op, args, kwargs)
+        return lifted(results, level.number, given=args)
 
-    def _drawn(self, op: Op, args: Any, kwargs: dict[str, Any]) -> object:
+    def _draw(self, op: Op, args: Any, kwargs: dict[str, Any]) -> object:
         """Return the results of a call without batched arguments, as values of the level."""
         level, func, record = self.level, op.func, op.record
         if not any(isinstance(argument, torch.Tensor) for argument in args):

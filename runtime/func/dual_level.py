@@ -1,5 +1,8 @@
-"""Forward mode: the dual level stores a tangent beside each primal. ``jvp``, ``jacfwd`` and
-``linearize`` use it."""
+"""Compute a tangent for each primal, as forward mode needs it. ``jvp``, ``jacfwd`` and
+``linearize`` run a function at a :class:`DualLevel`.
+
+At ``x = 3`` with the tangent 1, ``x * x`` is a value with the primal 9 and the tangent 6.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +61,10 @@ class DualValue(Value):
 
 
 def tangent_of(value: Any) -> torch.Tensor | None:
-    """Return the tangent of a dual value. A view takes it from its base again if the tangent of the
-    base has changed."""
+    """Return the tangent of a dual value, None for zero.
+
+    A view takes its tangent from its base again if the tangent of the base has changed.
+    """
     view = value._view
     if view is not None and view.generation != view.base._generation:
         if view.creation == "function":
@@ -89,15 +94,18 @@ class DualLevel(Level):
     keeps_history = shows_strides = True
 
     def wrap(self, inner: torch.Tensor, tangent: torch.Tensor | None = None, /) -> DualValue:
+        """Return ``inner`` as a value with this tangent. None: zero."""
         value: DualValue = same_shape(DualValue, inner)
         value._level = self
         value._tangent = tangent
         return value
 
     def is_constant(self, value: Value) -> bool:
+        """Return whether ``value`` has no tangent."""
         return tangent_of(value) is None
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run an op of the program on primals, and compute the tangents of its results."""
         try:
             op = op_of(func)
             if op.record is None and op.composite and op.kind is not INPLACE:
@@ -156,6 +164,7 @@ class DualLevel(Level):
         return None
 
     def _any_dual(self, args: Iterable[Any]) -> bool:
+        """Return whether an argument of this level has a tangent."""
         return any(
             isinstance(argument, Value)
             and argument._level is self
@@ -164,9 +173,10 @@ class DualLevel(Level):
         )
 
     def _split(self, op: Op, args: Sequence[Any]) -> tuple[list[Any], list[Any], bool]:
+        """Return the primals of a call, their tangents, and whether there is any tangent."""
         primals = list(args)
         tangents: list[Any] = [None] * len(primals)
-        found = False
+        any_tangent = False
         for i in op.tensor_args:
             if i >= len(primals):
                 break
@@ -175,22 +185,26 @@ class DualLevel(Level):
                 if a._level is self:
                     primals[i] = a._inner
                     tangents[i] = tangent_of(a)
-                    found = found or tangents[i] is not None
+                    any_tangent = any_tangent or tangents[i] is not None
             elif type(a) is list or type(a) is tuple:
                 primals[i], tangents[i] = self._split_list(a)
-                found = found or tangents[i] is not None
-        return primals, tangents, found
+                any_tangent = any_tangent or tangents[i] is not None
+        return primals, tangents, any_tangent
 
     def _split_list(self, items: Sequence[Any]) -> tuple[Sequence[object], list[object] | None]:
         """Return the primals of a list of tensors, and their tangents if one has any."""
-        mine = [isinstance(b, Value) and b._level is self for b in items]
+        mine = [isinstance(item, Value) and item._level is self for item in items]
         if not any(mine):
             return items, None
         primals: list[Any] = []
         tangents: list[Any] = []
         for item, is_mine in zip(items, mine, strict=True):
-            primals.append(item._inner if is_mine else item)
-            tangents.append(tangent_of(item) if is_mine else None)
+            if is_mine:
+                primals.append(item._inner)
+                tangents.append(tangent_of(item))
+            else:
+                primals.append(item)
+                tangents.append(None)
         if all(t is None for t in tangents):
             return primals, None
         return primals, tangents
@@ -202,17 +216,18 @@ class DualLevel(Level):
         tensor of the outer levels, unless it is a view."""
         view = op.kind is VIEW
 
-        def wrapped(r: torch.Tensor, i: int | None) -> Any:
-            if not view and not (r.is_floating_point() or r.is_complex()):
-                return r
+        def wrap_one(tensor: torch.Tensor, i: int | None) -> Any:
+            """Return ``tensor``, the result of number ``i`` or the only one, with its tangent."""
+            if not view and not (tensor.is_floating_point() or tensor.is_complex()):
+                return tensor
             place = i or 0
             t = tangents[place] if isinstance(tangents, (tuple, list)) else tangents
-            v = self.wrap(r, None if place in op.nondiff else fit(t, r))
+            v = self.wrap(tensor, None if place in op.nondiff else fit(t, tensor))
             if view and not (i is None and op.nondiff):
                 self._mark(v, op, args, kwargs, i)
             return v
 
-        return rewrapped(result, wrapped)
+        return rewrapped(result, wrap_one)
 
     def _mark(
         self,
@@ -222,6 +237,11 @@ class DualLevel(Level):
         kwargs: dict[str, Any],
         which: int | None,
     ) -> None:
+        """Note that ``value`` is a view of ``args[0]``, so that a write to either moves both
+        tangents.
+
+        ``which``: the number of the result, if the op returns several views.
+        """
         source = args[0]
         if isinstance(source, Value) and source._level is self:
             step = ((op.func, tuple(args[1:]), kwargs, which),)
@@ -234,6 +254,7 @@ class DualLevel(Level):
                 _show_memory_of_base(value)
 
     def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run an op that writes to its first argument, and give that value its new tangent."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
             return foreach.run(op, args, kwargs)
@@ -241,14 +262,14 @@ class DualLevel(Level):
             return self._write_to_foreign(op, args, kwargs)
         if op.base_name in GEOMETRY and op.functional is not None:
             return change_geometry(op.functional.func, target, args[1:], kwargs)
-        primals, tangents, found = self._split(op, args)
+        primals, tangents, any_tangent = self._split(op, args)
         kwargs = self.lowered_kwargs(kwargs)
         value: DualValue = target  # type: ignore[assignment]
         if op.base_name == "detach_":
             return self._detach(value)
         if op.base_name in METADATA:
-            return self._replace(op, value, primals, kwargs, found)
-        if not found:
+            return self._replace(op, value, primals, kwargs, any_tangent)
+        if not any_tangent:
             _write(op, primals, kwargs)
             return target
         return self._write_tangent(op, value, primals, tangents, kwargs)
@@ -269,6 +290,7 @@ class DualLevel(Level):
             _write(op, primals, kwargs)
             self._set_tangent(target, None)
             return target
+        # the rule needs the primals as they were, and the write changes those that share memory
         before = [
             p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p
             for p in primals
@@ -280,6 +302,7 @@ class DualLevel(Level):
         return target
 
     def _detach(self, value: DualValue) -> DualValue:
+        """Remove the tangent of a value, as ``detach_`` does. A view is an error, as in torch."""
         if value._view is not None:
             raise RuntimeError(
                 "Can't detach views in-place. Use detach() instead, which leaves the base as it is."
@@ -291,11 +314,16 @@ class DualLevel(Level):
         return value
 
     def _replace(
-        self, op: Op, value: DualValue, primals: list[Any], kwargs: dict[str, Any], found: bool
+        self,
+        op: Op,
+        value: DualValue,
+        primals: list[Any],
+        kwargs: dict[str, Any],
+        any_tangent: bool,
     ) -> DualValue:
         """Run ``set_``, ``resize_`` or ``resize_as_``, which give a tensor other memory or another
         shape. A tangent is an error."""
-        if found:
+        if any_tangent:
             raise InplaceError(f"{op.func} has no derivative; make a new tensor instead")
         op.func(*primals, **kwargs)
         follow_inner(value)
@@ -304,8 +332,8 @@ class DualLevel(Level):
     def _write_to_foreign(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Write to a tensor that is no value of this level. If an argument has a tangent, the
         tensor first becomes a value in place."""
-        primals, _, found = self._split(op, args)
-        if found and args[0].dtype in DIFFERENTIABLE:
+        primals, _, any_tangent = self._split(op, args)
+        if any_tangent and args[0].dtype in DIFFERENTIABLE:
             return self._inplace(op, [lift_in_place(self, args[0], op.func), *args[1:]], kwargs)
         # the dispatcher counts the write on `args[0]`
         uncounted(op.func, *primals, **self.lowered_kwargs(kwargs))
@@ -336,8 +364,9 @@ class DualLevel(Level):
         base._generation += 1
 
     def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
-        _, _, found = self._split(op, args)
-        if found or self._any_dual(kwargs.values()):
+        """Run an op with ``out=``. Raise if an argument has a tangent, as torch does."""
+        _, _, any_tangent = self._split(op, args)
+        if any_tangent or self._any_dual(kwargs.values()):
             raise RuntimeError(
                 f"{op.base_name}(): functions with out=... "
                 "arguments don't support automatic differentiation"
@@ -352,28 +381,30 @@ def _tangent_after_write(value: DualValue, base: Any, tensor: torch.Tensor | Non
     view, old = value._view, base._tangent
     with torch.enable_grad():
         if tensor is None:
-            new = old.clone()  # one of the two is a tensor
+            tangent = old.clone()  # one of the two is a tensor
         else:
-            # made from t, so that it is batched if t is
-            new = tensor.new_zeros(base.shape, dtype=base.dtype)
+            # a method of the new tangent, so that the result is batched if that one is
+            tangent = tensor.new_zeros(base.shape, dtype=base.dtype)
             if old is not None:
-                new = new + old
+                tangent = tangent + old
         if view is not None:
-            new = view.laid_out(new)
-    part = new
+            tangent = view.laid_out(tangent)
+    part = tangent
     if view is not None:
-        part = view.replay(new, value)
+        part = view.replay(tangent, value)
     if tensor is None:
         part.zero_()
     else:
         part.copy_(tensor)
-    return new  # type: ignore[no-any-return]
+    return tangent  # type: ignore[no-any-return]
 
 
 def _show_memory_of_base(value: DualValue) -> None:
-    """Let the tangent of ``value``, which ``as_strided`` has made of a view, show elements of the
-    tangent of the base: ``as_strided`` reaches beside the view. ``x.diagonal().as_strided((2,),
-    (1,))`` is the start of the first row."""
+    """Take the tangent of a view by ``as_strided`` from the tangent of the base.
+
+    ``as_strided`` reaches elements outside of the view that it is called on. Example:
+    ``x.diagonal().as_strided((2,), (1,))`` is the start of the first row of ``x``.
+    """
     view = value._view
     if view is None or view.reshaped != view.base._reshaped or view.base._tangent is None:
         return
@@ -383,8 +414,11 @@ def _show_memory_of_base(value: DualValue) -> None:
 
 
 def _write(op: Op, primals: Sequence[object], kwargs: dict[str, object]) -> None:
-    """Write to the inner tensor of a value. The dispatcher counts the write on the value, whose
-    counter a plain tensor shares. Another one counts for itself."""
+    """Run the op on primals, of which the first is written to.
+
+    The dispatcher counts the write on the value, and a plain tensor shares that counter. So the
+    write to a plain tensor is not counted again. Any other inner tensor has its own counter.
+    """
     if type(primals[0]) is torch.Tensor:
         uncounted(op.func, *primals, **kwargs)
     else:

@@ -1,4 +1,4 @@
-"""Checks an op on one element of a batch, so that vmap raises the error that the element raises.
+"""Check an op on one element of a batch, so that vmap raises the error that the element raises.
 
 ``vmap(torch.linalg.inv)(torch.ones(3, 3))`` must fail, because ``inv`` refuses a vector. But the
 kernel would accept the whole batch as one matrix. So the op runs on the first element alone before
@@ -45,9 +45,9 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
             signature.append(a.shape)
             signature.append(a.dtype)
         else:
-            signature.append(_described(a))
+            signature.append(_signature_of(a))
     for name, a in kwargs.items():
-        signature += (name, _described(a))
+        signature += (name, _signature_of(a))
     key = tuple(signature)
     if symbols_may_occur() and any(map(has_symbols, key)):
         return  # a hash of such a size would fix it
@@ -59,11 +59,13 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     accepted.add(key)
 
 
-def _described(argument: object) -> object:
+def _signature_of(argument: object) -> object:
+    """Return what a signature says of an argument: shape and dtype of a tensor, any other value as
+    it is."""
     if isinstance(argument, torch.Tensor):
         return argument.shape, argument.dtype
     if isinstance(argument, (list, tuple)):
-        return tuple(map(_described, argument))
+        return tuple(map(_signature_of, argument))
     return argument
 
 
@@ -142,7 +144,7 @@ def _element(a: object, at: dict[int, int], empty: bool, copied: bool) -> Any:
     indices are applied in reverse.
     """
     if isinstance(a, (list, tuple)):
-        return [_element(b, at, empty, copied) for b in a]
+        return [_element(item, at, empty, copied) for item in a]
     if not isinstance(a, torch.Tensor):
         return a
     tensor: Any = a
@@ -163,6 +165,7 @@ def _element(a: object, at: dict[int, int], empty: bool, copied: bool) -> Any:
 
 
 def _leaves(args: Sequence[object], kwargs: dict[str, object]) -> Iterator[Any]:
+    """Iterate over the entries of all arguments, those of lists too."""
     return items_of((*args, *kwargs.values()))
 
 
@@ -178,6 +181,8 @@ def _sizes(args: Sequence[object], kwargs: dict[str, object]) -> dict[int, int]:
 
 
 def _accelerators(args: Sequence[object]) -> list[torch.device]:
+    """List the devices of the arguments whose generators the op may move. ``fork_rng`` includes the
+    CPU in any case."""
     return list(
         {
             argument.device

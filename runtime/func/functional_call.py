@@ -1,4 +1,4 @@
-"""Modules as functions of their state: ``functional_call``, ``stack_module_state``,
+"""Call modules as functions of their state: ``functional_call``, ``stack_module_state``,
 ``replace_all_batch_norm_modules_``."""
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def functional_call(
     tensor([2.])
 
     The module gets its own tensors back afterwards, also after an exception. If the module replaces
-    a given tensor during the call, the new one is stored in the dict that gave the old one.
-    ``args``: a tuple, or one argument that is no tuple. ``tie_weights``: a tensor given for one
-    name of a shared tensor is used under its other names too; different tensors for them are a
-    ``ValueError``. ``strict``: missing and unexpected names are errors.
+    one of the tensors during the call, the new one is stored in the dict that has the old one.
+    ``args``: a tuple, or one argument that is no tuple. ``tie_weights``: if the module
+    has a tensor under several names, a replacement under one name holds for all of them. Different
+    replacements are a ``ValueError``. ``strict``: missing and unexpected names are errors.
     """
     dicts = _as_dicts(parameter_and_buffer_dicts)
     for kind, what in (
@@ -59,16 +59,16 @@ def functional_call(
         return module(*positional, **(kwargs or {}))
 
 
-def _as_dicts(given: object) -> Sequence[Mapping[str, torch.Tensor]]:
+def _as_dicts(state: object) -> Sequence[Mapping[str, torch.Tensor]]:
     """Return the dicts of tensors of a call, one or several. Raise if a name is in two of them."""
-    if isinstance(given, Mapping):
-        dicts: Sequence[Any] = (given,)
-    elif isinstance(given, Sequence):
-        dicts = given
+    if isinstance(state, Mapping):
+        dicts: Sequence[Any] = (state,)
+    elif isinstance(state, Sequence):
+        dicts = state
     else:
         raise ValueError(
             "Expected parameter_and_buffer_dicts to be a dict, or a list/tuple of dicts, "
-            f"but got {type(given)}"
+            f"but got {type(state)}"
         )
     if not all(isinstance(d, Mapping) for d in dicts):
         raise ValueError("Expected all elements of parameter_and_buffer_dicts to be dictionaries")
@@ -83,7 +83,7 @@ def _as_dicts(given: object) -> Sequence[Mapping[str, torch.Tensor]]:
 
 
 def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters and buffers by name. A shared tensor appears under each of its names."""
+    """Return all parameters and buffers by name. A shared tensor is under each of its names."""
     return {
         **dict(module.named_parameters(remove_duplicate=False)),
         **dict(module.named_buffers(remove_duplicate=False)),
@@ -91,7 +91,8 @@ def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """``tensors``, with each tensor under every name of the module's tensor that it replaces."""
+    """Return ``tensors`` with each of them under all names of the module's tensor that it
+    replaces."""
     groups: dict[int, list[str]] = {}
     for name, tensor in _named_tensors(module).items():
         groups.setdefault(id(tensor), []).append(name)
@@ -110,12 +111,13 @@ def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torc
 
 
 def _check_names(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    known = set(_named_tensors(module))
+    """Raise if ``tensors`` has other names than the module, as ``strict=True`` demands."""
+    names_of_module = set(_named_tensors(module))
     problems = [
         f"\n\t{what} key(s): {', '.join(map(repr, sorted(names)))}."
         for what, names in (
-            ("Unexpected", tensors.keys() - known),
-            ("Missing", known - tensors.keys()),
+            ("Unexpected", tensors.keys() - names_of_module),
+            ("Missing", names_of_module - tensors.keys()),
         )
         if names
     ]
@@ -126,14 +128,14 @@ def _check_names(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None
 
 
 class _Swapped:
-    """A context in which ``module`` has ``tensors`` in place of its own. ``given``: the dicts from
-    which they came."""
+    """A context in which ``module`` has ``tensors`` in place of its own. ``dicts``: the dicts of
+    the caller, from which they come."""
 
     def __init__(
         self,
         module: nn.Module,
         tensors: Mapping[str, torch.Tensor],
-        given: Sequence[Mapping[str, torch.Tensor]],
+        dicts: Sequence[Mapping[str, torch.Tensor]],
     ) -> None:
         # raises before the module is changed
         self.places = {name: _place(module, name) for name in tensors}
@@ -141,7 +143,7 @@ class _Swapped:
             if tensor is not None and not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"{name}: {tensor} is not an instance of torch.Tensor")
         self.tensors = tensors
-        self.given = given
+        self.dicts = dicts
         self.before: dict[str, Any] = {}
         layers = {id(m): m for m, _ in self.places.values() if isinstance(m, nn.RNNBase)}
         self.caches = [
@@ -161,7 +163,7 @@ class _Swapped:
         for layer, weights, own, refs in self.caches:
             weights[:] = own
             layer._flat_weights, layer._flat_weight_refs = weights, refs
-        for d in self.given:
+        for d in self.dicts:
             if isinstance(d, MutableMapping):
                 for name in d:
                     if after[name] is not _ABSENT and after[name] is not d[name]:
@@ -190,37 +192,40 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 class _Hidden:
-    """The original class of a module. While a given tensor replaces a property (a parametrized
-    weight), the module has another class."""
+    """The original class of a module whose property a tensor replaces.
+
+    A property (a parametrized weight) is an attribute of the class. So the module has another class
+    during the call.
+    """
 
     def __init__(self, cls: type[nn.Module]) -> None:
         self.cls = cls
 
 
-def _exchange(module: nn.Module, name: str, new: Any) -> object:
-    """Store ``new`` under ``name`` and return what was there. ``_ABSENT`` means nothing.
+def _exchange(module: nn.Module, name: str, value: Any) -> object:
+    """Store ``value`` under ``name`` and return what was there. ``_ABSENT`` means nothing.
 
     This bypasses ``__setattr__``, which accepts only an ``nn.Parameter`` in place of a parameter.
     """
-    if isinstance(new, _Hidden):
+    if isinstance(value, _Hidden):
         old = vars(type(module))[name]
-        module.__class__ = new.cls
+        module.__class__ = value.cls
         return old
     cls = type(module)
     if isinstance(getattr(cls, name, None), property):
-        module.__class__ = type(cls.__name__, (cls,), {name: new})
+        module.__class__ = type(cls.__name__, (cls,), {name: value})
         return _Hidden(cls)
-    # a parameter under a name that the module does not have is one of its parameters, as by
-    # an assignment
-    unknown = module._parameters if isinstance(new, nn.Parameter) else module.__dict__
+    # a parameter under a new name becomes one of the parameters, as an assignment would do
+    default = module._parameters if isinstance(value, nn.Parameter) else module.__dict__
     if name in module.__dict__:
-        unknown = module.__dict__
+        default = module.__dict__
     table = next(
-        (tensor for tensor in (module._parameters, module._buffers) if name in tensor), unknown
+        (tensors for tensors in (module._parameters, module._buffers) if name in tensors), default
     )
-    old = table.pop(name, _ABSENT) if new is _ABSENT else table.get(name, _ABSENT)
-    if new is not _ABSENT:
-        table[name] = new
+    if value is _ABSENT:
+        return table.pop(name, _ABSENT)
+    old = table.get(name, _ABSENT)
+    table[name] = value
     return old
 
 
@@ -244,18 +249,19 @@ def stack_module_state(
         raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
     parameters = [dict(m.named_parameters()) for m in models]
     buffers = [dict(m.named_buffers()) for m in models]
-    return _stacked_by_name(parameters), _stacked_by_name(buffers)
+    return _stack_by_name(parameters), _stack_by_name(buffers)
 
 
-def _stacked_by_name(states: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, object]:
+def _stack_by_name(states: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, object]:
     """Return the tensors of each name, stacked."""
     stacked: dict[str, Any] = {}
     for name in states[0]:
-        stacked[name] = _stacked(name, [state[name] for state in states])
+        stacked[name] = _stack(name, [state[name] for state in states])
     return stacked
 
 
-def _stacked(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def _stack(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Stack the tensors that the models have under ``name``, as a new leaf."""
     requires_grad = {tensor.requires_grad for tensor in tensors}
     if len(requires_grad) > 1:
         raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")

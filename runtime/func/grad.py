@@ -1,4 +1,8 @@
-"""Reverse-mode transforms: ``vjp``, ``grad``, ``grad_and_value``."""
+"""Differentiate functions in reverse mode: ``vjp``, ``grad``, ``grad_and_value``.
+
+Each call runs the function at a level that records its ops (:class:`Transform`), and then runs the
+recorded graph backwards once per cotangent.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +39,11 @@ R = TypeVar("R")
 
 
 def versioned(value: object) -> Any:
-    """``value``, or an alias of the same memory if it is a tensor of inference mode. The
-    alias has a version, and may be written to. While a program is captured it is what
-    stands for ``value`` there."""
+    """Return ``value``, or an alias of its memory if it is a tensor of inference mode.
+
+    Such a tensor has no version counter, and a write to it could not be noticed. The alias has one.
+    During a capture, the result is the value that stands for ``value`` in the captured program.
+    """
     if number_of_dispatch_modes():
         return entered(value)
     if type(value) in VALUES:
@@ -55,11 +61,13 @@ def versioned(value: object) -> Any:
     return alias
 
 
-def _recorded(
+def _record(
     level: GradLevel, func: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]
 ) -> trees.Tree:
-    """Run ``func(*args, **kwargs)`` inside ``level`` with grad mode on. ``torch.enable_grad`` would
-    cost six times as much."""
+    """Run ``func(*args, **kwargs)`` inside ``level`` with grad mode on.
+
+    ``torch.enable_grad`` would cost six times as much as the two calls here.
+    """
     before = torch.is_grad_enabled()
     set_grad_enabled(True)
     try:
@@ -69,22 +77,24 @@ def _recorded(
 
 
 def outside_inference(function: Callable[P, R]) -> Callable[P, R]:
-    """``function``, called under ``no_grad`` where inference mode is on. A transform differentiates
-    there, too, and tensors of inference mode have neither versions nor views that a write could
-    follow."""
+    """Return ``function``, to be called under ``no_grad`` if inference mode is on.
+
+    A transform differentiates under inference mode as well. But tensors of inference mode have
+    neither versions nor views, and the transform needs both to follow writes.
+    """
 
     @wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not _inference():
             return function(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
             return function(*args, **kwargs)
 
-    return called
+    return call
 
 
 def _as_inputs(level: GradLevel, tree: trees.Tree) -> trees.Tree:
-    """``tree`` with an input of ``level`` in place of each leaf."""
+    """Return ``tree`` with an input of ``level`` in place of each leaf."""
     if isinstance(tree, torch.Tensor):
         return _input(level, tree)
     leaves, spec = trees.flatten(tree)
@@ -92,6 +102,7 @@ def _as_inputs(level: GradLevel, tree: trees.Tree) -> trees.Tree:
 
 
 def _input(level: GradLevel, x: object) -> GradValue:
+    """Return ``x`` as an input of ``level``. Raise unless it is a real or complex tensor."""
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(x)}")
     if x.is_nested:
@@ -102,12 +113,13 @@ def _input(level: GradLevel, x: object) -> GradValue:
     return value
 
 
-def _lowered(level: GradLevel, tree: trees.Tree) -> trees.Tree:
-    """``tree`` with the tensors that the values of ``level`` hold, in place of these values."""
+def _lower(level: GradLevel, tree: trees.Tree) -> trees.Tree:
+    """Return ``tree`` with the inner tensors of ``level`` in place of its values."""
     return trees.map_tensors(level.lowered, tree)
 
 
 def _edge(level: GradLevel, value: object) -> Edge | None:
+    """Return the edge of the graph that leads to ``value``, None if it is a constant."""
     if isinstance(value, Value) and value._level is level:
         return edge_of(value)
     refuse_closed(value, "the derivative")
@@ -131,19 +143,22 @@ def _pull(
     # torch must not record this pass for plain parameters that the program closed over
     set_excluded(_AUTOGRAD, True)
     try:
-        found = execute(
+        grads = execute(
             level, roots, input_edges, create_graph=False, keep_graph=keep, accumulate=False
         )
     finally:
         set_excluded(_AUTOGRAD, before)
     return [
-        torch.zeros_like(x._inner) if g is None else g for g, x in zip(found, inputs, strict=True)
+        torch.zeros_like(x._inner) if g is None else g for g, x in zip(grads, inputs, strict=True)
     ]
 
 
 def with_aux(what: str, result: trees.Tree) -> tuple[trees.Tree, trees.Tree]:
-    """``result`` if it is a pair (output, aux), which ``has_aux=True`` requires, and aux holds
-    tensors only. Raise ``RuntimeError`` if it is not."""
+    """Return ``result`` if it is a pair (output, aux) and aux holds tensors only.
+
+    ``has_aux=True`` requires both. Raise ``RuntimeError`` otherwise. ``what``: the call, for the
+    message.
+    """
     if not (isinstance(result, tuple) and len(result) == 2):
         raise RuntimeError(
             f"{what}: output of function f should be a tuple: (output, aux) if has_aux is True"
@@ -171,18 +186,18 @@ def check_outputs(what: str, flat: list[Any]) -> None:
         raise RuntimeError(
             f"{what}: Expected f to be a function that has non-empty output (got output = {flat})"
         )
-    for o in flat:
-        if not isinstance(o, torch.Tensor):
+    for output in flat:
+        if not isinstance(output, torch.Tensor):
             raise RuntimeError(
                 f"{what}: expected f(*primals) to return only tensors, "
-                f"got unsupported type {type(o)}"
+                f"got unsupported type {type(output)}"
             )
 
 
 @outside_inference
 def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) -> Any:
-    """``func(*primals)``, and a function that maps cotangents of the outputs to cotangents of
-    ``primals``. As ``torch.func.vjp``.
+    """Return ``func(*primals)``, and a function that maps cotangents of the outputs to cotangents
+    of ``primals``. As ``torch.func.vjp``.
 
     >>> output, pullback = vjp(torch.sin, torch.zeros(2))
     >>> pullback(torch.ones(2))
@@ -196,24 +211,24 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
     """
     level = Transform()
     try:
-        given = _as_inputs(level, primals)
-        outs = _recorded(level, func, given, {})
+        values = _as_inputs(level, primals)
+        outs = _record(level, func, values, {})
         aux = None
         if has_aux:
             outs, aux = with_aux("vjp(f, *primals)", outs)
-            aux = _lowered(level, aux)
+            aux = _lower(level, aux)
         flat, spec = trees.flatten(outs)
         check_outputs("vjp(f, *primals)", flat)
-        for o in flat:
-            if not (o.is_floating_point() or o.is_complex()):
+        for output in flat:
+            if not (output.is_floating_point() or output.is_complex()):
                 raise RuntimeError(
                     "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, "
-                    f"got Tensor with dtype {o.dtype}"
+                    f"got Tensor with dtype {output.dtype}"
                 )
         results = trees.unflatten(list(map(level.lowered, flat)), spec)
         pass_mark_on(flat, tuple(trees.flatten(results)[0]))
-        inputs, in_spec = trees.flatten(given)
-        edges = [_edge(level, o) for o in flat]
+        inputs, in_spec = trees.flatten(values)
+        edges = [_edge(level, output) for output in flat]
         input_edges = [_edge(level, x) for x in inputs]
     finally:
         level.close()
@@ -222,6 +237,10 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
     def pullback(
         cotangents: trees.Tree, retain_graph: bool = True, create_graph: bool | None = None
     ) -> trees.Tree:
+        """Return the cotangents of the primals for these ``cotangents`` of the outputs.
+
+        ``create_graph`` is accepted as torch accepts it. A transform around the call records it.
+        """
         flat_ct, ct_spec = trees.flatten(cotangents)
         if ct_spec != spec:
             raise RuntimeError(
@@ -230,11 +249,11 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
                 f"{pytree.treespec_pprint(trees.torch_spec(ct_spec))}, primal output: "
                 f"{pytree.treespec_pprint(trees.torch_spec(spec))}"
             )
-        for index, (g, o) in enumerate(zip(flat_ct, flat, strict=True)):
-            _check_cotangent(index, g, o)
-        found = _pull(level, edges, flat_ct, inputs, input_edges, retain_graph)
-        pass_mark_on(flat, tuple(found))
-        return trees.unflatten(found, in_spec)
+        for index, (g, output) in enumerate(zip(flat_ct, flat, strict=True)):
+            _check_cotangent(index, g, output)
+        grads = _pull(level, edges, flat_ct, inputs, input_edges, retain_graph)
+        pass_mark_on(flat, tuple(grads))
+        return trees.unflatten(grads, in_spec)
 
     if has_aux:
         return results, pullback, aux
@@ -278,29 +297,32 @@ def grad_and_value(
     @outside_inference
     @wraps(func)
     def transformed(*args: object, **kwargs: object) -> Any:
+        """Return (gradients, value) of one call, with aux if ``has_aux``."""
         which = normalize_argnums(argnums, len(args))
         each = which if isinstance(which, tuple) else (which,)
         level = Transform()
         try:
-            given = list(args)
+            values = list(args)
             for i in each:
-                given[i] = _as_inputs(level, given[i])
-            out = _recorded(level, func, given, kwargs)
+                values[i] = _as_inputs(level, values[i])
+            out = _record(level, func, values, kwargs)
             aux = None
             if has_aux:
                 out, aux = with_aux("grad_and_value(f)(*args)", out)
             _check_scalar(out)
-            value = _lowered(level, out)
-            selected: Any = tuple(map(given.__getitem__, each))
+            value = _lower(level, out)
+            selected: Any = tuple(map(values.__getitem__, each))
             if not isinstance(which, tuple):
                 selected = selected[0]
             inputs, spec = trees.flatten(selected)
             out_edges, input_edges = [_edge(level, out)], [_edge(level, x) for x in inputs]
-            found = _pull(level, out_edges, [torch.ones_like(value)], inputs, input_edges, False)
-            grads = trees.unflatten(found, spec)
+            flat_grads = _pull(
+                level, out_edges, [torch.ones_like(value)], inputs, input_edges, False
+            )
+            grads = trees.unflatten(flat_grads, spec)
             pass_mark_on((out,), (value, *trees.flatten(grads)[0]))
             if has_aux:
-                return grads, (value, _lowered(level, aux))
+                return grads, (value, _lower(level, aux))
             return grads, value
         finally:
             level.close()
@@ -309,6 +331,7 @@ def grad_and_value(
 
 
 def _check_scalar(out: object) -> None:
+    """Raise unless ``out``, the output of a function for ``grad``, is one real number."""
     if not isinstance(out, torch.Tensor):
         raise RuntimeError(
             f"grad_and_value(f)(*args): Expected f(*args) to return a Tensor, got {type(out)}"
@@ -352,7 +375,11 @@ def grad(
 
 
 def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int, ...]:
-    """``argnums`` as non-negative numbers. Raise if one is out of range or repeated."""
+    """Return ``argnums`` as non-negative numbers, for a call with ``n`` positional arguments.
+
+    ``normalize_argnums((0, -1), 3)`` is ``(0, 2)``. ``RuntimeError`` if one is out of range or
+    repeated.
+    """
     if type(argnums) is int and 0 <= argnums < n:
         return argnums
     if isinstance(argnums, tuple):
@@ -363,6 +390,7 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
 
 
 def _normalize_each(argnums: tuple[Any, ...], n: int) -> tuple[int, ...]:
+    """Return the numbers of a tuple as non-negative numbers. Raise as :func:`normalize_argnums`."""
     for i in argnums:
         if not isinstance(i, int):
             raise RuntimeError(f"argnum must be int, got: {type(i)}")

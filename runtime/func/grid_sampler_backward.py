@@ -1,8 +1,9 @@
-"""Records of the backward ops of grid samplers. Their kernels have no derivative, so each
-decomposes into the pullback of plain ops.
+"""Register the backward ops of grid samplers. Their kernels have no derivative, so each decomposes
+into the pullback of plain ops.
 
 The decomposition calls ``vjp``. That is why these records are not in ``runtime.rules``, which may
-not import transforms."""
+not import transforms.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from ..rules.record import register
 from .grad import vjp
 
 
-def _pullback(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[object, object]]:
+def _backward_of(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[object, object]]:
+    """Return the backward op of a grid sampler as the pullback of ``sampled``, which computes the
+    same samples by plain ops."""
+
     def decomposition(
         grad_output: object,
         input: object,
@@ -27,6 +31,10 @@ def _pullback(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[objec
         align_corners: object,
         output_mask: object,
     ) -> tuple[Any, Any]:
+        """Return the gradients by ``input`` and ``grid``.
+
+        ``output_mask`` says which of them the caller uses. Both are computed in any case.
+        """
         _, pullback = vjp(
             lambda x, at: sampled(x, at, interpolation_mode, padding_mode, align_corners),
             input,
@@ -41,7 +49,7 @@ def _pullback(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[objec
 for _name, (_rank, _sampled) in GRID_SAMPLERS.items():
     register(
         f"{_name}_backward",
-        decomposition=_pullback(_sampled),
+        decomposition=_backward_of(_sampled),
         batch=fold(_rank),
         family="resampling",
     )

@@ -1,5 +1,8 @@
-"""``jacrev``, ``jacfwd`` and ``hessian``: vmap of the pullback, or of the
-pushforward, over a basis."""
+"""Compute Jacobians: ``jacrev``, ``jacfwd`` and ``hessian``.
+
+Each is a vmap over a basis: ``jacrev`` maps the pullback over one-hot cotangents, one per element
+of the output. ``jacfwd`` maps the pushforward over one-hot tangents, one per element of the input.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +26,25 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     total = sum(sizes)
     if len(tensors) == 1:
         tensor = tensors[0]
-        b = tensor.new_ones(total).diag_embed()
+        one_hot = tensor.new_ones(total).diag_embed()
         if tensor.dim() == 1:
-            return [b]
-        return [b.view(total, *tensor.shape)]
+            return [one_hot]
+        return [one_hot.view(total, *tensor.shape)]
     out, start = [], 0
     for tensor, n in zip(tensors, sizes, strict=True):
         if type(start) is int:
-            b = tensor.new_zeros(total, n)
-            b.diagonal(-start).fill_(1)
+            one_hot = tensor.new_zeros(total, n)
+            one_hot.diagonal(-start).fill_(1)
         else:  # a symbol, which `diagonal` would take for its present value
             rows = torch.arange(total, device=tensor.device).unsqueeze(1) - start
-            b = (rows == torch.arange(n, device=tensor.device)).to(tensor.dtype)
-        out.append(b.view(total, *tensor.shape))
+            one_hot = (rows == torch.arange(n, device=tensor.device)).to(tensor.dtype)
+        out.append(one_hot.view(total, *tensor.shape))
         start += n
     return out
 
 
 def _parts(tensor: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
-    """``tensor`` in pieces of these ``sizes`` along its first dimension."""
+    """Return ``tensor`` in pieces of these ``sizes`` along its first dimension."""
     if len(sizes) == 1:
         return (tensor,)
     parts: Sequence[torch.Tensor] = tensor.split(sizes)
@@ -62,7 +65,7 @@ def _require_real(what: str, which: str, flat: list[object]) -> None:
 def _select(
     func: Callable[..., object], args: tuple[object, ...], argnums: Any
 ) -> tuple[Callable[..., Any], Any]:
-    """``func`` as a function of the selected arguments alone, and these arguments."""
+    """Return ``func`` as a function of the selected arguments alone, and these arguments."""
     which = normalize_argnums(argnums, len(args))
     each = which if isinstance(which, tuple) else (which,)
 
@@ -100,6 +103,7 @@ def jacrev(
 
     @wraps(func)
     def transformed(*args: object, **kwargs: object) -> Any:
+        """Return the Jacobian at ``args``, with aux if ``has_aux``."""
         f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         _require_real("jacrev", "inputs", trees.flatten(chosen)[0])
         outs, pullback, *aux = vjp(f, *chosen, has_aux=has_aux)
@@ -121,22 +125,24 @@ def _rows(pull: Callable[..., object], outs: list[torch.Tensor], chunk_size: int
         leaves, spec = trees.flatten(pull(outs[0].new_ones(outs[0].shape)))
         return trees.unflatten([tensor.unsqueeze(0) for tensor in leaves], spec)
     if chunk_size == 1:
-        return _looped(pull)(*_basis(outs))
+        return _loop(pull)(*_basis(outs))
     return vmap(pull, chunk_size=chunk_size)(*_basis(outs))
 
 
 def _has_one_element(tensor: torch.Tensor) -> bool:
-    """Tell whether ``tensor`` has one element, without asking a symbol, which would be a condition
-    of the graph."""
+    """Return whether ``tensor`` has one element. A symbolic size is not compared: the answer would
+    become a condition of the graph."""
     n = tensor.numel()
     return type(n) is int and n == 1
 
 
-def _looped(pull: Callable[..., object]) -> Callable[..., Any]:
-    """Return the result of ``vmap(pull)``, computed one row at a time."""
+def _loop(pull: Callable[..., object]) -> Callable[..., Any]:
+    """Return a function with the results of ``vmap(pull)``, computed one row at a time."""
 
     def rows(*basis: torch.Tensor) -> Any:
+        """Pull each one-hot cotangent back, and stack the results."""
         if not len(basis[0]):
+            # there is no row from which the structure of the result could be seen
             return vmap(pull)(*basis)
         pulled = [trees.flatten(pull(*ct)) for ct in zip(*basis, strict=True)]
         each, specs = zip(*pulled, strict=True)
@@ -149,11 +155,13 @@ def _looped(pull: Callable[..., object]) -> Callable[..., Any]:
 def _blocks_by_output(
     rows: trees.Tree, outs: list[torch.Tensor], spec: trees.Spec, many: bool
 ) -> trees.Tree:
-    """From rows of all outputs together, per input, to blocks per output and input, of shape
-    (*output shape, *input shape)."""
+    """Return a block of shape (*output shape, *input shape) for each output and input.
+
+    ``rows``: per input, the rows of all outputs together. ``many``: whether ``argnums`` is a tuple.
+    """
     flat, in_spec = trees.flatten(rows)
-    sizes = [o.numel() for o in outs]
-    split = [_parts(r, sizes) for r in flat]
+    sizes = [output.numel() for output in outs]
+    split = [_parts(columns, sizes) for columns in flat]
     per_output = []
     for k, output in enumerate(outs):
         blocks = [parts[k].reshape((*output.shape, *parts[k].shape[1:])) for parts in split]
@@ -185,6 +193,7 @@ def jacfwd(
 
     @wraps(func)
     def transformed(*args: object, **kwargs: object) -> Any:
+        """Return the Jacobian at ``args``, with aux if ``has_aux``."""
         f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         flat, spec = trees.flatten(chosen)
         _require_real("jacfwd", "inputs", flat)
@@ -197,6 +206,7 @@ def jacfwd(
             run = writes.noting(f)
 
         def push(*tangents: object) -> Any:
+            """Return the tangents of the outputs along one basis tangent, the outputs, and aux."""
             nonlocal aux_spec
             if writes is not None:
                 writes.undo("jacfwd with a chunk_size")  # those of the chunk before

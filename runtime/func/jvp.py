@@ -1,4 +1,4 @@
-"""The forward-mode transform ``jvp``."""
+"""Push tangents through a function: the forward-mode transform ``jvp``."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from .tangent_rules import fit
 
 
 def own_memory(
-    tensor: torch.Tensor, given: list[torch.Tensor], result: torch.Tensor
+    tensor: torch.Tensor, tangents: list[torch.Tensor], result: torch.Tensor
 ) -> torch.Tensor:
-    """``tensor``, the tangent of ``result``, or a copy of it that is safe to write to.
+    """Return ``tensor``, the tangent of ``result``, or a copy of it that is safe to write to.
 
-    It is copied if it shares memory with a tangent of the caller (``given``), or if its elements
-    share memory and those of ``result`` do not.
+    It is copied if it shares memory with one of ``tangents``, those of the caller, or if its
+    elements share memory and those of ``result`` do not.
     """
     expanded = any(
-        a == 0 != b and n > 1
-        for n, a, b in zip(tensor.shape, tensor.stride(), result.stride(), strict=True)
+        stride == 0 != stride_of_result and size > 1
+        for size, stride, stride_of_result in zip(
+            tensor.shape, tensor.stride(), result.stride(), strict=True
+        )
     )
     if expanded:
         return tensor.clone(memory_format=torch.contiguous_format)
-    if any(aliases(tensor, g) for g in given):
+    if any(aliases(tensor, g) for g in tangents):
         return tensor.clone()
     return tensor
 
@@ -47,7 +49,7 @@ def jvp(
     strict: bool = False,
     has_aux: bool = False,
 ) -> Any:
-    """``func(*primals)`` and its derivative along ``tangents``, as ``torch.func.jvp``.
+    """Return ``func(*primals)`` and its derivative along ``tangents``, as ``torch.func.jvp``.
 
     >>> jvp(torch.sin, (torch.zeros(2),), (torch.tensor([1.0, 2.0]),))
     (tensor([0., 0.]), tensor([1., 2.]))
@@ -57,28 +59,28 @@ def jvp(
     does not depend on the primals gets zeros, or with ``strict`` a ``RuntimeError``. ``has_aux``:
     ``func`` returns (outputs, aux), and ``jvp`` returns (outputs, tangents, aux).
     """
-    flat, flat_t, spec = _checked(primals, tangents)
+    flat, flat_t, spec = _check_arguments(primals, tangents)
     level = DualLevel()
     try:
-        given = trees.unflatten(
+        duals = trees.unflatten(
             [
                 level.wrap(versioned(p), fit(versioned(t), p))
                 for p, t in zip(flat, flat_t, strict=True)
             ],
             spec,
         )
-        outs = with_forward_mode(level, func, given)
+        outs = with_forward_mode(level, func, duals)
         aux = None
         if has_aux:
             outs, aux = with_aux("jvp(f, primals, tangents)", outs)
         flat_out, out_spec = trees.flatten(outs)
         check_outputs("jvp(f, primals, tangents)", flat_out)
         results, result_tangents = [], []
-        for o in flat_out:
-            refuse_closed(o, "the derivative")
-            inner, t = o, None
-            if isinstance(o, Value) and o._level is level:
-                inner, t = o._inner, tangent_of(o)
+        for output in flat_out:
+            refuse_closed(output, "the derivative")
+            inner, t = output, None
+            if isinstance(output, Value) and output._level is level:
+                inner, t = output._inner, tangent_of(output)
             if t is None and strict:
                 raise RuntimeError(
                     "jvp(f, primals, tangents, strict=True): The output of f is independent "
@@ -99,7 +101,7 @@ def jvp(
     return out
 
 
-def _checked(
+def _check_arguments(
     primals: trees.Tree, tangents: trees.Tree
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], trees.Spec]:
     """Return the leaves of primals and tangents, and their common structure. Raise if they do not

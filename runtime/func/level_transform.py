@@ -1,4 +1,4 @@
-"""``transform``: makes a function transform from a level class, for :mod:`runtime.extend`."""
+"""Make a function transform from a level class: ``transform``, for :mod:`runtime.extend`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,17 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
     the function has stored raises ``EscapedValue`` when it is used later."""
 
     def of(function: Function) -> Function:
+        """Return ``function``, transformed."""
+
         @wraps(function)
         def transformed(*args: object, **kwargs: object) -> Any:
+            """Run ``function`` on values of a new level, and return the tensors that they hold."""
             level = make_level()
             try:
-                given, named = map_tensors(lambda t: level.wrap(entered(t)), (args, kwargs))
-                return map_tensors(level.lowered, living(level.run_inside(function, given, named)))
+                values, named_values = map_tensors(lambda t: level.wrap(entered(t)), (args, kwargs))
+                return map_tensors(
+                    level.lowered, living(level.run_inside(function, values, named_values))
+                )
             finally:
                 level.close()
 

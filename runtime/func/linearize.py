@@ -1,4 +1,9 @@
-"""``linearize``: the derivative of a function at a point, as a function of the tangents alone."""
+"""Linearize a function at a point: return its derivative there, as a function of the tangents
+alone.
+
+The function runs once. Its ops on tangents are recorded as a graph, with primals as constants. For
+``torch.sin`` at ``x`` the graph is ``tangent * x.cos()``, with ``x.cos()`` already computed.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +56,7 @@ def linearize(func: Callable[..., object], *primals: object) -> tuple[Any, Calla
         output, push = _record_derivative(func, flat, spec, copying=True)
 
     def jvp_fn(*tangents: object) -> Any:
+        """Return the derivative along ``tangents``. Raise if they do not fit the primals."""
         flat_t, t_spec = pytree.tree_flatten(tangents)
         if t_spec != spec:
             raise RuntimeError(
@@ -114,8 +120,8 @@ def _record_derivative(
             with_forward_mode(level, func, pytree.tree_unflatten(duals, spec))
         )
         tangents = []
-        for o in flat_out:
-            primal, t = _split_output(level, o)
+        for output in flat_out:
+            primal, t = _split_output(level, output)
             results.append(primal)
             has_tangent.append(t is not None)
             if t is not None:
@@ -134,14 +140,15 @@ def _record_derivative(
     linear_part = GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:
+        """Run the graph on the leaves of the tangents. An output without tangent gets zeros."""
         tangents = [_with_strides(t, stride) for t, stride in zip(tangents, strides, strict=True)]
         computed = iter(linear_part(*tangents, *map(_constant, saved_constants)))
         pushed = []
-        for output, has in zip(results, has_tangent, strict=True):
+        for result, has in zip(results, has_tangent, strict=True):
             if has:
-                pushed.append(own_memory(next(computed), tangents, output))
+                pushed.append(own_memory(next(computed), tangents, result))
             else:
-                pushed.append(torch.zeros_like(output))
+                pushed.append(torch.zeros_like(result))
         return pytree.tree_unflatten(pushed, out_spec)
 
     return pytree.tree_unflatten(results, out_spec), push
@@ -176,6 +183,7 @@ def _linear_part() -> Any:
             self.numbers: dict[str, object] = {}  # constants that are no tensors
 
         def constant(self, tensor: torch.Tensor, literal: bool = False) -> Any:
+            """Note the version of a tensor that the graph takes from outside, or copy it."""
             if self.copying:
                 tensor = tensor.clone()
             value = super().constant(tensor, literal)
@@ -206,9 +214,12 @@ def _linear_part() -> Any:
             for node in list(self.graph.nodes):
                 if node.op == "get_attr":
                     name = str(node.target)
-                    constants.append(self.saved[name] if name in self.saved else self.numbers[name])
+                    if name in self.saved:
+                        constants.append(self.saved[name])
+                    else:
+                        constants.append(self.numbers[name])
                     with self.graph.inserting_after(last):
-                        last = self.graph.placeholder(str(node.target))
+                        last = self.graph.placeholder(name)
                     node.replace_all_uses_with(last)
                     self.graph.erase_node(node)
             for table in (self.attributes, self.constants, self.saved, self.numbers):
@@ -233,7 +244,9 @@ def _with_strides(tensor: torch.Tensor, stride: tuple[int, ...] | None) -> torch
     own = _strides_of(tensor)
     if stride is None or own is None:
         return tensor
-    if own == stride and tensor.storage_offset() == 0 and not (tensor.is_conj() or tensor.is_neg()):
+    # a lazy conjugate or negative shows other numbers than its memory has
+    is_lazy = tensor.is_conj() or tensor.is_neg()
+    if own == stride and tensor.storage_offset() == 0 and not is_lazy:
         return tensor
     return tensor.new_empty_strided(tensor.shape, stride).copy_(tensor)
 

@@ -1,8 +1,8 @@
-"""``OutsideWrites``: what a function writes to tensors from outside, so that it can run again.
+"""Undo what a function has written to tensors from outside, so that it can run again.
 
 Example: ``def f(x): total.add_(1.0); return x * total``. ``jacfwd(f, chunk_size=1)`` runs ``f`` for
-each column. Without this, ``total`` would grow in each run, and the columns would belong to
-different functions.
+each column. Without :class:`OutsideWrites`, ``total`` would grow in each run, and the columns would
+belong to different functions.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from . import trees
 
 
 class OutsideWrites(TorchDispatchMode):
-    """Copies memory from outside before the first write to it.
+    """A mode that copies memory from outside before the first write to it.
 
     ``own``: the addresses of the storages that calls in the mode have made. ``lasting``: a write
-    that cannot be undone, because it changed a history as well; what it was and where.
+    that cannot be undone, because it changed a history as well, as text: the op and the line.
     """
 
     @classmethod
@@ -45,14 +45,14 @@ class OutsideWrites(TorchDispatchMode):
         self.inside_modes = number_of_dispatch_modes() > 0
 
     def noting(self, func: Callable[..., object]) -> Callable[..., Any]:
-        """``func``, whose writes are noted."""
+        """Return ``func``, to be run in this mode."""
 
         @wraps(func)
-        def noted(*args: object, **kwargs: object) -> Any:
+        def run_noting_writes(*args: object, **kwargs: object) -> Any:
             with self:
                 return func(*args, **kwargs)
 
-        return noted
+        return run_noting_writes
 
     def undo(self, what: str) -> None:
         """Put back what the function has written over. ``what`` is going to run it again.
@@ -92,13 +92,14 @@ class OutsideWrites(TorchDispatchMode):
         return result
 
     def _below(self, t: object) -> Any:
-        """Return the tensor that the levels of the run found as they began: ``t``, or what it
-        holds."""
+        """Return the tensor that existed before the run: ``t``, or the inner tensor of a value that
+        levels of the run have made."""
         while isinstance(t, Value) and t._level.number > self.start:
             t = t._inner
         return t
 
     def _save(self, outside: list[Any], op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+        """Copy the memory of the tensors in ``outside``, unless an earlier write has copied it."""
         with without_modes():  # a vmap in the run, which draws, has one
             for t in outside:
                 if address(t) not in self.memory.tensors:
@@ -120,7 +121,7 @@ def _addresses(tree: object) -> set[int]:
 
 
 def _strided(each: Any) -> Iterator[torch.Tensor]:
-    """The tensors among ``each`` that have one storage."""
+    """Iterate over the tensors among ``each`` that have one storage."""
     return (
         tensor
         for tensor in each

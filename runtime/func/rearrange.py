@@ -1,4 +1,9 @@
-"""``rearrange``: reshaping and transposing by a pattern of named axes, as einops writes them."""
+"""Reshape and transpose by a pattern of named axes, as einops writes them: ``rearrange``.
+
+The pattern is parsed into groups of axes, one group per dimension: ``b (h w)`` is ``[["b"], ["h",
+"w"]]``. The tensor is reshaped to one dimension per axis, permuted, and reshaped to the groups of
+the right side.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,8 @@ def rearrange(
     and ``()`` mean a dimension of size one, ``...`` any others. Every axis is named once on both
     sides; ``axes_lengths`` gives sizes that the shape leaves open. A sequence of tensors is stacked
     along a new first dimension. What does not fit is a ``ValueError`` that says where."""
-    x = tensor if isinstance(tensor, torch.Tensor) else torch.stack(list(tensor))
+    if not isinstance(tensor, torch.Tensor):
+        tensor = torch.stack(list(tensor))
     sides = pattern.split("->")
     if len(sides) != 2:
         raise ValueError(
@@ -36,13 +42,15 @@ def rearrange(
     left, right = (_parse(side, pattern) for side in sides)
     names, wanted = _axes(left), _axes(right)
     _refuse_other_axes(names, wanted, pattern, axes_lengths)
-    sizes = _sizes(x, left, pattern, axes_lengths)
-    flat = x.reshape(list(chain.from_iterable(sizes[axis] for axis in names)))
+    sizes = _sizes(tensor, left, pattern, axes_lengths)
+    # one dimension per axis
+    flat = tensor.reshape(list(chain.from_iterable(sizes[axis] for axis in names)))
     places: dict[str, range] = {}  # by axis, its dimensions in `flat`
     n_dims = 0
     for axis in names:
         places[axis] = range(n_dims, n_dims + len(sizes[axis]))
         n_dims += len(sizes[axis])
+    # the axes in the order of the right side, joined as its groups say
     order = list(chain.from_iterable(places[axis] for axis in wanted))
     shape: list[int] = []
     for group in right:
@@ -74,7 +82,7 @@ def _refuse_other_axes(
 
 
 def _parse(side: str, pattern: str) -> Groups:
-    """Return the axes of each dimension; an axis of size one is a dimension without axes."""
+    """Return the axes of each dimension of one side. A dimension of size one has no axes."""
     groups: Groups = []
     inside = False
     for token in _TOKEN.findall(side):
@@ -86,18 +94,22 @@ def _parse(side: str, pattern: str) -> Groups:
                 groups.append([])
             continue
         _refuse_no_axis(token, pattern)
-        axes: Sequence[str] = [] if token == "1" else [token]
+        axes: Sequence[str] = [token]
+        if token == "1":
+            axes = []
         if inside:
             groups[-1] = [*groups[-1], *axes]
+        elif token == _REST:
+            groups.append(_OTHERS)
         else:
-            groups.append(_OTHERS if token == _REST else axes)
+            groups.append(axes)
     if inside:
         raise ValueError(f"rearrange: unbalanced or nested parentheses in {pattern!r}")
-    _refuse_repeated(_axes(groups), pattern)
+    _refuse_repetition(_axes(groups), pattern)
     return groups
 
 
-def _refuse_repeated(names: list[str], pattern: str) -> None:
+def _refuse_repetition(names: list[str], pattern: str) -> None:
     """Raise if an axis of one side stands there twice."""
     repeated = sorted({axis for axis in names if names.count(axis) > 1})
     if repeated:
@@ -156,13 +168,13 @@ def _sizes_of_group(
             f"rearrange: the sizes of {open_axes} in {pattern!r} do not follow from "
             "the shape; give all but one as keywords"
         )
-    known = math.prod(n for (n,) in sizes.values())
-    left_over = known == 0 or size % known
-    if left_over or (not open_axes and known != size):
+    product = math.prod(n for (n,) in sizes.values())
+    left_over = product == 0 or size % product
+    if left_over or (not open_axes and product != size):
         raise ValueError(
             f"rearrange: a dimension of size {size} is not ({' '.join(group)}) of {pattern!r} "
             f"with the lengths {lengths}"
         )
     for axis in open_axes:
-        sizes[axis] = [size // known]
+        sizes[axis] = [size // product]
     return sizes

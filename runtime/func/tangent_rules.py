@@ -1,5 +1,7 @@
-"""Computes tangents of an op's results from tangents of its arguments: by the ``jvp`` of its
-record, or by transposing its ``vjp``."""
+"""Compute tangents of an op's results from tangents of its arguments.
+
+The rule comes from the ``jvp`` of the op's record. Without one, the ``vjp`` is transposed.
+"""
 
 from __future__ import annotations
 
@@ -38,22 +40,22 @@ def fit(tensor: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor | Non
 
 
 def tangent_rule(op: Op) -> TangentRule:
-    """The tangent rule of an op. It is compiled from the record once."""
+    """Return the tangent rule of an op. It is compiled from the record once."""
     if op.jvp is None:
-        op.jvp = _complete(op, *_compiled(op, op.record.jvp))  # type: ignore[union-attr]
+        op.jvp = _complete(op, *_compile(op, op.record.jvp))  # type: ignore[union-attr]
     rule: TangentRule = op.jvp
     return rule
 
 
-def _compiled(op: Op, jvp: object) -> tuple[TangentRule, frozenset[int]]:
-    """The rule for the field ``jvp`` of a record, and the positions of the arguments whose
+def _compile(op: Op, jvp: object) -> tuple[TangentRule, frozenset[int]]:
+    """Return the rule for the field ``jvp`` of a record, and the positions of the arguments whose
     tangents it uses."""
     if jvp == "linear":
         return _linear, op.vjp_args
     if jvp == "multilinear":
         return _multilinear, op.vjp_args
     if isinstance(jvp, dict):
-        return _summed(op, jvp), frozenset(
+        return _sum_of_terms(op, jvp), frozenset(
             op.positions[name] for name in jvp if name in op.positions
         )
     if callable(jvp):
@@ -77,27 +79,30 @@ def _argument_of_tangent(op: Op, parameter: str) -> int | None:
     return op.positions.get(parameter[:-2])
 
 
-def _complete(op: Op, rule: TangentRule, known: frozenset[int]) -> TangentRule:
-    """``rule``, with a ``MissingRule`` for tangents of arguments that are not ``known``. The rule
-    alone would ignore such a tangent."""
-    unknown = [i for i in op.tensor_args if i not in known]
-    if not unknown:
+def _complete(op: Op, rule: TangentRule, used: frozenset[int]) -> TangentRule:
+    """Return ``rule``, with a ``MissingRule`` for tangents of arguments that it does not use.
+
+    ``used``: the positions of those that it uses. The rule alone would ignore any other tangent.
+    """
+    unused = [i for i in op.tensor_args if i not in used]
+    if not unused:
         return rule
 
-    def checked(
+    def check(
         op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
     ) -> Any:
-        lacking = [
-            op.arg_names[i] for i in unknown if i < len(tangents) and tangents[i] is not None
-        ]
+        """Raise if an argument that the rule ignores has a tangent. Else run the rule."""
+        lacking = [op.arg_names[i] for i in unused if i < len(tangents) and tangents[i] is not None]
         if lacking:
-            raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in known])
+            raise MissingRule(str(op.func), "jvp", lacking, [op.arg_names[i] for i in used])
         return rule(op, primals, tangents, kwargs, result)
 
-    return checked
+    return check
 
 
 def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that calls ``formula`` with what its parameters name: a tangent (``x_t``),
+    an argument, or a result of the call."""
     elementwise = op.record is not None and op.record.elementwise
     sources = []
     for parameter in parameters(formula):
@@ -111,6 +116,7 @@ def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
     def call(
         primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
     ) -> Any:
+        """Call the formula with the values of one call of the op."""
         operands = op.operands(primals, kwargs, result, reach)
         actual = []
         for is_tangent, at, reader in sources:
@@ -128,7 +134,9 @@ def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
     return call
 
 
-def _summed(op: Op, table: dict[str, Callable[..., object]]) -> TangentRule:
+def _sum_of_terms(op: Op, table: dict[str, Callable[..., object]]) -> TangentRule:
+    """Return the rule of a table ``{argument: formula}``. Its tangent is the sum of one term per
+    argument with a tangent."""
     calls = [
         (op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions
     ]
@@ -136,6 +144,7 @@ def _summed(op: Op, table: dict[str, Callable[..., object]]) -> TangentRule:
     def rule(
         op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
     ) -> Any:
+        """Add the terms of the arguments that have a tangent."""
         total = None
         for i, call in calls:
             if i < len(tangents) and tangents[i] is not None:
@@ -157,11 +166,13 @@ def _add(total: Any, part: object) -> Any:
 def _linear(
     op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
 ) -> object:
+    """Return the tangent of an op that is linear in all its differentiable arguments together: the
+    op itself, of the tangents. Example: ``cat``."""
     like = next(t for t in items_of(tangents) if t is not None)
 
     def zeros(p: Any, tensor: object) -> Any:
-        """Zeros in place of a missing tangent. They are made from another tangent, so that they are
-        batched if that one is."""
+        """Return zeros in place of a missing tangent. They are made from another tangent, so that
+        they are batched if that one is."""
         if tensor is None and p is not None:
             return like.new_zeros(p.shape, dtype=p.dtype)
         return tensor
@@ -181,6 +192,8 @@ def _linear(
 def _multilinear(
     op: Op, primals: list[object], tangents: list[object], kwargs: dict[str, object], result: object
 ) -> object:
+    """Return the tangent of an op that is linear in each argument: the product rule. For ``mm``:
+    ``x_t @ y + x @ y_t``."""
     total = None
     for index, t in enumerate(tangents):
         if t is not None:
@@ -196,15 +209,17 @@ def transposed_twice(
     level = GradLevel()
     try:
         with torch.enable_grad():
-            us = _cotangents(op, level, result)
-            roots = _pulled_back(op, level, us, primals, tangents, kwargs, result)
+            cotangents = _cotangents(op, level, result)
+            roots = _pull_back(op, level, cotangents, primals, tangents, kwargs, result)
     finally:
         level.close()
-    captures = [None if u is None else edge_of(u) for u in us]
-    found = execute(level, roots, captures, create_graph=False, keep_graph=False, accumulate=False)
+    captures = [None if cotangent is None else edge_of(cotangent) for cotangent in cotangents]
+    tangents_of_results = execute(
+        level, roots, captures, create_graph=False, keep_graph=False, accumulate=False
+    )
     if isinstance(result, torch.Tensor):
-        return found[0]
-    return found
+        return tangents_of_results[0]
+    return tangents_of_results
 
 
 def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]:
@@ -218,30 +233,34 @@ def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]
     return cotangents
 
 
-def _pulled_back(
+def _pull_back(
     op: Op,
     level: GradLevel,
-    us: list[GradValue | None],
+    cotangents: list[GradValue | None],
     primals: list[Any],
     tangents: list[Any],
     kwargs: dict[str, object],
     result: object,
 ) -> list[tuple[Edge, torch.Tensor]]:
-    """Return the vjp of the call as a function of ``us``, recorded at ``level``: an edge for each
-    gradient, with the tangent of the same argument.
+    """Return the vjp of the call as a function of ``cotangents``, recorded at ``level``: an edge
+    for each gradient, with the tangent of the same argument.
 
     The tangent serves as the cotangent of that gradient in the second transpose.
     """
     wanted = [index for index, t in enumerate(tangents) if t is not None]
     spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
-    ts = list(items_of(tangents[i] for i in wanted))
-    ps: list[Any] = []
+    flat_tangents = list(items_of(tangents[i] for i in wanted))
+    flat_primals: list[Any] = []
     for i in wanted:
-        ps += primals[i] if i in spans else [primals[i]]
-    node: OpNode = OpNode.of(op, level, (None,) * len(ts), (), sum(1 << i for i in wanted), spans)
+        flat_primals += primals[i] if i in spans else [primals[i]]
+    node: OpNode = OpNode.of(
+        op, level, (None,) * len(flat_tangents), (), sum(1 << i for i in wanted), spans
+    )
     node.save(primals, kwargs, result)
     roots = []
-    for g, t, p in zip(node.apply(us, None, False), ts, ps, strict=True):
+    for g, t, p in zip(
+        node.apply(cotangents, None, False), flat_tangents, flat_primals, strict=True
+    ):
         # a gradient that is no value of the level does not depend on the cotangents
         if t is None or not isinstance(g, Value) or g._level is not level:
             continue

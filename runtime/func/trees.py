@@ -1,8 +1,10 @@
-"""Pytrees, as ``torch.utils._pytree``. They are ten times as fast for the common cases: one leaf,
-or a flat tuple of leaves.
+"""Flatten and rebuild pytrees, as ``torch.utils._pytree`` does.
+
+The common cases, one leaf or a flat tuple of leaves, are ten times as fast here.
 
 A *spec* describes a structure: ``None`` for a leaf, the length for a flat tuple, and torch's
 ``TreeSpec`` for any other. Each structure has only one spec, so equal specs mean equal structures.
+``flatten((x, y))`` is ``([x, y], 2)``.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, int, float, bool, complex,
 
 
 def is_leaf(tree: Tree) -> bool:
+    """Return whether ``tree`` is a leaf: a tensor, a number, or any object that is no container."""
     return type(tree) in _PLAIN or isinstance(tree, torch.Tensor) or pytree.tree_is_leaf(tree)
 
 
@@ -36,6 +39,7 @@ def flatten(tree: Tree) -> tuple[list[Any], Spec]:
 
 
 def unflatten(leaves: list[Any], spec: Spec) -> Tree:
+    """Return the tree with these ``leaves`` and this ``spec``: the inverse of :func:`flatten`."""
     if spec is None:
         return leaves[0]
     if isinstance(spec, int):
@@ -44,7 +48,7 @@ def unflatten(leaves: list[Any], spec: Spec) -> Tree:
 
 
 def map_tensors(function: Callable[[torch.Tensor], object], tree: Tree) -> Tree:
-    """``tree`` with ``function(tensor)`` in place of every tensor."""
+    """Return ``tree`` with ``function(tensor)`` in place of every tensor."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
     leaves, spec = flatten(tree)
@@ -63,6 +67,7 @@ def torch_spec(spec: Spec) -> pytree.TreeSpec:
 
 
 def structure(tree: Tree) -> pytree.TreeSpec:
+    """Return the ``TreeSpec`` of ``tree``, for messages."""
     return pytree.tree_structure(tree)
 
 
@@ -71,11 +76,8 @@ def spread(prefix: Tree, leaves: list[Any], spec: Spec) -> list[Any] | None:
     of the tree."""
     if type(prefix) is int or prefix is None:
         return [prefix] * len(leaves)
-    if (
-        type(spec) is int
-        and type(prefix) is tuple
-        and len(prefix) == spec
-        and all(type(p) in _PLAIN for p in prefix)
-    ):
+    is_flat = type(spec) is int and type(prefix) is tuple and len(prefix) == spec
+    # an entry that is a container may fit no leaf, which torch decides
+    if is_flat and all(type(p) in _PLAIN for p in prefix):
         return list(prefix)
     return broadcast_and_flatten(prefix, torch_spec(spec))

@@ -1,4 +1,8 @@
-"""``vmap``: its in_dims, out_dims and chunks. The batch level in ``batch.py`` runs the function."""
+"""Run a function on a batch: ``vmap``, with its in_dims, out_dims and chunks.
+
+This module finds the batch dimension of each argument and puts it back into each output. The level
+in ``batch.py`` runs the function between the two.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ def vmap(
     if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size > 0):
         raise ValueError(f"vmap: chunk_size should be None or greater than 0. (got {chunk_size})")
 
-    return _mapped(func, in_dims, out_dims, randomness, lambda size: chunk_size)
+    return _map(func, in_dims, out_dims, randomness, lambda size: chunk_size)
 
 
 def chunk_vmap(
@@ -57,25 +61,26 @@ def chunk_vmap(
     randomness: str = "error",
     chunks: int = 2,
 ) -> Callable[..., Any]:
-    """``vmap`` over the batch in ``chunks`` parts, one after the other. As
+    """Return ``vmap`` of ``func`` over the batch in ``chunks`` parts, one after the other. As
     ``functorch.experimental.chunk_vmap``.
 
-    All parts have the same size, but the last one may be smaller: 5 elements in 2
-    chunks are 3 and 2.
+    All parts have the same size, but the last one may be smaller: 5 elements in 2 chunks are 3 and
+    2.
     """
     if not (isinstance(chunks, int) and chunks > 0):
         raise ValueError(f"chunk_vmap: chunks should be a number greater than 0, got {chunks!r}")
-    return _mapped(func, in_dims, out_dims, randomness, lambda size: -(-size // chunks))
+    return _map(func, in_dims, out_dims, randomness, lambda size: -(-size // chunks))
 
 
-def _mapped(
+def _map(
     func: Callable[..., object],
     in_dims: trees.Tree,
     out_dims: trees.Tree,
     randomness: str,
     piece_of: Callable[[int], int | None],
 ) -> Callable[..., Any]:
-    """``vmap`` of ``piece_of(batch size)`` elements at a time. None: all elements at once."""
+    """Return ``vmap`` of ``func``, of ``piece_of(batch size)`` elements at a time. None: all at
+    once."""
     if randomness not in ("error", "different", "same"):
         raise RuntimeError(
             "Only allowed values for randomness are 'error', 'different', "
@@ -85,6 +90,7 @@ def _mapped(
 
     @wraps(func)
     def mapped(*args: object, **kwargs: object) -> Any:
+        """Run ``func`` on the batch, in pieces if the batch is larger than one."""
         leaves, dims, spec, size = mapping.inputs(args)
         piece = piece_of(size)
         if piece is not None and piece < size:
@@ -126,16 +132,14 @@ class MappedFunction:
         out_dims: trees.Tree,
         randomness: str,
     ) -> None:
-        self.func, self.in_dims, self.out_dims, self.randomness = (
-            func,
-            in_dims,
-            out_dims,
-            randomness,
-        )
+        self.func = func
+        self.in_dims = in_dims
+        self.out_dims = out_dims
+        self.randomness = randomness
 
     @property
     def name(self) -> str:
-        """The name of the function in messages."""
+        """Return the name of the function, for messages."""
         return getattr(self.func, "__name__", None) or repr(self.func)
 
     def inputs(
@@ -244,6 +248,7 @@ class MappedFunction:
     ) -> Any:
         """Run the function on ``piece`` elements at a time."""
         parts = []
+        # each piece draws from the same state, so that its elements draw as those of the others
         states = GeneratorStates() if self.randomness == "same" else None
         for start in range(0, size, piece):
             if states is not None:
@@ -263,12 +268,8 @@ class MappedFunction:
     def _out_dims(self, flat: list[object], spec: trees.Spec) -> list[Any] | None:
         """Return an entry of ``out_dims`` for every output. ``(1,)`` fits one tensor as well as a
         tuple of one."""
-        if (
-            spec is None
-            and type(self.out_dims) is tuple
-            and len(self.out_dims) == 1
-            and isinstance(flat[0], torch.Tensor)
-        ):
+        is_one_tensor = spec is None and isinstance(flat[0], torch.Tensor)
+        if is_one_tensor and type(self.out_dims) is tuple and len(self.out_dims) == 1:
             return list(self.out_dims)
         return trees.spread(self.out_dims, flat, spec)
 
@@ -289,11 +290,13 @@ class MappedFunction:
                 "None or a collection of these with the structure of the outputs: "
                 "the dimension at which each output gets its batch."
             )
-        results = [self._output(level, o, d) for o, d in zip(flat, dims, strict=True)]
+        results = [self._output(level, output, d) for output, d in zip(flat, dims, strict=True)]
         pass_mark_on(flat, tuple(results))
         return trees.unflatten(results, spec)
 
     def _output(self, level: BatchLevel, output: object, d: int | None) -> Any:
+        """Return one output with the batch at dimension ``d``. None: as it is. Raise if ``d`` does
+        not fit it."""
         mine = isinstance(output, Value) and output._level is level
         if d is None:
             if mine:
@@ -307,9 +310,11 @@ class MappedFunction:
                 f"vmap({self.name}, ...): `{self.name}` must only return Tensors, "
                 f"got type {type(output)}. With None as its out_dim it is returned as it is."
             )
-        inner = (
-            level.lowered(output) if mine else output.unsqueeze(0).expand(level.size, *output.shape)
-        )
+        if mine:
+            inner = level.lowered(output)
+        else:
+            # the output depends on no batched argument, so all elements have the same one
+            inner = output.unsqueeze(0).expand(level.size, *output.shape)
         if not -inner.dim() <= d < inner.dim():
             raise IndexError(
                 f"vmap: out_dim {d} is out of range for an output with {inner.dim()} "
