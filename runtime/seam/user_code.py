@@ -1,4 +1,4 @@
-"""Which code a capture watches: the user's, and not that of this package.
+"""Lets a capture watch the user's code, and not that of this package.
 
     with capturing(hook):               # a program is captured, and the hook is off
         watched(f, x)                   # on, while the user's function runs
@@ -8,7 +8,8 @@ The hook is called for each function that this thread enters, see :mod:`..aot.py
 op of the user's hundreds of our functions run. So each door of this package turns it off: a
 call of the dispatcher, a backward pass, a function of torch's that a capture handles. What the
 user's code is called from there is watched again: hooks, custom Functions, saved tensors. A helper
-thread goes on with it."""
+thread goes on with it.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +25,14 @@ R = TypeVar("R")
 
 
 class CaptureHook:
-    """What tells a capture of the functions that this thread enters."""
+    """A hook that reports the functions that this thread enters to a capture."""
 
     def resume(self) -> None:
-        """Tell from now on."""
+        """Report from now on."""
 
     def pause(self) -> bool:
-        """Tell nothing from now on. False if the program has put another hook in place of this."""
+        """Report nothing from now on. Return False if the program has put another hook in place of
+        this."""
         return True
 
     def refuse_replaced(self) -> None:
@@ -49,7 +51,7 @@ _CAPTURE = _Capture()
 
 @contextmanager
 def capturing(hook: CaptureHook) -> Iterator[None]:
-    """While entered, :func:`watched` turns ``hook`` on."""
+    """Let :func:`watched` turn ``hook`` on, in this block."""
     outer, was_on = _CAPTURE.hook, _CAPTURE.on
     _CAPTURE.hook, _CAPTURE.on = hook, False
     try:
@@ -60,11 +62,14 @@ def capturing(hook: CaptureHook) -> Iterator[None]:
 
 def hook_now() -> CaptureHook | None:
     """Return the hook of the capture of this thread, while the user's code runs."""
-    return _CAPTURE.hook if _CAPTURE.on else None
+    if not _CAPTURE.on:
+        return None
+    return _CAPTURE.hook
 
 
 def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
-    """``run(*args, **kwargs)``, which is the user's code. Without a capture it is just that."""
+    """Return ``run(*args, **kwargs)``, which is the user's code. Without a capture it is just
+    that."""
     hook = _CAPTURE.hook
     if hook is None or _CAPTURE.on:
         return run(*args, **kwargs)
@@ -78,7 +83,7 @@ def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
 
 
 def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
-    """``run(*args, **kwargs)``, which is code of this package."""
+    """Return ``run(*args, **kwargs)``, which is code of this package."""
     hook = _CAPTURE.hook
     if hook is None or not _CAPTURE.on or not hook.pause():
         return run(*args, **kwargs)
@@ -91,7 +96,8 @@ def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
 
 
 def as_door(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function of this package that the user's code, or torch's, calls."""
+    """Return ``function`` of this package, which the user's code or torch calls, as unwatched
+    code. For use as a decorator."""
 
     @wraps(function)
     def door(*args: P.args, **kwargs: P.kwargs) -> R:
