@@ -1,4 +1,4 @@
-"""Find the level that handles an ATen call.
+"""Finds the level that handles an ATen call.
 
 A transform that runs is a *level*. Its tensors are *values*: objects of a tensor subclass that know
 their level. Each ATen call with a value among its arguments arrives here and goes to the innermost

@@ -1,7 +1,8 @@
-"""State around a computation that belongs to a thread: hooks, policies, the dual level.
+"""Stores what surrounds a computation and belongs to a thread: hooks, policies, the dual level.
 
 A helper thread that continues the work of this thread gets a copy of its state:
-``Thread(target=continued(work))``."""
+``Thread(target=continued(work))``.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +55,7 @@ def continued(work: Callable[[], object]) -> Callable[[], None]:
     autocast = {device: torch.get_autocast_dtype(device) for device in autocast_devices()}
 
     def run() -> None:
+        """Set the state of the other thread, and call ``work``."""
         for state, attributes in ours:
             vars(state).update(attributes)
         for device, dtype in autocast.items():

@@ -1,4 +1,4 @@
-"""Arguments and results of calls of ATen: tensors, and lists of them."""
+"""Walks through arguments and results of calls of ATen: tensors, and lists of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ def tensors_of(args: Iterable[object]) -> list[torch.Tensor]:
     return [t for t in items_of(args) if isinstance(t, torch.Tensor)]
 
 
-def targets_by_alias(schema: Any, given: dict[str, Any]) -> dict[frozenset[str], Any]:
-    """Return the arguments that a call writes to, by the alias set that its results name."""
+def targets_by_alias(schema: Any, arguments: dict[str, Any]) -> dict[frozenset[str], Any]:
+    """Return the arguments that a call writes to, by the alias set that its results name. Example:
+    ``{frozenset({"a"}): x}`` for ``x.add_(y)``, whose schema is ``add_(Tensor(a!) self, …)``.
+
+    ``arguments``: those of the call, by name.
+    """
     return {
-        frozenset(argument.alias_info.before_set): given[argument.name]
-        for argument in schema.arguments
-        if argument.alias_info is not None
-        and argument.alias_info.is_write
-        and argument.name in given
+        frozenset(declared.alias_info.before_set): arguments[declared.name]
+        for declared in schema.arguments
+        if declared.alias_info is not None
+        and declared.alias_info.is_write
+        and declared.name in arguments
     }
 
 
@@ -42,7 +46,9 @@ def with_arguments(
     """Return the results of a call: for one that shows an argument that argument, one of
     ``targets``, for any other one ``value(result)``."""
     several = type(result) in (list, tuple)
-    outs = list(result) if several else [result]
+    outs = [result]
+    if several:
+        outs = list(result)
     for index, (declared, out) in enumerate(zip(schema.returns, outs, strict=True)):
         if declared.alias_info is None:
             outs[index] = value(out)
@@ -65,12 +71,12 @@ def rewrapped(result: object, wrap: Callable[[torch.Tensor, Any], object]) -> An
     if not isinstance(result, (tuple, list)):
         return result
     wrapped = list(result)
-    for i, r in enumerate(wrapped):
-        if isinstance(r, torch.Tensor):
-            wrapped[i] = wrap(r, i)
-        elif isinstance(r, list):
+    for i, item in enumerate(wrapped):
+        if isinstance(item, torch.Tensor):
+            wrapped[i] = wrap(item, i)
+        elif isinstance(item, list):
             wrapped[i] = [
-                wrap(t, (i, j)) if isinstance(t, torch.Tensor) else t for j, t in enumerate(r)
+                wrap(t, (i, j)) if isinstance(t, torch.Tensor) else t for j, t in enumerate(item)
             ]
     if type(result) is list:
         return wrapped

@@ -1,10 +1,10 @@
-"""Values that a function has kept, and that outlive its transform.
+"""Handles values that a function has stored, and that outlive its transform.
 
-kept = []
-vmap(lambda x: kept.append(torch.zeros(2)) or x)(xs)
-kept[0] + 1                 # a constant: its inner tensor stands for it
-grad(lambda x: kept.append(x) or x.sum())(x)
-kept[1] + 1                 # EscapedValue: it has a history, which is gone
+stored = []
+vmap(lambda x: stored.append(torch.zeros(2)) or x)(xs)
+stored[0] + 1               # a constant: its inner tensor stands for it
+grad(lambda x: stored.append(x) or x.sum())(x)
+stored[1] + 1               # EscapedValue: it has a history, which is gone
 """
 
 from __future__ import annotations
@@ -30,9 +30,13 @@ class Level(Protocol):
     number: int
 
     @property
-    def what(self) -> str: ...
+    def what(self) -> str:
+        """Return what messages call the level, ``"vmap"``."""
+        ...
 
-    def is_constant(self, v: Any, /) -> bool: ...
+    def is_constant(self, v: Any, /) -> bool:
+        """Return whether ``v`` has no history at the level."""
+        ...
 
 
 def is_outlived(value: Any) -> bool:
@@ -52,39 +56,46 @@ def outlived(level: Level, func: OpOverload, args: Sequence[object], kwargs: dic
     """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of
     them has a history.
 
-    So a transformed function may store a constant that it made, such as a table of positions, for
-    later use, as in torch."""
+    So a transformed function may create a constant, such as a table of positions, and store it for
+    later use, as in torch.
+    """
 
-    def unwrapped(argument: Any) -> Any:
+    def unwrap(argument: Any) -> Any:
+        """Return the inner tensor of a constant of the level, in lists too."""
         if type(argument) in VALUES and argument._level is level:
             if not is_outlived(argument):
                 raise escaped(level, func)
             return argument._inner
-        return (
-            type(argument)(map(unwrapped, argument))
-            if type(argument) is list or type(argument) is tuple
-            else argument
-        )
+        if type(argument) is list or type(argument) is tuple:
+            return type(argument)(map(unwrap, argument))
+        return argument
 
-    inner = list(map(unwrapped, args))
-    result = func(*inner, **{name: unwrapped(a) for name, a in kwargs.items()})
+    inner = list(map(unwrap, args))
+    result = func(*inner, **{name: unwrap(argument) for name, argument in kwargs.items()})
     # a write returns the object written to
-    return next((a for a, x in zip(args, inner, strict=True) if x is result), result)
+    for argument, tensor in zip(args, inner, strict=True):
+        if tensor is result:
+            return argument
+    return result
 
 
 def living(tree: Any) -> Any:
-    """``tree``, what a transformed function returns, with the inner tensors of values whose
+    """Return ``tree``, what a transformed function returns, with the inner tensors of values whose
     transforms have returned, as :func:`outlived` takes them, and those of torch's own transforms.
     Values with a history stay, see :func:`refuse_closed`.
 
-    Example: a function that runs a transform, stores a constant of it and returns that."""
+    Example: a function that runs a transform, stores a constant of it and returns that.
+    """
     if type(tree) in VALUES and tree._level.alive:
         return tree  # most functions return one value of their own level
     if isinstance(tree, torch.Tensor):
         return _living_tensor(tree)
     if type(tree) is tuple or type(tree) is list:
-        found = type(tree)(map(living, tree))
-        return found if any(map(operator.is_not, found, tree)) else tree
+        items = type(tree)(map(living, tree))
+        # the object itself where nothing changes, which a program may compare
+        if any(map(operator.is_not, items, tree)):
+            return items
+        return tree
     leaves, spec = pytree.tree_flatten(tree)
     living_leaves = [
         _living_tensor(value) if isinstance(value, torch.Tensor) else value for value in leaves
@@ -95,7 +106,7 @@ def living(tree: Any) -> Any:
 
 
 def _living_tensor(t: Any) -> object:
-    """``t``, without the values and the wrappers of transforms that have returned."""
+    """Return ``t`` without the values and the wrappers of transforms that have returned."""
     while True:
         if type(t) not in VALUES:
             inner = of_returned_transform(now(t))

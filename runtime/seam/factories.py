@@ -1,7 +1,7 @@
-"""Torch's own factories. Under the drop-in the names in ``torch`` make tensors of the session,
-except inside the handling of an ATen call.
+"""Stores torch's own factories. Under the drop-in the names in ``torch`` make tensors of the
+session, except inside the handling of an ATen call.
 
-Code that makes a tensor elsewhere, for a graph or a trace, takes it from here.
+Code that creates a tensor elsewhere, for a graph or a trace, takes the factory from here.
 """
 
 from __future__ import annotations

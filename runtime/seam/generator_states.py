@@ -1,8 +1,9 @@
-"""The states of torch's default generators, on the CPU and on the accelerator.
+"""Saves and restores the states of torch's default generators, on the CPU and on the accelerator.
 
 What a trace draws, a call of its graph draws once more. So a trace gives the states back. They are
-of the process: while one thread traces, another one waits, else each would find and give back the
-states of the other one's trace."""
+of the process: while one thread traces, another one waits, else each would save and give back the
+states of the other one's trace.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def _accelerator() -> Any:
     if device is None:
         return None
     module = torch.get_device_module(device)
-    return module if getattr(module, "is_initialized", lambda: False)() else None
+    is_initialized = getattr(module, "is_initialized", lambda: False)
+    if not is_initialized():
+        return None
+    return module
 
 
 class GeneratorStates:
@@ -52,6 +56,8 @@ class GeneratorStates:
             self._other = self._module.get_rng_state(self._device)
 
     def restore(self) -> None:
+        """Set the states from before. The accelerator's are those of the device that was current
+        then."""
         torch.set_rng_state(self._cpu)
         if self._module is not None:
             self._module.set_rng_state(self._other, self._device)
@@ -59,12 +65,13 @@ class GeneratorStates:
 
 @contextmanager
 def own_draws() -> Iterator[None]:
-    """The draws inside are not those of the program: afterwards the states are as before."""
+    """Let the draws inside be none of the program's: afterwards the states are as before."""
+    # the lock does not let its own thread in again, so a trace inside a trace goes without it
     if TRACING.now:
-        with _restored():
+        with _restore_afterwards():
             yield
         return
-    with _TRACES, _restored():
+    with _TRACES, _restore_afterwards():
         try:
             TRACING.now = True
             yield
@@ -73,7 +80,8 @@ def own_draws() -> Iterator[None]:
 
 
 @contextmanager
-def _restored() -> Iterator[None]:
+def _restore_afterwards() -> Iterator[None]:
+    """Set the states of now again when the block is left."""
     with without_modes():
         states = GeneratorStates()
     try:

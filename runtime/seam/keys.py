@@ -1,4 +1,4 @@
-"""Dispatch keys that a level switches on or off before it runs a rule.
+"""Switches dispatch keys on or off before a level runs a rule.
 
 The dispatcher runs ``__torch_dispatch__`` with the keys above Python switched off. Its own guard
 restores the outer state when ``__torch_dispatch__`` returns.
@@ -23,10 +23,13 @@ NARROW, CHUNK = torch.ops.aten.narrow.default, torch.ops.aten.chunk.default
 
 
 def reopen_keys(func: OpOverload) -> None:
-    """Switch four keys on again for the rule of ``func``. Two handle lazy conjugate and negative
-    bits: without them kernels read unconjugated memory. One handles zeros without memory, such as
-    tangents of torch's forward mode: without it kernels read where nothing is. The last lets a
-    tensor and its views share a version counter. It stays off for ``narrow`` and ``chunk``."""
+    """Switch four keys on again for the rule of ``func``.
+
+    Two handle lazy conjugate and negative bits: without them kernels read unconjugated memory. One
+    handles zeros without memory, such as tangents in the forward mode of torch: without it kernels
+    read where nothing is. The last lets a tensor and its views share a version counter. It stays
+    off for ``narrow`` and ``chunk``.
+    """
     set_excluded(CONJUGATE, False)
     set_excluded(NEGATIVE, False)
     set_excluded(ZERO, False)
@@ -34,8 +37,8 @@ def reopen_keys(func: OpOverload) -> None:
 
 
 def uncounted(run: Callable[..., object], *args: object, **kwargs: object) -> Any:
-    """``run(*args, **kwargs)`` without counting versions. For a write that the dispatcher counts
-    when the caller returns to it."""
+    """Call ``run(*args, **kwargs)`` without counting versions. For a write that the dispatcher
+    counts when the caller returns to it."""
     set_excluded(VIEWS, True)
     try:
         return run(*args, **kwargs)

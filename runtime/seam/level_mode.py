@@ -1,5 +1,9 @@
-"""How a level sees calls without any of its values: factories, random draws, computations on
-closed-over tensors."""
+"""Lets a level see calls without any of its values: factories, random draws, computations on
+closed-over tensors.
+
+Example: ``vmap(lambda x: x + torch.rand(3), randomness="different")(xs)`` must draw other numbers
+for each element, and the call of ``rand`` has no argument that is a tensor.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ _ZEROS_WITHOUT_MEMORY = torch.ops.aten._efficientzerotensor.default
 
 class EnteringMode(TorchDispatchMode):
     """A mode that exchanges tensors from outside of a program for values of a level, by
-    :meth:`value`. ``found``: those tensors, in the order in which the program met them."""
+    :meth:`value`. ``found`` lists those tensors, in the order in which the program met them."""
 
     found: list[torch.Tensor]
 
@@ -41,15 +45,15 @@ class EnteringMode(TorchDispatchMode):
         return False  # else every call passes through a wrapper that costs more than the dispatch
 
     def value(self, tensor: object) -> Any:
-        """``tensor``, or its value if it is a tensor from outside."""
+        """Return ``tensor``, or its value if it is a tensor from outside."""
         raise NotImplementedError
 
     def overtakes(self, address: int) -> bool:
-        """As :meth:`.levels.Level.overtakes`."""
+        """Answer as :meth:`.levels.Level.overtakes`."""
         return False
 
     def note_elements(self, tensor: torch.Tensor) -> None:
-        """As :meth:`.levels.Level.note_elements`."""
+        """Do what :meth:`.levels.Level.note_elements` does."""
 
     def exchange(self, tensor: torch.Tensor, value: object) -> None:
         """Let ``value`` stand for ``tensor`` from now on, which has been met."""
@@ -69,9 +73,9 @@ def entering_mode() -> EnteringMode | None:
 
 
 def entering() -> Callable[[Any], Any] | None:
-    """``value`` of the innermost active :class:`EnteringMode`. What acts on tensors before the
-    dispatcher sees them (a custom Function, a recurrent layer) asks for it, because the mode sees
-    dispatched calls alone."""
+    """Return the method ``value`` of the innermost active :class:`EnteringMode`. What acts on
+    tensors before the dispatcher sees them (a custom Function, a recurrent layer) asks for it,
+    because the mode sees dispatched calls alone."""
     mode = entering_mode()
     if mode is None:
         return None
@@ -79,10 +83,12 @@ def entering() -> Callable[[Any], Any] | None:
 
 
 def entered(tensor: Any) -> Any:
-    """``tensor``, or its value if it is a tensor from outside of a program that is captured. A
-    transform asks for it before it makes a value of its own level of an argument, because the calls
-    of that level would not show the tensor to the program. Zeros without memory, which the
-    dispatcher would not recognize in a value, become zeros with memory."""
+    """Return ``tensor``, or its value if it is a tensor from outside of a program that is captured.
+
+    A transform calls this before it makes a value of its own level of an argument, because the
+    calls of that level would not show the tensor to the program. Zeros without memory, which the
+    dispatcher would not recognize in a value, become zeros with memory.
+    """
     if not isinstance(tensor, torch.Tensor):
         return tensor
     if transform_of_torch():
@@ -111,13 +117,15 @@ class LevelMode(TorchDispatchMode):
         self.level = level
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return unwatched(self._handled, func, types, args, kwargs)
+        return unwatched(self._handle, func, types, args, kwargs)
 
-    def _handled(self, func: Any, types: object, args: Any, kwargs: Any) -> object:
+    def _handle(self, func: Any, types: object, args: Any, kwargs: Any) -> object:
+        """Hand a call over to the level, or to the inner level that has a value among the
+        arguments."""
         level = self.level
-        found = innermost(args, kwargs)
-        if found is not None and found.number > level.number:
-            return self.handled_inside(found, func, types, args, kwargs)
+        inner_level = innermost(args, kwargs)
+        if inner_level is not None and inner_level.number > level.number:
+            return self.handled_inside(inner_level, func, types, args, kwargs)
         if level.leaves(types, args, kwargs):
             return NotImplemented
         reopen_for(func, args)
@@ -128,7 +136,7 @@ class LevelMode(TorchDispatchMode):
         return hand_over(level, func, args, kwargs or {})
 
     def handled_inside(self, level: Level, func: Any, types: object, args: Any, kwargs: Any) -> Any:
-        """A call that ``level``, an inner one, handles. The calls that its rule makes come to
+        """Run a call that ``level``, an inner one, handles. The calls that its rule makes come to
         this mode again."""
         if level.leaves(types, args, kwargs):
             return NotImplemented
@@ -142,18 +150,20 @@ class LevelMode(TorchDispatchMode):
 
 
 def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """``func(*args, **kwargs)`` in a mode that was given these ``types``, and has exchanged tensors
-    for values. The next mode is called without the dispatcher if it is a level's and no tensor is
-    of a user's class."""
+    """Call ``func(*args, **kwargs)`` in a mode that was called with these ``types``, and has
+    exchanged tensors for values. The next mode is called without the dispatcher if it is a level's
+    and no tensor is of a user's class."""
     n = number_of_dispatch_modes()
-    mode = dispatch_mode_at(n - 1) if n else None
+    mode = None
+    if n:
+        mode = dispatch_mode_at(n - 1)
     if type(mode) is not LevelMode or not VALUES.issuperset(types):
         return func(*args, **kwargs)
-    found = innermost(args, kwargs)
+    inner_level = innermost(args, kwargs)
     # the mode is on for the calls of an inner level
-    if found is not None and found.number > mode.level.number:
+    if inner_level is not None and inner_level.number > mode.level.number:
         reopen_for(func, args)
-        return hand_over(found, func, args, kwargs)
+        return hand_over(inner_level, func, args, kwargs)
     pop_dispatch_mode(None)
     try:
         return mode.__torch_dispatch__(func, types, args, kwargs)
@@ -168,11 +178,9 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
     if not n:
         return hand_over(level, func, args, kwargs)
     mode = dispatch_mode_at(n - 1)
-    if (
-        type(mode) is not LevelMode
-        or mode.level.number > level.number
-        or (level.leaves_classes and not _of_values(args, kwargs))
-    ):
+    if type(mode) is not LevelMode or mode.level.number > level.number:
+        return NotImplemented
+    if level.leaves_classes and not _are_values(args, kwargs):
         return NotImplemented
     if mode.level is not level:
         return hand_over(level, func, args, kwargs)
@@ -183,14 +191,14 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
         push_dispatch_mode(mode)
 
 
-def _of_values(args: Any, kwargs: dict[str, Any]) -> bool:
+def _are_values(args: Any, kwargs: dict[str, Any]) -> bool:
     """Return whether the tensors among the arguments are values or plain tensors, so that no class
     of a user's handles the call."""
-    every = (*args, *kwargs.values()) if kwargs else args
-    for a in every:
-        each = a if type(a) is list or type(a) is tuple else (a,)
-        for b in each:
-            kind = type(b)
-            if kind not in VALUES and kind is not torch.Tensor and isinstance(b, torch.Tensor):
+    arguments = (*args, *kwargs.values()) if kwargs else args
+    for argument in arguments:
+        items = argument if type(argument) is list or type(argument) is tuple else (argument,)
+        for item in items:
+            kind = type(item)
+            if kind not in VALUES and kind is not torch.Tensor and isinstance(item, torch.Tensor):
                 return False
     return True

@@ -1,11 +1,16 @@
-"""The one seam: how an ATen call finds the level that handles it.
+"""Hands each ATen call over to the level that handles it. This is the one seam between programs and
+levels.
 
 A *level* is one running transform. A *value* is an instance of a ``torch.Tensor`` subclass. It
-belongs to one level and holds an ``_inner`` tensor. The inner tensor is a value of an outer
-level, or a plain tensor. ``__torch_dispatch__`` of any value looks for the innermost level among
-the arguments and passes the call to it. That level unwraps its own values and calls tensor
-functions again. Those calls find the next outer level by the same search. Nesting therefore needs
-no code anywhere else.
+belongs to one level and has an ``_inner`` tensor. The inner tensor is a value of an outer level,
+or a plain tensor. ``__torch_dispatch__`` of any value looks for the innermost level among the
+arguments and passes the call to it. That level unwraps its own values and calls tensor functions
+again. Those calls find the next outer level by the same search. Nesting therefore needs no code
+anywhere else.
+
+Example: in ``vmap(grad(f))`` the value of ``grad`` has a value of ``vmap`` inside, and that one a
+plain tensor. ``aten.sin`` of it goes to ``grad``, which records it, then to ``vmap``, which runs it
+on the whole batch, and then to ATen.
 """
 
 from __future__ import annotations
@@ -54,7 +59,8 @@ class Level:
     does differently.
 
     ``number`` grows with every level ever entered, so the larger of two numbers is the inner one.
-    ``values``: the class of its values."""
+    ``values``: the class of its values.
+    """
 
     __slots__ = ("__weakref__", "alive", "finalizers", "number")
     what = "transform"
@@ -62,7 +68,7 @@ class Level:
     hidden = 0  # how many leading dimensions of its inner tensor a value does not show
     keeps_history = False  # whether a value has a history besides its inner tensor
     # whether a view that was taken without grad mode requires grad if its base does, as a
-    # tensor of torch's
+    # tensor of torch does
     follows_bases = False
     # whether a call with a tensor of a user's class that handles its own calls is
     # left to that class
@@ -84,7 +90,7 @@ class Level:
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run one ATen call. Some argument is a value of this level, and none is a value of an
         inner level. By default: run the call on the inner tensors, at the outer levels, and
-        wrap its results."""
+        wrap its results. Example: ``call(aten.add.Tensor, (x, 2.0), {})``."""
         name = func._schema.name.partition("::")[2]
         if name in GEOMETRY:
             return change_geometry(
@@ -105,7 +111,9 @@ class Level:
         """
         if VALUES.issuperset(types) or not composes(types):
             return False
-        return self.leaves_classes or (self.leaves_parts and self._is_inside_of(args, kwargs or {}))
+        if self.leaves_classes:
+            return True
+        return self.leaves_parts and self._is_inside_of(args, kwargs or {})
 
     def _is_inside_of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Return whether one of the arguments is no value, and consists of values of this level or
@@ -132,7 +140,7 @@ class Level:
         return any(part._level.number >= self.number for part in _parts_of(tensor))
 
     def wrap(self, inner: torch.Tensor, history: Any = None, /) -> Any:
-        """Return a value of this level that holds ``inner``, a tensor of the outer levels.
+        """Return a value of this level with the inner tensor ``inner``, one of the outer levels.
         ``history``: what else the level stores, such as an edge of the tape, a tangent or a node of
         a graph. None: nothing."""
         v = same_shape(self.values, inner)
@@ -168,6 +176,7 @@ class Level:
         return out
 
     def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments as :meth:`lowered_args` does positional ones."""
         if not kwargs:
             return kwargs
         return dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True))
@@ -178,16 +187,11 @@ class Level:
         """Return the results of an op that writes to arguments: for a written argument the argument
         itself, for any other result a new value."""
         schema = func._schema
-        given = (
-            dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
-        )
-        targets = targets_by_alias(schema, given)
+        names = (argument.name for argument in schema.arguments)
+        targets = targets_by_alias(schema, dict(zip(names, args, strict=False)) | kwargs)
         for tensor in targets.values():
-            if (
-                isinstance(tensor, Value)
-                and tensor._level is self
-                and tensor.shape != tensor._inner.shape
-            ):
+            is_mine = isinstance(tensor, Value) and tensor._level is self
+            if is_mine and tensor.shape != tensor._inner.shape:
                 raise InplaceError(
                     f"{func} changes the size of a value of {self.what}: "
                     "use an op that returns its result"
@@ -195,13 +199,13 @@ class Level:
         return with_arguments(schema, targets, result, self.valued)
 
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        """``formula(*args)`` for a formula of broadcasting elementwise ops. This level is the
-        innermost one among ``args``."""
+        """Return ``formula(*args)`` for a formula of broadcasting elementwise ops. This level is
+        the innermost one among ``args``."""
         return formula(*args)
 
     def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
-        """``formula(*args, batched)``, see :func:`run_batchwise`. This level is the innermost
-        one among ``args``."""
+        """Return ``formula(*args, batched)``, see :func:`run_batchwise`. This level is the
+        innermost one among ``args``."""
         return formula(*args, (False,) * len(args))
 
     def layer(self, func: Any, args: Sequence[Any]) -> Any:
@@ -218,7 +222,7 @@ class Level:
         return False
 
     def packing(self) -> AbstractContextManager[None]:
-        """What surrounds a hook that packs or unpacks a tensor that this level saves."""
+        """Return the context for a hook that packs or unpacks a tensor that this level saves."""
         return nullcontext()
 
     def acting(self) -> Any:
@@ -232,8 +236,8 @@ class Level:
         return False
 
     def has_written(self, v: Any) -> bool:
-        """Return whether the program has written to ``v``, a value of this level, by which the
-        level has only replaced what it holds."""
+        """Return whether the program has written to ``v``, a value of this level, and the level has
+        only replaced the inner tensor of ``v`` for that."""
         return False
 
     def note_elements(self, t: torch.Tensor) -> None:
@@ -256,7 +260,7 @@ class Level:
         )
 
     def run_inside(self, f: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """``f(*args, **kwargs)`` as code in the scope of this level. ``f``: the transformed
+        """Call ``f(*args, **kwargs)`` as code in the scope of this level. ``f``: the transformed
         function, or an op in terms of others."""
         around = SCOPE.levels
         SCOPE.levels = (*around, self)
@@ -274,22 +278,23 @@ class Level:
         self.alive = False
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.number}{'' if self.alive else ' closed'}>"
+        state = "" if self.alive else " closed"
+        return f"<{type(self).__name__} {self.number}{state}>"
 
 
 class Value(torch.Tensor):
     """A tensor that belongs to one level.
 
     ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape
-    unless the level has ``hidden`` dimensions. ``_view``: for the result of a view op, how to
-    follow its base (see ``runtime.tape.view_history``). ``_reshaped``: how often its sizes or
-    strides have changed in place, and ``_reshaped_at`` where that happened last, for messages.
-    ``_earlier``: by that number, the sizes, strides and offset that it had.
-    ``_geometry``: from what :mod:`.shells` made it. ``_faithful``: whether they have the
-    strides of the inner tensor. ``_nesting`` and ``_root``: see
-    :mod:`.nested_views`. ``released_from``: the value that this is an alias of, if a
-    Function wrote to that value and returned it. ``_home``: a class attribute, the one level of all
-    values of the class, which never closes. ``_shown``: the class that the value is for users.
+    unless the level has ``hidden`` dimensions. ``_view``: for the result of a view op, the ops that
+    lead from its base to it (see ``runtime.tape.view_history``). ``_reshaped``: how often its sizes
+    or strides have changed in place, and ``_reshaped_at`` where that happened last, for messages.
+    ``_earlier``: by that number, the sizes, strides and offset that it had. ``_geometry``: the
+    arguments from which :mod:`.shells` created it. ``_faithful``: whether these have the strides of
+    the inner tensor. ``_nesting`` and ``_root``: see :mod:`.nested_views`. ``released_from``: the
+    value that this is an alias of, if a Function wrote to that value and returned it. ``_home``: a
+    class attribute, the one level of all values of the class, which never closes. ``_shown``: the
+    class that the value is for users.
     """
 
     _home: Level | None = None
@@ -320,11 +325,12 @@ class Value(torch.Tensor):
 
     @classmethod
     def holding(cls, inner: torch.Tensor) -> Any:
-        """Return a new value of this class that shows the shape of ``inner`` and holds it."""
+        """Return a new value of this class that has ``inner`` inside and shows its shape."""
         return same_shape(cls, inner)
 
     def _become(self, kind: type) -> None:
-        """What ``self.__class__ = kind`` does: ``kind`` is for users, as what is read."""
+        """Do ``self.__class__ = kind``. Users can only set what they read: the class that the value
+        is for them."""
         if kind in VALUES:
             set_class(self, kind)
         elif kind is not self._shown:
@@ -335,7 +341,7 @@ class Value(torch.Tensor):
 
     @property
     def _base(self) -> Any:  # type: ignore[override]
-        """As ``torch.Tensor._base``."""
+        """Return the tensor that this is a view of, as ``torch.Tensor._base``."""
         return root_of(self)
 
     def _is_view(self) -> bool:
@@ -362,18 +368,18 @@ class Value(torch.Tensor):
         return self
 
     def _refuse_leaf(self) -> NoReturn:
+        """Raise: a value of this level cannot become a leaf."""
         raise noted(
             RuntimeError(
                 "You are attempting to call Tensor.requires_grad_() inside of a function being "
                 f"transformed by {self._level.what}, whose leaves are its inputs. "
-                "torch.autograd.functional calls it unless create_graph=True. Use a "
-                "transform in the "
-                "function (grad, vjp, jacrev), or call it on what the transform is given."
+                "torch.autograd.functional calls it unless create_graph=True. Use a transform in "
+                "the function (grad, vjp, jacrev), or call it on what the transform is given."
             )
         )
 
     def start_leaf(self) -> Any:
-        """``requires_grad_()`` for code of the runtime."""
+        """Do ``requires_grad_()`` for code of the runtime."""
         return self.requires_grad_()
 
     def _set_requires_grad(self, requires_grad: bool) -> None:
@@ -385,19 +391,24 @@ class Value(torch.Tensor):
     )
 
     def new_tensor(self, data: object, **options: Any) -> Any:  # type: ignore[override]
-        """As ``torch.Tensor.new_tensor``. Torch's own dispatches nothing, so no level would
-        see the new tensor."""
-        data = readable(data) if isinstance(data, (list, tuple)) else data
-        made: Any = (
-            stacked(data, options.get("dtype") or self.dtype, options.get("device") or self.device)
-            if has_values(data)
-            else _new_tensor(self, data, **options)
-        )
-        return lifted(made, made._level.number if type(made) in VALUES else -1)
+        """Return a tensor of numbers, as ``torch.Tensor.new_tensor``. Torch's own dispatches
+        nothing, so no level would see the new tensor."""
+        if isinstance(data, (list, tuple)):
+            data = readable(data)
+        tensor: Any
+        if has_values(data):
+            dtype, device = options.get("dtype"), options.get("device")
+            tensor = stacked(data, dtype or self.dtype, device or self.device)
+        else:
+            tensor = _new_tensor(self, data, **options)
+        number = -1
+        if type(tensor) in VALUES:
+            number = tensor._level.number
+        return lifted(tensor, number)
 
     def detach_(self) -> Any:
-        """As ``torch.Tensor.detach_``. Torch's own detaches only from torch's engine and dispatches
-        nothing. This one calls the level."""
+        """Drop the history, as ``torch.Tensor.detach_``. Torch's own detaches only from torch's
+        engine and dispatches nothing. This one calls the level."""
         func, types = torch.ops.aten.detach_.default, (type(self),)
         if not number_of_dispatch_modes():
             return Value.__torch_dispatch__(func, types, (self,))
@@ -407,25 +418,25 @@ class Value(torch.Tensor):
             return mode.__torch_dispatch__(func, types, (self,), {})
 
     def swapaxes_(self, axis0: int, axis1: int) -> Any:
-        """As ``torch.Tensor.swapaxes_``. In inference mode torch's own resizes the memory of a lazy
-        conjugate. A shell has none."""
+        """Swap two dimensions, as ``torch.Tensor.swapaxes_``. In inference mode torch's own resizes
+        the memory of a lazy conjugate. A shell has none."""
         return self.transpose_(axis0, axis1)
 
     def swapdims_(self, dim0: int, dim1: int) -> Any:
-        """As ``torch.Tensor.swapdims_``, see :meth:`swapaxes_`."""
+        """Swap two dimensions, as ``torch.Tensor.swapdims_``, see :meth:`swapaxes_`."""
         return self.transpose_(dim0, dim1)
 
     def tolist(self) -> Any:
-        """As ``torch.Tensor.tolist``. A value of a trace has no elements, and says so with
-        the user's line."""
+        """Return the elements, as ``torch.Tensor.tolist``. A value of a trace has none, and raises
+        with the user's line."""
         return self._below("tolist()", lambda t: t.tolist())
 
     def numpy(self, *, force: bool = False) -> Any:
-        """As ``torch.Tensor.numpy``, see :meth:`tolist`."""
+        """Return an array, as ``torch.Tensor.numpy``, see :meth:`tolist`."""
         return self._below("numpy()", lambda t: t.numpy(force=force))
 
     def _below(self, how: str, read: Callable[[torch.Tensor], object]) -> Any:
-        """Return what ``read`` gives of the inner tensor, which has the elements of this value."""
+        """Return ``read`` of the inner tensor, which has the elements of this value."""
         if self._level.hidden:  # each element of the batch has others
             refuse_access(how, self)
         inner = self._level.lowered(self)
@@ -444,12 +455,14 @@ class Value(torch.Tensor):
         )
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        whole: Any = self._inner if is_outlived(self) else super()
+        if is_outlived(self):
+            return self._inner.__reduce_ex__(protocol)
+        whole: Any = super()
         return whole.__reduce_ex__(protocol)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """As ``torch.Tensor.__dlpack__``. A value of a transform is refused: it may be a shell,
-        which has no memory."""
+        """Export the memory, as ``torch.Tensor.__dlpack__``. Refuse a value of a transform: it may
+        be a shell, which has no memory."""
         t = constant_of(self)
         if type(t) in VALUES and t._home is None:
             raise noted(
@@ -461,8 +474,8 @@ class Value(torch.Tensor):
         return _dlpack(t, **options)
 
     def __format__(self, spec: str) -> str:
-        """As ``torch.Tensor.__format__``: of a 0-d tensor the format of its number. Torch's own
-        does not do this for subclasses."""
+        """Return the text of a 0-d tensor as that of its number, as ``torch.Tensor.__format__``.
+        Torch's own does not do this for subclasses."""
         if self.dim() == 0 and not self.is_meta:
             return format(self.item(), spec)
         return object.__format__(self, spec)
@@ -500,7 +513,8 @@ class Scope(Ambient):
     outside and is no value of the level. But a value is written into ``b``. So the fresh result of
     an ATen call is *lifted*: it becomes a value of every level in whose scope the call was made, as
     in torch. The rules of a level are not code of its function. While a rule runs, only outer
-    levels are listed."""
+    levels are listed.
+    """
 
     levels: tuple[Level, ...] = ()
 
@@ -553,10 +567,11 @@ def scope_outside(level: Level) -> Iterator[None]:
 
 def lifted(result: Any, number: int, given: Sequence[object] = ()) -> Any:
     """Return a fresh result of the level with that number, or a list of them, as a value of each
-    inner level in whose scope it was made.
+    inner level in whose scope the call is.
 
     ``given``: the arguments of the call. In inference mode a composite op such as ``atleast_2d``
-    arrives whole, and may return one of them."""
+    arrives whole, and may return one of them.
+    """
     if isinstance(result, torch.Tensor):
         if (result.is_floating_point() or result.is_complex()) and not _is_among(result, given):
             for level in SCOPE.levels:
@@ -564,12 +579,18 @@ def lifted(result: Any, number: int, given: Sequence[object] = ()) -> Any:
                     result = level.wrap(result)
         return result
     if type(result) is tuple or type(result) is list:
-        return type(result)(lifted(r, number, given) for r in result)
+        return type(result)(lifted(item, number, given) for item in result)
     return result
 
 
-def _is_among(tensor: torch.Tensor, given: Iterable[Any]) -> bool:
-    return any(a is tensor or (type(a) in (list, tuple) and _is_among(tensor, a)) for a in given)
+def _is_among(tensor: torch.Tensor, arguments: Iterable[Any]) -> bool:
+    """Return whether ``tensor`` is one of ``arguments``, or in a list among them."""
+    for argument in arguments:
+        if argument is tensor:
+            return True
+        if type(argument) in (list, tuple) and _is_among(tensor, argument):
+            return True
+    return False
 
 
 _fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as the process
@@ -578,11 +599,11 @@ _fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as th
 def _is_fresh(func: OpOverload) -> bool:
     """Return whether the results of an overload have memory of their own: none is an argument or a
     view of one. A literal is nobody's argument."""
-    known = _fresh.get(id(func))
-    if known is None:
-        aliases = any(r.alias_info is not None for r in func._schema.returns)
-        known = _fresh[id(func)] = not aliases or func is torch.ops.aten.lift_fresh.default
-    return known
+    is_fresh = _fresh.get(id(func))
+    if is_fresh is None:
+        aliases = any(declared.alias_info is not None for declared in func._schema.returns)
+        is_fresh = _fresh[id(func)] = not aliases or func is torch.ops.aten.lift_fresh.default
+    return is_fresh
 
 
 VALUES.add(Value)
@@ -598,14 +619,14 @@ def bottom(t: object) -> Any:
 
 
 def values_of(t: object) -> Iterator[Value]:
-    """The values that ``t`` consists of, that of the innermost level first."""
+    """Yield the values that ``t`` consists of, that of the innermost level first."""
     while isinstance(t, Value):
         yield t
         t = t._inner
 
 
 def _parts_of(tensor: object) -> Iterator[Value]:
-    """The values that ``tensor`` holds in attributes, if it is a tensor of a user's class."""
+    """Yield the values in the attributes of ``tensor``, if it is a tensor of a user's class."""
     if type(tensor) in VALUES or type(tensor) is torch.Tensor:
         return
     for part in vars(tensor).values():
@@ -616,12 +637,13 @@ def _parts_of(tensor: object) -> Iterator[Value]:
 
 
 def levels_of(tensor: object) -> Iterator[Level]:
-    """The levels of the values that ``tensor`` consists of, the innermost first."""
+    """Yield the levels of the values that ``tensor`` consists of, the innermost first."""
     return (v._level for v in values_of(tensor))
 
 
 def constant_of(t: Any) -> Any:
-    """``t`` unwrapped as long as it is a value without a history. Anything else stays as it is."""
+    """Return ``t`` unwrapped as long as it is a value without a history. Anything else stays as it
+    is."""
     while type(t) in VALUES and t._level.is_constant(t):
         t = t._inner
     return t
@@ -639,15 +661,15 @@ def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
                 best = a._level
                 number = best.number
         elif kind is list or kind is tuple:
-            for b in a:
-                if type(b) in VALUES and b._level.number > number:
-                    best = b._level
+            for item in a:
+                if type(item) in VALUES and item._level.number > number:
+                    best = item._level
                     number = best.number
     if kwargs:
         for a in kwargs.values():
-            for b in a if isinstance(a, (list, tuple)) else (a,):
-                if type(b) in VALUES and b._level.number > number:
-                    best = b._level
+            for item in a if isinstance(a, (list, tuple)) else (a,):
+                if type(item) in VALUES and item._level.number > number:
+                    best = item._level
                     number = best.number
     return best
 
@@ -659,21 +681,28 @@ def run_layer(func: object, args: Sequence[object]) -> Any:
     See :meth:`Level.layer`.
     """
     level = innermost(args, None)
-    return NotImplemented if level is None or not level.alive else level.layer(func, args)
+    if level is None or not level.alive:
+        return NotImplemented
+    return level.layer(func, args)
 
 
 def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:
-    """``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch level
-    runs it once, on the inner tensors."""
+    """Return ``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch
+    level runs it once, on the inner tensors."""
     level = innermost(args, None)
-    return formula(*args) if level is None else level.elementwise(formula, args)
+    if level is None:
+        return formula(*args)
+    return level.elementwise(formula, args)
 
 
 def run_batchwise(formula: Callable[..., object], *args: torch.Tensor) -> Any:
-    """``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of every
-    argument that ``batched`` marks.
+    """Return ``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of
+    every argument that ``batched``, a tuple of Booleans, marks.
 
     On values of a vmap it runs once on the inner tensors, without a dispatch per op. Elsewhere no
-    argument is marked."""
+    argument is marked.
+    """
     level = innermost(args, None)
-    return formula(*args, (False,) * len(args)) if level is None else level.batchwise(formula, args)
+    if level is None:
+        return formula(*args, (False,) * len(args))
+    return level.batchwise(formula, args)

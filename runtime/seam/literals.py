@@ -1,4 +1,4 @@
-"""Nested lists of numbers with tensors among them, as in ``x.new_tensor([a, 2.0])``.
+"""Makes tensors of nested lists of numbers with tensors among them: ``x.new_tensor([a, 2.0])``.
 
 Torch reads the numbers below Python, and a value has no memory there. So a value that is a number
 is replaced by the plain tensor under it. A value that differs between the elements of a batch, or
@@ -18,7 +18,7 @@ from .shells import VALUES
 
 
 def readable(data: Any) -> Any:
-    """``data`` with plain tensors in place of the values that torch may read."""
+    """Return ``data`` with plain tensors in place of the values that torch may read."""
     if isinstance(data, (list, tuple)):
         return list(map(readable, data))
     number = data

@@ -1,4 +1,4 @@
-"""The one gate to the memory of tensors.
+"""Guards the memory of tensors: the one gate to it.
 
     vmap(lambda x: x.untyped_storage())             # refused: the value of a vmap has no memory
 
@@ -39,12 +39,13 @@ def is_shell(tensor: object) -> bool:
 
 def refuse_access(how: str, value: Any) -> NoReturn:
     """Raise: the program reaches for the memory of ``value`` by ``how``."""
-    why = "has no memory of its own" if is_shell(value) else "does not see a loop of Python"
+    why = "does not see a loop of Python"
+    if is_shell(value):
+        why = "has no memory of its own"
     raise noted(
         RuntimeError(
             f"{how} of a tensor inside {value._level.what}, which {why}. Compute with tensor "
-            "operations, "
-            f"or call it on the result or on what is outside.{place()}"
+            f"operations, or call it on the result or on what is outside.{place()}"
         )
     )
 
@@ -82,7 +83,7 @@ _LOOPS = ("apply_", "map2_", "map_")
 _BEFORE_SWAP = "_use_count"
 
 
-def _of_memory(name: str) -> Callable[..., object]:
+def _refusing_shells(name: str) -> Callable[..., object]:
     """Return the method ``name`` of torch's tensors, for values: a shell is refused."""
     of_torch = getattr(torch.Tensor, name)
 
@@ -92,7 +93,7 @@ def _of_memory(name: str) -> Callable[..., object]:
         return of_torch(self, *args, **kwargs)
 
     method.__name__ = name
-    method.__doc__ = f"As ``torch.Tensor.{name}``. A value without memory is refused."
+    method.__doc__ = f"Do ``torch.Tensor.{name}``. Refuse a value without memory."
     return method
 
 
@@ -112,12 +113,12 @@ def _loop(name: str) -> Callable[..., object]:
         return of_torch(self, *args)
 
     method.__name__ = name
-    method.__doc__ = f"As ``torch.Tensor.{name}``. A value of a transform is refused."
+    method.__doc__ = f"Do ``torch.Tensor.{name}``. Refuse a value of a transform."
     return method
 
 
 def _use_count(value: Any) -> object:
-    """As ``torch.Tensor._use_count``. A value of a transform is refused."""
+    """Do ``torch.Tensor._use_count``. Refuse a value of a transform."""
     if value._level.number:
         raise noted(
             RuntimeError(
@@ -132,7 +133,7 @@ def _use_count(value: Any) -> object:
 def guard_methods(cls: object) -> None:
     """Give the class of values the methods that refuse to reach memory past a level."""
     for name in _OF_MEMORY:
-        setattr(cls, name, _of_memory(name))
+        setattr(cls, name, _refusing_shells(name))
     for name in _LOOPS:
         setattr(cls, name, _loop(name))
     setattr(cls, _BEFORE_SWAP, _use_count)
@@ -162,10 +163,10 @@ _KEYS = (
 )
 
 
-def _are_compatible(tensor: torch.Tensor, new: torch.Tensor) -> bool:
-    """Return whether ``tensor`` may take the memory of ``new``: torch's question before
-    ``tensor.data = new``."""
-    for one in (new, tensor):
+def _are_compatible(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether ``tensor`` may take the memory of ``other``: torch's question before
+    ``tensor.data = other``."""
+    for one in (other, tensor):
         if is_shell(one):
             raise noted(
                 RuntimeError(
@@ -174,7 +175,7 @@ def _are_compatible(tensor: torch.Tensor, new: torch.Tensor) -> bool:
                     f"Let it use copy_(), which keeps the memory.{place()}"
                 )
             )
-    answer: bool = _QUESTION.redispatch(_KERNEL, tensor, new)
+    answer: bool = _QUESTION.redispatch(_KERNEL, tensor, other)
     return answer
 
 

@@ -36,10 +36,10 @@ from .user_code import noted
 
 
 class MemoryGate(TorchFunctionMode):
-    """While entered, methods that reach for the memory of a tensor from outside find it.
+    """A mode in which methods that reach for the memory of a tensor from outside get it.
 
-    ``shared``: for each storage that an array of the program shares, by address: the line that made
-    the array. A later write of the program to the tensor would not show in the array.
+    ``shared``: for each storage that an array of the program shares, by address: the line that
+    created the array. A later write of the program to the tensor would not show in the array.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,9 @@ class MemoryGate(TorchFunctionMode):
     def refuse_written(self, tensor: torch.Tensor) -> None:
         """Raise ``InplaceError`` if the program has an array that shares the memory of ``tensor``,
         to which it has written."""
-        line = self.shared.get(address_of(tensor)) if self.shared else None
+        if not self.shared:
+            return
+        line = self.shared.get(address_of(tensor))
         if line is not None:
             raise InplaceError(
                 "the program writes to a tensor whose memory it has taken as an array or a "
@@ -125,7 +127,7 @@ def address_of(tensor: Any) -> int:
 
 
 def _captures() -> Iterator[Level | EnteringMode]:
-    """List what captures the program. That is nothing while this package or torch works for the
+    """Yield what captures the program. That is nothing while this package or torch works for the
     capture."""
     for mode in current_dispatch_modes():
         if isinstance(mode, LevelMode):
@@ -177,8 +179,9 @@ def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
                 f"is captured. Use clone(), or copy it outside.{place()}"
             )
         )
-    memo[id(tensor)] = copied = tensor.clone()
-    return copied
+    # `deepcopy` looks here when it meets the same tensor again
+    memo[id(tensor)] = clone = tensor.clone()
+    return clone
 
 
 def _refuse(gate: MemoryGate, func: Any, args: object, kwargs: object) -> object:
@@ -208,7 +211,9 @@ _BY_NAME: dict[_Access, tuple[str, ...]] = {
     _move: ("share_memory_", "data_ptr"),
     _refuse: ("apply_", "map_", "map2_"),
 }
-_METHODS = {name: access for access, names in _BY_NAME.items() for name in names}
+_METHODS: dict[str, _Access] = {}
+for _access, _names in _BY_NAME.items():
+    _METHODS.update(dict.fromkeys(_names, _access))
 _ACCESSES: dict[Any, _Access] = {
     getattr(torch.Tensor, name): access for name, access in _METHODS.items()
 }

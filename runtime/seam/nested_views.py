@@ -1,10 +1,10 @@
-"""Long chains of views of views, without a chain in the dispatcher.
+"""Cuts long chains of views of views in the dispatcher, whose memory would grow quadratically.
 
     for _ in range(5000):
         y = y.t()
 
 The dispatcher marks the result of each view op as a view. For a tensor of a Python class the mark
-holds the argument of the op, and a copy of the functions of all views before: quadratic memory,
+has the argument of the op, and a copy of the functions of all views before: quadratic memory,
 gigabytes for the program above. What a value is a view of, its level knows itself. So after
 :data:`MOST` views of views the next one is not marked: the marks begin again there. It shares the
 version counter with its base, as a marked view does.
@@ -96,7 +96,7 @@ def leaves_unmarked(func: OpOverload, args: Sequence[object]) -> bool:
 
 
 def reopen_for(func: OpOverload, args: Sequence[object]) -> None:
-    """As :func:`.keys.reopen_keys`, for the call of ``func`` on ``args``."""
+    """Switch keys on as :func:`.keys.reopen_keys` does, for the call of ``func`` on ``args``."""
     reopen_keys(func)
     if id(func) in VIEW_OPS and leaves_unmarked(func, args):
         set_excluded(VIEWS, True)
@@ -105,8 +105,8 @@ def reopen_for(func: OpOverload, args: Sequence[object]) -> None:
 def view_of(
     func: Callable[..., object], tensor: Any, rest: Sequence[object], kwargs: dict[str, Any]
 ) -> Any:
-    """``func(tensor, *rest, **kwargs)``, a view of ``tensor``, as one step of many. For code of a
-    level."""
+    """Return ``func(tensor, *rest, **kwargs)``, a view of ``tensor``, as one step of many. For code
+    of a level."""
     if type(tensor) not in VALUES or tensor._nesting < MOST:
         return func(tensor, *rest, **kwargs)
     before = is_excluded(VIEWS)
@@ -118,12 +118,13 @@ def view_of(
 
 
 def note_views(result: object, source: Any) -> Any:
-    """``result``, what a view op has returned for ``source``, after the views are counted."""
+    """Return ``result``, what a view op has returned for ``source``, after the views are
+    counted."""
     if type(source) not in VALUES or source.layout is not torch.strided:
         return result
     nesting = source._nesting + 1
     if nesting == MOST:
-        _intercept()
+        _install_kernels()
     views = result if isinstance(result, (list, tuple)) else (result,)
     for v in views:
         if type(v) in VALUES and v is not source:
@@ -137,7 +138,9 @@ def note_views(result: object, source: Any) -> Any:
 def _begin_again(value: Any, source: Any) -> None:
     """Let ``value``, a view of ``source`` that is not marked, have its base and version counter."""
     base = root_of(source)
-    value._root = source if base is None else base
+    if base is None:
+        base = source
+    value._root = base
     # a value with memory has the counter of its inner tensor; no counter is older than a value
     # of inference mode
     if value._geometry is None or _inference() or source.is_inference():
@@ -157,16 +160,21 @@ def root_of(value: object) -> Any:
     """Return the base of a value, as the dispatcher would know it if it had marked all views. None:
     it is no view."""
     base = _base_by_dispatcher(value)
-    marked = value if base is None else base
+    marked = value
+    if base is not None:
+        marked = base
     root = getattr(marked, "_root", None)
-    return base if root is None else root
+    if root is None:
+        return base
+    return root
 
 
-def _intercept() -> None:
+def _install_kernels() -> None:
     """Let the calls of programs pass through :func:`_passing`, from now on."""
     if _libraries:
         return
     with _lock:
+        # another thread may have done it meanwhile
         if _libraries:
             return
         library = torch.library.Library("aten", "IMPL")
@@ -180,7 +188,7 @@ def _passing(func: OpOverload) -> Callable[..., object]:
     argument is a value with many marks."""
     pass_on, pass_on_noted = passing_on(func), by_snapshot(func)
 
-    def passed_on(keys: Any, tensor: Any, *rest: object, **kwargs: object) -> Any:
+    def run(keys: Any, tensor: Any, *rest: object, **kwargs: object) -> Any:
         if type(tensor) not in VALUES:
             return pass_on_noted(keys & BELOW, tensor, *rest, **kwargs)
         # torch's own engine needs the mark for a write to the view
@@ -188,4 +196,4 @@ def _passing(func: OpOverload) -> Callable[..., object]:
         below = _unmarked if many else BELOW
         return pass_on(keys & below, tensor, *rest, **kwargs)
 
-    return passed_on
+    return run

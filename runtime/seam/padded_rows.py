@@ -1,4 +1,4 @@
-"""What ``nn.TransformerEncoder`` returns for padded rows, in a program that is captured.
+"""Replaces padded rows in the result of ``nn.TransformerEncoder``, in a program that is captured.
 
     encoder.eval()
     with torch.no_grad():
@@ -26,9 +26,10 @@ _DEVICES = ("cpu", "cuda", "xpu", name_of_private_device())
 
 
 class Encoders:
-    """``nn.TransformerEncoder.forward``, exchanged while a thread captures a program.
+    """Exchanges ``nn.TransformerEncoder.forward`` while a thread captures a program.
 
-    ``captures``: whether this thread does. For any other thread the method is torch's."""
+    ``captures``: whether this thread does. For any other thread the method is torch's.
+    """
 
     def __init__(self, captures: Callable[[], bool]) -> None:
         self.captures = captures
@@ -37,19 +38,22 @@ class Encoders:
         self._torchs = nn.TransformerEncoder.forward
 
     def enter(self) -> None:
+        """Exchange the method, if no other capture has done so."""
         with self._lock:
             if not self._running:
                 self._torchs = nn.TransformerEncoder.forward
-                nn.TransformerEncoder.forward = self._exchanged()  # type: ignore[method-assign]
+                nn.TransformerEncoder.forward = self._make_forward()  # type: ignore[method-assign]
             self._running += 1
 
     def exit(self) -> None:
+        """Put torch's method back, if no other capture runs."""
         with self._lock:
             self._running -= 1
             if not self._running:
                 nn.TransformerEncoder.forward = self._torchs  # type: ignore[method-assign]
 
-    def _exchanged(self) -> Callable[..., Any]:
+    def _make_forward(self) -> Callable[..., Any]:
+        """Return the method that stands in for torch's."""
         torchs: Any = self._torchs
 
         def forward(
@@ -60,12 +64,9 @@ class Encoders:
             is_causal: Any = None,
         ) -> Any:
             padding = src_key_padding_mask
-            if (
-                padding is None
-                or mask is not None
-                or not self.captures()
-                or not _leaves_out(encoder, src)
-            ):
+            if padding is None or mask is not None:
+                return torchs(encoder, src, mask, padding, is_causal)
+            if not self.captures() or not _leaves_out(encoder, src):
                 return torchs(encoder, src, mask, padding, is_causal)
             applies = _ends_rows(encoder, padding)
             if padding.is_floating_point():  # a row that is left out has no weight at all
@@ -74,7 +75,9 @@ class Encoders:
             output = torchs(_WithoutNorm(encoder), src, None, padding, is_causal)
             left_out = padding.bool() & applies
             output = torch.where(left_out.unsqueeze(-1), torch.zeros_like(output), output)
-            return output if encoder.norm is None else encoder.norm(output)
+            if encoder.norm is None:
+                return output
+            return encoder.norm(output)
 
         return forward
 
@@ -97,7 +100,7 @@ def _leaves_out(encoder: Any, src: Any) -> bool:
 
 
 class _WithoutNorm:
-    """An encoder that ends with its layers: the norm comes after the rows are left out."""
+    """An encoder without its norm, which comes after the rows are left out."""
 
     norm = None
 
@@ -109,9 +112,9 @@ class _WithoutNorm:
 
 
 def _ends_rows(encoder: object, padding: Any) -> Any:
-    """Return whether the mask is true at the ends of rows alone, which torch asks unless told not
-    to."""
-    there = padding.logical_not()
+    """Return whether the mask is true only in the last columns of each row, a Boolean tensor. Torch
+    asks this unless ``mask_check=False``. Example: False, False, True, True."""
+    present = padding.logical_not()
     if not getattr(encoder, "mask_check", True):
-        return there.new_ones(())
-    return (there[:, 1:] <= there[:, :-1]).all()
+        return present.new_ones(())
+    return (present[:, 1:] <= present[:, :-1]).all()

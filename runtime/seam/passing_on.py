@@ -30,19 +30,22 @@ _LIBRARY = torch.library.Library(_NAMESPACE, "DEF")  # its kernels last as long 
 
 @functools.cache
 def by_snapshot(func: OpOverload) -> Callable[..., Any]:
-    """``func`` with torch's own kernel for ``PythonTLSSnapshot``, as a function of the keys below
-    that and the arguments. It calls an op of this package that has no other kernel, by that key
-    alone: the kernels of other keys, as of torch's vmap, know only ``func``. So the keys of
-    ``func`` are an argument."""
+    """Return ``func`` with torch's own kernel for ``PythonTLSSnapshot``, as a function of the keys
+    below that and the arguments.
+
+    It calls an op of this package that has no other kernel, by that key alone: the kernels of other
+    keys, such as those for ``torch.vmap``, know only ``func``. So the keys of ``func`` are an
+    argument.
+    """
     redispatch = func._handle.redispatch_boxed
     name = func._name.removeprefix("aten::").replace(".", "_")
     arguments = str(func._schema)[len(func._name) :].removeprefix("(")
     _LIBRARY.define(f"{name}(int keys, {arguments}")
 
-    def passed_on(keys: int, *args: object, **kwargs: object) -> Any:
+    def call_func(keys: int, *args: object, **kwargs: object) -> Any:
         return redispatch(DispatchKeySet.from_raw_repr(keys), *args, **kwargs)
 
-    _LIBRARY.impl(name, passed_on, "CompositeImplicitAutograd")
+    _LIBRARY.impl(name, call_func, "CompositeImplicitAutograd")
     through = getattr(getattr(torch.ops, _NAMESPACE), name).default._handle.redispatch_boxed
 
     def run(keys: Any, *args: object, **kwargs: object) -> Any:
@@ -51,12 +54,12 @@ def by_snapshot(func: OpOverload) -> Callable[..., Any]:
     return run
 
 
-def _directly(func: OpOverload) -> Callable[..., object]:
+def _redispatch(func: OpOverload) -> Callable[..., object]:
     redispatch: Callable[..., Any] = func._handle.redispatch_boxed
     return redispatch
 
 
 _Way = Callable[[OpOverload], Callable[..., Any]]
-_WAYS: dict[str, _Way] = {"runs": _directly, "refused by RuntimeError": by_snapshot}
+_WAYS: dict[str, _Way] = {"runs": _redispatch, "refused by RuntimeError": by_snapshot}
 passing_on: _Way = _WAYS[probe("refused", "a call passed on in inference mode")]
 """``func`` as a function of the keys below ``PythonTLSSnapshot`` and the arguments."""

@@ -1,7 +1,8 @@
-"""How a value is made: an object that shows the shape of the tensor that it holds.
+"""Creates values: objects that show the shape of the tensor inside them.
 
 A value of a plain tensor is a second tensor object with the same storage. A value of any other
-tensor is a *shell*: it has sizes and strides, and no storage.
+tensor is a *shell*: it has sizes and strides, and no storage. Example: the value of a ``vmap`` over
+a tensor of shape (8, 3) shows the shape (3,).
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def _geometry_without(tensor: torch.Tensor, hidden: int) -> Geometry:
 
 
 def _shell_of(cls: type[torch.Tensor], geometry: Geometry) -> Any:
+    """Return a shell that shows ``geometry``."""
     arguments, bits = geometry
     value: Any = make_wrapper_subclass(cls, *arguments)
     close_memory(value)
@@ -152,7 +154,9 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
         with torch.inference_mode(False):
             return faithful_shell(cls, inner)
     value: Any = inner
-    geometry = value._geometry if type(inner) in VALUES and value._faithful else None
+    geometry: Geometry | None = None
+    if type(inner) in VALUES and value._faithful:
+        geometry = value._geometry
     if geometry is None:
         geometry = faithful_geometry(inner)
     v = _shell_of(cls, geometry)
@@ -161,10 +165,11 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
 
 
 def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
-    """Return a new ``cls`` instance that shows the shape of ``inner`` and holds it.
+    """Return a new ``cls`` instance that has ``inner`` inside and shows its shape.
 
     It shares storage, version counter and ``data_ptr`` with a plain tensor. For any other tensor it
-    is a shell without storage."""
+    is a shell without storage. Raise ``NestedTensor`` if ``inner`` is nested.
+    """
     if type(inner) is torch.Tensor:
         if inner.is_nested:
             # else ATen would abort the process when it is asked for the sizes of the result

@@ -1,4 +1,4 @@
-"""Replacing the contents of a tensor object that the program still holds.
+"""Replaces the contents of a tensor object that the program still refers to.
 
 ``x.t_()`` and ``b[0] = x[0]`` change the object that they are called on, so a level cannot answer
 with a new value. The object stays, and something inside it is replaced. The runtime does this in
@@ -69,14 +69,15 @@ def refit(value: Any, fresh: Any) -> None:
 def change_geometry(
     view_op: Any, target: Any, args: Sequence[object], kwargs: dict[str, Any]
 ) -> Any:
-    """``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the attributes
-    of the result of ``view_op``."""
+    """Run ``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the
+    attributes of the result of ``view_op``."""
     # then a view of it is a normal tensor, too
     if torch.is_inference_mode_enabled() and not target.is_inference():
         recording = torch.is_grad_enabled()  # which leaving the inference mode would switch on
         with torch.inference_mode(False), torch.set_grad_enabled(recording):
             return change_geometry(view_op, target, args, kwargs)
     fresh = view_op(target, *args, **kwargs)
+    # views of the target lead from the geometry that they know
     if target.layout is torch.strided:
         target._earlier = {
             **(target._earlier or {}),
@@ -99,25 +100,26 @@ def detach_inner(value: Any) -> None:
     value._inner = value._inner.detach()
 
 
-def exchange(a: Any, b: Any) -> None:
-    """Swap the contents of ``a`` and ``b``: tensor, class and attributes. Each object
+def exchange(first: Any, second: Any) -> None:
+    """Swap the contents of ``first`` and ``second``: tensor, class and attributes. Each object
     keeps its identity."""
-    swap_contents(a, b)
-    of_a, of_b = type(a), type(b)
-    set_class(a, of_b)
-    set_class(b, of_a)
-    a.__dict__, b.__dict__ = b.__dict__, a.__dict__
+    swap_contents(first, second)
+    class_of_first, class_of_second = type(first), type(second)
+    set_class(first, class_of_second)
+    set_class(second, class_of_first)
+    first.__dict__, second.__dict__ = second.__dict__, first.__dict__
 
 
 class Left(torch.Tensor):
-    """What a tensor object was before :func:`replace`. C++ may still hold it and return it. What is
-    done with it is done with the object, ``_now``."""
+    """The former self of a tensor object, before :func:`replace`. C++ may still refer to it and
+    return it. Whatever is asked of it is asked of the object, ``_now``."""
 
     _now: torch.Tensor
 
     def __getattribute__(self, name: str) -> Any:
-        own = name in ("_now", "__torch_function__")  # torch asks the object for the latter
-        return object.__getattribute__(self, name) if own else getattr(self._now, name)
+        if name in ("_now", "__torch_function__"):  # torch asks the object for the latter
+            return object.__getattribute__(self, name)
+        return getattr(self._now, name)
 
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self._now, name, value)
@@ -133,12 +135,14 @@ class Left(torch.Tensor):
 
 def now(tensor: object) -> Any:
     """Return the object that a :class:`Left` was. Anything else as it is."""
-    return tensor._now if type(tensor) is Left else tensor
+    if type(tensor) is Left:
+        return tensor._now
+    return tensor
 
 
-def replace(tensor: object, new: Any) -> None:
-    """Give ``tensor`` the contents of ``new``, a tensor of the same memory. What ``tensor`` was
-    leads to it."""
-    exchange(tensor, new)
-    new._now = tensor
-    set_class(new, Left)
+def replace(tensor: object, other: Any) -> None:
+    """Give ``tensor`` the contents of ``other``, a tensor of the same memory. ``other`` becomes the
+    former self of ``tensor``, a :class:`Left`, and leads to it."""
+    exchange(tensor, other)
+    other._now = tensor
+    set_class(other, Left)

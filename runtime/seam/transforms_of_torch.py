@@ -34,9 +34,9 @@ innermost_of_torch: Callable[[], Any] = innermost_transform
 
 
 class Wrapping(Ambient):
-    """``depth``: how many transforms of torch's own that differentiate this thread runs. The
-    drop-in counts them. Torch takes a transform off its stack while that hands a call on, so a
-    level cannot ask the stack whether the call came through one."""
+    """``depth``: how many differentiating transforms of torch itself this thread runs. The drop-in
+    counts them. Torch takes a transform off its stack while that hands a call on, so a level cannot
+    ask the stack whether the call came through one."""
 
     depth: int = 0
 
@@ -45,8 +45,8 @@ WRAPPING = Wrapping()
 
 
 def wraps_tensors() -> bool:
-    """Return whether this thread runs a transform of torch's own that holds tensors in wrappers,
-    which Python does not see. Such a tensor cannot become a value in place."""
+    """Return whether this thread runs a transform of torch itself that wraps tensors where Python
+    does not see it. Such a tensor cannot become a value in place."""
     return WRAPPING.depth > 0
 
 
@@ -58,7 +58,7 @@ class DualLevelOfTorch:
 
 
 def transform_of_torch() -> bool:
-    """Return whether a transform of torch's own is running."""
+    """Return whether a transform of torch itself is running."""
     return innermost_of_torch() is not None or DualLevelOfTorch.variables["_current_level"] >= 0
 
 
@@ -70,7 +70,7 @@ def has_tangent_of_torch(tensor: object) -> bool:
 
 
 def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
-    """Return the tensor inside of a tensor that belonged to a transform of torch's own which has
+    """Return the tensor inside of a tensor that belonged to a transform of torch itself which has
     returned. Any other tensor as it is, and a batch, whose tensor has another shape."""
     if not (is_functorch_wrapped(t) or is_functional_tensor(t)):
         return t
@@ -87,17 +87,17 @@ def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
 
 
 def is_of_returned_transform(tensor: object) -> bool:
-    """Return whether ``tensor`` belonged to a transform of torch's own which has returned."""
-    return (
-        isinstance(tensor, torch.Tensor)
-        # a result of a call with a functional tensor is one, too, and is of no transform
-        and (is_functorch_wrapped(tensor) or is_functional_tensor(tensor))
-        and innermost_of_torch() is None
-    )
+    """Return whether ``tensor`` belonged to a transform of torch itself which has returned."""
+    if not isinstance(tensor, torch.Tensor):
+        return False
+    # a result of a call with a functional tensor is one, too, and is of no transform
+    if not (is_functorch_wrapped(tensor) or is_functional_tensor(tensor)):
+        return False
+    return innermost_of_torch() is None
 
 
 def refuse_value_of_torch(tensor: object, *, line: bool = True) -> None:
-    """Raise if ``tensor``, an argument of a transform, belongs to a transform of torch's own.
+    """Raise if ``tensor``, an argument of a transform, belongs to a transform of torch itself.
     ``line``: the message names the user's line, which no caller adds."""
     if not isinstance(tensor, torch.Tensor):
         return
@@ -123,10 +123,15 @@ def without_wrappers(t: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse(what: str, *, line: bool = True) -> NoReturn:
+    """Raise: ``what`` happens inside of a transform that does not see it. ``line``: the message
+    names the user's line."""
+    where = ""
+    if line:
+        where = f" It happened{called_from()}"
     raise RuntimeError(
         f"{what} inside of one of torch's own (torch.func, torch.vmap, torch.autograd.forward_ad), "
         "which does not see its calls. Take both from runtime, or run the program under "
-        "runtime.dropin." + (f" It happened{called_from()}" if line else "")
+        f"runtime.dropin.{where}"
     )
 
 

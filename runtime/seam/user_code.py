@@ -1,4 +1,4 @@
-"""Which code a capture watches: the user's, and not that of this package.
+"""Lets a capture watch the user's code, and not that of this package.
 
     with capturing(hook):               # a program is captured, and the hook is off
         watched(f, x)                   # on, while the user's function runs
@@ -12,7 +12,8 @@ thread goes on with it.
 
 An error that leaves through a door may be caught by the program. A graph would keep the side that
 the program takes then. So :class:`LeftErrors` notes it, unless it comes of shapes and types alone,
-which a call compares."""
+which a call compares.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +30,14 @@ E = TypeVar("E", bound=Exception)
 
 
 class CaptureHook:
-    """What tells a capture of the functions that this thread enters."""
+    """A hook that reports the functions that this thread enters to a capture."""
 
     def resume(self) -> None:
-        """Tell from now on."""
+        """Report from now on."""
 
     def pause(self) -> bool:
-        """Tell nothing from now on. False if the program has put another hook in place of this."""
+        """Report nothing from now on. Return False if the program has put another hook in place of
+        this."""
         return True
 
     def refuse_replaced(self) -> None:
@@ -121,8 +123,8 @@ _CAPTURE = _Capture()
 
 @contextmanager
 def capturing(hook: CaptureHook, errors: LeftErrors, mark: Mark) -> Iterator[None]:
-    """While entered, :func:`watched` turns ``hook`` on, doors note ``errors``, and
-    :func:`mark_state` asks ``mark``."""
+    """Let :func:`watched` turn ``hook`` on, doors note ``errors``, and :func:`mark_state` ask
+    ``mark``, in this block."""
     outer = _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.mark, _CAPTURE.on
     _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.mark, _CAPTURE.on = hook, errors, mark, False
     try:
@@ -159,11 +161,14 @@ def noted(error: E) -> E:
 
 def hook_now() -> CaptureHook | None:
     """Return the hook of the capture of this thread, while the user's code runs."""
-    return _CAPTURE.hook if _CAPTURE.on else None
+    if not _CAPTURE.on:
+        return None
+    return _CAPTURE.hook
 
 
 def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
-    """``run(*args, **kwargs)``, which is the user's code. Without a capture it is just that."""
+    """Return ``run(*args, **kwargs)``, which is the user's code. Without a capture it is just
+    that."""
     hook = _CAPTURE.hook
     if hook is None or _CAPTURE.on:
         return run(*args, **kwargs)
@@ -180,7 +185,7 @@ def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
 
 
 def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
-    """``run(*args, **kwargs)``, which is code of this package."""
+    """Return ``run(*args, **kwargs)``, which is code of this package."""
     hook = _CAPTURE.hook
     if hook is None or not _CAPTURE.on or not hook.pause():
         return run(*args, **kwargs)
@@ -196,7 +201,8 @@ def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
 
 
 def as_door(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function of this package that the user's code, or torch's, calls."""
+    """Return ``function`` of this package, which the user's code or torch calls, as unwatched
+    code. For use as a decorator."""
 
     @wraps(function)
     def door(*args: P.args, **kwargs: P.kwargs) -> R:

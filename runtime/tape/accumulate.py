@@ -1,5 +1,8 @@
-"""Adding up gradients, in the engine's buffers and in the ``.grad`` of leaves. Memory that nothing
-else refers to is used again."""
+"""Adds up gradients, in the engine's buffers and in the ``.grad`` of leaves.
+
+A sum is written into the memory of an earlier gradient if nothing else refers to that memory. A
+leaf takes its first gradient without a copy under the same condition.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,11 @@ _STRIDED = torch.strided
 
 
 def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
-    """Add ``g`` to ``buffer[index]``. A large sum is written into the gradient that came first, if
-    only the buffer refers to it."""
+    """Add ``g`` to ``buffer[index]``, which may be None.
+
+    A large sum is written into the gradient that came first, if only the buffer refers to it. A
+    pass that is recorded (``create_graph``) never does that.
+    """
     old = buffer[index]
     if old is None:
         buffer[index] = g
@@ -50,8 +56,9 @@ def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
 
 
 def _sum_of_values(old: Any, g: Any) -> object:
-    """``old + g`` at a level, which may ask the running task what the sum is for."""
+    """Return ``old + g`` at a level."""
     task = RUNNING.task
+    # the level may ask the task whether this sum is the engine's, or a node's
     task.sums = True
     try:
         if old.is_sparse and not g.is_sparse:
@@ -86,7 +93,7 @@ _UNHELD = _references_to_base(torch.ones(1).view(1))
 
 def _alone(view: torch.Tensor) -> bool:
     """Return whether ``view`` shows all of its memory, and only ``view`` refers to its base.
-    Example: a weight's gradient, computed transposed."""
+    Example: the gradient of a weight, which a matrix product returns transposed."""
     storage = storage_of(view)
     # three references to the memory: from the two tensors and from the storage object
     if (
@@ -114,13 +121,15 @@ def into_leaf(
     grads: list[Any],
     index: int,
     create_graph: bool,
-    held: bool = False,
+    has_reference: bool = False,
 ) -> None:
     """Add ``grads[index]`` to the ``.grad`` of a leaf, one backward pass at a time.
 
     The gradient is removed from the list. If nothing else refers to it, it becomes ``.grad``
-    without a copy. ``held``: the engine holds one more reference, for hooks after the node. The
-    gradient gets the strides of the leaf if the leaf is dense, else it becomes contiguous."""
+    without a copy. Otherwise it is copied, with the strides of the leaf if the leaf is dense, else
+    contiguous. ``has_reference``: the engine has one more reference to the gradient, for the hooks
+    after the node. Raise if the leaf has been written to since and has a history now.
+    """
     if not variable._req:
         _refuse_moved(variable)
         # as in torch, also of a leaf that no longer requires grad
@@ -135,9 +144,9 @@ def into_leaf(
             create_graph, g = False, g._inner.detach()
         if variable._inner.layout is not _STRIDED:
             g = in_layout(g, variable._inner)
-        # Two references: the name here and the argument of getrefcount. Not asked in a function, as
-        # Dynamo's frames hold a further one.
-        sole = sys.getrefcount(g) <= (3 if held else 2)
+        # Two references: the name here and the argument of getrefcount. The question has no
+        # function of its own, because a frame of Dynamo would add one more reference.
+        sole = sys.getrefcount(g) <= (3 if has_reference else 2)
         if variable._deliver is not None:
             if create_graph:
                 variable._deliver(laid_out(g, variable)._inner)
@@ -184,8 +193,9 @@ def _add_to_grad(level: Level, variable: Leaf, g: Any) -> None:
 
 
 def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
-    """``g`` itself if it has the layout that the gradient of ``variable`` needs and this is the
-    ``sole`` reference to it, else a copy."""
+    """Return ``g`` itself if it has the layout that the gradient of ``variable`` needs and this is
+    the ``sole`` reference to it, else a copy."""
+    # whether the leaf may take the memory of `g`
     mine = sole and type(g) not in VALUES
     inner = variable._inner
     if mine and not (
@@ -231,6 +241,8 @@ def _have_same_places(shape: Sequence[int], first: Sequence[int], second: Sequen
 
 
 def laid_out(g: Any, variable: Any) -> Any:
+    """Return a copy of ``g``, with the strides of ``variable`` if that is dense, else contiguous.
+    A gradient that is not strided keeps its layout."""
     if g.layout is not torch.strided:
         return g.clone()
     if variable.layout is torch.strided and not (variable.is_contiguous() or variable.is_nested):

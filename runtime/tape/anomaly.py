@@ -1,5 +1,8 @@
-"""Anomaly mode: which forward call caused an error in the backward pass, and where
-NaN first appears."""
+"""Finds the forward call that caused an error in the backward pass, and the node whose result has
+the first NaN. This is torch's anomaly mode.
+
+With it on, each node notes the traceback of its call in ``metadata["traceback_"]``.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,13 @@ from ..torch_private.mode_stacks import without_modes
 from .node_protocol import TapeNode
 from .running import current_node
 
+# files whose frames are not the user's: those of this package, and of the dispatcher's calls
 _INSIDE = (str(Path(__file__).parent.parent), FILE_OF_CALLS)
 
 
 class _State:
-    """One for the whole process, as in torch: the backward pass may run on another thread than the
-    one that turned the mode on."""
+    """The mode's switches. There is one object for the whole process, as in torch: the backward
+    pass may run on another thread than the one that turned the mode on."""
 
     __slots__ = ("check_nan", "enabled")
 
@@ -34,21 +38,25 @@ STATE = _State()
 
 
 def is_anomaly_enabled() -> bool:
+    """Return whether anomaly mode is on, as ``torch.is_anomaly_enabled``."""
     return STATE.enabled
 
 
 def is_anomaly_check_nan_enabled() -> bool:
+    """Return whether the mode looks for NaN, as ``torch.is_anomaly_check_nan_enabled``. The answer
+    does not depend on whether the mode is on."""
     return STATE.check_nan
 
 
 def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
+    """Turn anomaly mode on or off, as ``torch.set_anomaly_enabled``."""
     STATE.enabled = mode
     STATE.check_nan = check_nan
 
 
 class set_detect_anomaly:
-    """As ``torch.autograd.set_detect_anomaly``: switch the mode on or off, as a function or as a
-    context manager."""
+    """Switch the mode on or off, as a function or as a context manager. The semantics are those of
+    ``torch.autograd.set_detect_anomaly``."""
 
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self.before = STATE.enabled, STATE.check_nan
@@ -62,9 +70,11 @@ class set_detect_anomaly:
 
 
 class detect_anomaly:
-    """As ``torch.autograd.detect_anomaly``. An error in the backward pass comes with the
-    traceback of the forward call that made the failing node. With ``check_nan`` a node that
-    returns NaN raises."""
+    """Turn the mode on for a ``with`` block, as ``torch.autograd.detect_anomaly``.
+
+    An error in the backward pass comes with the traceback of the forward call that belongs to the
+    node that fails. With ``check_nan`` a node that returns NaN raises.
+    """
 
     def __init__(self, check_nan: bool = True) -> None:
         self.check_nan = check_nan
@@ -86,8 +96,8 @@ class detect_anomaly:
 
 
 def remember(node: TapeNode) -> None:
-    """Note the traceback of the call that made ``node``, and, during a backward pass, the node
-    whose backward made it."""
+    """Note the traceback of the call that created ``node``. During a backward pass, also note the
+    node that runs and so created it."""
     stack = traceback.extract_stack()
     while stack and stack[-1].filename.startswith(_INSIDE):
         stack.pop()  # up to the user's line that called an op
@@ -98,11 +108,11 @@ def remember(node: TapeNode) -> None:
 
 
 def explain(node: TapeNode) -> None:
-    """Warn with the forward call that made the failing ``node``. If another node's backward made
-    it, warn with that node's call next."""
-    _tell(f"Error detected in {node.name()}.", "caused the error", node)
+    """Warn with the forward call that created ``node``, which fails. If another node created it in
+    its backward, warn with that node's call next, and so on."""
+    _warn_with_traceback(f"Error detected in {node.name()}.", "caused the error", node)
     while (parent := node.metadata.get("parent_")) is not None:
-        _tell(
+        _warn_with_traceback(
             f"\n\nPrevious calculation was induced by {parent.name()}.",
             "induced the previous calculation",
             parent,
@@ -110,19 +120,22 @@ def explain(node: TapeNode) -> None:
         node = parent
 
 
-def _tell(event: str, did: str, node: TapeNode) -> None:
+def _warn_with_traceback(event: str, did: str, node: TapeNode) -> None:
+    """Warn that ``event`` happened, with the traceback of the forward call of ``node``. ``did``:
+    what that call did, ``"caused the error"``."""
     trace = node.metadata.get("traceback_")
     if trace is None:
-        told = (
+        origin = (
             "No forward pass information available. The mode notes where an op is called: "
             "turn it on before the forward pass."
         )
     else:
-        told = f"Traceback of forward call that {did}:\n{''.join(trace)}"
-    warnings.warn(f"{event} {told}", stacklevel=3)
+        origin = f"Traceback of forward call that {did}:\n{''.join(trace)}"
+    warnings.warn(f"{event} {origin}", stacklevel=3)
 
 
 def refuse_nan(node: TapeNode, outs: Any) -> None:
+    """Raise if a result of ``node`` has a NaN, with its position among the results."""
     with without_modes():  # else a trace would record this check
         for index, g in enumerate(outs):
             if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
@@ -138,4 +151,6 @@ def _values(g: torch.Tensor) -> torch.Tensor:
         return torch.empty(0)  # an abstract value has no elements
     if g.is_nested:
         return g.contiguous().values()
-    return g.coalesce().values() if g.layout is torch.sparse_coo else g
+    if g.layout is torch.sparse_coo:
+        return g.coalesce().values()
+    return g

@@ -1,4 +1,8 @@
-"""Converting a cotangent to the shape and dtype of the tensor that it belongs to."""
+"""Converts a cotangent to the shape and dtype of the tensor that it belongs to.
+
+Example: a bias of shape (5,) was added to a matrix of shape (8, 5). Its cotangent arrives as
+(8, 5), and the sum over dimension 0 makes it (5,).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,8 @@ def sum_to(grad: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Undo broadcasting: sum ``grad`` over the dimensions that a tensor of ``shape``
     was expanded along."""
 
-    def summed(tensor: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
+    def sum_broadcast(tensor: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
+        # `tensor` may have one more dimension in front, that of a batch, which stays
         first = int(batched[0])
         lead = tensor.dim() - len(shape)
         stretched = [
@@ -36,15 +41,18 @@ def sum_to(grad: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return tensor
 
     if type(grad) is not torch.Tensor:
-        return run_batchwise(summed, grad)  # type: ignore[no-any-return]
+        return run_batchwise(sum_broadcast, grad)  # type: ignore[no-any-return]
     if grad.shape[1:] == shape:
         return grad.sum(0)  # every bias, at half the price
     return grad.sum_to_size(shape)
 
 
 def conform(g: torch.Tensor, meta: Any, node: TapeNode | None, index: int) -> torch.Tensor:
-    """``g``, result ``index`` of ``node``, converted to the shape and dtype in ``meta``.
-    Broadcasting is undone by a sum. Raise if ``g`` is not a broadcast of that shape."""
+    """Convert ``g``, result ``index`` of ``node``, to the shape and dtype in ``meta``.
+
+    Undo broadcasting by a sum. Take the real part for a real tensor. Raise if ``g`` is not a
+    broadcast of that shape. ``node``: None if ``g`` is a cotangent of a root.
+    """
     shape, dtype = meta
     if type(shape) is NestedMeta:
         return _conform_nested(g, shape, node, index)
@@ -73,8 +81,8 @@ def _is_broadcast(wide: torch.Size, shape: torch.Size) -> bool:
 def _conform_nested(
     g: torch.Tensor, meta: NestedMeta, node: TapeNode | None, index: int
 ) -> torch.Tensor:
-    """As :func:`conform`. The result is contiguous, because kernels that add nested
-    tensors need that."""
+    """Do what :func:`conform` does, for a nested tensor. The result is contiguous, because kernels
+    that add nested tensors need that."""
     if extent(g) != meta:
         raise _misfit(g, meta, node, index)
     if meta.dtype is not None and g.dtype is not meta.dtype:
@@ -94,12 +102,12 @@ def _misfit(
     name = "GraphRoot" if node is None else node.name()
     return RuntimeError(
         f"Function {name} returned an invalid gradient at index {index} - got "
-        f"{_as_text(extent(grad))} but expected shape compatible with {_as_text(expected)}"
+        f"{_text_of(extent(grad))} but expected shape compatible with {_text_of(expected)}"
     )
 
 
-def _as_text(extent: Any) -> str:
-    """Return a shape as errors show it: a list of sizes, or that of a nested tensor."""
+def _text_of(extent: Any) -> str:
+    """Return a shape as errors show it: a list of sizes, or a nested tensor's own text."""
     if type(extent) is NestedMeta:
         return f"{extent}"
     return f"{list(extent)}"

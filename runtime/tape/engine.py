@@ -1,7 +1,8 @@
-"""The backward pass: iterative, newest node first, each node once and only when all its
-cotangents have arrived.
+"""Runs the backward pass: without recursion, newest node first, each node once and only when all
+its cotangents have arrived.
 
-Torch's profiler gets an event for each node that runs.
+Start with :func:`execute`, which makes a :class:`GraphTask` and runs it. Torch's profiler gets an
+event for each node that runs.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class GraphTask:
     """One call of the engine.
 
     ``node``: the node that runs. ``sums``: whether it has run, and a level now adds a cotangent of
-    it to another one. ``outer``: the call within which this one was made. ``captured``: by node,
+    it to another one. ``outer``: the call within which this one started. ``captured``: by node,
     the outputs whose cotangents are results, each with its position among the results; None if the
     pass is for all leaves. ``should_run``: the nodes on a path to captured ones. ``needs_all``:
     these are all reachable nodes.
@@ -182,16 +183,19 @@ class GraphTask:
             for following in _nodes_after(node):
                 users.setdefault(following, []).append(node)
         stack = [node for node in self.captured or () if node in self.count]
-        found = set(stack) if self.accumulate else set()
+        before = set()
+        if self.accumulate:
+            before.update(stack)
         while stack:
             for node in users.get(stack.pop(), ()):
-                if node not in found:
-                    found.add(node)
+                if node not in before:
+                    before.add(node)
                     stack.append(node)
-        return found
+        return before
 
     def run_alone(self, edge: Edge, g: Any, leaves: Sequence[Leaf]) -> None:
-        """A pass through one node. Its results are the gradients of ``leaves``."""
+        """Run a pass through one node, the one of ``edge``, whose results are the gradients of
+        ``leaves``. ``g``: the cotangent of the root."""
         node, index = edge
         meta = node.metas[index]
         if g.shape != meta[0] or g.dtype is not meta[1]:
@@ -215,11 +219,13 @@ class GraphTask:
                 adding.into_leaf(level, leaf, outs, i, False)
 
     def run(self, roots: Sequence[tuple[Edge, object]]) -> None:
-        """Run from the roots to the leaves."""
+        """Run from the roots, each an edge with its cotangent, to the leaves."""
         self.check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
         self.profiled = is_profiler_enabled()
         self.surrounded = self.profiled or bool(number_of_function_modes())
         self.at_once = self.captured is None and self.accumulate and not self.profiled
+        # Most steps of a compiled program: the root is its one node, and all inputs are leaves.
+        # The heap and the buffers of the general way would cost more than the node's own code.
         if self.at_once and len(roots) == 1 and not (self.check_nan or self.create_graph):
             leaves = roots[0][0][0].leaves()
             if leaves is not None:
@@ -227,10 +233,10 @@ class GraphTask:
                 return
         self.start = [node for (node, _), _ in roots]
         self.plan()
-        self._seed(roots)
+        self._fill_roots(roots)
         self._run_nodes()
 
-    def _seed(self, roots: Sequence[tuple[Edge, Any]]) -> None:
+    def _fill_roots(self, roots: Sequence[tuple[Edge, Any]]) -> None:
         """Put the cotangents of the roots into their buffers. The roots to which no edge leads are
         ready."""
         for i, ((node, index), g) in enumerate(roots):
@@ -256,14 +262,15 @@ class GraphTask:
         while ready:
             node = heappop(ready)[2]
             grads = buffers.pop(node, None)
+            # no cotangent, not even None: a node that stands for several sent nothing
             if grads is None:
                 self._pass_by(node)
                 continue
             if should_run is not None and node not in should_run:
-                self._arrived(node, grads)
+                self._finish_cotangents(node, grads)
                 continue
             if node.tensor_hooks or node.retained or node in captured:
-                self._arrived(node, grads)
+                self._finish_cotangents(node, grads)
             self.node = node
             if node.pre_hooks:
                 grads = hooks.run_prehooks(self.level, node, grads, self.create_graph)
@@ -316,7 +323,7 @@ class GraphTask:
                 shape, dtype = following.metas[index]
                 # dtype first: it differs for nested tensors, whose `shape` raises
                 if surrounded or g.dtype is not dtype or g.shape != shape:
-                    g = outs[i] = self._conformed(g, (shape, dtype), node, i)
+                    g = outs[i] = self._conform(g, (shape, dtype), node, i)
                 buffer = buffers.get(following)
                 if buffer is None:
                     if (
@@ -346,7 +353,7 @@ class GraphTask:
         if not node.several and following not in self.buffers:
             self.buffers[following] = [None] * len(following.metas)
 
-    def _conformed(self, g: Any, meta: Any, node: Node, index: int) -> Any:
+    def _conform(self, g: Any, meta: Any, node: Node, index: int) -> Any:
         """Convert ``g`` to the shape and dtype in ``meta`` if it has others. Modes over torch's
         functions do not see the question."""
         if self.surrounded and not _differs(g, meta[1], meta[0]):
@@ -395,9 +402,9 @@ class GraphTask:
             return True
         return self.captured is not None and node in self.captured
 
-    def _arrived(self, node: Node, grads: list[object]) -> None:
-        """All cotangents of ``node`` have arrived. If it is to run or captured, run the hooks of
-        its tensors and store the results."""
+    def _finish_cotangents(self, node: Node, grads: list[object]) -> None:
+        """Run the hooks of the tensors that ``node`` made and store results of the pass, if it is
+        to run or captured. All cotangents of ``node`` have arrived."""
         wanted = () if self.captured is None else self.captured.get(node, ())
         if self.should_run is not None and node not in self.should_run and not wanted:
             return
@@ -410,13 +417,13 @@ class GraphTask:
     def _accumulate(self, node: AccumulateGrad, grads: list[object]) -> None:
         """Add the gradient to a leaf and run the hooks after its node."""
         watched = bool(node.post_hooks)
-        seen = list(grads) if watched else ()
+        before = list(grads) if watched else ()
         if grads[0] is not None and self.accumulate:
             events: Any = reported(node) if self.profiled else _NOTHING
             with events:
                 adding.into_leaf(self.level, node.variable, grads, 0, self.create_graph, watched)
         if watched:
-            hooks.run_posthooks(self.level, node, (), seen, self.create_graph)
+            hooks.run_posthooks(self.level, node, (), before, self.create_graph)
 
     def _wanted_edges(self, node: Node) -> tuple[tuple[Edge | None, ...], list[bool] | None]:
         """Return the edges of ``node``, with None for each that leads to no node that is to run or
@@ -473,6 +480,7 @@ def _unpacks(node: OpNode) -> bool:
 
 
 def _wrong_number(node: Node, got: int, expected: int) -> RuntimeError:
+    """Return the error for a node that returns ``got`` cotangents in place of ``expected``."""
     return RuntimeError(
         f"Function {node.name()} returned an invalid number of gradients - got {got} "
         f"but expected {expected}"
@@ -493,18 +501,21 @@ def execute(
 
     Cotangents are values of the level with ``create_graph``, else inner tensors. With ``captures``
     only the nodes on a path to them run. ``accumulate`` adds the gradients of leaves to their
-    ``.grad``. A pass that a hook or node of another pass starts finishes first."""
+    ``.grad``. ``keep_graph``: nodes do not drop their saved tensors. A pass that a hook or node of
+    another pass starts finishes first.
+    """
     task = GraphTask(level, captures, create_graph, keep_graph, accumulate)
     outer = RUNNING.task
     if outer is not None:
         task.outer = outer
         task.depth = outer.depth + 1
         if task.depth % _MAX_DEPTH == 0:
-            return _on_a_fresh_stack(lambda: _execute(task, roots))
+            return _run_on_new_thread(lambda: _execute(task, roots))
     return _execute(task, roots)
 
 
 def _execute(task: GraphTask, roots: Sequence[tuple[Edge, object]]) -> list[object]:
+    """Run ``task`` as the pass of this thread, and then its callbacks, the first of them first."""
     outer, levels = RUNNING.task, SCOPE.levels
     RUNNING.task = task
     SCOPE.levels = levels_outside(task.level)  # `scope_outside`, without its frames
@@ -522,12 +533,14 @@ def _execute(task: GraphTask, roots: Sequence[tuple[Edge, object]]) -> list[obje
     return task.results
 
 
-def _on_a_fresh_stack(call: Callable[[], list[object]]) -> list[object]:
-    """``call()`` on another thread, in the state of this one. This thread waits."""
+def _run_on_new_thread(call: Callable[[], list[object]]) -> list[object]:
+    """Return ``call()``, run on another thread in the state of this one, while this one waits. The
+    other thread has a whole stack for Python's frames."""
     results: list[Any] = []
     errors: list[BaseException] = []
 
     def work() -> None:
+        # an error of a thread is lost unless the thread that waits raises it
         try:
             results.extend(call())
         except BaseException as error:

@@ -1,4 +1,5 @@
-"""Plain tensors that require grad by torch's own engine, in calls with tensors of the session.
+"""Refuses a backward pass that would lose the gradient of a plain tensor which requires grad by
+torch's own engine, and which a call took together with tensors of the session.
 
 Torch records such a call before it reaches us. The native side of our result then has torch's mark,
 and every op passes it on. Our engine does not know those plain tensors, so a backward pass for all
@@ -28,8 +29,8 @@ _MESSAGE = (
 
 
 def _has_mark(tensor: object) -> bool:
-    """:func:`recorded_by_torch` of a value of any class. A user's class is not asked: it would
-    tell what the session knows."""
+    """Return :func:`recorded_by_torch` of a value of any class. A user's class is not asked: it
+    would answer with what the session knows."""
     if not isinstance(tensor, Value):
         return False
     with unseen_by_classes():
@@ -65,11 +66,13 @@ def pass_mark_on(args: Iterable[object], output: object) -> None:
         return
     if not any(map(_has_mark, args)):
         return
-    outputs = output if isinstance(output, tuple) else (output,)
-    for o in outputs:
-        if isinstance(o, Value) and _lacks_mark(o):
+    outputs: Iterable[object] = (output,)
+    if isinstance(output, tuple):
+        outputs = output
+    for result in outputs:
+        if isinstance(result, Value) and _lacks_mark(result):
             with unseen_by_handlers():  # a capture would take it for the program's
-                _mark(o, True)
+                _mark(result, True)
 
 
 def _lacks_mark(value: Value) -> bool:

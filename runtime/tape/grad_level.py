@@ -1,5 +1,9 @@
-"""The grad level: records ATen calls on a tape. Every ``grad`` and ``vjp`` has one, and the
-eager session is one."""
+"""Records ATen calls on a tape, at a grad level. Every ``grad`` and ``vjp`` has one, and the
+eager session is one.
+
+Example: in ``grad(f)`` the call ``torch.sin(x)`` runs ``aten.sin`` on the inner tensor of ``x``.
+Its result becomes a value whose edge leads to a new node ``SinBackward0``.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +43,8 @@ class GradLevel(Tape):
     __slots__ = ()
 
     def call(self, func: OpOverload | Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
-        """As :meth:`Level.call`. The most common call, of an op with a formula and one result, uses
-        few Python frames: :func:`op_of` is inlined."""
+        """Run and record one call, as :meth:`Level.call` describes. The most common call, of an op
+        with a formula and one result, uses few Python frames: :func:`op_of` is inlined."""
         op = _OPS.get(id(func)) or op_of(func)
         try:
             if op.special:
@@ -60,12 +64,12 @@ class GradLevel(Tape):
                     return self.run_inside(decomposed, args, kwargs)
             # torch's own hooks are asked for first, without a frame
             if (HOOKS.stack or innermost_saved_hooks(True)) and HOOKS.innermost():
-                return self._record_packed(op, args, inner, kwargs, edges, wanted, spans)
+                return self._record_under_hooks(op, args, inner, kwargs, edges, wanted, spans)
             outs = self.outward(op, inner, kwargs)
             if isinstance(outs, torch.Tensor):
                 return self._record_tensor(op, args, inner, kwargs, outs, edges, wanted, spans)
             node = OpNode.of(op, self, edges, (), wanted, spans)
-            return self._recorded(op, args, inner, kwargs, outs, node)
+            return self._record_results(op, args, inner, kwargs, outs, node)
         except RuntimeError as error:
             refuse_nested(args, error)
             raise
@@ -81,8 +85,8 @@ class GradLevel(Tape):
         wanted: int,
         spans: dict[int, int] | None,
     ) -> Any:
-        """Return the one result of a call as a value with a history: :meth:`_recorded`, with less
-        work."""
+        """Return the one result of a call as a value with a history, as :meth:`_record_results`
+        does with more work."""
         dtype = out.dtype
         if dtype not in DIFFERENTIABLE or (op.special and op.nondiff):
             return self._wrap_plain(op, args, kwargs, out)
@@ -114,7 +118,7 @@ class GradLevel(Tape):
         if op.kind is INPLACE:
             return inplace.run(self, op, args, kwargs)
         if op.kind is OUT:
-            return self._out(op, args, kwargs)
+            return self._write_to_out(op, args, kwargs)
         record = op.record
         if record is None and op.composite:
             return self.run_inside(op.func.decompose, args, kwargs)
@@ -123,7 +127,7 @@ class GradLevel(Tape):
         outs = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
         return self._wrap_plain(op, args, kwargs, outs)
 
-    def _record_packed(
+    def _record_under_hooks(
         self,
         op: Op,
         args: object,
@@ -138,9 +142,9 @@ class GradLevel(Tape):
         node = OpNode.of(op, self, edges, (), wanted, spans)
         if type(node) is not Undifferentiable and not op.nondiff and not op.fills_argument:
             node.save(inner, kwargs, None)
-        return self._recorded(op, args, inner, kwargs, self.outward(op, inner, kwargs), node)
+        return self._record_results(op, args, inner, kwargs, self.outward(op, inner, kwargs), node)
 
-    def _recorded(
+    def _record_results(
         self,
         op: Op,
         args: Any,
@@ -149,8 +153,8 @@ class GradLevel(Tape):
         outs: Any,
         node: Node,
     ) -> Any:
-        """Return the results of the call as values with the history ``node``, which saves what its
-        formulas need. Results that have no gradient by nature get no history."""
+        """Return the results ``outs`` of the call as values with the history ``node``, which saves
+        what its formulas need. Results that have no gradient by nature get no history."""
         results: Sequence[Any] = (outs,) if isinstance(outs, torch.Tensor) else outs
         if not isinstance(results, (tuple, list)):
             return outs
@@ -167,7 +171,7 @@ class GradLevel(Tape):
             node.save(inner, kwargs, outs)
         view = op.kind is VIEW
 
-        def wrapped(output: torch.Tensor, i: int | None) -> Any:
+        def wrap_result(output: torch.Tensor, i: int | None) -> Any:
             place = i or 0
             if not (recorded[place] or view or output.dtype in self.wrapped_dtypes):
                 return output
@@ -177,7 +181,7 @@ class GradLevel(Tape):
                 view_history.mark_view(v, op, args, kwargs, i)
             return v
 
-        return rewrapped(outs, wrapped)
+        return rewrapped(outs, wrap_result)
 
     def _wrap_plain(
         self, op: Op, args: Sequence[object], kwargs: dict[str, object], outs: object
@@ -187,24 +191,27 @@ class GradLevel(Tape):
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
 
-            def wrapped(output: torch.Tensor, i: int | None) -> Any:
+            def wrap_result(output: torch.Tensor, i: int | None) -> Any:
                 if view or output.dtype in self.wrapped_dtypes:
-                    return self._plain(output, op, args, kwargs, i)
+                    return self._wrap_one_plain(output, op, args, kwargs, i)
                 return output
 
-            return rewrapped(outs, wrapped)
+            return rewrapped(outs, wrap_result)
         if not view and outs.dtype not in self.wrapped_dtypes:
             return outs
-        v = self.wrap(outs)  # `_plain`, without its frame
+        # `_wrap_one_plain`, without its frame
+        v = self.wrap(outs)
         if v._nested:
             check_origin(op, args)
         if view and not op.nondiff:
             view_history.mark_view(v, op, args, kwargs)
         return v
 
-    def _plain(
+    def _wrap_one_plain(
         self, out: torch.Tensor, op: Op, args: Sequence[Any], kwargs: dict[str, Any], i: int | None
     ) -> Any:
+        """Return result ``i`` of a call as a value without history. The result of a view op follows
+        its base, which may get a history later."""
         v = self.wrap(out)
         if v._nested:
             check_origin(op, args)
@@ -212,24 +219,26 @@ class GradLevel(Tape):
             view_history.mark_view(v, op, args, kwargs, i)
         return v
 
-    def _out(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
+    def _write_to_out(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
+        """Run a call that writes to the tensors of ``out=``, and return them. Raise if an argument
+        requires grad, as torch does."""
         if self._any_with_history(items_of((*args, *kwargs.values()))):
             raise RuntimeError(
                 f"{op.base_name}(): functions with out=... arguments don't support automatic "
                 "differentiation, but one of the arguments requires grad."
             )
         outer = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
-        given = _tensors_of_out(op, kwargs)
-        for g in given:
-            if isinstance(g, Value) and g._level is self:
-                if g.shape != g._inner.shape:
-                    inplace.follow_inner(g)
-                inplace.unrecorded(g)
-        if outer is None or not given:
+        targets = _tensors_of_out(op, kwargs)
+        for target in targets:
+            if isinstance(target, Value) and target._level is self:
+                if target.shape != target._inner.shape:
+                    inplace.follow_inner(target)
+                inplace.unrecorded(target)
+        if outer is None or not targets:
             return outer  # an op whose out= is a list returns nothing
         if isinstance(outer, torch.Tensor):
-            return given[0]
-        return tuple(given)
+            return targets[0]
+        return tuple(targets)
 
 
 def _metas_of(results: Sequence[object], op: Op, args: Sequence[object]) -> tuple[object, ...]:
@@ -241,7 +250,10 @@ def _metas_of(results: Sequence[object], op: Op, args: Sequence[object]) -> tupl
         )
     except RuntimeError:  # a nested tensor has no shape
         check_origin(op, args)
-    return tuple(meta_of(o, o.dtype) if isinstance(o, torch.Tensor) else None for o in results)
+    return tuple(
+        meta_of(output, output.dtype) if isinstance(output, torch.Tensor) else None
+        for output in results
+    )
 
 
 def _decomposition_for_history(op: Op) -> Any:

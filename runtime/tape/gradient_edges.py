@@ -1,5 +1,8 @@
-"""Gradient edges, and hooks on several gradients at once: the part of
-``torch.autograd.graph`` about nodes."""
+"""Makes gradient edges of tensors, and registers hooks on several gradients at once: the part of
+``torch.autograd.graph`` about nodes.
+
+Example: ``grad(loss, get_gradient_edge(x))`` needs no reference to ``x`` any more.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,9 @@ class GradientEdge(NamedTuple):
 
 
 def get_gradient_edge(tensor: torch.Tensor) -> GradientEdge:
-    """As ``torch.autograd.graph.get_gradient_edge``: ``grad(loss, get_gradient_edge(x))`` is
-    ``grad(loss, x)``."""
+    """Return the edge to which the gradient of ``tensor`` goes, as
+    ``torch.autograd.graph.get_gradient_edge``. ``grad(loss, get_gradient_edge(x))`` is
+    ``grad(loss, x)``. Raise if the tensor does not require grad."""
     edge = edge_of(tensor)
     if edge is None:
         raise RuntimeError(
@@ -48,6 +52,7 @@ class _Handles(RemovableHandle):
         self.handles = tuple(handles)
 
     def remove(self) -> None:
+        """Remove all of the hooks."""
         for handle in self.handles:
             handle.remove()
 
@@ -58,7 +63,8 @@ def register_multi_grad_hook(
     *,
     mode: Literal["all", "any"] = "all",
 ) -> RemovableHandle:
-    """As ``torch.autograd.graph.register_multi_grad_hook``.
+    """Register ``fn`` on the gradients of ``tensors``, as
+    ``torch.autograd.graph.register_multi_grad_hook``.
 
     ``"all"``: call ``fn(grads)`` when the backward pass has computed all gradients of ``tensors``
     that it computes; the others are None. ``"any"``: call ``fn(grad)`` with the first gradient.
@@ -70,11 +76,11 @@ def register_multi_grad_hook(
         inner = _when_any(fn)
     else:
         hooked = list(tensors)
-        inner = _when_all(list(map(_located, hooked)), fn)
+        inner = _when_all(list(map(_node_finder, hooked)), fn)
     return _Handles([t.register_hook(inner(index)) for index, t in enumerate(hooked)])
 
 
-def _located(tensor: torch.Tensor) -> Callable[[], Node | None]:
+def _node_finder(tensor: torch.Tensor) -> Callable[[], Node | None]:
     """Return a function that returns the node of ``tensor``, None if it is gone. It refers to it
     weakly, because the node holds the hook that calls it."""
     edge = get_gradient_edge(tensor)
@@ -82,20 +88,27 @@ def _located(tensor: torch.Tensor) -> Callable[[], Node | None]:
         return weakref.ref(edge.node)
     leaf = weakref.ref(tensor)
 
-    def present() -> Node | None:
+    # a leaf's node may be freed and created again, so the question goes to the leaf
+    def node_of_leaf() -> Node | None:
         variable = leaf()
-        edge = None if variable is None else edge_of(variable)
+        if variable is None:
+            return None
+        edge = edge_of(variable)
         if edge is None:
             return None
         return edge[0]
 
-    return present
+    return node_of_leaf
 
 
 def _when_all(
     nodes: Sequence[Callable[[], Node | None]], fn: Callable[..., object]
 ) -> Callable[[int], Callable[[Any], None]]:
+    """Return a function of a position that returns the hook of the tensor there. The last hook that
+    a pass calls calls ``fn`` with all gradients. ``nodes``: per tensor, what returns its node."""
     lock = threading.Lock()
+    # By pass: the gradients that have come, and the positions of those that are to come. A hook may
+    # run in several passes at once, on several threads.
     states: weakref.WeakKeyDictionary[engine.GraphTask, tuple[list[Any], set[int]]] = (
         weakref.WeakKeyDictionary()
     )
@@ -105,11 +118,12 @@ def _when_all(
             task = _task()
             with lock:
                 if task not in states:
-                    found = ((k, node()) for k, node in enumerate(nodes))
-                    states[task] = (
-                        [None] * len(nodes),
-                        {k for k, node in found if node is not None and engine.will_execute(node)},
-                    )
+                    expected = set()
+                    for k, node_of in enumerate(nodes):
+                        node = node_of()
+                        if node is not None and engine.will_execute(node):
+                            expected.add(k)
+                    states[task] = ([None] * len(nodes), expected)
                 grads, missing = states[task]
                 grads[index] = grad
                 missing.discard(index)
@@ -123,7 +137,10 @@ def _when_all(
 
 
 def _when_any(fn: Callable[..., object]) -> Callable[[int], Callable[[Any], None]]:
+    """Return a function of a position that returns the hook of the tensor there. The first hook
+    that a pass calls calls ``fn`` with its gradient."""
     lock = threading.Lock()
+    # the passes that have called `fn`
     called: weakref.WeakSet[engine.GraphTask] = weakref.WeakSet()
 
     def inner(index: int) -> Callable[[Any], None]:

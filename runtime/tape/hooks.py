@@ -1,4 +1,4 @@
-"""Hooks of tensors and nodes: how they are registered, run and checked.
+"""Registers, runs and checks the hooks of tensors and nodes.
 
 The order is torch's: hooks of the tensors that a node made, ``retain_grad``, hooks before the node,
 the node, hooks after it. A hook is stored on the node that made the tensor, so it stays there when
@@ -26,6 +26,8 @@ from .node_protocol import TapeNode
 
 
 def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
+    """Add ``hook`` to ``hooks`` and return the handle that removes it. Refuse hooks of
+    ``torch.autograd.graph``, which would wait for calls of another engine for ever."""
     if getattr(hook, "__module__", None) == "torch.autograd.graph":
         raise RuntimeError(
             "a hook of torch.autograd.graph counts the calls of torch's own engine, which does not "
@@ -38,7 +40,7 @@ def register(hooks: Hooks, hook: Hook) -> RemovableHandle:
 
 
 def for_users(level: Level, g: Any) -> Any:
-    """``g`` as users see it: a value of ``level``, or of an inner level if it is one (a
+    """Return ``g`` as users see it: a value of ``level``, or of an inner level if it is one (a
     batch of cotangents)."""
     if g is None or (isinstance(g, Value) and g._level.number >= level.number):
         return g
@@ -46,8 +48,8 @@ def for_users(level: Level, g: Any) -> Any:
 
 
 def for_engine(level: Level, g: object, create_graph: bool) -> Any:
-    """``g`` as the engine computes with it: a value of ``level`` if the pass is recorded, else
-    the inner tensor."""
+    """Return ``g`` as the engine computes with it: a value of ``level`` if the pass is recorded,
+    else the inner tensor."""
     if create_graph:
         return for_users(level, g)
     return level.lowered(g)
@@ -58,10 +60,13 @@ def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_grap
     write retained gradients to ``.grad``."""
     if node.tensor_hooks:
         for index, hooks in node.tensor_hooks.items():
+            # a copy, because a hook may remove itself
             for hook in list(hooks.values()):
-                new = watched(hook, for_users(level, grads[index]))
-                if new is not None:
-                    grads[index] = _checked(level, grads[index], new, hook, create_graph)
+                replacement = watched(hook, for_users(level, grads[index]))
+                if replacement is not None:
+                    grads[index] = _check_replacement(
+                        level, grads[index], replacement, hook, create_graph
+                    )
     if node.retained:
         for index, ref in node.retained.items():
             variable = ref()
@@ -84,9 +89,9 @@ def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: b
     """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them.
     Returns the cotangents."""
     for hook in list((node.pre_hooks or {}).values()):
-        new = watched(hook, tuple(for_users(level, grad) for grad in grads))
-        if new is not None:
-            grads = _checked_tuple(level, grads, new, hook, create_graph)
+        replacements = watched(hook, tuple(for_users(level, grad) for grad in grads))
+        if replacements is not None:
+            grads = _check_replacements(level, grads, replacements, hook, create_graph)
     return grads
 
 
@@ -99,28 +104,28 @@ def run_posthooks(
 ) -> Sequence[Any]:
     """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and
     dtypes, and of its outputs. It may replace those of the inputs. Returns these."""
-    outs = _conformed(node, outs)
+    outs = _conform(node, outs)
     inputs = node.inputs()
-    seen: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
-    shown = tuple(for_users(level, grad) for grad in grads)
+    cotangents: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
+    arrived = tuple(for_users(level, grad) for grad in grads)
     for hook in list((node.post_hooks or {}).values()):
-        new = watched(hook, tuple(for_users(level, g) for g in seen), shown)
-        if new is not None:
-            seen = _checked_tuple(level, seen, new, hook, create_graph)
-    for at, g in zip(inputs, seen, strict=True):
+        replacements = watched(hook, tuple(for_users(level, g) for g in cotangents), arrived)
+        if replacements is not None:
+            cotangents = _check_replacements(level, cotangents, replacements, hook, create_graph)
+    for at, g in zip(inputs, cotangents, strict=True):
         if at is not None:
             outs[at] = g
     return outs
 
 
-def _conformed(node: TapeNode, outs: Sequence[Any]) -> list[Any]:
+def _conform(node: TapeNode, outs: Sequence[Any]) -> list[Any]:
     """List the results of ``node``, in the sizes and dtypes of the inputs."""
-    conformed = list(outs)
+    results = list(outs)
     for i, g in enumerate(outs):
         if g is not None and node.edges[i] is not None:
             following, index = node.edges[i]
-            conformed[i] = conform(g, following.metas[index], node, i)
-    return conformed
+            results[i] = conform(g, following.metas[index], node, i)
+    return results
 
 
 def run_post_accumulate(leaf: object, hooks: Mapping[int, Hook] | None) -> None:
@@ -130,36 +135,43 @@ def run_post_accumulate(leaf: object, hooks: Mapping[int, Hook] | None) -> None:
             raise RuntimeError("Tensor post accumulate grad hooks should return None.")
 
 
-def _checked_tuple(
-    level: Level, old: Sequence[object], new: object, hook: Hook, create_graph: bool
+def _check_replacements(
+    level: Level, old: Sequence[object], replacements: object, hook: Hook, create_graph: bool
 ) -> list[object]:
-    if not isinstance(new, tuple):
-        raise TypeError(f"expected tuple, but hook returned '{type(new).__name__}'")
-    if len(new) != len(old):
+    """Return what a hook of a node returned in place of the gradients ``old``, each checked. Raise
+    unless it is a tuple of the same length."""
+    if not isinstance(replacements, tuple):
+        raise TypeError(f"expected tuple, but hook returned '{type(replacements).__name__}'")
+    if len(replacements) != len(old):
         raise RuntimeError(
-            f"hook '{_name(hook)}' has returned an incorrect number of values (got {len(new)}, "
-            f"but expected {len(old)})"
+            f"hook '{_name(hook)}' has returned an incorrect number of values "
+            f"(got {len(replacements)}, but expected {len(old)})"
         )
-    return [_checked(level, a, b, hook, create_graph) for a, b in zip(old, new, strict=True)]
+    return [
+        _check_replacement(level, a, b, hook, create_graph)
+        for a, b in zip(old, replacements, strict=True)
+    ]
 
 
-def _checked(level: Level, old: Any, new: Any, hook: Hook, create_graph: bool) -> object:
-    """``new``, which a hook returned in place of the gradient ``old``. Raise unless it is None or a
-    tensor of the same type and size."""
-    if new is None:
+def _check_replacement(
+    level: Level, old: Any, replacement: Any, hook: Hook, create_graph: bool
+) -> object:
+    """Return ``replacement``, which ``hook`` returned in place of the gradient ``old``, as the
+    engine computes with it. Raise unless it is None or a tensor of the same type and size."""
+    if replacement is None:
         return None
-    if not isinstance(new, torch.Tensor):
-        raise TypeError(f"expected Variable, but hook returned '{type(new).__name__}'")
+    if not isinstance(replacement, torch.Tensor):
+        raise TypeError(f"expected Variable, but hook returned '{type(replacement).__name__}'")
     if old is None:
         raise RuntimeError("can't replace a None gradient with a non-None value")
-    if new.dtype is not old.dtype or new.device.type != old.device.type:
-        was, got = map(_type, (old, new))
+    if replacement.dtype is not old.dtype or replacement.device.type != old.device.type:
+        was, got = map(_type, (old, replacement))
         raise RuntimeError(
             f"hook '{_name(hook)}' has changed the type of value (was {was} got {got})"
         )
-    if extent(new) != extent(old):
+    if extent(replacement) != extent(old):
         raise RuntimeError(f"hook '{_name(hook)}' has changed the size of value")
-    return for_engine(level, new, create_graph)
+    return for_engine(level, replacement, create_graph)
 
 
 def _name(hook: Hook) -> str:

@@ -1,7 +1,8 @@
-"""In-place ops at a grad level.
+"""Runs in-place ops at a grad level.
 
 A write is done for real, on the inner tensor, so aliasing needs no bookkeeping. This module
-updates the history.
+updates the history. Example: after ``y.mul_(x)`` the edge of ``y`` leads to a ``MulBackward0``,
+whose first edge is the history that ``y`` had before.
 """
 
 from __future__ import annotations
@@ -45,10 +46,12 @@ def run(level: Tape, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> 
     if op.base_name in GEOMETRY and op.functional is not None:
         return _change_geometry(op, target, args[1:], kwargs)
     inner, edges, wanted, spans = level.collect(op, args)
+    # ops that change what the tensor is, but no element
     special = METADATA.get(op.base_name)
     if special is not None:
         return special(level, op, target, inner, edges, kwargs)
     node = _node_of_write(level, op, target, edges, wanted, spans)
+    # What the formula needs from before the write is copied first. The result is saved after it.
     if isinstance(node, OpNode):
         saved = _before_write(level, node, inner)
         _write(level, op, inner, kwargs)
@@ -140,9 +143,12 @@ def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
     """Give ``target`` the history ``edge`` after a write. Edge number ``self_edge`` of its node is
     the target's former history. None: it had none."""
     view = target._view
-    rewritten = target if view is None else view.base
+    rewritten = target
+    if view is not None:
+        rewritten = view.base
     before = edge_of(rewritten)
     if view is not None:
+        # the gradient of the rest of the base must go to its former history
         edge = CopySlices(level, before, target, edge[0], self_edge), 0
     rewritten._edge = edge
     rewritten._generation += 1
@@ -183,11 +189,11 @@ def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, object]
     """Run ``_foreach_add_`` and its like: as one call if nothing has a history,
     else as single ops."""
     inner, edges, *_ = level.collect(op, args)
-    if _grad_enabled() and (
-        edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])
-    ):
-        foreach.run(op, args, kwargs)
-        return
+    if _grad_enabled():
+        follows_base = any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])
+        if edges or follows_base:
+            foreach.run(op, args, kwargs)
+            return
     _write_to_several(level, op, args[0], inner, kwargs)
 
 
@@ -227,7 +233,7 @@ def _change_geometry(op: Op, target: Any, args: Sequence[object], kwargs: dict[s
     with torch.set_grad_enabled(_grad_enabled() or target._edge is not None):
         change_geometry(op.functional.func, target, args, kwargs)  # type: ignore[union-attr]
     if target._edge is not None and target._edge != before:
-        target._edge = _as_written(op, *target._edge)
+        target._edge = _edge_of_write(op, *target._edge)
     if before is not None:
         target._generation += 1
     if target._retains:
@@ -235,7 +241,7 @@ def _change_geometry(op: Op, target: Any, args: Sequence[object], kwargs: dict[s
     return target
 
 
-def _as_written(op: Op, node: Any, index: int) -> Edge:
+def _edge_of_write(op: Op, node: Any, index: int) -> Edge:
     """Return the edge of a result of a view op as that of a tensor to which ``op`` has written."""
     if isinstance(node, OpNode) and op.functional is not None:
         node = node.as_written(op, op.functional)
@@ -290,6 +296,7 @@ def _set(
 
 
 def _replace(level: Tape, op: Op, target: Any, inner: object, kwargs: Any) -> object:
+    """Run an op that gives the inner tensor other memory, and let ``target`` show it."""
     uncounted(level.outward, op, inner, level.lowered_kwargs(kwargs))
     follow_inner(target)
     target._accumulator = None  # later gradients have another shape

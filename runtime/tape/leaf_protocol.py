@@ -1,5 +1,8 @@
-"""What a backward pass uses of a tensor whose ``.grad`` it writes. ``session/tensor.py``
-has such tensors."""
+"""Declares what a backward pass uses of a tensor whose ``.grad`` it writes.
+
+``session/tensor.py`` has such tensors. The tape does not import it, since the session imports the
+tape.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ import torch
 
 
 class Leaf(Protocol):
-    """``_req``: whether it still requires grad. ``_edge``: its history, if a write has made it no
-    leaf. ``_lock``: held while a pass adds to ``_grad``. ``_hooks`` see the gradient before it is
-    added, ``_post_accumulate`` the leaf afterwards. ``_deliver`` takes a plain gradient to where it
-    belongs, if that is elsewhere."""
+    """A tensor with a ``.grad`` to which a backward pass adds.
+
+    ``_req``: whether it still requires grad. ``_edge``: its history, if it has been written to and
+    so is no leaf any more. ``_lock``: a pass that adds to ``_grad`` takes it. ``_hooks`` see the
+    gradient before it is added, ``_post_accumulate`` the leaf afterwards. ``_deliver`` takes a
+    plain gradient to where it belongs, if that is elsewhere.
+    """
 
     _inner: torch.Tensor
     _req: bool
@@ -28,4 +34,6 @@ class Leaf(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def dtype_of_grad(self) -> torch.dtype | None: ...
+    def dtype_of_grad(self) -> torch.dtype | None:
+        """Return the dtype that the gradient must have, None if it may have any."""
+        ...

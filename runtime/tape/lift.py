@@ -1,8 +1,8 @@
-"""A plain tensor becomes a value when a value is written into it, and a plain tensor again when the
-transform returns.
+"""Turns a plain tensor into a value when a value is written into it, and into a plain tensor again
+when the transform returns.
 
-Example, without the drop-in: ``b = torch.zeros(3); b[0] = x[0]``. ``b`` is a plain tensor, made
-below every level, so it has no history. On the first such write ``b`` swaps its contents
+Example, without the drop-in: ``b = torch.zeros(3); b[0] = x[0]``. ``b`` is a plain tensor of no
+level, so it has no history. On the first such write ``b`` swaps its contents
 (:func:`runtime.seam.surgery.exchange`) with a new value, whose inner tensor is the former ``b``.
 When the transform returns, they are swapped back. This is right only if no other tensor shares that
 memory: a view taken before the write would have no history. So the write is refused unless every
@@ -37,15 +37,18 @@ def lift_in_place(level: Level, tensor: Any, what: object) -> Any:
     """Turn ``tensor``, and its base if it is a view, into values of ``level``, and return
     ``tensor``. ``InplaceError`` if that is impossible. ``what``: the op that writes to
     ``tensor``."""
-    base: Any = tensor._base if type(tensor) is torch.Tensor and tensor._is_view() else None
-    known: list[Any] = [tensor] if base is None else [base, tensor]
-    if wraps_tensors() or not _can_be_lifted(tensor, base, known):
+    base: Any = None
+    sharers: list[Any] = [tensor]
+    if type(tensor) is torch.Tensor and tensor._is_view():
+        base = tensor._base
+        sharers = [base, tensor]
+    if wraps_tensors() or not _is_liftable(tensor, base, sharers):
         level.refuse_captured_write(what)
     path = _path(base, tensor)
     _renew(base, tensor, path)
     # outermost first, as for a tensor that is made in the scope of several transforms
     for each in (*SCOPE.levels, level):
-        for x in known:
+        for x in sharers:
             _become_value(each, x)
         value: Any = tensor
         if base is not None:
@@ -56,29 +59,28 @@ def lift_in_place(level: Level, tensor: Any, what: object) -> Any:
     return tensor
 
 
-def _can_be_lifted(tensor: Any, base: object, known: list[object]) -> bool:
-    """Return whether only ``known``, that is ``tensor`` and its ``base``, show this memory, and
+def _is_liftable(tensor: Any, base: object, sharers: list[object]) -> bool:
+    """Return whether only ``sharers``, that is ``tensor`` and its ``base``, show this memory, and
     their views can be taken again."""
-    if not all(_is_simple(x, base) for x in known):
+    if not all(_is_simple(x, base) for x in sharers):
         return False
-    return users(tensor) == sum(1 + int(getattr(x, _SHELLS, 0)) for x in known)
+    return users(tensor) == sum(1 + int(getattr(x, _SHELLS, 0)) for x in sharers)
 
 
 def _is_simple(tensor: object, base: object) -> bool:
     """Return whether ``tensor`` is a plain tensor without history, in a layout in which a tangent
     of its shape has the same views. A tangent starts at offset 0, and so must the base of a
     view."""
-    if (
-        type(tensor) is not torch.Tensor
-        or tensor.layout is not torch.strided
-        or tensor.requires_grad
-        or tensor.is_conj()
-        or tensor.is_neg()
-    ):
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
         return False
-    return (base is not None and tensor is not base) or (
-        tensor.is_contiguous() and (base is None or not tensor.storage_offset())
-    )
+    if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
+        return False
+    is_view = base is not None and tensor is not base
+    if is_view:
+        return True
+    if not tensor.is_contiguous():
+        return False
+    return base is None or not tensor.storage_offset()
 
 
 def users(tensor: torch.Tensor) -> int:
@@ -114,7 +116,10 @@ def _renew(base: Any, tensor: Any, path: tuple[Any, ...]) -> None:
     In the scope of a transform they get version counters of their own. The dispatcher counts the
     present write on the tensor that it was called with, after all levels have counted it.
     """
-    whole = tensor if base is None else base
+    whole = base
+    if base is None:
+        whole = tensor
+    # `data` has a version counter of its own, `detach` shares the one of `whole`
     same_memory = whole.data if SCOPE.levels else whole.detach()
     replace(whole, same_memory)
     if base is not None:
@@ -137,7 +142,10 @@ def give_back(level: Level, tensor: object) -> None:
     written to it. The transform has returned."""
     if isinstance(tensor, Value) and tensor._level is level:
         inner: Any = tensor._inner
-        other = _alias(inner) if isinstance(inner, Value) else inner.detach()
-        exchange(tensor, other)
+        # another object with the contents of `inner`: the program may hold `inner` too
+        if isinstance(inner, Value):
+            exchange(tensor, _alias(inner))
+        else:
+            exchange(tensor, inner.detach())
         if isinstance(tensor, Value) and tensor._level.keeps_history:
             tensor._level.on_close(partial(give_back, tensor._level, tensor))

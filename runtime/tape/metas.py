@@ -1,4 +1,5 @@
-"""Nested tensors on the tape: what nodes note of them, and which calls are refused."""
+"""Describes tensors for nodes, nested tensors too, and refuses calls of nested tensors that the
+tape cannot record."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ _FROM_LIST = torch.ops.aten._nested_tensor_from_tensor_list.default
 
 
 def meta_of(tensor: torch.Tensor, dtype: torch.dtype | None) -> tuple[Any, torch.dtype | None]:
-    """(shape, dtype): what a node notes of a tensor whose gradient is to have ``dtype`` (None:
-    any). For a nested tensor: (its sizes with the dtype, None). No gradient has the dtype None, so
-    the engine always compares the sizes."""
+    """Return (shape, dtype): what a node notes of a tensor whose gradient is to have ``dtype``
+    (None: any). For a nested tensor: (its sizes with the dtype, None). No gradient has the dtype
+    None, so the engine always compares the sizes."""
     if tensor.is_nested:
         return dataclasses.replace(cast(NestedMeta, NestedMeta.of(tensor)), dtype=dtype), None
     return tensor.shape, dtype

@@ -1,5 +1,5 @@
-"""What hooks, error messages and anomaly mode use of a node. ``tape/nodes.py`` has the nodes, and
-imports those modules."""
+"""Declares what hooks, error messages and anomaly mode use of a node. ``tape/nodes.py`` has the
+nodes, and imports those modules."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ Hooks = OrderedDict[int, Hook]  # a plain dict takes no weak references, which r
 
 
 class TapeNode(Protocol):
+    """A node of the tape, as the modules see it that ``tape/nodes.py`` imports. The attributes are
+    those of :class:`runtime.tape.nodes.Node`."""
+
     pre_hooks: Hooks | None
     tensor_hooks: dict[int, Hooks] | None
     post_hooks: Hooks | None

@@ -1,4 +1,7 @@
-"""Nodes of the tape.
+"""Defines the nodes of the tape, one for each recorded call.
+
+Example: ``y = x.sin()`` makes a ``SinBackward0``. It saves ``x``, and its one edge leads to the
+node of ``x``. Its ``apply`` maps the cotangent ``g`` of ``y`` to ``g * x.cos()``.
 
 A node's ``edges`` lead to the nodes that made its inputs. A graph consists of nodes, edges and
 saved inner tensors, never of values of its own level. So it has no reference cycles, and reference
@@ -39,8 +42,8 @@ Edge = tuple["Node", int]
 
 
 def next_number() -> int:
-    """Return a number between those of the nodes made so far and those of later ones. So a trace
-    knows which call a node belongs to."""
+    """Return a number between those of earlier nodes and those of later ones. So a trace knows
+    which call a node belongs to."""
     return next(_sequence)
 
 
@@ -81,19 +84,23 @@ class Node:
             anomaly.remember(self)
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
-        """One cotangent per edge from the cotangents of the outputs. None stands for zero.
-        ``wanted``: per edge, whether its cotangent is needed; None: all are."""
+        """Return one cotangent per edge from the cotangents of the outputs. None stands for zero.
+
+        ``wanted``: per edge, whether its cotangent is needed; None: all are. ``create_graph``: the
+        pass is recorded, so cotangents are values of the level.
+        """
         raise NotImplementedError
 
     def leaves(self) -> Sequence[Leaf] | None:
-        """If every edge leads to a leaf without hooks: these leaves, so that the engine can write
-        ``.grad`` without ``AccumulateGrad`` nodes. Otherwise None."""
+        """Return the leaves to which the edges lead, if each leads to one without hooks. Otherwise
+        None. The engine then writes ``.grad`` without ``AccumulateGrad`` nodes."""
         return None
 
     def release(self) -> None:
         """Drop saved tensors."""
 
     def name(self) -> str:
+        """Return the name that torch prints, ``MulBackward0``."""
         return self.namespace + type(self).__name__
 
     def inputs(self) -> Sequence[int | None]:
@@ -103,17 +110,21 @@ class Node:
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:
-        found: list[tuple[Node | None, int]] = []
+        """Return (node, output number) for each input, as torch's ``next_functions``. (None, 0) for
+        one that needs no gradient."""
+        functions: list[tuple[Node | None, int]] = []
         for i in self.inputs():
             edge = None if i is None else self.edges[i]
             if edge is None or type(edge[0]) is Sink:
-                found.append((None, 0))
+                functions.append((None, 0))
             else:
-                found.append(edge)
-        return tuple(found)
+                functions.append(edge)
+        return tuple(functions)
 
     @property
     def metadata(self) -> dict[Any, Any]:
+        """Return the dictionary in which users may store what they like, as torch's nodes have
+        one. Few nodes need it, so it is created when it is first asked for."""
         try:
             return self.metadata_
         except AttributeError:
@@ -122,11 +133,13 @@ class Node:
 
     @property
     def requires_grad(self) -> bool:
+        """Return True, as every node of torch does."""
         return True
 
     @property
     def _input_metadata(self) -> tuple[Any, ...]:
-        """Shape and dtype of each output of the forward call, which its cotangent must have."""
+        """Return shape and dtype of each output of the forward call, which its cotangent must
+        have."""
         return tuple(None if meta is None else InputMetadata(*meta) for meta in self.metas)
 
     def _sequence_nr(self) -> int:
@@ -161,10 +174,10 @@ class Node:
         recording = torch.is_grad_enabled()
         cotangents = [hooks.for_engine(self.level, grad, recording) for grad in grads]
         outs = self.apply(cotangents, None, recording)
-        shown = tuple(hooks.for_users(self.level, g) for g in outs)
-        if len(shown) == 1:
-            return shown[0]
-        return shown
+        results = tuple(hooks.for_users(self.level, g) for g in outs)
+        if len(results) == 1:
+            return results[0]
+        return results
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} object at {id(self):#x}>"
@@ -213,7 +226,7 @@ class Input(Node):
 
     @property
     def variable(self) -> Any:
-        """The leaf, or None if it is gone."""
+        """Return the leaf, or None if it is gone."""
         if self.value is None:
             return None
         return self.value()
@@ -266,7 +279,7 @@ class OpNode(Node):
         return node
 
     def as_written(self, op: Op, functional: Op) -> OpNode:
-        """This new node with the class of the in-place op ``op``: ``TBackward1`` in place
+        """Return this new node with the class of the in-place op ``op``: ``TBackward1`` in place
         of ``TBackward0``."""
         cls = inplace_class(op, functional)
         if cls is type(self):
@@ -289,7 +302,8 @@ class OpNode(Node):
             self.save_unpacked(args, kwargs, outs)
 
     def save_unpacked(self, args: list[Any], kwargs: dict[str, Any], outs: object) -> None:
-        """:meth:`save` without pack hooks. The caller has checked that there are none."""
+        """Save as :meth:`save` does without pack hooks. The caller has checked that there are
+        none."""
         plan = self.plan
         op = plan.op
         if op.n_results > 1 or kwargs:
@@ -318,7 +332,8 @@ class OpNode(Node):
         self.saved = saved
 
     def _pack(self, args: list[object], kwargs: dict[str, object], outs: object) -> None:
-        """:meth:`save` under pack hooks."""
+        """Save as :meth:`save` does under pack hooks."""
+        # `early`: the arguments that were packed before the kernel ran
         plan, early = self.plan, self.saved
         results = () if outs is None else outs
         operands = plan.op.operands(args, kwargs, results, plan.reach)
@@ -359,6 +374,8 @@ class OpNode(Node):
         return self.edges[first + k]
 
     def _value(self, s: Any, index: int, k: int, create_graph: bool) -> Any:
+        """Return the value of ``s``, what slot ``index`` has saved of the ``k``-th tensor of its
+        operand."""
         if type(s) is not Saved and type(s) is not Packed:
             return s
         edge = self._history(self.plan.slots[index][0], k)
@@ -370,12 +387,13 @@ class OpNode(Node):
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> list[Any]:
         plan, g = self.plan, grads[0]
         values = self._values_for_formula(create_graph)
-        values += (plan.needs, grads, g)  # formulas read these at the indices -3, -2 and -1
+        # formulas read these at the indices -3, -2 and -1
+        values += (plan.needs, grads, g)
         out: list[Any] = [None] * len(self.edges)
         batch = plan.elementwise and type(g) in VALUES
         at, spans = self.args_at, self.spans
         for targets, formula, pick, asks_g, single in plan.steps:
-            if wanted is not None and not self._any_wanted(targets, wanted):
+            if wanted is not None and not self._needs_any(targets, wanted):
                 continue
             if asks_g and g is None:
                 continue
@@ -390,8 +408,8 @@ class OpNode(Node):
             elif single:
                 self._place(out, targets[0], result)
             elif result is not None:
-                for t, r in zip(targets, result, strict=True):
-                    self._place(out, t, r)
+                for t, cotangent in zip(targets, result, strict=True):
+                    self._place(out, t, cotangent)
         return out
 
     def _values_for_formula(self, create_graph: bool) -> list[object]:
@@ -417,7 +435,8 @@ class OpNode(Node):
                 values.append(s)
         return values
 
-    def _any_wanted(self, targets: tuple[int, ...], wanted: Any) -> bool:
+    def _needs_any(self, targets: tuple[int, ...], wanted: Any) -> bool:
+        """Return whether an edge of the arguments at the positions ``targets`` is wanted."""
         for t in targets:
             first = self.args_at.get(t, -1)
             if first >= 0 and any(wanted[first : first + self._span(t)]):
@@ -431,6 +450,8 @@ class OpNode(Node):
         return self.spans.get(at, 1)
 
     def _place(self, out: list[Any], target: int, result: Any) -> None:
+        """Write ``result``, the cotangent of the argument at position ``target``, to the place of
+        its edge in ``out``. A list has an edge for each of its tensors."""
         first = self.args_at.get(target, -1)
         if first < 0 or result is None:
             return
@@ -447,14 +468,14 @@ class OpNode(Node):
                 break
 
     def inputs(self) -> Sequence[int | None]:
-        found: list[int | None] = []
+        edge_numbers: list[int | None] = []
         for at in sorted(self.plan.op.vjp_args):
             first = self.args_at.get(at)
             if first is None:
-                found.append(None)
+                edge_numbers.append(None)
             else:
-                found += range(first, first + self._span(at))
-        return found
+                edge_numbers += range(first, first + self._span(at))
+        return edge_numbers
 
     def saved_under(self, name: str, raw: bool) -> Any:
         """Return the saved value with that name, as formulas get it. With ``raw``: the
@@ -477,7 +498,7 @@ class OpNode(Node):
     def __dir__(self) -> list[str]:
         missing: set[str] = set()
         for name in _saved_names(self.plan.op) - set(self.plan.names):
-            missing.update(prefix + _shown(name) for prefix in _PREFIXES)
+            missing.update(prefix + _torch_name(name) for prefix in _PREFIXES)
         return [name for name in super().__dir__() if name not in missing]
 
 
@@ -496,11 +517,12 @@ class Undifferentiable(Node):
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         names = self.op.arg_names
-        known = [names[i] for i in self.op.vjp_args]
+        # the error names the arguments without a rule if others have one, else the whole op
+        supported = [names[i] for i in self.op.vjp_args]
         missing: Sequence[str] = ()
-        if known:
+        if supported:
             missing = [names[i] for i in self.missing]
-        raise MissingRule(str(self.op.func), "vjp", missing, known)
+        raise MissingRule(str(self.op.func), "vjp", missing, supported)
 
     def name(self) -> str:
         return "NotImplemented"
@@ -519,8 +541,8 @@ def _saved_names(op: Op) -> set[str]:
     return names - {"g", "gs", "needs"}
 
 
-def _shown(name: str) -> str:
-    """Torch's name of the saved value ``name``."""
+def _torch_name(name: str) -> str:
+    """Return torch's name of the saved value ``name``: ``_sym_sizes`` for ``_shape``."""
     return name.replace("_shape", "_sym_sizes").replace("_dtype", "_scalar_type")
 
 
@@ -531,7 +553,7 @@ def _members(op: Op) -> dict[str, object]:
     members: dict[str, Any] = {"__slots__": ()}
     for name in _saved_names(op):
         for prefix in _PREFIXES:
-            members[prefix + _shown(name)] = property(
+            members[prefix + _torch_name(name)] = property(
                 functools.partial(OpNode.saved_under, name=name, raw=prefix == "_raw_saved_")
             )
     return members
@@ -539,8 +561,8 @@ def _members(op: Op) -> dict[str, object]:
 
 @functools.cache
 def inplace_class(op: Op, functional: Op) -> type[OpNode]:
-    """``TBackward1`` for ``aten.t_``, if torch has a node of its own for the in-place op, else the
-    class of the functional form."""
+    """Return the node class of an in-place op: ``TBackward1`` for ``aten.t_``, if torch has a node
+    of its own for it, else the class of the functional form."""
     name = own_name(op.base_name, op.func._overloadname)
     if name is None:
         return node_class(functional)
@@ -553,7 +575,9 @@ def node_class(op: Op) -> type[OpNode]:
     if op.node_class is None:
         functional = op.functional or op
         name = node_name(functional.base_name, functional.func._overloadname)
-        namespace = AccumulateGrad.namespace if name in WITHOUT_NUMBER.values() else ""
+        namespace = ""
+        if name in WITHOUT_NUMBER.values():
+            namespace = AccumulateGrad.namespace
         op.node_class = type(name, (OpNode,), {**_members(op), "namespace": namespace})
-    made: type[OpNode] = op.node_class
-    return made
+    cls: type[OpNode] = op.node_class
+    return cls

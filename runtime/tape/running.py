@@ -1,5 +1,9 @@
-"""State of each thread: its running backward pass, its dual level of forward mode, and what stands
-in for the session."""
+"""Stores the state of each thread: its running backward pass, its dual level of forward mode, and
+what stands in for the session.
+
+Example: within ``forward_ad.dual_level()`` of a thread, a dual level stands in for the session, so
+that it sees every call of the session's tensors.
+"""
 
 from __future__ import annotations
 
@@ -47,21 +51,20 @@ STAND_INS: set[weakref.ref[Any]] = set()
 
 
 def stand_in(session: object) -> None:
-    """From now on ``session`` handles this thread's calls of the session. It ends
-    with :func:`step_down`."""
+    """Let ``session`` handle this thread's calls of the session, until :func:`step_down`."""
     STAND_IN.session = session
     STAND_INS.add(weakref.ref(session, STAND_INS.discard))
 
 
 def step_down() -> None:
-    """The session handles its calls again."""
+    """Let the session handle its calls again."""
     STAND_INS.discard(weakref.ref(STAND_IN.session))
     STAND_IN.session = None
 
 
 @contextmanager
 def unfollowed() -> Iterator[None]:
-    """In this block the session handles its calls itself."""
+    """Let the session handle its calls itself in this block."""
     session, STAND_IN.session = STAND_IN.session, None
     try:
         yield
@@ -71,7 +74,9 @@ def unfollowed() -> Iterator[None]:
 
 def current_stand_in() -> Any:
     """Return what handles this thread's calls of the session, or None."""
-    return STAND_IN.session if STAND_INS else None
+    if not STAND_INS:
+        return None
+    return STAND_IN.session
 
 
 def computes_tangents(number: int) -> bool:
@@ -80,7 +85,7 @@ def computes_tangents(number: int) -> bool:
 
 
 def with_forward_mode(level: Level, func: Callable[..., object], args: Any) -> Any:
-    """``func(*args)`` as the function of ``level``. Forward mode is on for this level, and for
+    """Call ``func(*args)`` as the function of ``level``. Forward mode is on for this level, and for
     outer levels if it is on now."""
     enabled, off_below = is_forward_enabled(), FORWARD.off_below
     if not enabled:
@@ -95,12 +100,17 @@ def with_forward_mode(level: Level, func: Callable[..., object], args: Any) -> A
 
 def current_dual() -> Any:
     """Return the dual level of ``forward_ad`` that this thread has entered, or None."""
-    return FORWARD.dual if STAND_INS else None
+    if not STAND_INS:
+        return None
+    return FORWARD.dual
 
 
 def current_graph_task_id() -> int:
     """Return the number of the running backward pass, -1 if there is none."""
-    return -1 if RUNNING.task is None else RUNNING.task.id
+    if RUNNING.task is None:
+        return -1
+    task_id: int = RUNNING.task.id
+    return task_id
 
 
 def current_node() -> Any:

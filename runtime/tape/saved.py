@@ -1,5 +1,5 @@
-"""Saved tensors: what a node stores between forward and backward, a tensor with its version or the
-result of a pack hook.
+"""Stores tensors between forward and backward: each as a tensor with its version, or as the result
+of a pack hook.
 
 A node saves *inner* tensors, never values of its own level, so no saved tensor leads back to the
 node. The history of a saved tensor is that of the argument or output that it came from. The node
@@ -34,6 +34,7 @@ Unpack = Callable[[Any], torch.Tensor]
 
 
 def _is_of_checkpoint(hooks: tuple[Pack, Unpack]) -> bool:
+    """Return whether ``hooks`` are those of torch's checkpoint."""
     return getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint"
 
 
@@ -48,6 +49,7 @@ class _Hooks(Ambient):
         self.disabled: str | None = None
 
     def push(self, pack: Pack, unpack: Unpack) -> None:
+        """Make this pair the innermost one. Raise if hooks are forbidden."""
         if not (callable(pack) and callable(unpack)):
             raise TypeError(
                 "saved_tensors_hooks(): incompatible function arguments: "
@@ -58,8 +60,8 @@ class _Hooks(Ambient):
         self.stack.append((pack, unpack))
 
     def innermost(self) -> tuple[Pack, Unpack] | None:
-        """Return the pair that applies: the last of ``stack``, else the last that
-        ``torch.autograd.graph`` was given without the drop-in.
+        """Return the pair that applies: the last of ``stack``, else the last that a program has
+        pushed by ``torch.autograd.graph`` without the drop-in.
 
         That of ``torch.utils.checkpoint`` counts what torch's own nodes save. Without it the
         values are the same. Functions that write to older tensors would write twice: a call
@@ -74,7 +76,7 @@ class _Hooks(Ambient):
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """While entered, the hooks that there are now see nothing."""
+        """Hide what is saved from all hooks of now, in this block."""
         before, self.stack = self.stack, []
         of_torch: list[tuple[Pack, Unpack]] = []
         while hooks := innermost_saved_hooks(True):
@@ -155,6 +157,7 @@ class Packed:
 
 
 def _type_name(tensor: torch.Tensor) -> str:
+    """Return the type of ``tensor`` as torch's error shows it, ``torch.FloatTensor``."""
     if tensor.layout not in (torch.strided, torch.sparse_coo):  # `type()` knows no other
         return f"{tensor.layout} {tensor.dtype}"
     if tensor.dtype.is_complex:  # `type()` has no legacy name for these
@@ -196,10 +199,11 @@ def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tens
 
 
 def present(level: Level, tensor: torch.Tensor, edge: History | None) -> Any:
-    """Inner tensor ``tensor`` as users see it: a value of ``level`` with history ``edge``, or the
-    leaf itself if it is one.
+    """Return inner tensor ``tensor`` as users see it: a value of ``level`` with history ``edge``,
+    or the leaf itself if it is one.
 
-    An integer gets no history, even if a node made it: else ops on it would be recorded.
+    An integer gets no history, even if it is the output of a node: else ops on it would be
+    recorded.
     """
     if edge is not None and tensor.dtype not in DIFFERENTIABLE:
         edge = None
@@ -213,6 +217,8 @@ def present(level: Level, tensor: torch.Tensor, edge: History | None) -> Any:
 def pack(
     level: Level, tensor: torch.Tensor, edge: History | None, hook: Pack, unpack: Unpack
 ) -> Packed:
+    """Save inner tensor ``tensor`` of history ``edge`` as what ``hook`` returns for it. Raise if
+    the hook writes to it."""
     version = tensor._version
     with torch.no_grad(), level.packing():
         payload = watched(hook, present(level, tensor, edge))
@@ -225,8 +231,8 @@ def pack(
 
 
 class SavedTensor:
-    """As ``torch._C._autograd.SavedTensor``, the type of ``node._raw_saved_*``: one saved tensor to
-    inspect or to register hooks on.
+    """One saved tensor to inspect or to register hooks on: ``node._raw_saved_self``. It has the
+    interface of ``torch._C._autograd.SavedTensor``.
 
     ``node`` stores it in ``slots[index]``. ``edge``: its history.
     """
@@ -242,13 +248,14 @@ class SavedTensor:
 
     @classmethod
     def of(cls, node: object, slots: list[Any], index: int, edge: History | None) -> SavedTensor:
+        """Return the handle of ``slots[index]``. Users cannot make one, as in torch."""
         handle = cls.__new__(cls)
         handle._node, handle._slots, handle._index, handle._edge = node, slots, index, edge
         return handle
 
     @property
     def data(self) -> Any:
-        """What is stored: the tensor itself, or the result of the pack hook."""
+        """Return what is stored: the tensor itself, or the result of the pack hook."""
         s = self._slots[self._index]
         if type(s) is Packed:
             return s.payload
@@ -258,12 +265,15 @@ class SavedTensor:
 
     @property
     def unpack_hook(self) -> Unpack | None:
+        """Return the unpack hook, None if the tensor is not packed."""
         s = self._slots[self._index]
-        return s.unpack if type(s) is Packed else None
+        if type(s) is not Packed:
+            return None
+        return s.unpack
 
     def unpack(self) -> Any:
         """Return the tensor as users of the backward pass see it."""
-        self._require_kept(FREED)
+        self._require_saved(FREED)
         s = self._slots[self._index]
         if s is None:
             return None
@@ -280,7 +290,7 @@ class SavedTensor:
                 "register_hooks(): incompatible function arguments: "
                 f"two callables are needed, got {pack_hook!r}, {unpack_hook!r}"
             )
-        self._require_kept(
+        self._require_saved(
             "Calling register_hooks on a saved tensor after it has been freed. "
             "Register before the backward pass, or keep what is saved with retain_graph=True."
         )
@@ -299,6 +309,6 @@ class SavedTensor:
             level, s.check(self._edge), self._edge, pack_hook, unpack_hook
         )
 
-    def _require_kept(self, message: str) -> None:
+    def _require_saved(self, message: str) -> None:
         if self._node.saved is None:
             raise RuntimeError(message)

@@ -1,4 +1,4 @@
-"""The part of a recording level that values, nodes and writes use."""
+"""Defines the part of a recording level that values, nodes and writes use."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _grad_enabled = torch.is_grad_enabled
 
 
 class Tape(Level):
-    """A level whose values have a history: how it makes them, finds the edges of a call's
-    arguments, and calls the outer levels.
+    """A level whose values have a history. It makes them, collects the edges of a call's arguments,
+    and calls the outer levels.
 
     ``outer_mode``: the grad mode of the outer levels.
     """
@@ -54,6 +54,7 @@ class Tape(Level):
         self.outer_mode = _grad_enabled()
 
     def wrap(self, inner: Any, edge: Edge | None = None, /) -> Any:
+        """Return a value of this level with the inner tensor ``inner`` and the history ``edge``."""
         v: Any
         if type(inner) is torch.Tensor and not inner.is_nested:  # as same_shape, without its frame
             v = make_subclass(GradValue, inner)
@@ -70,23 +71,27 @@ class Tape(Level):
     def shown_to_forward(
         self, node: Any, args: Sequence[Any], given: Sequence[Any]
     ) -> AbstractContextManager[None]:
-        """While entered, the ``forward`` of a custom Function runs. ``node``: what is put on the
-        tape for it. ``given``: what it gets in place of ``args``, whose values are of this level.
-        In a transform these are tensors of the outer levels, as they are."""
+        """Return a context in which the ``forward`` of a custom Function runs.
+
+        ``node``: what is put on the tape for it. ``given``: what it gets in place of ``args``,
+        whose values are of this level. In a transform these are tensors of the outer levels, as
+        they are.
+        """
         return nullcontext()
 
     def noted_backward(self, node: Any, shown: list[Any], create_graph: bool) -> tuple[Any, ...]:
-        """Return what ``node``, of a custom Function, gives for the cotangents ``shown``, at a
+        """Return what ``node``, of a custom Function, computes for the cotangents ``shown``, at a
         level that notes it (``notes_backward``)."""
         raise NotImplementedError
 
     def retain_grad_of(self, value: Any) -> None:
-        """``value.retain_grad()``, where ``value`` is a value of this level."""
+        """Do ``value.retain_grad()``, where ``value`` is a value of this level. A transform's
+        values have no ``.grad``, so here it raises."""
         Value.retain_grad(value)  # which raises
 
     def after_accumulating(self, value: object, hook: Callable[[Any], object]) -> RemovableHandle:
-        """``value.register_post_accumulate_grad_hook(hook)``, where ``value`` is a value of this
-        level."""
+        """Do ``value.register_post_accumulate_grad_hook(hook)``, where ``value`` is a value of this
+        level. In a transform, raise."""
         raise RuntimeError(
             f"register_post_accumulate_grad_hook() of a tensor inside {self.what}, "
             "where no leaf is told that its gradient is complete. Do after the backward pass what "
@@ -112,6 +117,7 @@ class Tape(Level):
             set_grad_enabled(True)
 
     def is_constant(self, value: Value) -> bool:
+        """Return whether ``value`` does not require grad."""
         return edge_of(value) is None
 
     def written_by_function(self, value: object) -> None:
@@ -129,9 +135,13 @@ class Tape(Level):
     def collect(
         self, op: Op, args: Any
     ) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
-        """Four things of the arguments of a call. All of them lowered (:meth:`lowered_args`,
-        without its frame). Of those that require grad: the edges, in order; a bit for the position
-        of each; the length of each that is a list."""
+        """Return four things of the arguments of a call.
+
+        First, all of them lowered (:meth:`lowered_args`, without its frame). Then, of those that
+        require grad: the edges, in order; a bit for the position of each; the length of each that
+        is a list. Example: ``mul(x, 2.0)`` with ``x`` of this level has the edge of ``x``, the bits
+        0b1, and no list.
+        """
         inner = list(args)
         edges: tuple[Edge | None, ...] = ()
         spans: dict[int, int] | None = None
@@ -164,7 +174,11 @@ class Tape(Level):
         requires grad."""
         if not items:
             return items, None
-        mine = [index for index, b in enumerate(items) if type(b) in VALUES and b._level is self]
+        mine = [
+            index
+            for index, item in enumerate(items)
+            if type(item) in VALUES and item._level is self
+        ]
         if not mine:
             return self.lowered_args(items), None  # only lists of lists are left to lower
         inner = list(items)

@@ -1,4 +1,5 @@
-"""Values of a grad level, and their edges: where the gradient of a value goes."""
+"""Defines the values of a grad level, and returns their edges: where the gradient of a value
+goes."""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ def edge_of(value: Any) -> Edge | None:
     return None
 
 
-_making = lock_of(sys.modules[__name__], "_making")
+# two threads that build graphs from one parameter must not create two nodes for it
+_creation_lock = lock_of(sys.modules[__name__], "_creation_lock")
 
 
 def accumulator_of(value: Any) -> AccumulateGrad:
-    """Return the ``AccumulateGrad`` node of a leaf, made when a graph first needs it. All threads
-    get the same one."""
-    with _making:
+    """Return the ``AccumulateGrad`` node of a leaf. It is created when a graph first needs it. All
+    threads get the same one."""
+    with _creation_lock:
         node = value._accumulator() if value._accumulator is not None else None
         if node is None:
             node = AccumulateGrad(value._level, value)
@@ -56,9 +58,10 @@ def accumulator_of(value: Any) -> AccumulateGrad:
 class GradValue(Value):
     """A value of a grad level.
 
-    ``_edge``: (node, output number) that made it. ``_req``: whether it is a leaf that requires
-    grad. ``_generation``: counts writes that changed its history, so that its views notice them.
-    ``_nested``: a class attribute, whether its values hold nested tensors."""
+    ``_edge``: (node, output number) that it comes from. ``_req``: whether it is a leaf that
+    requires grad. ``_generation``: counts writes that changed its history, so that its views notice
+    them. ``_nested``: a class attribute, whether its values hold nested tensors.
+    """
 
     _nested: bool = False
     _level: Level
@@ -72,7 +75,7 @@ class GradValue(Value):
 
     def _follows_base(self) -> bool:
         """Return whether this is a view without history that requires grad because its base does.
-        It was made without grad mode, or before the base required grad. As in torch it is a leaf,
+        It was taken without grad mode, or before the base required grad. As in torch it is a leaf,
         and its gradient is discarded."""
         view = self._view
         return (
@@ -84,6 +87,7 @@ class GradValue(Value):
 
     @property
     def requires_grad(self) -> bool:
+        """Return whether a gradient of this tensor can be computed."""
         return edge_of(self) is not None or self._follows_base()
 
     @requires_grad.setter
@@ -94,6 +98,7 @@ class GradValue(Value):
 
     @property
     def grad_fn(self) -> Any:  # type: ignore[override]
+        """Return the node of the call that this tensor is a result of, None for a leaf."""
         e = edge_of(self)
         if e is None or isinstance(e[0], (AccumulateGrad, Input)):
             return None
@@ -101,12 +106,16 @@ class GradValue(Value):
 
     @property
     def is_leaf(self) -> bool:  # type: ignore[override]
+        """Return whether this tensor is no result of a recorded call."""
         return self.grad_fn is None
 
     def tolist(self) -> Any:
+        """Return the elements as numbers in nested lists."""
         return self._inner.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
+        """Return an array, as ``torch.Tensor.numpy``. Raise if the tensor requires grad, unless
+        ``force``."""
         if not force and edge_of(self) is not None:
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad. "
@@ -116,11 +125,15 @@ class GradValue(Value):
 
     @property
     def output_nr(self) -> int:  # type: ignore[override]
+        """Return which output of its node this tensor is, 0 without a node."""
         e = edge_of(self)
-        return 0 if e is None else e[1]
+        if e is None:
+            return 0
+        return e[1]
 
     @property
     def data(self) -> Any:
+        """Return a tensor of the same memory, without history and with its own version counter."""
         return self._level.wrap(self._inner.data)
 
     @data.setter
@@ -137,12 +150,15 @@ class GradValue(Value):
         return self
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Begin a history, as ``torch.Tensor.requires_grad_``. Raise at a level where no backward
+        pass could reach the new leaf, or if the flag of a result is to be removed."""
         tape: Any = self._level
         if not tape.starts_leaves:
             self._refuse_leaf()
         return self._set_flag(requires_grad)
 
     def _set_flag(self, requires_grad: bool) -> object:
+        """Begin a history, or raise if there is one that would have to be removed."""
         if requires_grad:
             self.start_leaf()
         elif edge_of(self) is not None:
@@ -157,9 +173,13 @@ class GradValue(Value):
 
     @property
     def retains_grad(self) -> bool:  # type: ignore[override]
+        """Return whether this is no leaf, and a backward pass writes its ``.grad`` all the
+        same."""
         return self._retains
 
     def retain_grad(self) -> None:
+        """Let backward passes write the gradient of this tensor, no leaf, to its ``.grad``. Raise
+        in a transform."""
         level: Any = self._level
         level.retain_grad_of(self)
 
@@ -188,8 +208,8 @@ class GradValue(Value):
         )
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Any], Any]) -> RemovableHandle:
-        """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed, where the level keeps
-        ``.grad`` of its leaves. Else refused: the hook would never be called."""
+        """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed. Raise at a level whose
+        leaves have no ``.grad``: the hook would never be called."""
         level: Any = self._level
         return level.after_accumulating(self, hook)  # type: ignore[no-any-return]
 

@@ -1,9 +1,10 @@
-"""Views at a grad level: how a view follows its base, and how a write to a view changes
-the base's history.
+"""Lets views follow their base at a grad level, and changes the base's history at a write to one
+of its views.
 
 A view stores its base and the view ops that lead from the base to it. A write to a view gives the
-base a new history (``CopySlices``). Every view of that base then finds that its generation is old,
-and takes its history from the base again.
+base a new history (``CopySlices``). Every view of that base then notices that its generation is
+old, and takes its history from the base again. Example: after ``v = x[0]; v.mul_(2)`` the history
+of ``x`` is a ``CopySlices`` node, and that of ``v`` is a view op of the new ``x``.
 """
 
 from __future__ import annotations
@@ -53,12 +54,13 @@ STALE = "its base or another view of its base has been"
 
 
 class View:
-    """How a value follows its base. ``chain``: per view op (func, arguments after self, kwargs,
-    output number or None).
+    """The base of a value that is a view, and the view ops that lead from the base to it.
 
-    ``creation``: why a write to it may not be recorded. It was made in ``"no_grad"`` or
-    ``"inference"`` mode, by an op with several views (``"multi"``) or by a custom Function
-    (``"function"``). ``""``: a write may be recorded.
+    ``chain``: per view op (func, arguments after self, kwargs, output number or None). Example:
+    ``x[0]`` is ``((aten.select.int, (0, 0), {}, None),)``. ``creation``: why a write to the view
+    may not be recorded. It was created in ``"no_grad"`` or ``"inference"`` mode, by an op with
+    several views (``"multi"``) or by a custom Function (``"function"``). ``""``: a write may be
+    recorded. ``generation`` and ``reshaped``: the base's, when the view last took its history.
     """
 
     __slots__ = ("base", "chain", "creation", "generation", "reshaped")
@@ -82,11 +84,11 @@ class View:
             return (_strided_step(value),)
         earlier = (base._earlier or {}).get(self.reshaped)
         if earlier is None:
-            self._lost()
+            self._refuse_lost_geometry()
         return ((_as_strided, earlier, {}, None), *self.chain)
 
     def short_path(self, value: object) -> tuple[Any, ...]:
-        """:meth:`path`, or one step in place of many."""
+        """Return :meth:`path`, or one step in place of many."""
         path = self.path(value)
         if len(path) > MANY_STEPS and _comparable(value, self.base):
             return (_strided_step(value),)
@@ -97,19 +99,20 @@ class View:
         base. Example: its tangent, whose strides may differ."""
         base = self.base
         if self.reshaped != base._reshaped:
-            self._lost()
-        if (
+            self._refuse_lost_geometry()
+        one_step_suffices = (
             len(self.chain) > MANY_STEPS
             and _comparable(value, base)
-            and _is_strided(tensor)
+            and _shows_strides(tensor)
             and (tensor.stride(), tensor.storage_offset()) == (base.stride(), base.storage_offset())
-        ):
+        )
+        if one_step_suffices:
             return replay((_strided_step(value),), tensor)
         return replay(self.chain, tensor)
 
     def laid_out(self, tensor: Any) -> Any:
-        """``tensor``, a tensor of the base's shape and dtype, or a copy of it in memory like the
-        base's where the view would show other elements of ``tensor``, or none. Example: a
+        """Return ``tensor``, a tensor of the base's shape and dtype, or a copy of it in memory like
+        the base's where the view would show other elements of ``tensor``, or none. Example: a
         transposed tangent of which the view is ``as_strided``."""
         base = self.base
         if not (has_strides(tensor) and has_strides(base)):
@@ -122,11 +125,13 @@ class View:
         offset = _offset_of(base, funcs)
         if OF_MEMORY.isdisjoint(funcs) or (alike and _offset_of(tensor, funcs) == offset):
             return tensor
-        return _shown_lazily(_memory_like(tensor, (base.shape, base.stride(), offset)), lazy).copy_(
+        return _make_lazy(_memory_like(tensor, (base.shape, base.stride(), offset)), lazy).copy_(
             tensor
         )
 
-    def _lost(self) -> NoReturn:
+    def _refuse_lost_geometry(self) -> NoReturn:
+        """Raise: the base has changed its geometry, and the view ops do not lead from the new one
+        to the view."""
         raise InplaceError(
             f"the base of a view has changed its geometry in place ({list(self.base.shape)} now)"
             f"{self.base._reshaped_at}. The view cannot follow it at this level; "
@@ -173,6 +178,7 @@ class View:
 
 
 def replay(chain: tuple[Any, ...], base: Any) -> Any:
+    """Run the view ops of ``chain`` from ``base`` and return the last view."""
     for func, rest, kwargs, which in chain:
         base = view_of(func, base, rest, kwargs)
         if which is not None:
@@ -181,6 +187,7 @@ def replay(chain: tuple[Any, ...], base: Any) -> Any:
 
 
 def has_strides(tensor: Any) -> bool:
+    """Return whether ``tensor`` is strided and not nested."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
@@ -198,7 +205,8 @@ def _lazy(tensor: Any) -> tuple[bool, bool]:
     return tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
 
 
-def _shown_lazily(t: Any, lazy: tuple[bool, bool]) -> Any:
+def _make_lazy(t: Any, lazy: tuple[bool, bool]) -> Any:
+    """Conjugate and negate ``t`` lazily, as :func:`_lazy` says of another tensor."""
     conjugated, negated = lazy
     if conjugated:
         t = t.conj()
@@ -210,8 +218,8 @@ def _shown_lazily(t: Any, lazy: tuple[bool, bool]) -> Any:
 def _memory_like(
     tensor: Any, geometry: tuple[Any, Any, Any], dtype: torch.dtype | None = None
 ) -> Any:
-    """Memory made from ``tensor`` with the ``geometry`` of a tensor, which views can be taken
-    of."""
+    """Return new memory, of the dtype and device of ``tensor``, with the ``geometry`` (shape,
+    strides, offset or None) of a tensor, so that its views can be taken of it."""
     shape, stride, offset = geometry
     if offset is not None:
         last = sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
@@ -227,7 +235,7 @@ def _strided_step(value: Any) -> tuple[object, ...]:
     return (_as_strided, (value.shape, value.stride(), value.storage_offset()), {}, None)
 
 
-def _is_strided(tensor: Any) -> bool:
+def _shows_strides(tensor: Any) -> bool:
     """Return whether ``tensor`` is a plain strided tensor or a value, at any levels, that shows
     one's strides."""
     while type(tensor) in VALUES and tensor._level.shows_strides:
@@ -258,7 +266,10 @@ def _read_memory_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 def mark_view(
     value: object, op: Op, args: Sequence[object], kwargs: dict[str, Any], which: int | None = None
 ) -> None:
-    creation = "multi" if op.multi_view else ""
+    """Note that ``value`` is the result of the view op ``op``, or its result number ``which``."""
+    creation = ""
+    if op.multi_view:
+        creation = "multi"
     follow(value, args[0], (op.func, tuple(args[1:]), kwargs, which), creation)
 
 
@@ -293,13 +304,10 @@ def refuse_stale_target(target: Any) -> None:
     """Raise if ``target`` is a view to which no write may be recorded, and whose base has changed.
     Else the error would name the change of the base, not this write."""
     view = target._view
-    if (
-        view is not None
-        and view.creation
-        and view.generation != view.base._generation
-        and _grad_enabled()
-        and view.base.requires_grad
-    ):
+    if view is None or not view.creation:
+        return
+    base_has_changed = view.generation != view.base._generation
+    if base_has_changed and _grad_enabled() and view.base.requires_grad:
         refuse_rebase(target, WRITTEN)
 
 
@@ -361,8 +369,8 @@ _REASONS = {
 
 
 def refuse_rebase(value: Any, what: str) -> None:
-    """Raise: the history of ``value`` would have to come from its base, and ``value`` was made in a
-    way that does not allow it. ``what``: WRITTEN or STALE."""
+    """Raise: the history of ``value`` would have to come from its base, and ``value`` was created
+    in a way that does not allow it. ``what``: WRITTEN or STALE."""
     creation = value._view.creation
     node, index = getattr(value, "_edge", None) or (None, 0)
     by_mode = creation in ("no_grad", "inference")
@@ -383,27 +391,31 @@ def refuse_rebase(value: Any, what: str) -> None:
     raise RuntimeError(f"{text} {_REASONS[creation]}")
 
 
-def aliases(a: object, b: object) -> bool:
+def aliases(first: object, second: object) -> bool:
     """Return whether two tensors share memory, at any levels."""
     # `bottom`, without its frame, because every recorded write comes here
-    while isinstance(a, Value):
-        a = a._inner
-    while isinstance(b, Value):
-        b = b._inner
-    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+    while isinstance(first, Value):
+        first = first._inner
+    while isinstance(second, Value):
+        second = second._inner
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return False
-    if a.layout is not torch.strided or b.layout is not torch.strided or a.device != b.device:
-        return a is b
+    if (
+        first.layout is not torch.strided
+        or second.layout is not torch.strided
+        or first.device != second.device
+    ):
+        return first is second
     try:
-        return bool(storage_of(a)._cdata == storage_of(b)._cdata)
+        return bool(storage_of(first)._cdata == storage_of(second)._cdata)
     except NotImplementedError:
-        # a transform of torch's own is running: its tensors show the storage of those that
+        # first transform of torch's own is running: its tensors show the storage of those that
         # they wrap alone
-        return bool(storage_of(_unwrapped(a))._cdata == storage_of(_unwrapped(b))._cdata)
+        return bool(storage_of(_unwrap(first))._cdata == storage_of(_unwrap(second))._cdata)
 
 
-def _unwrapped(t: torch.Tensor) -> torch.Tensor:
-    """``t`` without the wrappers of ``torch.func``."""
+def _unwrap(t: torch.Tensor) -> torch.Tensor:
+    """Return ``t`` without the wrappers of ``torch.func``."""
     while is_functorch_wrapped(t):
         t = get_unwrapped(t)
     return t
@@ -440,7 +452,7 @@ class CopySlices(Node):
         g = grads[0]
         if g is None:
             return (None,) * len(self.edges)
-        base = _shown_lazily(_memory_like(g, self.geometry), self.lazy).copy_(g)
+        base = _make_lazy(_memory_like(g, self.geometry), self.lazy).copy_(g)
         part = replay(self.chain, base)
         inner_wanted = None if wanted is None else self._wanted_of_inner(wanted)
         # when the pass is recorded, a saved result has the inner node as its history, which is to
@@ -450,7 +462,7 @@ class CopySlices(Node):
         of_base = None
         if self.edges[0] is not None:
             own = None if self.self_edge is None else out[self.self_edge]
-            of_base = self._with_own(g, base, part, own, create_graph)
+            of_base = self._insert_own(g, base, part, own, create_graph)
         return (of_base, *(out[i] for i in self.others))
 
     def _wanted_of_inner(self, wanted: Any) -> list[bool]:
@@ -462,25 +474,24 @@ class CopySlices(Node):
             of_inner[self.self_edge] = wanted[0]
         return of_inner
 
-    def _with_own(self, g: object, base: object, part: Any, own: Any, create_graph: bool) -> object:
+    def _insert_own(
+        self, g: object, base: object, part: Any, own: Any, create_graph: bool
+    ) -> object:
         """Return the cotangent of the base: ``base``, a copy of ``g``, with its ``part`` that was
         written replaced by the target's cotangent ``own``. None: zero."""
         if own is None:
             part.zero_()
             return base
         own = conform(own, (part.shape, part.dtype), self.inner_node, 0)
-        if (
-            create_graph
-            and not part.is_complex()
-            and not without_overlap(part.shape, part.stride())
-        ):
-            return self._shown_once(g, own)
+        is_recorded_copy = create_graph and not part.is_complex()
+        if is_recorded_copy and not without_overlap(part.shape, part.stride()):
+            return self._insert_last_elements(g, own)
         part.copy_(own)
         return base
 
-    def _shown_once(self, g: Any, own: Any) -> object:
-        """``g`` with the written part replaced by ``own``, where the view shows a
-        place several times.
+    def _insert_last_elements(self, g: Any, own: Any) -> object:
+        """Return ``g`` with the written part replaced by ``own``, where the view shows a place
+        several times.
 
         A recorded copy into such a view has a derivative by each element that shows a place, but
         only one of them is left there. So each place takes the last of its elements.
@@ -499,13 +510,13 @@ class CopySlices(Node):
         return torch.where(written, replaced, g)
 
     def inputs(self) -> list[int | None]:
-        shown = list(self.inner_node.inputs())
+        inner_inputs = list(self.inner_node.inputs())
         # the base takes the place of the tensor that was written to
-        written = shown.index(self.self_edge) if self.self_edge is not None else 0
-        found: list[int | None] = [0]
-        for i in (*shown[:written], *shown[written + 1 :]):
-            found.append(None if i is None else self.others.index(i) + 1)
-        return found
+        written = inner_inputs.index(self.self_edge) if self.self_edge is not None else 0
+        edge_numbers: list[int | None] = [0]
+        for i in (*inner_inputs[:written], *inner_inputs[written + 1 :]):
+            edge_numbers.append(None if i is None else self.others.index(i) + 1)
+        return edge_numbers
 
     def release(self) -> None:
         self.inner_node.release()

@@ -1,7 +1,7 @@
-"""What ``node.meta`` says of the value of a node: ``val``, an abstract tensor, and ``tensor_meta``.
+"""Describes the value of a node in ``node.meta``: ``val``, an abstract tensor, and ``tensor_meta``.
 
-A graph outlives its trace, so it must not hold the tensors that the trace computed. ``val`` is a
-``FakeTensor``: shape, strides, dtype and device without memory. It is made at once, so that a
+A graph outlives its trace, so it must not refer to the tensors that the trace computed. ``val`` is
+a ``FakeTensor``: shape, strides, dtype and device without memory. It is created at once, so that a
 tensor of the trace is freed when the program drops it. Of a trace that is ``late`` only the
 geometry is noted at once. A program that is called once, by :mod:`runtime.aot.compilers.staged`,
 does without the abstract values, which take a tenth of the time of its capture.
@@ -51,8 +51,8 @@ def faked(mode: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> FakeTen
 
 
 class _Thread(Ambient):
-    """What the traces on real values of one thread share, because it takes as long as twenty
-    abstract values."""
+    """The fake mode that the traces on real values of one thread share. To create it takes as long
+    as to create twenty abstract values."""
 
     def __init__(self) -> None:
         self.mode: FakeTensorMode | None = None
@@ -64,9 +64,12 @@ _THREAD = _Thread()
 
 
 class AbstractValues:
-    """Makes the abstract values of one graph. ``mode``: whose fake tensors they are; None: of the
-    mode of this thread. ``late``: whether those of plain tensors that calls return are made by
-    :meth:`complete`, which any thread may call, and not before."""
+    """Makes the abstract values of one graph.
+
+    ``mode``: whose fake tensors they are; None: of the mode of this thread. ``late``: whether those
+    of plain tensors that calls return are created by :meth:`complete`, which any thread may call,
+    and not before.
+    """
 
     def __init__(self, mode: FakeTensorMode | None, late: bool = False) -> None:
         if mode is None and _THREAD.mode is None:
@@ -85,7 +88,7 @@ class AbstractValues:
             self.late
             and type(value) is torch.Tensor
             and node.op == "call_function"
-            and _is_strided(value)
+            and _is_plain_strided(value)
         ):
             self._noted.append((node, geometry or faithful_geometry(value)))
             return None
@@ -99,21 +102,21 @@ class AbstractValues:
         """Make the abstract values that are late."""
         with self._lock:
             for node, geometry in self._noted:
-                node.meta["val"] = abstract = self._made(geometry)
+                node.meta["val"] = abstract = self._fake_of(geometry)
                 node.meta["tensor_meta"] = _metadata_of(abstract)
             self._noted.clear()
 
     def of(self, value: object) -> Any:
-        """``value`` with an abstract tensor in place of each tensor. None for a tensor that has
-        no abstract form."""
+        """Return ``value`` with an abstract tensor in place of each tensor. None for a tensor that
+        has no abstract form."""
         if isinstance(value, FakeTensor):
             return value
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if isinstance(value, (list, tuple)):
-            return (
-                list(map(self.of, value)) if isinstance(value, list) else tuple(map(self.of, value))
-            )
+        if isinstance(value, list):
+            return list(map(self.of, value))
+        if isinstance(value, tuple):
+            return tuple(map(self.of, value))
         return value
 
     def snapshot(self, value: Any) -> Any:
@@ -121,17 +124,19 @@ class AbstractValues:
         return self._tensor(value)
 
     def _tensor(self, tensor: torch.Tensor) -> object:
-        if not _is_strided(tensor):
+        if not _is_plain_strided(tensor):
             return self._other_layout(tensor)
-        return self._made(faithful_geometry(tensor))
+        return self._fake_of(faithful_geometry(tensor))
 
-    def _made(self, geometry: Geometry) -> Any:
+    def _fake_of(self, geometry: Geometry) -> Any:
+        """Return the fake tensor of a geometry, which is shape, strides, offset, dtype and
+        device."""
         arguments, bits = geometry
         shape, stride, offset, _, dtype, _, device = arguments[:7]
         with without_dispatch_to_python():
             like = factories.empty_strided(shape, stride, dtype=dtype, device=_META)
             if offset:
-                like = _shifted(like, offset)
+                like = _shift(like, offset)
             first = self._first.get(device)
             if first is None:
                 fake: Any = FakeTensor(self.mode, like, device)
@@ -149,6 +154,8 @@ class AbstractValues:
         return fake
 
     def _other_layout(self, tensor: torch.Tensor) -> object:
+        """Return the fake tensor of one that is not strided. None if torch has none, as for some
+        sparse layouts."""
         with without_modes():
             try:
                 return faked(self.mode, tensor.detach(), static_shapes=True)
@@ -156,11 +163,12 @@ class AbstractValues:
                 return None
 
 
-def _is_strided(tensor: torch.Tensor) -> bool:
+def _is_plain_strided(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
 def _metadata_of(tensor: torch.Tensor) -> TensorMetadata:
+    """Return the ``tensor_meta`` of a value, as ``ShapeProp`` of torch writes it."""
     if tensor.layout is not torch.strided:
         return TensorMetadata(tensor.shape, tensor.dtype, False, (), None, tensor.is_quantized, {})
     shape = tensor.shape
@@ -176,8 +184,8 @@ def _metadata_of(tensor: torch.Tensor) -> TensorMetadata:
     return TensorMetadata(shape, tensor.dtype, False, tensor.stride(), memory_format, False, {})
 
 
-def _shifted(t: torch.Tensor, offset: Any) -> torch.Tensor:
-    """``t`` with that storage offset."""
+def _shift(t: torch.Tensor, offset: Any) -> torch.Tensor:
+    """Return a tensor like ``t`` with that storage offset."""
     shape, stride = t.shape, t.stride()
     size = offset + 1 + sum(n * s for n, s in zip(shape, stride, strict=True))
     return factories.empty((size,), dtype=t.dtype, device=_META).as_strided(shape, stride, offset)
@@ -200,9 +208,7 @@ _UNGIVEN = {
 }
 
 
-def _without_generator(
-    func: object, kwargs: Mapping[str, object]
-) -> tuple[object, dict[str, object]]:
+def _drop_generator(func: object, kwargs: Mapping[str, object]) -> tuple[object, dict[str, object]]:
     """Return the call without its generator: nothing is drawn from it, and torch's decompositions
     refuse one."""
     others = {name: value for name, value in kwargs.items() if name != "generator"}
@@ -212,13 +218,13 @@ def _without_generator(
 
 
 def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, Any]) -> Any:
-    """``func(*args, **kwargs)`` on fake tensors, in their mode: by ``abstract`` of the record, by
-    torch, or by the decomposition in it.
+    """Return ``func(*args, **kwargs)`` on fake tensors, in their mode: by ``abstract`` of the
+    record, by torch, or by the decomposition in it.
 
     Raises ``UnsupportedOperatorException`` if there is none of these.
     """
     if "generator" in kwargs:
-        func, kwargs = _without_generator(func, kwargs)
+        func, kwargs = _drop_generator(func, kwargs)
     op = op_of(func)
     record = op.record
     if record is not None and record.abstract is not None:

@@ -1,4 +1,7 @@
-"""What a trace asks about every call of one overload.
+"""Answers what a trace asks about every call of one overload.
+
+Example: of ``aten.add_.Tensor`` a trace asks which arguments the call writes to, (0,), and whether
+it may draw random numbers. The answers are computed once for each overload.
 
 Two of the answers are of some ops alone: the form that a graph has in place of the call, and
 whether the size of a result depends on values.
@@ -40,7 +43,7 @@ _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, at
 
 
 class CallFacts(NamedTuple):
-    """What a trace asks about every call of one overload."""
+    """The answers about one overload."""
 
     node_name: str  # as torch's: `add` for `aten.add.Tensor`
     # what answers it at once, if it asks for the geometry of a tensor
@@ -65,6 +68,7 @@ listeners.append(_FACTS.clear)  # a new record makes these facts stale
 
 
 def facts_of(func: object) -> CallFacts:
+    """Return the facts of the overload ``func``, computed at its first call."""
     facts = _FACTS.get(id(func))
     if facts is None:
         facts = _FACTS[id(func)] = _facts_of(func)
@@ -136,7 +140,7 @@ def _may_draw(op: Op) -> bool:
 # --- calls that a graph has in another form -------------------------------------------------------
 
 
-def _drawn_between(
+def _draw_between(
     x: torch.Tensor, low: object, high: object, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     """Return the numbers of ``aten.random.from``, by an op that draws the same."""
@@ -152,18 +156,19 @@ def _drawn_between(
     return drawn
 
 
-def _redrawn_between(
+def _fill_between(
     x: torch.Tensor, low: object, high: object, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    return x.copy_(_drawn_between(x, low, high, generator=generator))
+    """Fill ``x`` with the numbers of ``aten.random_.from``."""
+    return x.copy_(_draw_between(x, low, high, generator=generator))
 
 
 # The names of two ops are no Python, so that no module can be generated from a graph that has them.
 # The third gives a tensor without memory. A value of a level does not show that to the dispatcher,
 # and a kernel would read the memory.
 OTHERWISE: dict[Any, Callable[..., Any]] = {
-    getattr(aten.random, "from"): _drawn_between,
-    getattr(aten.random_, "from"): _redrawn_between,
+    getattr(aten.random, "from"): _draw_between,
+    getattr(aten.random_, "from"): _fill_between,
     WITHOUT_MEMORY: aten.zeros.default,
 }
 
@@ -193,7 +198,7 @@ def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:
     if func is aten.masked_select.default:
         deciding = [args[1]]
     return not all(
-        _made_of_sizes(tensor)
+        _depends_on_sizes_alone(tensor)
         for tensor in pytree.tree_leaves(deciding)
         if isinstance(tensor, torch.Tensor)
     )
@@ -205,22 +210,19 @@ def _masks_among(index: Sequence[object]) -> list[object]:
     return [tensor for tensor in tensors if tensor.dtype in (torch.bool, torch.uint8)]
 
 
-def _made_of_sizes(tensor: object) -> bool:
-    """Return whether factories and functional ops made ``tensor`` of no tensor and no random
-    number."""
-    node, seen = getattr(tensor, "_node", None), set()
+def _depends_on_sizes_alone(tensor: object) -> bool:
+    """Return whether ``tensor`` is a result of factories and functional ops, without any tensor of
+    the arguments and without a random number."""
+    node, visited = getattr(tensor, "_node", None), set()
     waiting = [node]
     while waiting:
         node = waiting.pop()
-        if node in seen:
+        if node in visited:
             continue
-        seen.add(node)
-        if (
-            node is None
-            or node.op != "call_function"
-            or _is_open(node.target)
-            or any(map(_writes, node.users))
-        ):
+        visited.add(node)
+        if node is None or node.op != "call_function":
+            return False
+        if _is_open(node.target) or any(map(_writes, node.users)):
             return False
         waiting += node.all_input_nodes
     return True

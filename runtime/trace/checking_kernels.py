@@ -1,4 +1,4 @@
-"""Composite ops whose C++ kernels read elements to check them, in Python for traces.
+"""Replaces, in traces, composite ops whose C++ kernels read elements to check them.
 
 ``cov(x, fweights=w)`` reads whether all weights are at least zero. A trace refuses to read. So
 the check becomes a call of ``_assert_async`` in the graph, which every later call of the graph
@@ -28,11 +28,12 @@ _istft_unchecked: Callable[..., Tensor] = aten.istft.default.py_kernels[
 _LOWEST = 1e-11  # the least sum of squares of the windows by which istft divides
 
 
-def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., object]]:
+def _register_for_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., object]]:
     """Use the decorated function for ``overload`` in a trace. It gets every argument by its
     name in the schema."""
 
     def register(f: Callable[..., Any]) -> Callable[..., Any]:
+        """Add the kernel to the dispatcher's, and return ``f`` as it is."""
         pass_on = passing_on(overload)
         names = [argument.name for argument in overload._schema.arguments]
 
@@ -52,17 +53,20 @@ def _in_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., ob
 
 
 def _require(holds: Tensor, message: str) -> None:
-    """A call in the graph that raises ``RuntimeError`` unless ``holds``, one element, is true."""
+    """Add a call to the graph that raises ``RuntimeError`` unless ``holds``, one element, is
+    true."""
     assert_async(holds, message)
 
 
-@_in_traces(aten.cov.default)
+@_register_for_traces(aten.cov.default)
 def _cov(
     self: Tensor,
     correction: int = 1,
     fweights: Tensor | None = None,
     aweights: Tensor | None = None,
 ) -> Tensor:
+    """Return the covariance of the rows of ``self``, as ``torch.cov``. Without weights ATen checks
+    no elements, so it does that itself unless a size is a symbol."""
     if fweights is None and aweights is None and not symbolic(self):
         raise Refused
     if self.dim() > 2 or self.dtype is torch.bool:
@@ -83,26 +87,27 @@ def _weighted_cov(
 ) -> Tensor:
     """Return the covariance of the rows of ``x``, with one or both kinds of weights."""
     n = x.shape[1]
-    given = [
-        _checked_weights(name, each, n)
+    checked = [
+        _check_weights(name, each, n)
         for name, each in (("fweights", fweights), ("aweights", aweights))
         if each is not None
     ]
-    w = given[0]
-    if len(given) == 2:
-        w = w * given[1]
-    total = w.sum()
+    weights = checked[0]
+    if len(checked) == 2:
+        weights = weights * checked[1]
+    total = weights.sum()
     _require(total.ne(0), "cov(): weights sum to zero, can't be normalized")
-    centred = x - ((x * w).sum(1) / total).unsqueeze(1)
+    centred = x - ((x * weights).sum(1) / total).unsqueeze(1)
     divisor: Any = total - correction
     if aweights is not None and correction != 0:
-        divisor = total - correction * (w * aweights).sum() / total
+        divisor = total - correction * (weights * aweights).sum() / total
     divisor = torch.where(divisor <= 0, torch.zeros_like(divisor), divisor)
-    return centred.mm((centred * w).t().conj()).true_divide(divisor).squeeze()
+    return centred.mm((centred * weights).t().conj()).true_divide(divisor).squeeze()
 
 
-def _checked_weights(name: str, weights: Tensor, n: object) -> Tensor:
-    """``weights``, with the check that none is negative. ``n``: the number of observations."""
+def _check_weights(name: str, weights: Tensor, n: object) -> Tensor:
+    """Return ``weights``, after a check in the graph that none is negative. ``n``: the number of
+    observations."""
     if weights.dim() > 1 or weights.numel() != n:
         raise Refused
     if not _fits_kind(name, weights):
@@ -119,7 +124,7 @@ def _fits_kind(name: str, weights: Tensor) -> bool:
     return not (weights.is_floating_point() or weights.is_complex() or weights.dtype is torch.bool)
 
 
-@_in_traces(aten.istft.default)
+@_register_for_traces(aten.istft.default)
 def _istft(
     self: Tensor,
     n_fft: int,
@@ -129,14 +134,17 @@ def _istft(
     center: bool = True,
     **options: Any,
 ) -> Tensor:
-    """By torch's decomposition, which leaves out the check that the windows together
-    cover every sample."""
-    given = (n_fft, hop_length, win_length, window, center)
-    hop = n_fft // 4 if hop_length is None else hop_length
-    width = n_fft if win_length is None else win_length
+    """Run ``torch.istft`` by torch's decomposition, and add the check that this leaves out: the
+    windows together cover every sample."""
+    arguments = (n_fft, hop_length, win_length, window, center)
+    hop, width = hop_length, win_length
+    if hop is None:
+        hop = n_fft // 4
+    if width is None:
+        width = n_fft
     length = options.get("length")
     try:
-        result = _istft_unchecked(self, *given, **options)
+        result = _istft_unchecked(self, *arguments, **options)
     except (RuntimeError, AssertionError, IndexError):
         # the C++ kernel says what is wrong in its own words
         raise Refused from None
@@ -148,6 +156,7 @@ def _istft(
     left = (n_fft - width) // 2
     if width != n_fft:
         padded = aten.constant_pad_nd(padded, [left, n_fft - width - left])
+    # the sum of squares of the windows over each sample, by which istft divides
     squares = padded.square().expand(1, frames, n_fft)
     cover = aten.unfold_backward(squares, [1, samples], 1, n_fft, hop)
     start = n_fft // 2 if center else 0
@@ -157,10 +166,10 @@ def _istft(
     return result
 
 
-@_in_traces(aten.one_hot.default)
+@_register_for_traces(aten.one_hot.default)
 def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
-    """By a comparison, with the checks that ATen leaves out in a trace. Without a number of classes
-    that is the largest class and one, a symbol of the trace."""
+    """Return the one-hot rows of ``self``, with the checks that ATen leaves out in a trace. Without
+    a number of classes that is the largest class and one, a symbol of the trace."""
     if self.dtype is not torch.long or self.numel() == 0 or num_classes in (0, None):
         raise Refused
     _require(self.min().ge(0), "one_hot: class values must be non-negative")

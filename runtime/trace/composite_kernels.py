@@ -1,8 +1,9 @@
-"""Composite ops whose C++ kernels ask for plain sizes, in Python for symbolic ones.
+"""Replaces, for symbolic sizes, composite ops whose C++ kernels ask for plain sizes.
 
 ``torch.kron(x, y)`` in C++ asks for the sizes of ``x`` as numbers. A graph of symbolic sizes would
 be for one size alone. So these ops run here if a size is a symbol and a level of ours sees the
-call. Other calls go on to ATen, and so does a call that ATen refuses."""
+call. Other calls go on to ATen, and so does a call that ATen refuses.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +28,7 @@ class Refused(Exception):
 
 
 def symbolic(value: object) -> bool:
+    """Return whether ``value`` is a tensor with a symbol among its sizes."""
     return isinstance(value, Tensor) and any(isinstance(n, SYMBOLIC) for n in value.shape)
 
 
@@ -35,10 +37,13 @@ def same_size(m: object, n: object) -> bool:
     return bool(statically_known_true(m == n))
 
 
-def _in_python(*overloads: object) -> Callable[[Callable[..., Any]], Callable[..., object]]:
+def _register_for_symbols(
+    *overloads: object,
+) -> Callable[[Callable[..., Any]], Callable[..., object]]:
     """Use the decorated function for ``overloads`` where a size is a symbol."""
 
     def register(f: Callable[..., Any]) -> Callable[..., Any]:
+        """Install ``f`` for each overload, and return it as it is."""
         for overload in overloads:
             _install(overload, f)
         return f
@@ -47,6 +52,9 @@ def _in_python(*overloads: object) -> Callable[[Callable[..., Any]], Callable[..
 
 
 def _install(overload: Any, function: Callable[..., object]) -> None:
+    """Let ``function`` run calls of ``overload`` with a symbol among the sizes. The others, and
+    those that it refuses, are decomposed as without it."""
+
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(*args: object, **kwargs: object) -> Any:
         tensors = list(items_of((*args, *kwargs.values())))
@@ -58,12 +66,13 @@ def _install(overload: Any, function: Callable[..., object]) -> None:
         return overload.decompose(*args, **kwargs)
 
 
-@_in_python(aten.kron.default)
+@_register_for_symbols(aten.kron.default)
 def _kron(self: Tensor, other: Tensor) -> Tensor:
+    """Return the Kronecker product, as ``torch.kron``."""
     rank = max(self.dim(), other.dim())
     rows, columns = _shape_of_rank(self, rank), _shape_of_rank(other, rank)
     ones = [1] * rank
-    # each dimension of one tensor beside the same dimension of the other
+    # each dimension of one tensor next to the same dimension of the other
     left = self.reshape(_alternating(rows, ones))
     right = other.reshape(_alternating(ones, columns))
     return (left * right).reshape([m * n for m, n in zip(rows, columns, strict=True)])
@@ -79,8 +88,10 @@ def _alternating(first: list[Any], second: list[Any]) -> list[Any]:
     return list(chain.from_iterable(zip(first, second, strict=True)))
 
 
-@_in_python(aten.take_along_dim.default)
+@_register_for_symbols(aten.take_along_dim.default)
 def _take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """Return elements of ``self`` by ``gather``, after both tensors are broadcast in the other
+    dimensions, as ``torch.take_along_dim``."""
     if indices.dtype is not torch.long:
         raise Refused
     if dim is None:
@@ -97,13 +108,15 @@ def _take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return taken_from.gather(dim, places.remainder(self.shape[dim]))
 
 
-@_in_python(aten.linalg_multi_dot.default)
+@_register_for_symbols(aten.linalg_multi_dot.default)
 def _multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """Return the product in the order that takes the fewest operations. Conditions on this order
     become guards, and sizes stay symbols."""
+    # dynamic programming, Cormen et al., "Introduction to Algorithms", 15.2
     count = len(tensors)
     factors = _matrices(tensors)
     sizes = [factors[0].shape[0], *(x.shape[1] for x in factors)]
+    # of the factors i to j: the fewest operations, and the factor after which they are cut
     best: dict[tuple[int, int], tuple[Any, int]] = {(i, i): (0, i) for i in range(count)}
     for length in range(1, count):
         for i in range(count - length):
@@ -136,7 +149,7 @@ def _matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
     if last.dim() == 1:
         last = last.unsqueeze(1)
     factors = [first, *inside, last]
-    if any(a.shape[1] != b.shape[0] for a, b in pairwise(factors)):
+    if any(left.shape[1] != right.shape[0] for left, right in pairwise(factors)):
         raise Refused
     return factors
 
@@ -146,16 +159,16 @@ def _cheapest(
 ) -> tuple[object, int]:
     """Return the fewest operations of the product of the factors ``i`` to ``j``, and after which
     factor it is cut."""
-    found: tuple[Any, int] | None = None
+    cheapest: tuple[Any, int] | None = None
     for cut in range(i, j):
         cost = best[i, cut][0] + best[cut + 1, j][0] + sizes[i] * sizes[cut + 1] * sizes[j + 1]
-        if found is None or cost < found[0]:
-            found = cost, cut
-    assert found is not None
-    return found
+        if cheapest is None or cost < cheapest[0]:
+            cheapest = cost, cut
+    assert cheapest is not None
+    return cheapest
 
 
-@_in_python(aten.max_pool1d.default)
+@_register_for_symbols(aten.max_pool1d.default)
 def _max_pool1d(
     self: Tensor,
     kernel_size: object,
@@ -164,21 +177,26 @@ def _max_pool1d(
     dilation: object = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
+    """Run ``max_pool1d`` as ``max_pool2d`` over a dimension of size 1."""
     if self.dim() not in (2, 3):
         raise Refused
 
-    def flat(n: Any, beside: int) -> list[int]:
+    def in_two_dims(n: Any, first: int) -> list[int]:
         if isinstance(n, (list, tuple)):
-            return [beside, *n]
-        return [beside, n]
+            return [first, *n]
+        return [first, n]
 
-    stride, dilation = flat(stride, 1) if stride else [], flat(dilation, 1)
-    sizes = flat(kernel_size, 1), stride, flat(padding, 0), dilation
+    strides: list[int] = []  # as the kernel
+    if stride:
+        strides = in_two_dims(stride, 1)
+    dilation = in_two_dims(dilation, 1)
+    sizes = in_two_dims(kernel_size, 1), strides, in_two_dims(padding, 0), dilation
     return torch.max_pool2d(self.unsqueeze(-2), *sizes, ceil_mode).squeeze(-2)
 
 
-@_in_python(aten.fill_diagonal_.default)
+@_register_for_symbols(aten.fill_diagonal_.default)
 def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """Fill the diagonal of a matrix, as ``fill_diagonal_``."""
     if self.dim() != 2 or wrap:
         raise Refused
     self.diagonal().fill_(fill_value)
@@ -188,11 +206,14 @@ def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 def _gradient(
     self: Tensor, *, spacing: object = None, dim: object = None, edge_order: int = 1
 ) -> list[Tensor]:
+    """Return the differences along each of the dimensions, as ``torch.gradient``."""
     dims = _dims_of_gradient(self, dim, edge_order)
-    if isinstance(spacing, (list, tuple)):
+    if spacing is None:
+        steps: list[Any] = [1] * len(dims)
+    elif isinstance(spacing, (list, tuple)):
         steps = list(spacing)
     else:
-        steps = [1 if spacing is None else spacing] * len(dims)
+        steps = [spacing] * len(dims)
     if len(steps) != len(dims):
         raise Refused
     for step, d in zip(steps, dims, strict=True):
@@ -226,17 +247,20 @@ for _name in (
     "tensorarrayint",
     "tensorarray",
 ):
-    _in_python(getattr(aten.gradient, _name))(_gradient)
+    _register_for_symbols(getattr(aten.gradient, _name))(_gradient)
 
 
 def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
-    """Differences along ``dim``: central ones inside, one-sided ones at both ends. ``step``: a
-    distance, or the coordinates."""
+    """Return the differences along ``dim``: central ones inside, one-sided ones at both ends.
+    ``step``: a distance, or the coordinates."""
     if not isinstance(step, Tensor):
         inside = (_part(x, dim, 2) - _part(x, dim, 0, -2)) / step / 2
         first, last = (_edge(x, dim, (step,) * edge_order, front) for front in (True, False))
         return torch.cat([first, inside, last], dim)
-    gaps = (step[1:] - step[:-1]).reshape([-1 if d == dim else 1 for d in range(x.dim())])
+    shape = [1] * x.dim()
+    shape[dim] = -1
+    gaps = (step[1:] - step[:-1]).reshape(shape)
+    # the derivative of the parabola through three neighbours, at the one in the middle
     before, after = _part(gaps, dim, 0, -1), _part(gaps, dim, 1)
     both = before + after
     weights = -after / (before * both), (after - before) / (before * after), before / (after * both)
@@ -253,9 +277,10 @@ def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
 def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
     """Return the slope at one end, from the two or three values next to it. ``gaps``: their
     distances, from the end inwards."""
-    numbers = [n if front else -1 - n for n in range(len(gaps) + 1)]
+    numbers, sign = range(len(gaps) + 1), 1
+    if not front:
+        numbers, sign = range(-1, -2 - len(gaps), -1), -1
     at = [x.select(dim, n).unsqueeze(dim) for n in numbers]
-    sign = 1 if front else -1
     if len(gaps) == 1:
         (gap,) = gaps
         return sign * (at[1] - at[0]) / gap  # type: ignore[no-any-return]
@@ -284,11 +309,11 @@ def _fit_dimensions(tensor: Tensor, dims: list[Any], sizes: list[Any]) -> bool:
     return not any(n < -1 for n in sizes)
 
 
-def _transformed_as_resized(overload: Any) -> None:
+def _register_resizing(overload: Any) -> None:
     """Resize the input of a Fourier transform before the call, where the call would ask which of
     two sizes is the larger."""
 
-    @_in_python(overload)
+    @_register_for_symbols(overload)
     def run(
         self: Tensor, size: object = None, dim: object = None, norm: str | None = None
     ) -> Tensor:
@@ -296,13 +321,16 @@ def _transformed_as_resized(overload: Any) -> None:
             raise Refused
         sizes = list(items_of((size,)))
         if dim is None:
-            dim = list(range(-len(sizes), 0)) if isinstance(size, (list, tuple)) else -1
+            dim = -1
+            if isinstance(size, (list, tuple)):
+                dim = list(range(-len(sizes), 0))
         dims = list(items_of((dim,)))
         if not _fit_dimensions(self, dims, sizes):
             raise Refused
         resized = self
         for d, n in zip(dims, sizes, strict=True):
             if _is_symbol_to_resize(self.shape[d], n):
+                # pad by all that may be missing, and cut: right whichever size is the larger
                 d %= self.dim()
                 resized = torch.constant_pad_nd(
                     resized, [0, 0] * (self.dim() - 1 - d) + [0, n]
@@ -326,4 +354,4 @@ for _name in (
     "rfftn",
     "ihfftn",
 ):
-    _transformed_as_resized(getattr(aten, f"fft_{_name}").default)
+    _register_resizing(getattr(aten, f"fft_{_name}").default)

@@ -1,4 +1,4 @@
-"""The user's line in the errors that leave a capture.
+"""Adds the user's line to the errors that leave a capture.
 
     RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)
     It happened at model.py:12: return x @ self.weight
@@ -58,18 +58,18 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
     ran, it is the line that has called the package. ``at``: the traceback, from the frame on that
     catches the error. ``advice``: a sentence before the line."""
     trail = _Trail(at)
-    said = _texts(error)
+    texts = _texts(error)
     additions = [
         f"{where} {text_of(line)}"
         for where, line in trail.lines() or _lines_of_caller()
-        if not _mentions(said, line)
+        if not _mentions(texts, line)
     ]
     if not additions:
         return
     addition = "\n".join(additions)
     if trail.innermost is not None:
         addition = f"{advice} {addition}".lstrip()
-    if not (_takes_more(error, trail.raised_in) and _extended(error, addition)):
+    if not (_takes_more(error, trail.raised_in) and _extend(error, addition)):
         error.add_note(addition)
 
 
@@ -81,7 +81,7 @@ def raised_by_user(error: BaseException) -> bool:
 
 def name_origin(error: Exception) -> None:
     """Add to an error of a graph that runs again the line of the program that the failed call comes
-    from. Not to one that a function of the user's raises, such as what a compiler has made."""
+    from. Not to one that a function of the user's raises, such as the result of a compiler."""
     trail = _Trail(error.__traceback__)
     if trail.innermost is not None and not raised_by_user(error):
         name_line(error, error.__traceback__)
@@ -104,11 +104,13 @@ class _Trail:
             at = at.tb_next
 
     def _pass(self, at: TracebackType) -> None:
+        """Note the frame at which the traceback ``at`` stands."""
         code = at.tb_frame.f_code
         self.raised_in = code.co_filename
         if not is_of_python(code.co_filename):
             self.raised_for = code.co_filename
         if not is_of_user(code.co_filename):
+            # a line of generated code stands for a line of the user
             self.innermost = origin(at.tb_frame, at.tb_lineno) or self.innermost
             return
         self.innermost = code.co_filename, at.tb_lineno, code.co_name
@@ -127,6 +129,7 @@ class _Trail:
 
 
 def _lines_of_caller() -> list[tuple[str, Line]]:
+    """Return what to say if no line of the user failed: the line that has called the package."""
     caller = _caller()
     if caller is None:
         return []
@@ -134,6 +137,7 @@ def _lines_of_caller() -> list[tuple[str, Line]]:
 
 
 def _caller() -> Line | None:
+    """Return the innermost line of the user that runs now."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
@@ -158,7 +162,7 @@ def _takes_more(error: Exception, raised_in: str) -> bool:
     return not isinstance(error, KeyError) or is_of_package(raised_in)
 
 
-def _extended(error: Exception, addition: str) -> bool:
+def _extend(error: Exception, addition: str) -> bool:
     """Add a line to the message of ``error``. False if its class makes its message of something
     else than its argument, such as an ``OSError`` with a number."""
     before = error.args

@@ -34,16 +34,16 @@ class _Loader:
 
     def get_source(self, name: str) -> str:
         """Return the text. ``name``, that of the module, says nothing: a loader has one module."""
-        shown = list(self._lines)
+        text = list(self._lines)
         for index, line in enumerate(self._lines):
             if index in self.origins:
-                shown[index] = f"{line}  # {text_of(self.origins[index])}"
-        return "\n".join(shown) + "\n"
+                text[index] = f"{line}  # {text_of(self.origins[index])}"
+        return "\n".join(text) + "\n"
 
 
 def origin(frame: FrameType, number: int) -> Line | None:
     """Return the user's line behind line ``number``, from 1, of the function that ``frame`` runs.
-    None if :func:`function` has not made it, or does not know the line."""
+    None if :func:`function` has not compiled it, or does not know the line."""
     loader = frame.f_globals.get("__loader__")
     if not isinstance(loader, _Loader):
         return None

@@ -1,9 +1,13 @@
-"""Running a program at a trace level, and making a module of the graph."""
+"""Runs a program at a trace level, and makes a module of the graph.
+
+Example: ``trace_flat(lambda level, x: [x.sin()], [torch.zeros(3)])`` returns a graph of a
+placeholder, a call of ``aten.sin`` and the output.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -42,7 +46,7 @@ def trace_flat(
     reads: str = "refuse",
     late: bool = False,
 ) -> tuple[fx.Graph, dict[str, Any], Trace]:
-    """Call ``function(level, *given)`` with traced values for the tensors in ``tensors``. Others
+    """Call ``function(level, *inputs)`` with traced values for the tensors in ``tensors``. Others
     are passed as they are, with a placeholder.
 
     ``fixed_sizes``: refuse an op whose result has a size that depends on values. ``abstraction``:
@@ -52,12 +56,12 @@ def trace_flat(
     the list that ``function`` returned, its constants, and the closed level.
     """
     abstraction = abstraction or Abstraction.of(tensors, dynamic=dynamic)
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "abstraction": abstraction,
         "decompositions": decompositions,
         "fixed_sizes": fixed_sizes,
     }
-    level = Trace(**given, provenance=provenance or Provenance(), reads=reads, late=late)
+    level = Trace(**options, provenance=provenance or Provenance(), reads=reads, late=late)
     run_trace(
         level,
         function,
@@ -83,20 +87,22 @@ def run_trace(
     that become symbols. ``dispatcher``: whether torch's Python dispatcher is on, which has the
     kernels for symbolic sizes."""
     try:
-        given: list[Any] = []
+        arguments: list[Any] = []
         for index, (tensor, name) in enumerate(zip(inputs, names, strict=True)):
             if isinstance(tensor, torch.Tensor):
-                given.append(level.input(tensor, name))
+                arguments.append(level.input(tensor, name))
             elif index in unknown:
-                given.append(level.unknown(tensor, name))
+                arguments.append(level.unknown(tensor, name))
             else:
                 node = level.placeholder(name)
                 if isinstance(tensor, SYMBOLIC) and isinstance(level.abstraction, Given):
                     level.abstraction.number(tensor, node)
-                given.append(tensor)
-        dispatching = with_python_kernels() if dispatcher else nullcontext()
+                arguments.append(tensor)
+        dispatching: AbstractContextManager[object] = nullcontext()
+        if dispatcher:
+            dispatching = with_python_kernels()
         with dispatching, memory_gate(), level.mode:
-            outs = _run(level, f, given)
+            outs = _run(level, f, arguments)
         level.finish()
         level.graph.output(list(map(level.lower_output, outs)))
     finally:
@@ -104,7 +110,7 @@ def run_trace(
 
 
 def _run(
-    level: Trace, function: Callable[..., Sequence[Any]], given: Sequence[Any]
+    level: Trace, function: Callable[..., Sequence[Any]], arguments: Sequence[Any]
 ) -> Sequence[Any]:
     """Return the results of the program. Its errors get the user's line."""
     environment = lower = None
@@ -112,7 +118,7 @@ def _run(
         environment, lower = level.abstraction.shape_env, level.abstraction.lower
     try:
         with running(environment, lower):
-            outs: Sequence[Any] = living(provenance.run(function, level, *given))
+            outs: Sequence[Any] = living(provenance.run(function, level, *arguments))
     except Exception as error:
         with paused():  # an error may hold sizes of a program around
             name_line(error, error.__traceback__, _advice(level, error))

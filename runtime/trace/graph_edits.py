@@ -1,9 +1,11 @@
-"""Edits of ``torch.fx`` graphs that are made for every call of a traced program.
+"""Edits ``torch.fx`` graphs: adds calls, replaces nodes, and removes unused ones.
 
     node = add_call(graph, torch.ops.aten.add.Tensor, (x, y))
 
 ``Graph.create_node`` searches nested arguments for raw symbols, which takes twice as long as
-everything else in it. No caller here has any."""
+everything else in it. A trace calls :func:`add_call` for every call of its program, and none of
+them has such a symbol.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def add_call(
     kwargs: dict[str, Any] | None = None,
     name: str | None = None,
 ) -> fx.Node:
-    """A new call at the graph's place for insertions."""
+    """Return a new call at the graph's place for insertions."""
     node = graph.create_node("call_function", func, name=name)
     _set_args(node, args)
     if kwargs:
@@ -41,31 +43,31 @@ def add_call(
 
 
 def copy_of(graph: fx.Graph) -> fx.Graph:
-    """Another graph of the same nodes, with the same names and values in ``meta``."""
-    copied = fx.Graph()
+    """Return another graph of the same nodes, with the same names and values in ``meta``."""
+    copied_graph = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
-        nodes[node] = new = copied.create_node(
+        nodes[node] = copied_node = copied_graph.create_node(
             node.op, node.target, name=node.name, type_expr=node.type
         )
-        _set_args(new, fx.map_arg(node.args, nodes.__getitem__))
+        _set_args(copied_node, fx.map_arg(node.args, nodes.__getitem__))
         if node.kwargs:
-            _set_kwargs(new, fx.map_arg(node.kwargs, nodes.__getitem__))
-        new.meta.update(node.meta)
-    return copied
+            _set_kwargs(copied_node, fx.map_arg(node.kwargs, nodes.__getitem__))
+        copied_node.meta.update(node.meta)
+    return copied_graph
 
 
 def replace_each(by: Mapping[fx.Node, Any]) -> None:
     """Let all users of the keys take the values. A user that takes thousands of them, as an output
     does, gets its arguments once; ``replace_all_uses_with`` would make them anew for each."""
 
-    def replaced(n: fx.Node) -> Any:
+    def substitute(n: fx.Node) -> Any:
         return by.get(n, n)
 
     for user in dict.fromkeys(chain.from_iterable(node.users for node in by)):
-        _set_args(user, fx.map_arg(user.args, replaced))
+        _set_args(user, fx.map_arg(user.args, substitute))
         if user.kwargs:
-            _set_kwargs(user, fx.map_arg(user.kwargs, replaced))
+            _set_kwargs(user, fx.map_arg(user.kwargs, substitute))
 
 
 def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
@@ -78,18 +80,18 @@ def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
 
 
 def has_effect(node: fx.Node) -> bool:
-    """Return whether an unused call stays: it writes, draws, or returns nothing, so that it was
-    made for an effect. Or it computes a number that nobody uses, so that it was made for the error
-    that Python may raise."""
+    """Return whether an unused call stays: it writes, draws, or returns nothing, so that the
+    program called it for an effect. Or it computes a number that nobody uses, so that the program
+    called it for the error that Python may raise."""
     func: Any = node.target
     if type(func) is not OpOverload:
         raises = func in MAY_RAISE and not node.users
         return node.is_impure() or func is on_side or raises
-    known = _EFFECTS.get(id(func))
-    if known is None:
-        known = node.is_impure() or not func._schema.returns
+    effect = _EFFECTS.get(id(func))
+    if effect is None:
+        effect = node.is_impure() or not func._schema.returns
         if may_hide(op := op_of(func)):
-            return known or bool(hidden_writes(op, node.args, node.kwargs))
+            return effect or bool(hidden_writes(op, node.args, node.kwargs))
         if func.namespace == "aten":  # what is known of an op of another library may change
-            _EFFECTS[id(func)] = known
-    return known
+            _EFFECTS[id(func)] = effect
+    return effect

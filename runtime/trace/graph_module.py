@@ -1,8 +1,9 @@
-"""Modules of graphs that leave nothing behind.
+"""Makes modules of graphs, and frees the generated text with the module.
 
 ``torch.fx`` keeps the text of all code that it has generated, for tracebacks, and keeps it when the
-module is gone. Here the text is freed with the code. A traceback holds the code, so it shows the
-generated line for as long as anybody can look at it."""
+module is gone. Here the text is freed with the code. A traceback refers to the code, so it shows
+the generated line for as long as anybody can look at it.
+"""
 
 from __future__ import annotations
 
@@ -23,26 +24,29 @@ class GraphModule(fx.GraphModule):
     """A module of a graph, whose source text is freed with its code."""
 
     def recompile(self) -> Any:
-        made = super().recompile()
+        """Generate the code again, as ``fx.GraphModule.recompile``."""
+        code = super().recompile()
         _free_with_code(self)
-        return made
+        return code
 
 
 class LateGraphModule(LazyGraphModule):
-    """The same, with code that is generated when somebody asks for it or calls the module. Of most
-    graphs of a compiled program nobody does, as a compiler works on the graph. ``values``: what
-    makes the abstract values of the nodes, if they are late, see :func:`with_values`."""
+    """The same, with code that is generated when somebody asks for it or calls the module.
+
+    Of most graphs of a compiled program nobody does, as a compiler works on the graph. ``values``:
+    what makes the abstract values of the nodes, if they are late, see :func:`with_values`.
+    """
 
     values: Callable[[], None] | None = None
 
     def _real_recompile(self) -> Any:
-        made = super()._real_recompile()
+        code = super()._real_recompile()
         _free_with_code(self)
-        return made
+        return code
 
 
 def with_values(module: fx.GraphModule) -> fx.GraphModule:
-    """``module``, all of whose nodes have their abstract values."""
+    """Return ``module``, after all of its nodes have got their abstract values."""
     if isinstance(module, LateGraphModule) and module.values is not None:
         module.values()
         module.values = None
@@ -50,13 +54,13 @@ def with_values(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def complete(module: fx.GraphModule) -> fx.GraphModule:
-    """``module`` with values and code, also after ``recompile()``: what a compiler may pass on, to
-    ``torch.jit.script`` for instance."""
+    """Return ``module`` with values and code, also after ``recompile()``: what a compiler may pass
+    on, to ``torch.jit.script`` for instance."""
     if not isinstance(module, LateGraphModule):
         return module
-    made = GraphModule(with_values(module), module.graph, type(module).__name__)
-    made.meta.update(module.meta)
-    return made
+    completed = GraphModule(with_values(module), module.graph, type(module).__name__)
+    completed.meta.update(module.meta)
+    return completed
 
 
 def _free_with_code(module: fx.GraphModule) -> None:

@@ -1,5 +1,5 @@
-"""Numbers that a traced program reads of tensors by ``item()``. The arithmetic that follows is in
-the graph, as Python does it.
+"""Writes into the graph what a traced program computes from numbers that it reads of tensors by
+``item()``, as Python does it.
 
     x.mul_(1 - 0.9 ** step.item())
 
@@ -42,8 +42,8 @@ class OtherSide(Exception):
 
 
 def on_side(number: float | bool, side: bool, where: str = "", before: str = "") -> None:
-    """A call of a graph. Raise :class:`OtherSide` unless a branch on ``number`` takes this side.
-    ``before``: the way to the branch."""
+    """Raise :class:`OtherSide` unless a branch on ``number`` takes this side. Graphs call this.
+    ``where``: the branch, as the end of an error message. ``before``: the way to the branch."""
     if bool(number) is not side:
         raise OtherSide(where, before + _sign(not side))
 
@@ -95,8 +95,8 @@ class AskedForNumber(RuntimeError):
 
 
 class TracedNumber:
-    """What a ``torch.SymFloat`` or ``torch.SymBool`` stands for: the result of ``node``, which is a
-    node of the graph or a constant.
+    """A number of the program, behind a ``torch.SymFloat`` or ``torch.SymBool``: the result of
+    ``node``, which is a node of the graph or a constant.
 
     ``kind``: ``float`` or ``bool``. ``value``: the number in the run that is traced; None in a
     trace on abstract values. ``sources``: the nodes that have read it of tensors.
@@ -119,38 +119,44 @@ class TracedNumber:
     @staticmethod
     def read(node: fx.Node, value: float | None) -> torch.SymFloat:
         """Return the number that ``node`` reads of a tensor."""
-        found: torch.SymFloat = TracedNumber(node, float, value, frozenset((node,)))._shown()
-        return found
+        number: torch.SymFloat = TracedNumber(node, float, value, frozenset((node,)))._as_symbol()
+        return number
 
-    def _shown(self) -> Any:
+    def _as_symbol(self) -> Any:
         """Return the symbol that the program sees."""
-        found: Any = torch.SymFloat(self) if self.kind is float else torch.SymBool(self)
+        symbol: Any = torch.SymFloat(self) if self.kind is float else torch.SymBool(self)
         if isinstance(self.node, fx.Node):
-            self.node.meta["val"] = found
-        return found
+            self.node.meta["val"] = symbol
+        return symbol
 
-    def _called(
+    def _call(
         self, function: Callable[..., Any], *others: TracedNumber, kind: type = float
     ) -> TracedNumber:
-        given = (self, *others)
+        """Return ``function`` of this number and ``others``, of class ``kind``, as a call of the
+        graph."""
+        operands = (self, *others)
         graph = self._graph(*others)
-        values = [g.value for g in given]
-        value = None if None in values else function(*values)
-        node = graph.call_function(function, tuple(g.node for g in given))
-        found = TracedNumber(
-            node, kind, value, frozenset[fx.Node]().union(*(g.sources for g in given))
-        )
-        found._shown()
-        return found
+        values = [number.value for number in operands]
+        value = None
+        if None not in values:
+            value = function(*values)
+        node = graph.call_function(function, tuple(number.node for number in operands))
+        sources = frozenset[fx.Node]().union(*(number.sources for number in operands))
+        result = TracedNumber(node, kind, value, sources)
+        result._as_symbol()
+        return result
 
     def _graph(self, *others: TracedNumber) -> fx.Graph:
+        """Return the graph of the first of these numbers that is a node. Raise if all are
+        constants."""
         for number in (self, *others):
             if isinstance(number.node, fx.Node):
                 return number.node.graph
         # torch has taken a condition for 0 or 1, which a float would not be
         raise AskedForNumber(self, "arithmetic on a condition")
 
-    # what torch asks of the node of a symbol
+    # What torch asks of the node of a symbol. The names and their meaning are those of
+    # ``torch.fx.experimental.sym_node.SymNode``.
 
     def is_int(self) -> bool:
         return False
@@ -199,13 +205,16 @@ class TracedNumber:
         values = self.value, exponent.value
         if None not in values and isinstance(operator.pow(*values), complex):
             raise AskedForNumber(self, "a power, which is complex,")
-        return self._called(real_power, exponent)
+        return self._call(real_power, exponent)
 
     def guard_float(self, *where: object) -> NoReturn:
         raise AskedForNumber(self, "float(), or a function of numbers,")
 
     def guard_bool(self, *where: object) -> bool:
+        """Return the side that the program takes at a branch on this condition, and let the graph
+        ask for it. ``where``: the file and line that torch passes, which are its own."""
         before = _WAY.taken
+        # the way that a replay has asked for, then the value of the run, then a guess
         if len(before) < len(_WAY.ahead):
             side = _WAY.ahead[len(before)] == _sign(True)
         elif self.value is not None:
@@ -226,7 +235,8 @@ class TracedNumber:
         return self.guard_bool()
 
     def __str__(self) -> str:
-        """The name of the number. While its program runs :mod:`.symbol_values` refuses a text."""
+        """Return the name of the number. While its program runs :mod:`.symbol_values` refuses a
+        text."""
         return f"item({self.node})"
 
     def _graph_repr(self) -> str:
@@ -275,7 +285,7 @@ _TO_INTEGERS = ("trunc", "floor", "ceil", "round", "is_integer", "int_floordiv")
 
 
 def _method(function: Callable[..., object], kind: type) -> Callable[..., TracedNumber]:
-    return lambda number, *others: number._called(function, *others, kind=kind)
+    return lambda number, *others: number._call(function, *others, kind=kind)
 
 
 for _name, _function in _ARITHMETIC.items():

@@ -1,7 +1,9 @@
-"""The memory of tensors that a traced program closes over, and of its arguments.
+"""Restores the memory of tensors that a traced program closes over, and copies its arguments.
 
 A trace runs the program. What the program writes is for the replays of the graph to write: the
-caller's tensors stay as they are."""
+caller's tensors stay as they are. Example: a layer of batch norm updates its running mean in each
+call, but the capture of a training step must not.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ class OutsideMemory:
     it has written to.
 
     Memory is copied before the first write to it, and put back at the end of the trace. Most
-    programs write to none, so none is copied. A write ends the literals in its memory as well:
-    their elements follow no longer from the text of the program.
+    programs write to none, so none is copied. After a write the literals in its memory are none any
+    more: their elements follow no longer from the text of the program.
     """
 
     def __init__(self, abstract: bool = False) -> None:
@@ -56,8 +58,8 @@ class OutsideMemory:
             self.literals[address(value)] = value
 
     def before(self, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> None:
-        """Before a call of ``op`` that writes: copy the memory that it writes to, if it comes from
-        outside, and end literals in it."""
+        """Copy the memory that a call of ``op`` is about to write to, if it comes from outside, and
+        forget literals in it."""
         for tensor in written_by(op, args, kwargs):
             for part in _parts(tensor):
                 self._save(part)
@@ -99,17 +101,20 @@ class OutsideMemory:
 
 
 def written_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors that a call of ``op`` writes to."""
+    """Yield the tensors that a call of ``op`` writes to."""
     names = [
         argument.name
         for argument in op.func._schema.arguments
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     for name in (*names, *hidden_writes(op, args, kwargs)):
-        given = op.argument(op.positions[name], args, kwargs)
-        for t in given if isinstance(given, (list, tuple)) else (given,):
-            if isinstance(t, torch.Tensor):
-                yield t
+        argument = op.argument(op.positions[name], args, kwargs)
+        targets: Sequence[Any] = (argument,)
+        if isinstance(argument, (list, tuple)):
+            targets = argument
+        for target in targets:
+            if isinstance(target, torch.Tensor):
+                yield target
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -118,11 +123,12 @@ def address(tensor: torch.Tensor) -> int:
 
 
 def _parts(tensor: Any) -> Iterator[torch.Tensor]:
-    """The plain tensors that have the memory of ``tensor``: itself, the one that it holds if it is
+    """Yield the plain tensors that have the memory of ``tensor``: itself, its inner tensor if it is
     of the eager session, or those of which an instance of a user's class consists. A value of a
     transform has none."""
     if isinstance(tensor, Value):
-        yield from () if tensor._level.number else _parts(tensor._inner)
+        if not tensor._level.number:
+            yield from _parts(tensor._inner)
     elif is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             yield from _parts(getattr(tensor, name))
@@ -152,19 +158,17 @@ _PARTS = {  # of each layout the methods that give the tensors that it consists 
 
 
 def held_by_session(tensor: Any) -> Any:
-    """Return the plain tensor that ``tensor`` holds, if ``tensor`` is of the eager session. It
-    shows how ``tensor`` lies in memory, and whether it is conjugated or negated lazily. Any other
-    tensor stays as it is."""
+    """Return the inner tensor of ``tensor``, if ``tensor`` is of the eager session. It shows how
+    ``tensor`` lies in memory, and whether it is conjugated or negated lazily. Any other tensor
+    stays as it is."""
     of_session = (
         isinstance(tensor, Value)
         and not tensor._level.number
         and type(tensor._inner) is torch.Tensor
     )
-    return (
-        tensor._inner.detach()
-        if of_session and tensor.layout is torch.strided and not tensor.is_nested
-        else tensor
-    )
+    if of_session and tensor.layout is torch.strided and not tensor.is_nested:
+        return tensor._inner.detach()
+    return tensor
 
 
 def private_copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -177,26 +181,26 @@ def private_copy(tensor: torch.Tensor) -> torch.Tensor:
     tensor = held_by_session(tensor.detach())
     if isinstance(tensor, Value):
         tensor = constant_of(tensor)
-    if (
-        type(tensor) is not torch.Tensor
-        or tensor.layout is not torch.strided
-        or tensor.is_nested
-        or tensor._is_zerotensor()
-    ):
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+        return tensor.clone()
+    if tensor.is_nested or tensor._is_zerotensor():
         return tensor.clone()
     storage: Any = storage_of(tensor)
     # an enclosing vmap would draw what `empty` leaves unset, for each of its elements
     with without_dispatch_to_python():
         fresh = factories.empty(0, dtype=tensor.dtype, device=tensor.device)
         fresh.set_(storage.clone(), tensor.storage_offset(), tensor.shape, tensor.stride())
-        fresh = neg_view(fresh) if tensor.is_neg() else fresh
-        return fresh.conj() if tensor.is_conj() else fresh
+        if tensor.is_neg():
+            fresh = neg_view(fresh)
+        if tensor.is_conj():
+            fresh = fresh.conj()
+        return fresh
 
 
 def refuse_made_of_values(tensor: torch.Tensor) -> None:
     """Refuse an instance of a class that handles its own calls, if it consists of values of a
     transform: it is no tensor from outside."""
-    if _made_of_values(tensor):
+    if _consists_of_values(tensor):
         raise RuntimeError(
             f"the program makes a {type(tensor).__name__} of tensors that are traced, "
             "and a graph has plain tensors. Return the tensors and make it of them, "
@@ -204,8 +208,15 @@ def refuse_made_of_values(tensor: torch.Tensor) -> None:
         )
 
 
-def _made_of_values(tensor: object) -> bool:
+def _consists_of_values(tensor: object) -> bool:
+    """Return whether ``tensor``, of a class that handles its own calls, has a value of a transform
+    among its parts, at any depth."""
     if isinstance(tensor, Value) or not is_traceable_wrapper_subclass(tensor):
         return False
-    parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-    return any(p._level.number > 0 if isinstance(p, Value) else _made_of_values(p) for p in parts)
+    for name in tensor.__tensor_flatten__()[0]:
+        part = getattr(tensor, name)
+        if isinstance(part, Value) and part._level.number > 0:
+            return True
+        if _consists_of_values(part):
+            return True
+    return False

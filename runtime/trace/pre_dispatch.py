@@ -1,5 +1,5 @@
-"""Traces before dispatch: composite ops stay whole, and the grad mode and autocast that a program
-switches are calls of the graph.
+"""Traces programs before dispatch: composite ops stay whole, and the grad mode and autocast that a
+program switches are calls of the graph.
 
     with torch.no_grad():
         y = torch.nn.functional.linear(x, w)
@@ -43,13 +43,14 @@ from .trace_level import Trace
 
 Autocast = tuple[bool, torch.dtype]  # enabled, dtype
 _TURN = lock_of(sys.modules[__name__], "_TURN", threading.RLock)
+# whose autocast a program may switch
 _DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 @contextmanager
 def suspended() -> Iterator[Any]:
-    """No call inside is seen by a trace before dispatch, if there is one. The context gives its
-    mode, or another of torch's."""
+    """Hide all calls inside from a trace before dispatch, if there is one. The context yields its
+    mode, or another one that torch has there."""
     around = _pop_mode()
     try:
         yield around
@@ -66,15 +67,15 @@ def _pop_mode() -> object:
 
 
 def note_modes() -> None:
-    """Before a call that no mode sees: a trace before dispatch, if there is one, writes down grad
-    mode and autocast."""
+    """Let a trace before dispatch, if there is one, write down grad mode and autocast. Called
+    before a call that no mode sees."""
     with suspended() as mode:
         if isinstance(mode, PreDispatchMode):
             mode.trace.switch_to_now()
 
 
 class PreDispatchMode(LevelMode, SchemaCheckMode):
-    """As :class:`LevelMode`, at the key ``PreDispatch``.
+    """The mode of a level, see :class:`LevelMode`, at the key ``PreDispatch``.
 
     Torch takes three classes of modes there. This one says that it is a ``SchemaCheckMode``,
     because nothing in torch asks for one. The slot for it belongs to the process, so threads take
@@ -88,21 +89,25 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         self.around: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """As :meth:`LevelMode.__torch_dispatch__`, with two differences for calls of an inner
-        level. They are decomposed as the dispatcher would do it before the inner level sees them:
-        it might draw in another way. And the mode of the inner level sees them first. It sees
-        ordinary calls only, so it would see this one after the trace."""
+        """Handle a call as :meth:`LevelMode.__torch_dispatch__` does, with two differences for
+        calls of an inner level.
+
+        They are decomposed as the dispatcher would do it before the inner level sees them: it might
+        draw in another way. And the mode of the inner level sees them first. It sees ordinary calls
+        only, so it would see this one after the trace.
+        """
         inner = self._mode_of_inner_level()
-        found = innermost(args, kwargs)
-        level = inner.level if inner is not None else found
-        decomposed = (
+        level = innermost(args, kwargs)
+        if inner is not None:
+            level = inner.level
+        decomposes = (
             level is not None
             and level.number > self.level.number
             and func not in getattr(level, "whole", ())
         )
-        if decomposed and _is_composite(func):
+        if decomposes and _is_composite(func):
             with self:
-                return _decomposed(func, args, kwargs or {})
+                return _decompose(func, args, kwargs or {})
         if inner is not None:
             with without_innermost_mode() as mode, self:
                 return mode.__torch_dispatch__(func, types, args, kwargs)
@@ -120,6 +125,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
     def handled_inside(
         self, level: Level, func: object, types: object, args: object, kwargs: object
     ) -> Any:
+        """Run the call of an inner level, and see the calls that its rule makes."""
         with self:
             return Value.__torch_dispatch__(func, types, args, kwargs)
 
@@ -157,6 +163,7 @@ class PreDispatchTrace(Trace):
         }
 
     def record(self, func: object, args: object, kwargs: object) -> Any:
+        """Write down grad mode and autocast if they have changed, and then the call."""
         # A rule of an inner level may call this level itself, not through the mode. The mode is on
         # then, and would see the call again.
         with suspended():
@@ -164,6 +171,7 @@ class PreDispatchTrace(Trace):
             return super().record(func, args, kwargs)
 
     def switch_to_now(self) -> None:
+        """Write down the calls that lead to the grad mode and autocast of now."""
         self.switch(torch.is_grad_enabled(), {device: _autocast(device) for device in _DEVICES})
 
     def switch(self, grad_mode: bool, autocast: dict[str, Autocast]) -> None:
@@ -173,8 +181,10 @@ class PreDispatchTrace(Trace):
             self.grad_mode = grad_mode
         for device, now in autocast.items():
             regions = self.regions[device]
+            # Leave regions while that leads to the setting of now, or to one further out that has
+            # it. The calls of a graph must nest, as the blocks of a program do.
             while regions and now != self.autocast[device]:
-                if now != regions[-1][1] and len({around for _, around in regions} & {now}) == 0:
+                if now not in [around for _, around in regions]:
                     break
                 node, self.autocast[device] = regions.pop()
                 self._node(exit_autocast, node)
@@ -190,13 +200,14 @@ class PreDispatchTrace(Trace):
 
     def finish(self) -> None:
         """Leave the modes as they were at the start."""
-        start = {
-            device: regions[0][1] if regions else self.autocast[device]
-            for device, regions in self.regions.items()
-        }
+        start = dict(self.autocast)
+        for device, regions in self.regions.items():
+            if regions:
+                start[device] = regions[0][1]
         self.switch(self.first, start)
 
     def _node(self, func: Any, *args: Any) -> fx.Node:
+        """Write down a call that switches a mode, which has no result that is a tensor."""
         node = self.graph.call_function(func, args)
         node.meta["val"] = None
         if self.provenance is not None:
@@ -210,13 +221,15 @@ def _is_composite(func: Any) -> bool:
     return bool(has_kernel_for_key(func.name(), DispatchKey.CompositeImplicitAutograd))
 
 
-def _decomposed(func: Any, args: Any, kwargs: Any) -> object:
-    """The call by ATen's kernel of a composite op. It takes no symbols for sizes, for which torch
-    has decompositions in Python. Those of recurrent layers leave out the dropout."""
+def _decompose(func: Any, args: Any, kwargs: Any) -> object:
+    """Run the call by ATen's kernel of a composite op. It takes no symbols for sizes, for which
+    torch has decompositions in Python. Those of recurrent layers leave out the dropout."""
     if not any(map(symbolic, pytree.tree_leaves((args, kwargs)))):
         return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
-    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False))
-    if given.get("num_layers", 1) > 1 and given["dropout"] and given["train"]:
+    arguments = dict(
+        zip((argument.name for argument in func._schema.arguments), args, strict=False)
+    )
+    if arguments.get("num_layers", 1) > 1 and arguments["dropout"] and arguments["train"]:
         raise RuntimeError(
             f"{func} with dropout in a transform, in a trace before dispatch of any size: "
             "torch's decomposition leaves out the dropout. Trace it for one size, "

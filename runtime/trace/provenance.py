@@ -1,5 +1,5 @@
-"""Where a node of a traced graph comes from: the user's line, the modules around it, and for a call
-of a backward pass the forward call.
+"""Notes where a node of a traced graph comes from: the user's line, the modules around it, and for
+a call of a backward pass the forward call.
 
 :class:`Provenance` writes this to ``node.meta`` while a program is traced,
 :func:`line_of` reads it:
@@ -12,8 +12,9 @@ of a backward pass the forward call.
 | ``nn_module_stack`` | if asked for, as torch's: paths and classes of the running modules |
 | ``torch_fn`` | as torch's: the function of torch that the program called last |
 
-A line is noted as three numbers and names, and made a text only when somebody asks. That costs some
-two microseconds per node."""
+A line is noted as a file, a number and a function, and becomes a text only when somebody asks. That
+costs some two microseconds per node.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +117,7 @@ def is_of_package(file: str) -> bool:
 
 
 class _Call(Ambient):
-    """The call of an op that a thread runs. ``made_by``: the frame that made it, if what dispatches
+    """The call of an op that a thread runs. ``made_by``: the frame of the call, if what dispatches
     calls has said so. The frames between it and a rule of ours are many, and none is the user's."""
 
     made_by: FrameType | None = None
@@ -148,12 +149,12 @@ def user_line() -> Line | None:
 
 
 def run(function: Callable[..., object], *args: object) -> Any:
-    """``function(*args)``. Frames outside this one are not part of the traced program."""
+    """Return ``function(*args)``. Frames outside this one are not part of the traced program."""
     return function(*args)
 
 
 def text_of(line: Line) -> str:
-    """``file:line: source``."""
+    """Return ``file:line: source``, with the function's name if there is no source."""
     file, number, function = line
     source = linecache.getline(file, number).strip()
     if not source:
@@ -162,7 +163,7 @@ def text_of(line: Line) -> str:
 
 
 def line_of(node: fx.Node) -> str | None:
-    """Return the user's line that made ``node``, as ``file:line: source``; None if it is not
+    """Return the user's line that ``node`` comes from, as ``file:line: source``; None if it is not
     known."""
     line = origin_of(node)
     if line is None:
@@ -171,29 +172,32 @@ def line_of(node: fx.Node) -> str | None:
 
 
 def made_at(node: fx.Node) -> str:
-    """Return the line that made the value of ``node``, as the end of an error message: that of the
-    nearest call before, where a level has added ``node``. Empty for arguments."""
+    """Return the line that computes the value of ``node``, as the end of an error message: that of
+    the nearest call before, where a level has added ``node``. Empty for arguments."""
     nearest = [node]
     while nearest:
-        lines = [line for n in nearest if (line := origin_of(n)) is not None]
-        if lines:
-            return happened_at(lines[0])
+        for candidate in nearest:
+            line = origin_of(candidate)
+            if line is not None:
+                return happened_at(line)
         inputs = (before.all_input_nodes for before in nearest)
         nearest = list(dict.fromkeys(chain.from_iterable(inputs)))
     return ""
 
 
 def origin_of(node: fx.Node) -> Line | None:
-    """Return the user's line that made ``node``. For a call of a backward pass: the line of the
-    forward call.
+    """Return the user's line that ``node`` comes from. For a call of a backward pass: the line of
+    the forward call.
 
-    None if it is not known: for placeholders, constants, and graphs that another program made
-    without stack traces."""
+    None if it is not known: for placeholders, constants, and graphs that another program captured
+    without stack traces.
+    """
     line: Line | None = node.meta.get("user_line")
     if line is not None:
         return line
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', node.meta.get("stack_trace") or "")
     lines = [(file, int(number), name) for file, number, name in frames]
+    # frames stand outermost first, and the innermost one of the user is the origin
     users = [line for line in lines if is_of_user(line[0])]
     if users:
         return users[-1]
@@ -221,15 +225,15 @@ def here() -> str:
 
 
 def happened_at(line: Line | None) -> str:
-    """``line`` as the end of an error message. Empty if there is none."""
+    """Return ``line`` as the end of an error message. Empty if there is none."""
     if line is None:
         return ""
     return f" It happened at {text_of(line)}"
 
 
 def begins_at(line: Line | None) -> str:
-    """``line``, the first one of a program, as the end of an error message. Empty if there is
-    none."""
+    """Return ``line``, the first one of a program, as the end of an error message. Empty if there
+    is none."""
     if line is None:
         return ""
     return f" The program begins at {text_of(line)}"
@@ -262,9 +266,11 @@ class Provenance:
                 self.paths.setdefault(id(module), []).append(path)
 
     def note(self, node: fx.Node) -> None:
-        """Write down where ``node`` comes from. It was just made."""
+        """Write down where ``node`` comes from, right after it was created."""
         line = user_line()
-        tape_node = current_node() if line is None else None
+        tape_node = None
+        if line is None:
+            tape_node = current_node()
         number = next_number()
         if tape_node is not None:
             origin = self._forward(tape_node)
@@ -282,8 +288,8 @@ class Provenance:
         node.meta.update(origin)
 
     def _forward(self, tape_node: Any) -> dict[str, object]:
-        """Return the origin of the last call that was made before ``tape_node``: the call that it
-        differentiates. The end of a path, such as the sum of two gradients, has none of its own: it
+        """Return the origin of the last call before ``tape_node``: the call that it differentiates.
+        The last node of a path, for the sum of two gradients for instance, has none of its own: it
         belongs to the call before it."""
         at = len(self.numbers)
         if tape_node.seq < LAST:
@@ -293,6 +299,7 @@ class Provenance:
         return self.origins[at - 1]
 
     def _walk(self, origin: dict[str, object]) -> None:
+        """Add the frames and modules that run now to ``origin``, as far as they are asked for."""
         frames: list[str] = []
         modules: list[tuple[FrameType, torch.nn.Module]] = []
         frame: FrameType | None = sys._getframe(2)
@@ -324,8 +331,8 @@ class Provenance:
     def _module_stack(
         self, running: list[tuple[FrameType, torch.nn.Module]]
     ) -> dict[str, tuple[str, str]]:
-        """``{path: (path, class)}`` of the running modules, from outside. The second call of a
-        module has the key ``path@1``."""
+        """Return ``{path: (path, class)}`` of the running modules, from outside. The second call of
+        a module has the key ``path@1``."""
         stack: dict[str, tuple[str, str]] = {}
         if not running or running[0][1] is not self.root:
             stack[""] = ("", _class_of(self.root))
@@ -334,10 +341,13 @@ class Provenance:
             paths = self.paths.get(id(module))
             if paths is None:
                 continue  # no submodule of the root
+            # a module may have several paths: the one inside the module that called it
             path = next((p for p in paths if p.startswith(around)), paths[0])
             around = path
             times = _number_of_call(frame, self.calls.setdefault(path, []))
-            key = f"{path}@{times}" if times else path
+            key = path
+            if times:
+                key = f"{path}@{times}"
             stack[key] = (path, _class_of(module))
         return stack
 
@@ -350,8 +360,8 @@ class Provenance:
 
 def _number_of_call(frame: FrameType, calls: list[FrameType]) -> int:
     """Return the place of ``frame`` among ``calls``. A new one is added."""
-    for index, known in enumerate(calls):
-        if known is frame:
+    for index, counted in enumerate(calls):
+        if counted is frame:
             return index
     calls.append(frame)
     return len(calls) - 1
@@ -362,6 +372,7 @@ def _class_of(module: object) -> str:
 
 
 def _frame_text(file: str, number: int, function: str) -> str:
+    """Return a frame as tracebacks show it."""
     text = f'File "{file}", line {number}, in {function}'
     source = linecache.getline(file, number).strip()
     if source:

@@ -1,5 +1,5 @@
-"""Kernels for torch's Python dispatcher, which symbolic traces switch on, where its own differ from
-the C++ kernels.
+"""Replaces kernels of torch's Python dispatcher, which symbolic traces switch on, where they differ
+from the C++ kernels.
 
 ``dropout(x, 0.5, train=False)`` is ``x`` itself for the C++ kernel. Torch's decomposition in Python
 returns a copy, and a write to the copy would not reach ``x``. ``dropout(x, 1.0)`` draws in the
@@ -31,7 +31,7 @@ _drop: Callable[[torch.Tensor, float, bool], torch.Tensor] = _DROPOUT.py_kernels
 
 
 def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-    """As the C++ kernel where a level of ours sees the call. Other calls go on to
+    """Run dropout as the C++ kernel does where a level of ours sees the call. Other calls go on to
     torch's decomposition."""
     if sees_ours((input,)):
         if drops_nothing(input, p, train):
@@ -48,8 +48,8 @@ for _key in (DispatchKey.PythonTLSSnapshot, DispatchKey.CompositeImplicitAutogra
 
 @_BATCH_NORM.py_impl(DispatchKey.PythonTLSSnapshot)
 def _batch_norm(*args: object, **kwargs: object) -> object:
-    """As without the Python dispatcher where a level of ours sees the call: torch's decomposition
-    counts writes to running statistics."""
+    """Run batch norm as without the Python dispatcher where a level of ours sees the call: torch's
+    decomposition counts writes to running statistics."""
     if sees_ours(args):
         with without_python_kernels():
             return _BATCH_NORM(*args, **kwargs)
@@ -67,7 +67,8 @@ def _layer_by_layer(overload: Any) -> None:
         if result is not NotImplemented:
             return result
         hx, params, has_biases, n, dropout, train, bidirectional, batch_first = rest
-        if not (sees_ours((x, *params)) and train and dropout and n > 1):
+        drops_between_layers = sees_ours((x, *params)) and train and dropout
+        if not drops_between_layers or n < 2:
             return theirs(x, *rest)
         of_layers = _states_of_layers(hx, n)
         size = len(params) // n
@@ -92,6 +93,7 @@ def _states_of_layers(hx: Any, n: int) -> Sequence[object]:
 
 
 def sees_ours(args: Sequence[object]) -> bool:
+    """Return whether a level of ours sees a call: an argument is a value, or its mode runs."""
     return any(isinstance(argument, Value) for argument in args) or isinstance(
         current_dispatch_mode(), LevelMode
     )

@@ -78,10 +78,12 @@ _DEFAULT_SEED = torch.Generator().initial_seed()
 
 @dataclass(frozen=True)
 class Seeding:
-    """What a call does with the state of ``generator``. ``first``: the seed that it sets before the
-    draws of the graph. ``restores``: whether it gives back the state from before the call
-    afterwards. ``last``: the seed that it sets afterwards. ``where``: the user's line of the first
-    draw after ``first``, as the end of an error message."""
+    """The effect of a call on the state of ``generator``.
+
+    ``first``: the seed that it sets before the draws of the graph. ``restores``: whether it gives
+    back the state from before the call afterwards. ``last``: the seed that it sets afterwards.
+    ``where``: the user's line of the first draw after ``first``, as the end of an error message.
+    """
 
     generator: Any
     first: int | None
@@ -108,9 +110,9 @@ def seeded(seedings: Sequence[Seeding]) -> Iterator[None]:
 
 
 def _seed_of(generator: Any) -> int | None:
-    """Return the seed that ``generator`` was just given; None if it is in another state, or if
-    draws may be made elsewhere than on the CPU. ``torch.manual_seed`` seeds the default generators
-    of all devices."""
+    """Return the seed that ``generator`` has just got; None if it is in another state, or if draws
+    may happen elsewhere than on the CPU. ``torch.manual_seed`` seeds the default generators of all
+    devices."""
     seed: int = generator.initial_seed()
     elsewhere = generator.device.type != "cpu" or (
         _is_default(generator) and torch.accelerator.is_available()
@@ -156,20 +158,20 @@ _OWN: weakref.WeakValueDictionary[int, torch.Generator] = weakref.WeakValueDicti
 
 
 def own_generator(seed: int) -> torch.Generator:
-    """Return a generator that a function of this package makes and draws from. A trace finds it, as
-    it finds those in variables of users. ``seed``: of 40 bits at most, as a graph can set."""
-    made = _OwnGenerator()
-    made.manual_seed(seed)
-    _OWN[made._cdata] = made  # type: ignore[attr-defined]
-    return made
+    """Return a new generator for a function of this package that draws from it. A trace finds it,
+    as it finds those in variables of users. ``seed``: of 40 bits at most, as a graph can set."""
+    generator = _OwnGenerator()
+    generator.manual_seed(seed)
+    _OWN[generator._cdata] = generator  # type: ignore[attr-defined]
+    return generator
 
 
-def _in_variables(generator: Any) -> object:
+def _variable_for(generator: Any) -> object:
     """Return the object that running functions have for ``generator``: a variable, or an element or
     attribute of one. None if there is none. Of this package's functions only those of
     :func:`own_generator` count.
 
-    ``generator`` is the object that a call of ATen is given, which is another one.
+    ``generator`` is the object that a call of ATen gets, which is another one.
     """
     frame: Any = sys._getframe(1)
     address = generator._cdata
@@ -181,14 +183,14 @@ def _in_variables(generator: Any) -> object:
             continue
         names = map(frame.f_globals.get, frame.f_code.co_names)
         for x in (*frame.f_locals.values(), *names):
-            for y in (x, *_held_by(x)):
+            for y in (x, *_parts_of(x)):
                 if isinstance(y, torch.Generator) and y is not generator and y._cdata == address:  # type: ignore[attr-defined]
                     return y
         frame = frame.f_back
     return None
 
 
-def _held_by(value: Any) -> Iterable[object]:
+def _parts_of(value: Any) -> Iterable[object]:
     """Return the elements of a container, or the attributes of any other object."""
     if type(value) is dict:
         return value.values()
@@ -199,7 +201,7 @@ def _held_by(value: Any) -> Iterable[object]:
     return attributes.values()
 
 
-def _watched(generator: object) -> weakref.ref[object]:
+def _reference_to(generator: object) -> weakref.ref[object]:
     """Return a weak reference to the program's object for a generator. Torch 2.12 has none to its
     own."""
     try:
@@ -212,7 +214,7 @@ def _watched(generator: object) -> weakref.ref[object]:
 class _Met:
     """A generator that a trace first sees at a draw. ``own``: the program's object for it.
     ``seed``: see :func:`_seed_of`. ``fresh``: whether it was in the state of its seed, so that the
-    program may have made or seeded it. ``where``: the line of the draw."""
+    program may have created or seeded it. ``where``: the line of the draw."""
 
     own: weakref.ref[Any]
     seed: int | None
@@ -244,7 +246,7 @@ class RandomStates:
     """The states of the default generator of the CPU, and of ``generators``, after the last
     draw of a trace.
 
-    ``seedings``: what a call does with their states beside the draws. Known when the
+    ``seedings``: what a call does with their states apart from the draws. It is set when the
     program has returned.
     """
 
@@ -252,8 +254,10 @@ class RandomStates:
 
     def __init__(self, generators: Sequence[Any]) -> None:
         self.around = _AROUND.states
-        known = [] if self.around is None else [g for g, _ in self.around.states.values()]
-        by_address = {g._cdata: g for g in (*known, *generators)}
+        watched: list[Any] = []  # those of a trace around this one
+        if self.around is not None:
+            watched = [g for g, _ in self.around.states.values()]
+        by_address = {g._cdata: g for g in (*watched, *generators)}
         generators = [g for g in by_address.values() if not _is_default(g)]
         self.before = [(g, g.get_state()) for g in generators]
         # by address of a generator: the seed that it has while the program is traced
@@ -288,10 +292,13 @@ class RandomStates:
         if generator._cdata not in self.states:
             self.before.append((generator, generator.get_state()))
             self._meet(generator)
-        elif not self._unset(generator):
-            with without_modes():
-                seed = None if generator._cdata in self.drawn else _seed_of(generator)
-            if self._is_taken(generator.initial_seed(), generator._cdata):
+        elif not self._is_as_after_last_draw(generator):
+            # a graph can set a seed before all of its draws, but not between two of them
+            seed = None
+            if generator._cdata not in self.drawn:
+                with without_modes():
+                    seed = _seed_of(generator)
+            if self._follows_from_trace(generator.initial_seed(), generator._cdata):
                 raise RuntimeError(f"{_TAKEN} It was before this draw.{here()}")
             if seed is None:
                 raise RuntimeError(f"{_SET} It was before this draw.{here()}")
@@ -303,38 +310,38 @@ class RandomStates:
         if type(tensor) is torch.Tensor and tensor.dtype is torch.uint8 and tensor.dim() == 1:
             with without_modes():
                 seed = _seed_in(tensor)
-            if seed is not None and self._is_taken(seed):
+            if seed is not None and self._follows_from_trace(seed):
                 raise RuntimeError(f"{_READ.format('state')}{here()}")
 
     def refuse_seed(self, number: int) -> None:
         """Raise if ``number``, which the graph would keep, is the seed of a generator of the trace:
         ``x * torch.initial_seed()``."""
-        if number >= _BOUND and self._is_taken(number):
+        if number >= _BOUND and self._follows_from_trace(number):
             raise RuntimeError(f"{_READ.format('seed')}{here()}")
 
-    def _is_taken(self, seed: int, cdata: int | None = None) -> bool:
+    def _follows_from_trace(self, seed: int, cdata: int | None = None) -> bool:
         """Return whether ``seed``, of the generator at this address, follows from that of a
         generator of the trace: it is that of another one, a few more, or its last bits."""
         others = (secret for g, secret in self.secrets.items() if (g, secret) != (cdata, seed))
         return any((seed - secret) % (1 << 31) < 1 << 10 for secret in others)
 
     def _meet(self, generator: Any) -> None:
-        """``generator`` is first seen at a draw."""
+        """Note a ``generator`` that is first seen at a draw."""
         with without_modes():
-            if self._is_taken(generator.initial_seed()):
+            if self._follows_from_trace(generator.initial_seed()):
                 raise RuntimeError(f"{_TAKEN}{here()}")
             seed, fresh = _seed_of(generator), _is_fresh(generator)
-        own = _in_variables(generator)
+        own = _variable_for(generator)
         if own is not None:
-            self.met[generator._cdata] = _Met(_watched(own), seed, fresh, here())
+            self.met[generator._cdata] = _Met(_reference_to(own), seed, fresh, here())
         elif fresh:
             raise RuntimeError(f"{_UNFOUND}{here()}")
 
-    def _find_those_made_inside(self) -> None:
-        """The program has returned. A generator that it made and that is freed now had its seed in
-        this call, and has it in each."""
+    def _find_inner_generators(self) -> None:
+        """Note the seeds of generators that the program has created. It has returned. One that is
+        freed now had its seed in this call, and has it in each."""
         if any(met.fresh and met.own() is not None for met in self.met.values()):
-            gc.collect()  # what it made may be part of a cycle
+            gc.collect()  # such a generator may be part of a cycle
         for cdata, met in self.met.items():
             if met.own() is not None:
                 if met.fresh:
@@ -344,12 +351,12 @@ class RandomStates:
             else:
                 self.first[cdata] = met.seed
 
-    def _unset(self, generator: Any) -> bool:
+    def _is_as_after_last_draw(self, generator: Any) -> bool:
         with without_modes():
             return torch.equal(self.states[generator._cdata][1], generator.get_state())
 
     def _note(self, generator: Any, before: torch.Tensor) -> None:
-        """A call has been made that may draw from ``generator``. ``before``: the state of it
+        """Note the state of ``generator`` after a call that may draw from it. ``before``: its state
         before the call."""
         with without_modes():
             # only abstract values were drawn, or the branch that was taken draws nothing
@@ -362,12 +369,12 @@ class RandomStates:
         _AROUND.states = self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """When the program has returned: check all generators, and give the closed-over ones the
+        """Check all generators when the program has returned, and give the closed-over ones the
         states that they had before the trace."""
         _AROUND.states = self.around
         try:
             if kind is None:
-                self._find_those_made_inside()
+                self._find_inner_generators()
                 self.seedings = tuple(filter(None, map(self._seeding, self.states)))
         finally:
             for generator, state in self.before:
@@ -375,10 +382,10 @@ class RandomStates:
 
     def _seeding(self, cdata: int) -> Seeding | None:
         """Return what a call does with the state of the generator at this address, if it does
-        anything beside draws."""
+        anything but draw."""
         generator, _ = self.states[cdata]
         first, where = self.first.get(cdata), self.where.get(cdata, "")
-        if self._unset(generator):
+        if self._is_as_after_last_draw(generator):
             if first is None:
                 return None
             return Seeding(generator, first, False, None, where)
@@ -386,7 +393,7 @@ class RandomStates:
             if cdata in self.entered and torch.equal(self.entered[cdata], generator.get_state()):
                 return Seeding(generator, first, True, None, where)
             last = _seed_of(generator)
-        if self._is_taken(generator.initial_seed(), cdata):
+        if self._follows_from_trace(generator.initial_seed(), cdata):
             raise RuntimeError(_TAKEN)
         if last is None:
             raise RuntimeError(_SET)

@@ -1,7 +1,8 @@
-"""Regions of a traced program: the calls between two moments, marked in the graph of the trace.
+"""Marks regions of a traced program, the calls between two moments, in the graph of the trace.
 
 A checkpoint inside a compiled program is such a region. Its calls say in ``meta`` what the
-partition is to do with their results."""
+partition is to do with their results.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +62,13 @@ def region(mark: Callable[[fx.Node], object]) -> Generator[list[fx.Node]]:
     yield calls
     number = next(_numbers)
     for trace, last in zip(traces, before, strict=True):
-        new = list(
-            itertools.takewhile(lambda n, last=last: n is not last, reversed(trace.graph.nodes))  # type: ignore[misc]
-        )
+        nodes = []
+        for node in reversed(trace.graph.nodes):
+            if node is last:
+                break
+            nodes.append(node)
         trace.abstract.complete()  # a policy asks for the results
-        for node in reversed(new):  # in the order of the program, which a policy may count on
+        for node in reversed(nodes):  # in the order of the program, which a policy may count on
             if node.op == "call_function":
                 node.meta[_KEY] = number
                 node.meta["recompute"] = mark(node)
@@ -73,6 +76,6 @@ def region(mark: Callable[[fx.Node], object]) -> Generator[list[fx.Node]]:
 
 
 def region_of(node: fx.Node) -> int | None:
-    """Return the number of the region in which the call was made."""
+    """Return the number of the region that the call ``node`` belongs to, None without one."""
     number: int | None = node.meta.get(_KEY)
     return number

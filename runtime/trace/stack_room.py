@@ -1,4 +1,4 @@
-"""Room on the stack of Python frames, for programs that run under many levels.
+"""Makes room on the stack of Python frames, for programs that run under many levels.
 
 CPython has its frames in chunks of 16 KB. A call that does not fit into the newest chunk gets
 another one from the operating system, which takes it back when the call returns. Under several
@@ -21,8 +21,9 @@ _SLOTS = 1 << 15
 
 
 def with_room(function: Callable[P, T]) -> Callable[P, T]:
-    """``function``, called from a frame that makes room for some thousand more."""
+    """Return ``function``, called from a frame that makes room for some thousand more."""
 
+    # the code object of this frame says that it needs a large stack
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 

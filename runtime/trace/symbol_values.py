@@ -1,4 +1,4 @@
-"""Symbols as the numbers that they stand for, while a program is traced.
+"""Makes symbols behave like the numbers that they stand for, while a program is traced.
 
     scale = getattr(self, f"scale_{x.shape[0]}")
 
@@ -51,8 +51,8 @@ _PROGRAMS = _Programs()
 
 @contextmanager
 def running(environment: object, lower: Callable[[Any], object] | None = None) -> Iterator[None]:
-    """While entered, the program of the trace with this shape environment runs. ``lower``: gives
-    the node of its graph for a symbol."""
+    """Say that the program of the trace with this shape environment runs in this block. ``lower``
+    returns the node of its graph for a symbol."""
     before, lower_before = _PROGRAMS.environments, _PROGRAMS.lower
     _PROGRAMS.environments, _PROGRAMS.lower = (*before, environment), lower
     try:
@@ -63,7 +63,7 @@ def running(environment: object, lower: Callable[[Any], object] | None = None) -
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """While entered, no program runs: a text of a symbol is its name, and fixes nothing."""
+    """Say that no program runs in this block: a text of a symbol is its name, and fixes nothing."""
     before = _PROGRAMS.environments
     _PROGRAMS.environments = ()
     try:
@@ -97,11 +97,12 @@ def _is_ours(symbol: Any) -> bool:
 def _value(symbol: Any) -> Number:
     """Return the number that ``symbol`` stands for. From now on the graph is for it alone."""
     kind = KINDS[type(symbol)]
-    found: Number = kind(symbol)
-    return found
+    number: Number = kind(symbol)
+    return number
 
 
 def _plain(value: Any) -> Any:
+    """Return the number of a symbol, and any other value as it is."""
     if type(value) in KINDS:
         return _value(value)
     return value
@@ -165,19 +166,20 @@ def _lacking(cls: type) -> list[str]:
 
 
 def _define_round() -> None:
-    """Torch rounds an integer to itself, whatever the digits."""
+    """Let ``round`` of a symbol take negative digits: torch rounds an integer to itself, whatever
+    the digits."""
     theirs: Any = torch.SymInt.__round__
 
-    def rounded(self: object, ndigits: object = None) -> Any:
+    def round_symbol(self: object, ndigits: object = None) -> Any:
         if ndigits is not None and _is_ours(self):
             return round(_value(self), _plain(ndigits))
         return theirs(self, ndigits)
 
-    torch.SymInt.__round__ = rounded  # type: ignore[method-assign]
+    torch.SymInt.__round__ = round_symbol  # type: ignore[method-assign]
 
 
 def _define_pow() -> None:
-    """Torch has no power modulo a third number."""
+    """Let ``pow`` of a symbol take a modulus: torch has no power modulo a third number."""
     theirs: Callable[..., Any] = torch.SymInt.__pow__
 
     def power(self: object, other: object, modulus: object = None) -> Any:
@@ -191,8 +193,8 @@ def _define_pow() -> None:
 
 
 def _define_mod(cls: type, name: str) -> None:
-    """Torch takes the remainder of a real number for one of integers: ``k % 2.5`` is at most
-    1.5."""
+    """Compute remainders of real numbers from the values: torch takes them for remainders of
+    integers, so that ``k % 2.5`` would be at most 1.5."""
     theirs: Callable[..., Any] = getattr(cls, name)
     real = (float, torch.SymFloat)
 
@@ -203,8 +205,10 @@ def _define_mod(cls: type, name: str) -> None:
             getattr(other, "node", None), TracedNumber
         ):
             return theirs(self, other)
-        a, b = _value(self), _plain(other)
-        return a % b if name == "__mod__" else b % a
+        mine, others = _value(self), _plain(other)
+        if name == "__mod__":
+            return mine % others
+        return others % mine
 
     setattr(cls, name, remainder)
 
@@ -220,16 +224,17 @@ _OWN = (int, float, bool, *KINDS)
 
 
 def _operators() -> Iterator[tuple[str, Callable[[Any, Any], object]]]:
-    """The names of the methods of two numbers, with the function of each. A reflected method has
-    its numbers in the other order."""
+    """Yield the names of the methods of two numbers, with the function of each. A reflected method
+    has its numbers in the other order."""
     for f in (*_ARITHMETIC, *_COMPARISONS):
         yield f"__{f.__name__.strip('_')}__", f
     for f in _ARITHMETIC:
         yield f"__r{f.__name__.strip('_')}__", f
 
 
-def _reflected(function: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
-    return lambda a, b: function(b, a)
+def _reflect(function: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
+    """Return ``function`` of its two arguments the other way round."""
+    return lambda left, right: function(right, left)
 
 
 def _is_foreign(value: object) -> bool:
@@ -242,12 +247,14 @@ def _is_foreign(value: object) -> bool:
     return isinstance(value, complex) or hasattr(kind, "__float__")
 
 
-def _are_mixed(a: Any, b: Any) -> bool:
-    """Return whether one of ``a`` and ``b`` is a number that the program has read of a tensor, and
-    the other one a size or a number of the state, which torch knows by an expression."""
-    if type(b) not in KINDS or isinstance(a.node, TracedNumber) is isinstance(b.node, TracedNumber):
+def _are_mixed(first: Any, second: Any) -> bool:
+    """Return whether one of two numbers is one that the program has read of a tensor, and the other
+    one a size or a number of the state, which torch knows by an expression."""
+    if type(second) not in KINDS:
         return False
-    return _PROGRAMS.lower is not None and _is_ours(a) and _is_ours(b)
+    if isinstance(first.node, TracedNumber) is isinstance(second.node, TracedNumber):
+        return False
+    return _PROGRAMS.lower is not None and _is_ours(first) and _is_ours(second)
 
 
 def _as_read(symbol: Any) -> object:
@@ -328,7 +335,7 @@ def _define_of_two(cls: type, name: str, function: Callable[[Any, Any], object])
     if theirs is None:
         return
     is_reflected = name != f"__{function.__name__.strip('_')}__"
-    of_two = _reflected(function) if is_reflected else function
+    of_two = _reflect(function) if is_reflected else function
 
     def method(self: object, other: object, *rest: object) -> Any:
         if _is_foreign(other) and _is_ours(self):
@@ -347,7 +354,7 @@ def _define_of_two(cls: type, name: str, function: Callable[[Any, Any], object])
 
 
 def _define_attributes(cls: type) -> None:
-    """The attributes of numbers that torch's class lacks: ``numerator``, ``bit_count``."""
+    """Add the attributes of numbers that torch's class lacks: ``numerator``, ``bit_count``."""
     kind = KINDS[cls]
     names = frozenset(n for n in dir(kind) if not n.startswith("_") and not hasattr(cls, n))
 
@@ -364,19 +371,23 @@ def _define_class(cls: type) -> None:
     code, such as ``functools.singledispatch``, asks for who calls it."""
     kind, attribute = KINDS[cls], object.__getattribute__
 
-    def shown(self: object, name: str) -> Any:
+    def get_attribute(self: object, name: str) -> Any:
         if name != "__class__" or not _PROGRAMS.environments or not _is_ours(self):
             return attribute(self, name)
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and is_of_python(frame.f_code.co_filename):
             frame = frame.f_back
-        return cls if frame is None or computes_with_symbols(frame.f_code.co_filename) else kind
+        if frame is None or computes_with_symbols(frame.f_code.co_filename):
+            return cls
+        return kind
 
-    # a property of this name cannot be put into a class that there is
-    cls.__getattribute__ = shown  # type: ignore[method-assign, assignment]
+    # `__class__` of an existing class cannot become a property
+    cls.__getattribute__ = get_attribute  # type: ignore[method-assign, assignment]
 
 
 def _install() -> None:
+    """Put all methods into torch's classes. The operators come last, as they call the methods that
+    are defined before."""
     for cls in KINDS:
         for name in (*_lacking(cls), "__repr__", "__hash__"):
             _define(cls, name)

@@ -1,5 +1,9 @@
-"""Symbolic sizes in a graph: abstract inputs, size expressions as nodes, and the guards under which
-a graph may be replayed."""
+"""Traces programs for any sizes: makes abstract inputs, writes size expressions as nodes, and
+collects the guards under which a graph may be replayed.
+
+Example: ``x.reshape(x.shape[0] * 2, -1)`` with ``x`` of shape (s0, s1) has the nodes
+``sym_size(x, 0)`` and ``operator.mul(…, 2)``. The guard says that the number of elements fits.
+"""
 
 from __future__ import annotations
 
@@ -64,61 +68,61 @@ class _Sizes(PythonReferenceAnalysis):
 
     @staticmethod
     def to_dtype(value: object, dtype: torch.dtype) -> Any:
-        return _called(torch.sym_float, value)
+        return _call_in_graph(torch.sym_float, value)
 
     @staticmethod
     def trunc_to_int(value: object, dtype: torch.dtype) -> Any:
-        return _called(math.trunc, value)
+        return _call_in_graph(math.trunc, value)
 
     @staticmethod
     def floor_to_int(value: object, dtype: torch.dtype) -> Any:
-        return _called(math.floor, value)
+        return _call_in_graph(math.floor, value)
 
     @staticmethod
     def ceil_to_int(value: object, dtype: torch.dtype) -> Any:
-        return _called(math.ceil, value)
+        return _call_in_graph(math.ceil, value)
 
-    # In a backward pass no function of torch's sees that it is given a proxy: the engine hides its
-    # calls from modes.
+    # In a backward pass no function of torch sees that its argument is a proxy: the engine hides
+    # its calls from modes.
     @staticmethod
     def minimum(a: object, b: object) -> Any:
-        return _called(torch.sym_min, a, b)
+        return _call_in_graph(torch.sym_min, a, b)
 
     @staticmethod
     def maximum(a: object, b: object) -> Any:
-        return _called(torch.sym_max, a, b)
+        return _call_in_graph(torch.sym_max, a, b)
 
     @staticmethod
     def not_(argument: object) -> Any:
-        return _called(torch.sym_not, argument)
+        return _call_in_graph(torch.sym_not, argument)
 
     @staticmethod
     def piecewise(*pairs: tuple[object, object]) -> Any:
         result = pairs[-1][0]
         for value, condition in reversed(pairs[:-1]):
-            result = _called(torch.sym_ite, condition, value, result)
+            result = _call_in_graph(torch.sym_ite, condition, value, result)
         return result
 
     @staticmethod
     def round_to_int(argument: object, dtype: torch.dtype) -> Any:
-        return _called(round, argument)
+        return _call_in_graph(round, argument)
 
     @staticmethod
     def round_decimal(a: object, b: object) -> Any:
-        return _called(round, a, b)
+        return _call_in_graph(round, a, b)
 
 
-def _called(function: Callable[..., object], *given: object) -> Any:
-    """``function`` of numbers, or its call in the graph: a method of a proxy would be a method of
-    the number, which an ``int`` may lack."""
-    proxy = next((x for x in given if isinstance(x, fx.Proxy)), None)
+def _call_in_graph(function: Callable[..., object], *operands: object) -> Any:
+    """Return ``function`` of numbers, or its call in the graph: a method of a proxy would be a
+    method of the number, which an ``int`` may lack."""
+    proxy = next((operand for operand in operands if isinstance(operand, fx.Proxy)), None)
     if proxy is None:
-        return function(*given)
-    return proxy.tracer.create_proxy("call_function", function, given, {})
+        return function(*operands)
+    return proxy.tracer.create_proxy("call_function", function, operands, {})
 
 
 def _cut_below_zero(expr: object) -> Iterator[object]:
-    """The integer parts of quotients in ``expr`` that may be negative."""
+    """Yield the integer parts of quotients in ``expr`` that may be negative."""
     if not isinstance(expr, sympy.Basic):
         return
     for part in expr.atoms(TruncToInt):
@@ -129,13 +133,14 @@ def _cut_below_zero(expr: object) -> Iterator[object]:
 
 class _ByHint(ShapeEnv):
     """A shape environment in which a condition on a real number becomes a guard, and is never
-    decided by the ranges of its parts. Torch's ranges are those of integers: it finds that
+    decided by the ranges of its parts. Torch's ranges are those of integers: it concludes that
     ``k % 1.5`` is at most 0.5.
 
     Torch also takes the integer part of a quotient for its floor, which is another one below zero.
 
     Torch's caches of what follows from conditions are of the class, and keep environments alive.
-    Here each has its own. ``checked``: whether calls of the graph check the conditions."""
+    Here each has its own. ``checked``: whether calls of the graph check the conditions.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -154,6 +159,7 @@ class _ByHint(ShapeEnv):
             self._cache(name, forgetful_cache)  # which forgets when a condition is added
         decided: Any = self._maybe_evaluate_static
 
+        # None: torch then compares the hints, and the condition becomes a guard
         def by_hint(expr: object, **options: object) -> Any:
             if _real(expr) and not (options.get("unbacked_only") or options.get("compute_hint")):
                 return None
@@ -163,12 +169,13 @@ class _ByHint(ShapeEnv):
         self._maybe_evaluate_static = by_hint  # type: ignore[assignment]
         simplified: Any = self.simplify
 
-        def exact(expr: Any, *given: object, **options: object) -> Any:
+        # torch would take these integer parts for floors, so it must not see them
+        def exact(expr: Any, *rest: object, **options: object) -> Any:
             hidden = {part: sympy.Dummy(integer=True) for part in _cut_below_zero(expr)}
             if hidden:
                 expr = expr.xreplace(hidden)
-            found = simplified(expr, *given, **options)
-            return found.xreplace({name: part for part, name in hidden.items()})
+            result = simplified(expr, *rest, **options)
+            return result.xreplace({name: part for part, name in hidden.items()})
 
         exact.cache_clear = simplified.cache_clear  # type: ignore[attr-defined]
         self.simplify = exact  # type: ignore[assignment]
@@ -194,12 +201,10 @@ def _real(expression: Any) -> bool:
 def unchecked(number: object) -> bool:
     """Return whether ``number`` is a symbol of a graph whose calls check no conditions. A program
     that went by its present value would be right for that alone, and no call would say so."""
-    return (
-        isinstance(number, SYMBOLIC)
-        and not getattr(number.node.shape_env, "checked", False)
-        and number.node.maybe_as_int() is None
-        and number.node.maybe_as_bool() is None
-    )
+    if not isinstance(number, SYMBOLIC) or getattr(number.node.shape_env, "checked", False):
+        return False
+    is_constant = number.node.maybe_as_int() is not None or number.node.maybe_as_bool() is not None
+    return not is_constant
 
 
 def undecided(condition: object) -> bool:
@@ -211,8 +216,8 @@ def undecided(condition: object) -> bool:
 
 
 class Place:
-    """Where a graph reads the value of a symbol: the result of ``source``, or what ``take(source)``
-    makes of it. The node that reads it is made when it is first needed."""
+    """The place where a graph reads the value of a symbol: the result of ``source``, or of the node
+    ``take(source)``. That node is created when it is first needed."""
 
     __slots__ = ("proxy", "source", "take", "value")
 
@@ -225,6 +230,7 @@ class Place:
         self.proxy: fx.Proxy | None = None
 
     def read(self, tracer: Any) -> fx.Proxy:
+        """Return the value in the graph, as a proxy of ``tracer``."""
         if self.proxy is None:
             node = self.source
             if self.take is not None:
@@ -361,7 +367,7 @@ class Abstraction:
             return faked(self.mode, _plain_like(tensor), static_shapes=True)
 
     def bind(self, fake: Any, node: fx.Node) -> None:
-        """Know where to read the sizes and strides of a placeholder, for the symbols that it is
+        """Note where to read the sizes and strides of a placeholder, for the symbols that it is
         the first to have."""
         numbers: list[tuple[str, int | None, Any]] = [
             ("size", dim, size) for dim, size in enumerate(fake.shape)
@@ -375,7 +381,7 @@ class Abstraction:
                 self.symbols.setdefault(number.node.expr, Place(node, read, number))
 
     def bind_results(self, node: fx.Node, out: object) -> None:
-        """Know where to read the sizes of ``out``, the result of ``node``, that depend on values,
+        """Note where to read the sizes of ``out``, the result of ``node``, that depend on values,
         and the number that it is."""
         if isinstance(out, SYMBOLIC) and out.node.expr.is_symbol:
             self.symbols.setdefault(out.node.expr, Place(node, None, out))
@@ -386,7 +392,7 @@ class Abstraction:
             return
         node.meta["unbacked_bindings"] = bindings
         for symbol, path in bindings.items():
-            value = out if not path else pytree.key_get(out, path)
+            value = pytree.key_get(out, path) if path else out
             self.symbols.setdefault(
                 symbol, Place(node, functools.partial(_follow, path=path), value)
             )
@@ -423,33 +429,30 @@ class Abstraction:
                 f"the number {expression} depends on {unknown}, "
                 f"which neither an input nor a result determines. Pass it as an argument.{here()}"
             )
-        known = self.computed.get(expression)
-        if known is None:
-            proxy = sympy_interp(
-                _Sizes,
-                {
-                    symbol: self.symbols[symbol].read(self._tracer(self.symbols[symbol].source))
-                    for symbol in expression.free_symbols
-                },
-                expression,
-            )
+        node = self.computed.get(expression)
+        if node is None:
+            values = {}
+            for symbol in expression.free_symbols:
+                place = self.symbols[symbol]
+                values[symbol] = place.read(self._tracer(place.source))
+            proxy = sympy_interp(_Sizes, values, expression)
             if not isinstance(proxy, fx.Proxy):
                 return proxy
-            known = self.computed[expression] = proxy.node
-            known.meta.setdefault("val", size)
-        return known
+            node = self.computed[expression] = proxy.node
+            node.meta.setdefault("val", size)
+        return node
 
     def guards(self) -> str:
-        """Python source of what must hold of the sizes of the inputs; empty if any sizes of the
-        right rank will do."""
+        """Return Python source of what must hold of the sizes of the inputs; empty if any sizes of
+        the right rank will do. Example: ``L['t0'].size()[0] == L['t1'].size()[0]``."""
         if self._guards is None:
             # Sizes that the program fixed count as static and are conditions like any other. How
             # inputs lie in memory is none:
             # a graph of ATen calls that needs a layout says so when it is replayed.
-            found = self.shape_env.produce_guards_expression(self.inputs, ignore_static=False) or ""
+            source = self.shape_env.produce_guards_expression(self.inputs, ignore_static=False)
             parts = (
                 part
-                for part in found.split(" and ")
+                for part in (source or "").split(" and ")
                 if ".stride()" not in part and ".storage_offset()" not in part
             )
             self._guards = " and ".join(filter(None, (*parts, *self._fixed_sizes())))
@@ -458,19 +461,20 @@ class Abstraction:
     def _fixed_sizes(self) -> list[str]:
         """Return the conditions on sizes that torch makes no symbols of: those of sparse tensors,
         before torch 2.13."""
-        return [
-            f"t{i}.size()[{dim}] == {size}"
-            for i, x in enumerate(self.inputs)
-            if isinstance(x, torch.Tensor) and x.layout is not torch.strided
-            for dim, size in enumerate(x.shape)
-            if isinstance(size, int)
-        ]
+        conditions: list[str] = []
+        for index, x in enumerate(self.inputs):
+            if not isinstance(x, torch.Tensor) or x.layout is torch.strided:
+                continue
+            for dim, size in enumerate(x.shape):
+                if isinstance(size, int):
+                    conditions.append(f"t{index}.size()[{dim}] == {size}")
+        return conditions
 
     def holds(self, *inputs: object) -> bool:
         """Return whether the graph is right for tensors and numbers like ``inputs``: those whose
         sizes or values are symbols."""
         if self._holds is None:
-            self._holds = _compiled_guards(self.guards(), len(self.inputs))
+            self._holds = _compile_guards(self.guards(), len(self.inputs))
         try:
             return self._holds(*inputs)
         except ZeroDivisionError:  # a condition on the quotient of sizes, of which one is zero now
@@ -482,12 +486,14 @@ class Fixed(Abstraction):
     is for these alone."""
 
     def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        """Return a fake tensor for input ``tensor``, whose sizes are numbers."""
         fake = super().abstract(tensor, fixed=True)
         if not fixed:
             self.inputs.append(fake)
         return fake
 
     def guards(self) -> str:
+        """Return the conditions of :class:`Abstraction`, and that all sizes are those of today."""
         if self._guards is None:
             sizes = [
                 f"tuple(t{index}.size()) == {tuple(x.shape)}"
@@ -506,23 +512,23 @@ class Given(Abstraction):
         super().__init__(dynamic=False, mode=mode)
 
     def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
+        """Return an alias of a fake tensor of the caller, or a fake tensor for a real one."""
+        fake: Any = tensor
+        if not isinstance(tensor, FakeTensor):
+            fake = faked(self.mode, tensor, static_shapes=True)
         # an alias of its own, whose geometry the program may change
-        fake: Any = (
-            tensor
-            if isinstance(tensor, FakeTensor)
-            else faked(self.mode, tensor, static_shapes=True)
-        )
         with self.mode, torch.no_grad():
             return fake.detach()  # type: ignore[no-any-return]
 
     def number(self, size: Any, node: fx.Node) -> None:
-        """Know the placeholder of a size that is an argument of its own."""
+        """Note the placeholder ``node`` of a size that is an argument of its own."""
         node.meta["val"] = size
         expression = size.node.expr
         if expression.is_symbol:
             self.symbols.setdefault(expression, Place(node, None, size))
 
     def guards(self) -> str:
+        """Return no conditions: the caller's shape environment has them."""
         return ""
 
 
@@ -538,8 +544,8 @@ def _hints_of(numbers: Iterable[Any]) -> list[int]:
 
 
 def _plain_like(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor``, or for a value of a level around the trace, which has no elements to show, a
-    tensor of its shape. Symbols of an outer trace count as the sizes that they have there."""
+    """Return ``tensor``, or for a value of a level around the trace, which has no elements to show,
+    a tensor of its shape. Symbols of an outer trace count as the sizes that they have there."""
     tensor = held_by_session(tensor)
     if not isinstance(tensor, Value) or tensor.layout is not torch.strided:
         return tensor
@@ -550,7 +556,7 @@ def _plain_like(tensor: torch.Tensor) -> torch.Tensor:
         ).zero_()
 
 
-def _compiled_guards(code: str, n: int) -> Callable[..., bool]:
+def _compile_guards(code: str, n: int) -> Callable[..., bool]:
     """Return a function of ``n`` tensors from the source of their guards, which asks each tensor
     for its sizes once."""
     if not code:
@@ -593,7 +599,9 @@ def _follow(node: fx.Node, path: Sequence[object]) -> fx.Node:
         elif isinstance(key, CallMethodKey) and key.name in _NUMBERS:
             node = graph.call_function(_NUMBERS[key.name], (node,))
         elif isinstance(key, pytree.SequenceKey):
-            read = operator.getitem if method is None else _NUMBERS[method]
+            read: Callable[..., Any] = operator.getitem
+            if method is not None:
+                read = _NUMBERS[method]
             node = graph.call_function(read, (node, key.idx))
             method = None
         elif isinstance(key, ConvertIntKey):

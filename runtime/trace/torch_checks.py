@@ -1,4 +1,4 @@
-"""Functions of torch in Python that read whether an element is bad, and raise if so.
+"""Recognizes functions of torch in Python that read whether an element is bad, and raise if so.
 
 ``gaussian_nll_loss`` asks ``if torch.any(var < 0): raise ValueError``. A trace refuses a program
 that reads an element, because the graph would keep the answer. Here the answer is known, as the
@@ -32,7 +32,9 @@ def complaint() -> str | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _passes_on(frame):
         frame = frame.f_back
-    return None if frame is None else _CHECKS.get(frame.f_code)
+    if frame is None:
+        return None
+    return _CHECKS.get(frame.f_code)
 
 
 def _passes_on(frame: FrameType) -> bool:

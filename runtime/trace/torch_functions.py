@@ -1,6 +1,6 @@
-"""Note which function of torch a traced program called last.
+"""Notes which function of torch a traced program called last.
 
-This is no part of ``provenance``: a walk from a call to the user's line ends at a frame of that
+This is no part of ``provenance``: a walk from a call to the user's line stops at a frame of that
 file, and here a frame stands between the two.
 """
 
@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 
 class Functions(TorchFunctionMode):
-    """Knows the last function of torch's that the program called, as torch's ``torch_fn``: (name
-    with its number, class and name)."""
+    """Notes the last function of torch that the program called, as torch's ``torch_fn``: (name
+    with its number, class and name). Example: ``("relu_1", "function.relu")``."""
 
     def __init__(self) -> None:
         super().__init__()

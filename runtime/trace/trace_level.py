@@ -1,13 +1,13 @@
-"""The trace level: runs a program and writes the ATen calls that it makes into a
-``torch.fx.Graph``.
+"""Runs a program and writes the ATen calls that it makes into a ``torch.fx.Graph``.
 
-A :class:`TracedValue` stands for a node of the graph and holds the tensor that the call really
-gave, so the program runs while it is traced. That tensor is real by default: small kernels are many
-times faster than abstract ones, and a static graph needs no more. In the modes ``fake`` and
+A :class:`TracedValue` stands for a node of the graph and has the tensor that the call really
+returned, so the program runs while it is traced. That tensor is real by default: small kernels are
+many times faster than abstract ones, and a static graph needs no more. In the modes ``fake`` and
 ``symbolic``, or if an argument is a ``FakeTensor``, it is a ``FakeTensor``.
 
 Transforms entered inside a trace are inner levels, so the ATen calls of their rules arrive here:
-tracing ``vjp(f)`` gives a joint graph."""
+a trace of ``vjp(f)`` is a joint graph.
+"""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ class Trace(Level):
         return self._value(inner, node)
 
     def _value(self, inner: torch.Tensor, node: fx.Node) -> TracedValue:
+        """Return the value that stands for ``node``, whose abstract value is noted already."""
         value: TracedValue = faithful_shell(TracedValue, inner)
         value._level = self
         value._inner = inner
@@ -161,18 +162,18 @@ class Trace(Level):
         return value
 
     def placeholder(self, name: str) -> fx.Node:
-        """Placeholders precede all calls, also when they are made late (cotangents, whose shapes
-        the forward tells)."""
+        """Return a new placeholder. It precedes all calls, also when it comes late, as a cotangent
+        does, whose shape is that of a result."""
         last = None
         for node in self.graph.nodes:
             if node.op != "placeholder":
                 break
             last = node
-        with (
-            self.graph.inserting_after(last)
-            if last is not None
-            else self.graph.inserting_before(next(iter(self.graph.nodes), None))
-        ):
+        if last is not None:
+            place = self.graph.inserting_after(last)
+        else:
+            place = self.graph.inserting_before(next(iter(self.graph.nodes), None))
+        with place:
             return self.graph.placeholder(name)
 
     def input(self, tensor: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
@@ -203,7 +204,11 @@ class Trace(Level):
         return self.wrap(inner, node)
 
     def mode_of_inner(self) -> Any:
-        return self.abstraction.mode if self.abstraction is not None else _NOTHING
+        """Return the context in which inner tensors can be created: the fake mode, if there is
+        one."""
+        if self.abstraction is None:
+            return _NOTHING
+        return self.abstraction.mode
 
     def attribute(self, value: object, prefix: str) -> fx.Node:
         """Return a node that reads ``value`` from the module: what is no literal of Python is an
@@ -218,8 +223,8 @@ class Trace(Level):
     def constant(self, tensor: torch.Tensor, literal: bool = False) -> TracedValue:
         """Return a tensor that the program closes over, or a literal of its text. It is an
         attribute of the graph module and no copy, so later changes of it are seen."""
-        known: TracedValue | None = self.constants.get(id(tensor))
-        if known is None:
+        value: TracedValue | None = self.constants.get(id(tensor))
+        if value is None:
             refuse_made_of_values(tensor)
             if self.random_states is not None:
                 self.random_states.refuse_state(tensor)
@@ -228,17 +233,21 @@ class Trace(Level):
                     "the program closes over a fake tensor, and its arguments are real. "
                     f"Pass it as an argument, or give fake arguments of the same mode.{here()}"
                 )
-            is_parameter = isinstance(tensor, torch.nn.Parameter)
-            node = self.attribute(tensor, "_param_constant" if is_parameter else "_tensor_constant")
-            inner = _without_tape(tensor)
+            prefix = "_tensor_constant"
+            if isinstance(tensor, torch.nn.Parameter):
+                prefix = "_param_constant"
+            node = self.attribute(tensor, prefix)
+            inner = _detach_from_tapes(tensor)
             if self.abstraction is not None:
                 inner = self.abstraction.constant(inner, literal)
             self.outside.hold(tensor)
-            known = self.constants[id(tensor)] = self.wrap(inner, node)
+            value = self.constants[id(tensor)] = self.wrap(inner, node)
             self.held.append(tensor)
-        return known
+        return value
 
     def call(self, func: object, args: Any, kwargs: object) -> Any:
+        """Run a call and write it into the graph, or decompose it and trace the calls of the
+        decomposition. A question about sizes or elements gets its answer at once."""
         if _default_dtype() is not self.default_dtype:
             refuse_default_dtype()
         facts = facts_of(func)
@@ -256,7 +265,7 @@ class Trace(Level):
         self._refuse_size_of_values(func, facts, args)
         table = self.decompositions.get(func) or OTHERWISE.get(func)
         if table is not None:
-            out = self._decomposed(func, table, args, kwargs)
+            out = self._decompose(func, table, args, kwargs)
             if out is not NotImplemented:
                 return out
         return self._call_whole(func, facts, args, kwargs)
@@ -277,7 +286,7 @@ class Trace(Level):
     def record(self, func: object, args: Any, kwargs: Any) -> Any:
         """Run the call on the inner tensors and write it into the graph."""
         facts = facts_of(func)
-        args, given, inner = self._operands(args)
+        args, nodes, inner = self._operands(args)
         named, options = {}, {}
         if kwargs:
             values, in_graph, inside = self._operands(kwargs.values())
@@ -291,12 +300,12 @@ class Trace(Level):
             self._note_sizes_before(func, args[0])
         with self.drawing((generator_of(inner, options),)) if facts.may_draw else _NOTHING:
             out = self._run(func, inner, options)
-        return self._written(func, facts, given, named, out, args, kwargs)
+        return self._write_call(func, facts, nodes, named, out, args, kwargs)
 
     def _note_sizes_before(self, func: object, target: TracedValue) -> None:
         """Describe ``target`` in the graph by its sizes before ``func`` changes them. Raise if the
         program closes over it."""
-        is_constant = any(target is known for known in self.constants.values())
+        is_constant = any(target is constant for constant in self.constants.values())
         if is_constant and func is not aten.detach_.default:
             raise RuntimeError(
                 "Can't call metadata mutating ops on a tensor that the program closes over: "
@@ -327,22 +336,23 @@ class Trace(Level):
             settle_error(error)
             raise
 
-    def _written(
+    def _write_call(
         self,
         func: Any,
         facts: CallFacts,
-        given: Sequence[object],
+        operands: Sequence[object],
         named: dict[str, object],
         out: object,
         args: object,
         kwargs: object,
     ) -> object:
-        """Write a call that has run into the graph. ``given`` and ``named``: its arguments there.
-        ``out``: what it has returned."""
+        """Write a call that has run into the graph. ``operands`` and ``named``: its arguments
+        there. ``out``: what it has returned. Return its results as values."""
         if self.random_states is not None:
-            for number in (a for a in given if type(a) is int):
-                self.random_states.refuse_seed(number)
-        node = add_call(self.graph, func, tuple(given), named, facts.node_name)
+            for number in operands:
+                if type(number) is int:
+                    self.random_states.refuse_seed(number)
+        node = add_call(self.graph, func, tuple(operands), named, facts.node_name)
         if self.provenance is not None:
             self.provenance.note(node)
         if self.abstraction is not None:
@@ -350,13 +360,16 @@ class Trace(Level):
         return self._results(func, facts, node, out, args, kwargs)
 
     def drawing(self, generators: Sequence[object]) -> AbstractContextManager[None]:
-        """Around a call that may draw from ``generators``, see
+        """Return the context for a call that may draw from ``generators``, see
         :meth:`.random_states.RandomStates.drawing`."""
-        return _NOTHING if self.random_states is None else self.random_states.drawing(generators)
+        if self.random_states is None:
+            return _NOTHING
+        return self.random_states.drawing(generators)
 
     def computed(self, func: Any, args: Sequence[object]) -> Any:
-        """As :meth:`call`, for a call that only computes, of values of plain tensors and literals.
-        None for any other call. It needs no modes to be left, and takes half the time."""
+        """Run a call that only computes, of values of plain tensors and literals, as :meth:`call`
+        does. Return None for any other call. It needs no modes to be left, and takes half the
+        time."""
         facts = facts_of(func)
         if (
             facts.special
@@ -366,14 +379,14 @@ class Trace(Level):
             or self.abstraction is not None
         ):
             return None
-        given: list[Any] = []
+        operands: list[Any] = []
         inner: list[Any] = []
         for argument in args:
             if type(argument) is not TracedValue:
-                given.append(argument)
+                operands.append(argument)
                 inner.append(argument)
             elif argument._level is self and type(argument._inner) is torch.Tensor:
-                given.append(argument._node)
+                operands.append(argument._node)
                 inner.append(argument._inner)
             else:
                 return None
@@ -383,23 +396,21 @@ class Trace(Level):
         except Exception as error:
             settle_if_of_shapes(error, func, inner, {})
             raise
-        return self._written(func, facts, given, {}, out, args, {})
+        return self._write_call(func, facts, operands, {}, out, args, {})
 
-    def noted(self, func: Any, given: tuple[object, ...], out: object) -> Any:
-        """A call of ``func`` on ``given``, nodes and values of the graph, whose results
-        ``out`` are known."""
-        node = add_call(self.graph, func, given)
+    def noted(self, func: Any, operands: tuple[object, ...], out: object) -> Any:
+        """Write a call of ``func`` on ``operands``, nodes and values of the graph, whose results
+        ``out`` are known. Return these as values."""
+        node = add_call(self.graph, func, operands)
         if self.provenance is not None:
             self.provenance.note(node)
         abstract = self.abstract.describe(node, out)
         return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
 
-    def _decomposed(
-        self, func: object, table: Callable[..., Any], args: Any, kwargs: Any
-    ) -> object:
-        """The call by ``table``, its decomposition. The dispatcher marks the result of a view op as
-        a view when the call returns to it. The ops of the decomposition must not have marked it
-        before, and it must not be an argument itself."""
+    def _decompose(self, func: object, table: Callable[..., Any], args: Any, kwargs: Any) -> object:
+        """Run the call by ``table``, its decomposition. The dispatcher marks the result of a view
+        op as a view when the call returns to it. The ops of the decomposition must not have marked
+        it before, and it must not be an argument itself."""
         if op_of(func).kind is not VIEW:
             with self.mode:
                 return table(*args, **kwargs)
@@ -407,14 +418,12 @@ class Trace(Level):
         with self.mode:
             out = table(*args, **kwargs)
 
-        def another(tensor: Any, _: int | None) -> Any:
-            return (
-                self._value(tensor._inner, tensor._node)
-                if any(tensor is argument for argument in args)
-                else tensor
-            )
+        def renew_argument(tensor: Any, _: int | None) -> Any:
+            if any(tensor is argument for argument in args):
+                return self._value(tensor._inner, tensor._node)
+            return tensor
 
-        return rewrapped(out, another)
+        return rewrapped(out, renew_argument)
 
     def _refuse_size_of_values(self, func: object, facts: CallFacts, args: Any) -> None:
         """Raise if the graph would keep a size that depends on values."""
@@ -424,6 +433,7 @@ class Trace(Level):
             self._refuse_size(func)
 
     def _refuse_size(self, func: object) -> NoReturn:
+        """Raise: the size of a result of ``func`` depends on values."""
         raise RuntimeError(
             f"the size of what {func} returns depends on values. "
             "The graph would keep the size that it has for these arguments. Use an op whose "
@@ -432,17 +442,18 @@ class Trace(Level):
         )
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """An answer in Python about elements is possible for constants of the program's text. Else
-        it is a symbol or refused."""
+        """Return an answer in Python about elements. That of constants of the program's text is
+        known. Else it is a symbol or refused."""
         if any(
             isinstance(argument, TracedValue) and argument._literal is None for argument in args
         ):
-            return self._read_traced(func, args, kwargs)
+            return self._read_variable(func, args, kwargs)
         with without_modes() if self.abstraction is not None else _NOTHING:
             return func(*list(map(_literal, args)), **kwargs)
 
-    def _read_traced(self, func: Any, args: Any, kwargs: Any) -> object:
+    def _read_variable(self, func: Any, args: Any, kwargs: Any) -> object:
         """Answer about elements that depend on the arguments of the program."""
+        # a check of torch has one answer with which the program goes on
         if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
             with self.mode:
                 assert_async(args[0].logical_not(), wrong)
@@ -452,8 +463,10 @@ class Trace(Level):
                 return self.record(func, args, kwargs)
             if self.reads == "number" and args[0].is_floating_point():
                 node = add_call(self.graph, func, (self._own(args[0])._node,))
-                known = None if self.abstraction is not None else args[0]._inner.item()
-                return TracedNumber.read(node, known)
+                number: float | None = None
+                if self.abstraction is None:
+                    number = args[0]._inner.item()
+                return TracedNumber.read(node, number)
         if self.reads == "constant" and self.abstraction is None:
             return func(*self.lowered_args(args), **kwargs)
         name = op_of(func).base_name
@@ -468,8 +481,9 @@ class Trace(Level):
         args: object,
         kwargs: object,
     ) -> Any:
+        """Return the results ``out`` of the call at ``node`` as values."""
         if facts.written:
-            return self._mutated(func, node, out, facts, args, kwargs)
+            return self._update_targets(func, node, out, facts, args, kwargs)
         if isinstance(out, torch.Tensor):
             value: Any = self._value(out, node)
             self.abstract.describe(node, out, value._geometry)
@@ -515,7 +529,7 @@ class Trace(Level):
             )
         return out
 
-    def _mutated(
+    def _update_targets(
         self,
         func: object,
         node: fx.Node,
@@ -524,8 +538,8 @@ class Trace(Level):
         args: object,
         kwargs: object,
     ) -> object:
-        """The call changed arguments. Their values stay; where the call returns one, its node
-        becomes the newest name of it."""
+        """Update the arguments that the call has written to, and return its results. Their values
+        stay; where the call returns one, its node becomes the newest name of it."""
         targets = tensors_of(_argument(func, i, args, kwargs) for i in facts.written)
         written = [t for t in targets if isinstance(t, TracedValue)]
         for t in written:
@@ -541,8 +555,10 @@ class Trace(Level):
         by_inner = {id(t._inner): t for t in written}
 
         def value_of(tensor: torch.Tensor, i: object) -> Any:
-            known = by_inner.get(id(tensor))
-            return self._value(tensor, self._item(node, i, abstract)) if known is None else known
+            target = by_inner.get(id(tensor))
+            if target is not None:
+                return target
+            return self._value(tensor, self._item(node, i, abstract))
 
         return rewrapped(out, value_of)
 
@@ -550,36 +566,45 @@ class Trace(Level):
         """Return the arguments of a call three times: of this level, as in the graph, and on the
         tensors that it runs on."""
         own: list[Any] = []
-        given: list[Any] = []
+        in_graph: list[Any] = []
         inner: list[Any] = []
         for argument in args:
             kind = type(argument)
             if kind is TracedValue and argument._level is self:
                 own.append(argument)
-                given.append(argument._node)
+                in_graph.append(argument._node)
                 inner.append(argument._inner)
             elif kind in LITERAL_KINDS:
                 own.append(argument)
-                given.append(argument)
+                in_graph.append(argument)
                 inner.append(argument)
             else:
-                several = isinstance(argument, (list, tuple))
-                mine = list(map(self._own, argument)) if several else self._own(argument)
+                mine: Any
+                if isinstance(argument, (list, tuple)):
+                    mine = list(map(self._own, argument))
+                    in_graph.append(list(map(self._operand, mine)))
+                else:
+                    mine = self._own(argument)
+                    in_graph.append(self._operand(mine))
                 own.append(mine)
-                given.append(list(map(self._in_graph, mine)) if several else self._in_graph(mine))
                 below = self.lowered_args((mine,))[0]
-                inner.append(with_values(below) if self.reads == "number" else below)
-        return own, given, inner
+                if self.reads == "number":
+                    below = with_values(below)
+                inner.append(below)
+        return own, in_graph, inner
 
     def _own(self, argument: object) -> Any:
-        """Any tensor that is not of this level becomes a constant of the graph."""
+        """Return ``argument`` as one of this level: a tensor of another one becomes a constant of
+        the graph."""
         if not isinstance(argument, torch.Tensor) or (
             isinstance(argument, TracedValue) and argument._level is self
         ):
             return argument
         return self.constant(argument)
 
-    def _in_graph(self, argument: object) -> Any:
+    def _operand(self, argument: object) -> Any:
+        """Return ``argument``, of this level, as it stands in a call of the graph: a node, a
+        literal, or a node that reads it from the module."""
         if isinstance(argument, TracedValue):
             return argument._node
         if type(argument) is complex and not isfinite(argument.imag):
@@ -599,16 +624,18 @@ class Trace(Level):
     def other_constant(self, argument: object) -> Any:
         """Return a constant that is neither a tensor nor a literal of Python: a generator, a script
         object, an outer size, ``1 + infj``."""
-        known = self.constants.get(id(argument))
-        if known is None:
-            known = self.constants[id(argument)] = self.attribute(
-                argument, "_symbolic_constant" if isinstance(argument, SYMBOLIC) else "_opaque_obj"
-            )
+        node = self.constants.get(id(argument))
+        if node is None:
+            prefix = "_opaque_obj"
+            if isinstance(argument, SYMBOLIC):
+                prefix = "_symbolic_constant"
+            node = self.constants[id(argument)] = self.attribute(argument, prefix)
             self.held.append(argument)
-        return known
+        return node
 
     def finish(self) -> None:
-        """Called when the program has returned, before its results are written into the graph."""
+        """Do nothing. Subclasses write calls here that follow the program's: it has returned, and
+        its results are not written into the graph yet."""
 
     def close(self) -> None:
         """End the trace. What it has written to closed-over tensors is undone: the replay of
@@ -621,17 +648,21 @@ class Trace(Level):
     def lower_output(self, value: object) -> Any:
         """Return what a result of the program is in the graph: a node, or a Python value as it
         is."""
-        return self._in_graph(self._own(value))
+        return self._operand(self._own(value))
 
 
 _NOTHING = nullcontext()
 
 
 def _literal(argument: object) -> Any:
-    return argument._literal if isinstance(argument, TracedValue) else argument
+    """Return the elements of a constant of the program's text, and any other argument as it is."""
+    if isinstance(argument, TracedValue):
+        return argument._literal
+    return argument
 
 
 def _literals(args: Iterable[object]) -> list[object]:
+    """List :func:`_literal` of arguments, some of which may be lists."""
     literals: list[Any] = []
     for argument in args:
         if isinstance(argument, (list, tuple)):
@@ -655,13 +686,15 @@ def _differs_from_inner(t: TracedValue) -> bool:
     return t.layout is torch.strided and t.stride() != t._inner.stride()
 
 
-def _without_tape(tensor: torch.Tensor) -> torch.Tensor:
+def _detach_from_tapes(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor on the memory of a closed-over ``tensor`` that no tape around the trace
     sees."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         return tensor.data  # with a version of its own: a write of the trace is undone
     if not isinstance(tensor, Value):
-        return tensor.detach() if tensor.requires_grad else tensor
+        if tensor.requires_grad:
+            return tensor.detach()
+        return tensor
     if tensor._level.number:
         return tensor
     # of the eager session: its tape has nothing to do with the trace
@@ -669,4 +702,7 @@ def _without_tape(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _argument(func: Any, index: int, args: Any, kwargs: Any) -> Any:
-    return args[index] if index < len(args) else kwargs.get(func._schema.arguments[index].name)
+    """Return the argument of a call at position ``index`` of the schema, None without one."""
+    if index < len(args):
+        return args[index]
+    return kwargs.get(func._schema.arguments[index].name)

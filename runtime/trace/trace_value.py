@@ -1,4 +1,4 @@
-"""The value of a trace."""
+"""Defines the value of a trace, which stands for a node of its graph."""
 
 from __future__ import annotations
 
@@ -29,17 +29,24 @@ class TracedValue(Value):
         return self._inner._version
 
     def count_write(self) -> None:
+        """Count a write that the dispatcher does not."""
         increment_version([self._inner])
 
     def tolist(self) -> Any:
+        """Return the elements of a constant of the program's text, or symbols for those of another
+        tensor. Raise if the trace has none."""
         if self._literal is not None:
             with without_modes():
                 return self._literal.tolist()
         if self._level.reads == "symbol":
-            return [t.tolist() for t in self.unbind()] if self.dim() else self.item()
+            if not self.dim():
+                return self.item()
+            return [t.tolist() for t in self.unbind()]
         raise escape("tolist()")
 
     def numpy(self, *, force: bool = False) -> Any:
+        """Return an array of a constant of the program's text, which nobody can write to. Raise for
+        any other tensor."""
         if self._literal is not None:
             with without_modes():  # else the trace would see the detach() within
                 array = self._literal.numpy(force=force).copy()

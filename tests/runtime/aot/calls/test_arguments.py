@@ -208,7 +208,8 @@ def test_a_call_knows_where_gradients_go() -> None:
     f = aot_function(weighted, noting, nop)
     x, y, base, pair = torch.ones(1, requires_grad=True), leaf(1.0), leaf(1.0), leaf(1.0, 2.0)
     f(x, y, base * 1, pair[:1], torch.ones(1), 2).sum().backward()
-    assert [t.grad.tolist() for t in (x, y, base, pair)] == [[1.0], [2.0], [3.0], [4.0, 0.0]]
+    leaves: tuple[Any, ...] = (x, y, base, pair)
+    assert [t.grad.tolist() for t in leaves] == [[1.0], [2.0], [3.0], [4.0, 0.0]]
     assert seen == [torch.Tensor] * 5 + [int]
     with torch.no_grad():
         assert not f(x, y, base * 1, pair[:1], torch.ones(1), 2).requires_grad

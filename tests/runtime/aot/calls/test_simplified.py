@@ -264,11 +264,15 @@ class Calls(nn.Module):
 class Shares(nn.Module):
     """Has one parameter and one buffer under two names each."""
 
+    x: torch.Tensor
+    y: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.a = self.b = nn.Parameter(torch.ones(1))
-        self.register_buffer("x", torch.ones(1))
-        self.register_buffer("y", self.x)
+        x = torch.ones(1)
+        self.register_buffer("x", x)
+        self.register_buffer("y", x)
 
     def forward(self, z: Any) -> Any:
         return (z * self.a + 3 * z * self.b + self.x + 5 * self.y,)

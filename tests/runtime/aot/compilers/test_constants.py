@@ -199,7 +199,7 @@ def test_constants_lie_on_the_processor_whatever_the_default_device_is() -> None
 
 
 def test_a_constant_has_the_default_dtype_of_the_capture() -> None:
-    x = runtime.wrap(GIVEN, requires_grad=True)
+    x: Any = runtime.wrap(GIVEN, requires_grad=True)
     y = aot.aot_function(lambda x: TakesTenths.apply(x), aot.nop)(x)
     torch.set_default_dtype(torch.float64)
     try:

@@ -41,5 +41,3 @@ def test_files_that_another_process_removes_meanwhile_are_passed_over(
     assert [p.name for p in folder.path.iterdir()] == ["c.json"], (
         "which came after they were listed"
     )
-
-

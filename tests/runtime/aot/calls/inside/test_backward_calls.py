@@ -12,7 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime import aot
-from runtime.aot.calls.backward_calls import CompiledBackward, _give, _in_joint
+from runtime.aot.calls.backward_calls import CompiledBackward, _find_in_joint, _return_too
 
 
 def _node(y: Any) -> CompiledBackward:
@@ -40,7 +40,7 @@ def test_what_a_forward_saves_is_found_by_name_among_the_same_calls() -> None:
     )
     y = forward.graph.placeholder("y")
     forward.graph.output((saved[2], saved[0], saved[1], saved[2], saved[3], y))
-    assert _in_joint(joint, forward, 1) == [x, sin, None, None, None]
+    assert _find_in_joint(joint, forward, 1) == [x, sin, None, None, None]
 
 
 def test_a_forward_gives_more_values_after_its_own() -> None:
@@ -49,7 +49,7 @@ def test_a_forward_gives_more_values_after_its_own() -> None:
     forward.graph.output((nodes[1],))
     forward.recompile()
     _, of_joint = _calls(("cos", aten.cos.default))
-    _give(forward, [of_joint[1], of_joint[0]])
+    _return_too(forward, [of_joint[1], of_joint[0]])
     found = forward(torch.zeros(1))
     assert [t.tolist() for t in found] == [[0.0], [1.0], [0.0]]
 
