@@ -402,15 +402,10 @@ class Steps:
         self._refuse_returned(results[0])
         refuse_lost(opened.flatten(results)[0], "what it returns or leaves", self._state)
         names = [change.what for change in made]
-        kept = list(zip(places, entered.values, left, strict=False))
-        names += [p.what for p, x, y in kept if _grows(x, y)]
-        same = {index for index, (_, x, y) in enumerate(kept) if x is y}
-        as_found = {index for index in same if not is_made(left[index])}
-        puts = [(i, place) for i, place in enumerate(to) if i not in as_found]
-        # a container that the program has changed, and returns or puts elsewhere, too, is made anew
-        times = Counter(map(id, containers_in((result, left))))
-        changed = (i for i in same - as_found if entered.place_of(left[i]) is None)
-        refills = [i for i in changed if times[id(left[i])] == 1]
+        entries = list(zip(places, entered.values, left, strict=False))
+        names += [p.what for p, x, y in entries if _grows(x, y)]
+        same = [index for index, (_, x, y) in enumerate(entries) if x is y]
+        puts, refills = _puts(to, same, (result, left), entered)
         self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
         ordered = [order for order in orders.values() if len(order.labels) > 1]
         return self._outcome(results, puts, refills, ordered, [*given], marked, *gradients)
@@ -553,6 +548,31 @@ class Steps:
             reads=_without_hooks([*added, *gradients.differentiated]),
             begin=Beginning(tensors, arguments, self.donates, self._require_alone).of,
         )
+
+
+def _puts(
+    to: Sequence[Place],
+    same: Sequence[int],
+    results: tuple[object, Sequence[object]],
+    entered: Entered,
+) -> tuple[list[tuple[int, Place]], list[int]]:
+    """Return the places that a call assigns to, each with its number, and the numbers of those
+    whose container it fills anew and does not replace: the program has changed it. A container that
+    the program returns or puts elsewhere, too, is made anew.
+
+    ``same``: the numbers of the places at which the program leaves the object that it has found.
+    ``results``: what the program returns, and what it leaves at places."""
+    _, left = results
+    as_found = {number for number in same if not is_made(left[number])}
+    puts = [(number, place) for number, place in enumerate(to) if number not in as_found]
+    times = Counter(map(id, containers_in(results)))
+    refills = []
+    for number in same:
+        container = left[number]
+        is_changed = is_made(container) and entered.place_of(container) is None
+        if is_changed and times[id(container)] == 1:
+            refills.append(number)
+    return puts, refills
 
 
 def _refuse_retained(results: Sequence[object]) -> None:
