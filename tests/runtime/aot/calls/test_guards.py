@@ -113,7 +113,7 @@ def test_gradients_go_to_the_argument_of_the_call(first: str) -> None:
     f = aot_function(doubled, nop)
     for name in (first, *DIFFERENTIATED, first):
         for make in (lambda: torch.ones(2, 3, requires_grad=True), PLAIN["leaf"]):
-            x = make()
+            x: Any = make()
             # what torch has recorded is no argument of the session's engine
             given = x if not isinstance(x, runtime.Tensor) else DIFFERENTIATED[name](x)
             f(given).sum().backward()

@@ -264,6 +264,9 @@ class Calls(nn.Module):
 class Shares(nn.Module):
     """Has one parameter and one buffer under two names each."""
 
+    x: torch.Tensor
+    y: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.a = self.b = nn.Parameter(torch.ones(1))
