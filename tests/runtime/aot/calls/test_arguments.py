@@ -206,7 +206,8 @@ def test_a_call_knows_where_gradients_go() -> None:
         return x + 2 * y + 3 * z + 4 * view + plain * n
 
     f = aot_function(weighted, noting, nop)
-    x, y, base, pair = torch.ones(1, requires_grad=True), leaf(1.0), leaf(1.0), leaf(1.0, 2.0)
+    x: Any = torch.ones(1, requires_grad=True)
+    y, base, pair = leaf(1.0), leaf(1.0), leaf(1.0, 2.0)
     f(x, y, base * 1, pair[:1], torch.ones(1), 2).sum().backward()
     leaves: tuple[Any, ...] = (x, y, base, pair)
     assert [t.grad.tolist() for t in leaves] == [[1.0], [2.0], [3.0], [4.0, 0.0]]

@@ -208,7 +208,8 @@ def test_a_constant_has_the_default_dtype_of_the_capture() -> None:
         torch.set_default_dtype(torch.float32)
     x.grad = None
     y.backward(GIVEN)
-    assert torch.equal(runtime.unwrap(x.grad), GIVEN * torch.full((50,), -0.1))
+    gradient: Any = x.grad
+    assert torch.equal(runtime.unwrap(gradient), GIVEN * torch.full((50,), -0.1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,5 +1,8 @@
 """What one run of a program writes into its joint graph: results, cotangents, gradients, what it
-closes over, its seeds."""
+closes over, its seeds.
+
+Inside: ``runtime.aot.capture.joint`` and ``boundary``. What is written down before a graph is cut
+and compiled reaches no compiler of a user."""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime.aot.capture.joint import Joint, joint_graph
-from tests.runtime.aot.capture.boundary_text import boundary_of, text
+from tests.runtime.aot.capture.inside.boundary_text import boundary_of, text
 
 
 class WritesInBackward(runtime.autograd.Function):

@@ -1,5 +1,7 @@
-"""What a program does to its arguments, with and without a history, alone and where they share
-memory; see `boundary_text` for the text."""
+"""What a program does to its arguments, as a text; see `boundary_text`.
+
+Inside: ``runtime.aot.capture.boundary`` and ``calls.shared_arguments``. Arguments look the same
+after a call whichever of several writes and views the record has."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from runtime.aot.calls.arguments import enter
 from runtime.aot.calls.shared_arguments import refuse_untangled, with_autograd_base, with_bases
 from runtime.aot.capture.aliasing import overlapping, sharing
 from runtime.aot.capture.joint import joint_graph
-from tests.runtime.aot.capture.boundary_text import boundary_of, text
+from tests.runtime.aot.capture.inside.boundary_text import boundary_of, text
 
 
 def then(*made: Any) -> Any:

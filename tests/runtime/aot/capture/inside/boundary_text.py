@@ -11,6 +11,9 @@ begins to require grad.
 After it stands each result: ``r`` or ``i`` with the number of the result of the graph or of the
 argument, and the views that are taken of it (``~`` under no_grad). After the bar stands the number
 of the cotangent of each result of the graph.
+
+Inside: ``runtime.aot.capture.boundary``. The record of what a call does beside its graph. A call
+shows that it was done, and not by which of several ways, for example how often a view was taken.
 """
 
 from __future__ import annotations
