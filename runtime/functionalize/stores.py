@@ -42,12 +42,13 @@ class Memory:
     ``restrided``: whether the value has other strides than the memory, which a write leaves as they
     are. ``moved``: whether the value begins at another place of its storage than the memory.
     ``of_copies``: whether its strides may come of a copy that stands for a view.
-    ``made_inside``: whether it belongs to a result of the program's ops. ``writes``: for arguments
-    with histories of their own, how often one of them was written to; what is saved of the others is
+    ``made_inside``: whether a result of the program's ops has it. ``writes``: for arguments with
+    histories of their own, how often one of them was written to; what is saved of the others is
     then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
     which writes do not change. ``taken``: where the program took its memory as an array.
     ``written_at``: the user's line of the last write. ``number``: greater than that of any memory
-    that was seen before."""
+    that was seen before.
+    """
 
     __slots__ = (
         "generation",
