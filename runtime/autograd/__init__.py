@@ -1,4 +1,4 @@
-"""The names of ``torch.autograd``, for tensors of the session.
+"""Provides the names of ``torch.autograd``, for tensors of the session.
 
 ``function`` has custom Functions, ``function_rules`` what the transforms do with them,
 ``forward_ad``, ``functional``, ``graph`` and ``gradcheck`` the modules of these names. The package

@@ -1,5 +1,8 @@
-"""Jacobians by the tape and by dual tensors, in the orientation of ``numerical``: (elements of the
-input, elements of the output)."""
+"""Computes Jacobians by the tape and by dual tensors, in the orientation of ``numerical``:
+(elements of the input, elements of the output).
+
+Example: of ``y = x.sum()`` with ``x`` of shape (2, 3) the Jacobian has shape (6, 1).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ from .numerical import dense, one_hots, plain, zeros
 
 def as_tuple(result: object) -> tuple[Any, ...]:
     """Return the result of a function as a tuple of tensors."""
-    outs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    outs: tuple[Any, ...] = (result,)
+    if isinstance(result, (tuple, list)):
+        outs = tuple(result)
     for output in outs:
         if not isinstance(output, torch.Tensor):
             raise TypeError(
@@ -26,9 +31,9 @@ def as_tuple(result: object) -> tuple[Any, ...]:
 
 
 def pull(out: object, inputs: Sequence[object], cotangent: torch.Tensor) -> list[Any]:
-    """Plain dense gradients of ``inputs``, None for an input without a gradient."""
-    found = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
-    return [None if g is None else dense(g) for g in found]
+    """Return plain dense gradients of ``inputs``, None for an input without a gradient."""
+    grads = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
+    return [None if g is None else dense(g) for g in grads]
 
 
 def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
@@ -55,27 +60,27 @@ def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
 def push(
     func: Callable[..., Any], inputs: Sequence[Any], tangents: Mapping[int, Any]
 ) -> list[tuple[Any, Any]]:
-    """(primal, tangent or None) of each output of ``func``. Inputs with a number in ``tangents``
-    are dual tensors."""
+    """Return (primal, tangent or None) of each output of ``func``. Inputs with a number in
+    ``tangents`` are dual tensors."""
     with forward_ad.dual_level():
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
         for i, t in tangents.items():
             args[i] = forward_ad.make_dual(args[i], t)
         unpacked = list(map(forward_ad.unpack_dual, as_tuple(func(*args))))
-        return [(u.primal, u.tangent) for u in unpacked]
+        return [(dual.primal, dual.tangent) for dual in unpacked]
 
 
 def pushed(
     func: Callable[..., object], inputs: Sequence[object], tangents: Mapping[int, Any]
 ) -> list[torch.Tensor]:
     """Return the plain tangents of the outputs, zeros for an output without one."""
-    found = []
+    plain_tangents = []
     for primal, tangent in push(func, inputs, tangents):
         if tangent is None:
-            found.append(torch.zeros_like(plain(primal)))
+            plain_tangents.append(torch.zeros_like(plain(primal)))
         else:
-            found.append(plain(tangent))
-    return found
+            plain_tangents.append(plain(tangent))
+    return plain_tangents
 
 
 def at_rest(inputs: Sequence[object], at: Sequence[int]) -> dict[int, torch.Tensor]:
@@ -96,9 +101,10 @@ def forward(
     still = at_rest(inputs, at)
     rows = []
     for direction in one_hots(x):
-        found = pushed(func, inputs, {**still, index: direction})
-        rows.append([found[output].reshape(-1) for output in outputs])
+        row = pushed(func, inputs, {**still, index: direction})
+        rows.append([row[output].reshape(-1) for output in outputs])
+    # an input without elements: a pass shows the sizes of the outputs
     if not rows:
-        found = pushed(func, inputs, still)
-        return [found[o].new_zeros(0, found[o].numel()) for o in outputs]
+        row = pushed(func, inputs, still)
+        return [row[output].new_zeros(0, row[output].numel()) for output in outputs]
     return list(map(torch.stack, zip(*rows, strict=True)))

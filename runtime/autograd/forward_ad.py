@@ -1,4 +1,8 @@
-"""Forward-mode differentiation of eager code, with the names of ``torch.autograd.forward_ad``.
+"""Differentiates eager code in forward mode, with the names of ``torch.autograd.forward_ad``.
+
+    with dual_level():
+        y = make_dual(x, t).sin()
+        unpack_dual(y).tangent          # t * x.cos()
 
 Inside a dual level, :func:`make_dual` gives a tensor a tangent. Every op computes the tangents of
 its results. :func:`unpack_dual` returns them. At the end of the level all tangents are dropped, and
@@ -52,12 +56,14 @@ class UnpackedDualTensor(NamedTuple):
 
 def current_level() -> int:
     """Return the number of this thread's dual level, or -1."""
-    return -1 if current_dual() is None else 0
+    if current_dual() is None:
+        return -1
+    return 0
 
 
 def enter_dual_level() -> int:
-    """As ``torch.autograd.forward_ad.enter_dual_level``: begin a level of this thread and return
-    its number. Levels do not nest."""
+    """Begin a dual level of this thread and return its number, as
+    ``torch.autograd.forward_ad.enter_dual_level``. Levels do not nest: raise inside of one."""
     if FORWARD.dual is not None:
         raise RuntimeError("Nested forward mode AD is not supported at the moment")
     if current_stand_in() is not None:
@@ -71,8 +77,8 @@ def enter_dual_level() -> int:
 
 
 def exit_dual_level(*, level: int | None = None) -> None:
-    """As ``torch.autograd.forward_ad.exit_dual_level``: end the level of this thread and
-    drop its tangents."""
+    """End the dual level of this thread and drop its tangents, as
+    ``torch.autograd.forward_ad.exit_dual_level``."""
     dual = FORWARD.dual
     if level is None:
         level = current_level()
@@ -89,8 +95,8 @@ def exit_dual_level(*, level: int | None = None) -> None:
 
 
 class dual_level(DecoratorContextManager):
-    """As ``torch.autograd.forward_ad.dual_level``: ``with dual_level():`` around a forward-mode
-    pass, or a decorator."""
+    """Open a dual level for a ``with`` block or, as a decorator, for a function. The semantics are
+    those of ``torch.autograd.forward_ad.dual_level``."""
 
     def __enter__(self) -> int:  # type: ignore[override]
         return enter_dual_level()
@@ -99,7 +105,9 @@ class dual_level(DecoratorContextManager):
         exit_dual_level()
 
 
-def _checked_level(level: int | None, what: str) -> int:
+def _check_level(level: int | None, what: str) -> int:
+    """Return the number of the level that ``level`` names, None for the open one. Raise if there
+    can be no such level: the only number is 0."""
     if level not in (None, 0, -1):
         raise RuntimeError(f"Invalid level given to {what}")
     if level is None:
@@ -108,7 +116,8 @@ def _checked_level(level: int | None, what: str) -> int:
 
 
 def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None = None) -> Any:
-    """As ``torch.autograd.forward_ad.make_dual``: a view of ``tensor`` that carries ``tangent``.
+    """Return a view of ``tensor`` that carries ``tangent``, as
+    ``torch.autograd.forward_ad.make_dual``.
 
     ``tangent`` must have the shape of ``tensor``. It is copied if its memory layout differs, so
     that every view of the dual tensor has a view of the tangent. ``RuntimeError`` for another dtype
@@ -116,7 +125,7 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
     be used. Plain tensors are wrapped.
     """
     dual = current_dual()
-    if _checked_level(level, "_make_dual") < 0 or dual is None:
+    if _check_level(level, "_make_dual") < 0 or dual is None:
         raise RuntimeError(
             "Trying to create a dual Tensor for forward AD but no level exists, "
             "make sure to enter_dual_level() first."
@@ -131,9 +140,9 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
     primal: Any = as_leaf(tensor)
     moving: Any = as_leaf(tangent)
     _refuse_unfit_tangent(dual, primal, moving)
-    made: Any = torch.ops.aten.alias.default(primal)
-    dual.tangents.put(made._inner, laid_out_like(moving, primal._inner))
-    return made
+    dual_tensor: Any = torch.ops.aten.alias.default(primal)
+    dual.tangents.put(dual_tensor._inner, laid_out_like(moving, primal._inner))
+    return dual_tensor
 
 
 def _refuse_no_float(tensor: torch.Tensor, name: str) -> None:
@@ -177,7 +186,7 @@ def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDu
     """As ``torch.autograd.forward_ad.unpack_dual``: the primal, a view of ``tensor`` without
     tangent, and the tangent or None."""
     dual = current_dual()
-    if _checked_level(level, "_fw_primal") < 0 or dual is None:
+    if _check_level(level, "_fw_primal") < 0 or dual is None:
         return UnpackedDualTensor(tensor, None)
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
@@ -209,14 +218,14 @@ def _push(dual: DualSession, cls: Any, args: tuple[object, ...]) -> tuple[Any, A
     try:
         output, outs, ctx = record(level, cls, args)
         if any(t is not None for t in tangents):
-            found: Sequence[Any] = ctx.push(args, outs, tangents)
-            for v, o, t in zip(as_outputs(output), outs, found, strict=True):
-                source = position_of(o, args)
-                if source is not None and position_of(o, ctx.dirty_tensors) is not None:
+            out_tangents: Sequence[Any] = ctx.push(args, outs, tangents)
+            for v, out, t in zip(as_outputs(output), outs, out_tangents, strict=True):
+                source = position_of(out, args)
+                if source is not None and position_of(out, ctx.dirty_tensors) is not None:
                     _check_write(tangents[source], versions[source], t)
                 elif t is not None and not _check_view(v, t, args, tangents):
                     t = unshared(t, tangents)
-                if ctx.differentiates(o):
+                if ctx.differentiates(out):
                     _put_tangent(dual, v, t)
     finally:
         set_forward_enabled(enabled)
@@ -267,20 +276,22 @@ def _check_view(value: Any, tensor: Any, args: Sequence[Any], tangents: Sequence
     view = getattr(value, "_view", None)
     if view is None or view.creation != "function":
         return False
-    found = tensor._view if isinstance(tensor, Value) else None
-    if found is None:
+    tangent_view = None
+    if isinstance(tensor, Value):
+        tangent_view = tensor._view
+    if tangent_view is None:
         raise RuntimeError(
             "A custom Function's forward is returning a view (or an input as-is) but the jvp "
             "is not returning a view."
         )
-    for argument, given in zip(args, tangents, strict=True):
-        if given is None or not _shows(argument, view.base):
+    for argument, tangent in zip(args, tangents, strict=True):
+        if tangent is None or not _shows(argument, view.base):
             continue
-        if given._view is None:
-            base, what = given, "the given grad input"
+        if tangent._view is None:
+            base, what = tangent, "the given grad input"
         else:
-            base, what = given._view.base, "the same base as the given grad input"
-        if found.base is not base:
+            base, what = tangent._view.base, "the same base as the given grad input"
+        if tangent_view.base is not base:
             raise RuntimeError(
                 "A custom Function is returning a view but the jvp is not "
                 f"returning a view of {what}."

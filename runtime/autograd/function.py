@@ -1,6 +1,6 @@
-"""``Function``: an operation with a derivative of the user's own, as ``torch.autograd.Function``.
+"""Runs operations with a derivative of the user's own, as ``torch.autograd.Function``.
 
-``MyFn.apply(*args)`` finds the innermost level among its arguments, as an ATen call does. Then the
+``MyFn.apply(*args)`` looks for the innermost level among its arguments, as an ATen call does. The
 rule of that level runs. A grad level records a :class:`FunctionNode`. A dual level calls the
 ``jvp`` staticmethod, a batch level calls ``vmap`` (``autograd/function_rules.py``). Each rule calls
 :func:`dispatch` again, on the tensors that its values hold. So ``forward`` runs only once under
@@ -65,7 +65,25 @@ class FunctionMeta(type):
 
 
 class Function(FunctionCtx, metaclass=FunctionMeta):
-    """The base class of operations with a derivative of their own. As ``torch.autograd.Function``.
+    """The base class of operations with a derivative of their own. The semantics are those of
+    ``torch.autograd.Function``.
+
+    Example::
+
+        class Exp(Function):
+            @staticmethod
+            def forward(x):
+                return x.exp()
+
+            @staticmethod
+            def setup_context(ctx, inputs, output):
+                ctx.save_for_backward(output)
+
+            @staticmethod
+            def backward(ctx, g):
+                return g * ctx.saved_tensors[0]
+
+        y = Exp.apply(x)
 
     A subclass has ``forward(ctx, *args)``, or ``forward(*args)`` and
     ``setup_context(ctx, inputs, output)``. Function transforms need the second form.
@@ -94,16 +112,19 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs. A subclass must define it."""
         raise NotImplementedError(
             "You must implement the forward function for custom autograd.Function."
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+        """Store on ``ctx`` what derivatives need. Without it ``forward`` gets the ctx."""
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Return the gradient of each argument, from those of the outputs."""
         raise NotImplementedError(
             "You must implement either the backward or vjp method for your custom "
             "autograd.Function to use it with backward mode AD."
@@ -111,10 +132,12 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def vjp(ctx: Any, *grad_outputs: Any) -> Any:
+        """Return the gradients, as ``backward``. A subclass has at most one of the two."""
         raise NotImplementedError("vjp is another name for backward; implement one of them.")
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Any:
+        """Return the tangent of each output, from those of the arguments."""
         raise NotImplementedError(
             "You must implement the jvp function for custom autograd.Function to use "
             "it with forward mode AD."
@@ -122,6 +145,8 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        """Return (output, its batch dimensions), from physical tensors with batch dimensions
+        ``in_dims``. ``info``: the size of the batch and its randomness."""
         raise NotImplementedError(
             "To use autograd.Function with vmap, "
             "you must either override vmap or set generate_vmap_rule=True."
@@ -149,8 +174,8 @@ same staticmethods."""
 
 
 class _Definition:
-    """What is computed once for a subclass of Function: the class of its nodes, the signature of
-    its ``forward``, and whether it has ``setup_context`` (then ``forward`` gets no ctx)."""
+    """Facts of a subclass of Function, computed once: the class of its nodes, the signature of its
+    ``forward``, and whether it has ``setup_context`` (then ``forward`` gets no ctx)."""
 
     __slots__ = ("has_setup", "node_class", "signature")
 
@@ -208,10 +233,11 @@ def rule(level_class: type) -> Callable[[Rule], Rule]:
 
 def apply(cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
     """Return ``cls.apply(*args, **kwargs)`` for any class with the staticmethods of
-    :class:`Function`, also one of torch's.
+    :class:`Function`, also a subclass of torch's class.
 
     The arguments are prepared here: keyword arguments get positions, tensors from outside of a
-    captured program become its values, and torch's own leaves become leaves of the session."""
+    captured program become its values, and torch's own leaves become leaves of the session.
+    """
     if kwargs or definition_of(cls).has_setup:
         args = definition_of(cls).bind(cls, args, kwargs)
     args = tuple(map(now, args))
@@ -232,18 +258,16 @@ def apply(cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]) 
 
 def _is_plain_leaf(argument: object) -> bool:
     """Return whether ``argument`` is a tensor that requires grad by torch's own engine."""
-    return (
-        isinstance(argument, torch.Tensor)
-        and not isinstance(argument, Value)
-        and argument.requires_grad
-    )
+    if not isinstance(argument, torch.Tensor) or isinstance(argument, Value):
+        return False
+    return argument.requires_grad
 
 
 def dispatch(cls: FunctionClass, args: tuple[object, ...]) -> tuple[Any, Any]:
-    """Run ``cls`` by the rule of the innermost level among ``args``. Returns its output and the ctx
-    that this level's rule made."""
-    # also here, not only in `apply`: an inner transform may hold a tensor from outside of the
-    # program that is captured, which no call has met
+    """Run ``cls`` by the rule of the innermost level among ``args``. Return its output and the ctx
+    that this level's rule has filled."""
+    # also here, not only in `apply`: a value of an inner transform may have a tensor inside that is
+    # from outside of the program that is captured, and which no call has met
     value = entering()
     if value is not None:
         args = tuple(map(value, args))
@@ -255,7 +279,9 @@ def dispatch(cls: FunctionClass, args: tuple[object, ...]) -> tuple[Any, Any]:
     acting = level.acting()
     level_rule = next((_rules[c] for c in type(acting).__mro__ if c in _rules), None)
     # at the session `forward` writes to the tensors themselves, which count the writes
-    versions = [] if isinstance(level, Session) else _read_versions(level, args)
+    versions = []
+    if not isinstance(level, Session):
+        versions = _read_versions(level, args)
     with scope_outside(level):
         if level_rule is None:
             output, ctx = run_forward(cls, args)
@@ -284,10 +310,11 @@ def _read_versions(level: Level, args: tuple[object, ...]) -> list[_Versions]:
 
 
 def _count_writes(before: list[_Versions]) -> None:
-    """Count on each value the writes that ``forward`` made to the tensor that it holds.
+    """Count on each value the writes of ``forward`` to its inner tensor.
 
     The level of the value has seen no call that writes. A value that shares the memory of its
-    tensor also shares the counter, so writes that it has counted already are subtracted."""
+    tensor also shares the counter, so writes that it has counted already are subtracted.
+    """
     for value, version, inner, inner_version in before:
         if value._inner is not inner:
             continue
@@ -301,7 +328,7 @@ def _lift_fresh(output: object, args: tuple[object, ...], number: int) -> Any:
     """Return the output with fresh tensors of level ``number`` as values of each inner transform in
     scope. A returned argument, or a view of one, stays as it is."""
     if isinstance(output, tuple):
-        return tuple(_lift_fresh(o, args, number) for o in output)
+        return tuple(_lift_fresh(item, args, number) for item in output)
     if position_of(output, args) is not None or getattr(output, "_view", None) is not None:
         return output
     return lifted(output, number)
@@ -314,7 +341,9 @@ def _restore_written_arguments(output: object) -> object:
     tape makes an alias of its own."""
 
     def original(value: Value) -> Value:
-        return value if value.released_from is None else value.released_from
+        if value.released_from is None:
+            return value
+        return value.released_from
 
     return pytree.tree_map_only(Value, original, output)
 
@@ -342,7 +371,7 @@ def _innermost(args: tuple[object, ...]) -> Level | None:
 
 
 def lowered(level: Level, tree: pytree.PyTree) -> pytree.PyTree:
-    """Return ``tree`` with each value of ``level`` replaced by the tensor that it holds."""
+    """Return ``tree`` with each value of ``level`` replaced by its inner tensor."""
     return pytree.tree_map_only(Value, lambda v: v._inner if v._level is level else v, tree)
 
 
@@ -362,8 +391,8 @@ def new_ctx(
 def run_forward(
     cls: FunctionClass, args: tuple[object, ...], ctx: FunctionNode | None = None
 ) -> tuple[Any, FunctionNode]:
-    """Run ``forward`` and ``setup_context`` with grad mode off. Returns the output and the ctx,
-    a new one if none is given. Counts a write on each tensor of ``mark_dirty``."""
+    """Run ``forward`` and ``setup_context`` with grad mode off. Return the output and the ctx, a
+    new one for None. Count a write on each tensor of ``mark_dirty``."""
     definition = definition_of(cls)
     if ctx is None:
         ctx = new_ctx(cls, [False] * len(args))
@@ -449,26 +478,29 @@ def _new_node(
     edges: list[Edge | None] = []  # one per tensor argument
     needs = []  # one per argument
     for argument in args:
-        edge = (
-            edge_of(argument) if isinstance(argument, Value) and argument._level is level else None
-        )
+        edge = None
+        if isinstance(argument, Value) and argument._level is level:
+            edge = edge_of(argument)
         needs.append(edge is not None)
         if isinstance(argument, torch.Tensor):
             edges.append(edge)
     recording = _grad_enabled() and any(needs)
-    return new_ctx(cls, needs, level, tuple(edges) if recording else ()), recording
+    if not recording:
+        return new_ctx(cls, needs, level), False
+    return new_ctx(cls, needs, level, tuple(edges)), True
 
 
-def check_marks(ctx: FunctionCtx, outs: Sequence[object], given: Sequence[object]) -> None:
+def check_marks(ctx: FunctionCtx, outs: Sequence[object], inputs: Sequence[object]) -> None:
     """Raise unless every argument of ``mark_dirty`` is among the outputs ``outs``. Warn if one is
-    not among the inputs ``given``, as ``forward`` got them."""
+    not among ``inputs``, as ``forward`` got them."""
     for dirty in ctx.dirty_tensors:
         if not any(dirty is output for output in outs):
             raise RuntimeError(
                 "Some elements marked as dirty during the forward method were not returned as "
                 "output. Return from forward every tensor that it gives to mark_dirty."
             )
-        if _grad_enabled() and any(ctx.needs_input_grad) and not any(dirty is x for x in given):
+        recording = _grad_enabled() and any(ctx.needs_input_grad)
+        if recording and not any(dirty is x for x in inputs):
             warnings.warn(
                 (
                     "ctx.mark_dirty() received a tensor that was not an input. "
@@ -505,24 +537,28 @@ class _Application:
             self.ctx.record(self.args, self.inner_args, self.outs)
         return wrapped
 
-    def output(self, index: int, o: object) -> Any:
-        """Return output number ``index``. ``o``: as ``forward`` returned it. A tensor becomes a
+    def output(self, index: int, out: object) -> Any:
+        """Return output number ``index``. ``out``: as ``forward`` returned it. A tensor becomes a
         value of the level with its history."""
-        if not isinstance(o, torch.Tensor):
-            return o
-        if isinstance(o, Value) and o._level.number > self.level.number:
-            return o  # an inner level recorded it. Example: a trace of the session's tensors
+        if not isinstance(out, torch.Tensor):
+            return out
+        if isinstance(out, Value) and out._level.number > self.level.number:
+            return out  # an inner level recorded it. Example: a trace of the session's tensors
         edge: Edge | None = None
-        if self.recording and self.ctx.differentiates(o):
+        if self.recording and self.ctx.differentiates(out):
             edge = (self.ctx, index)
-        source = position_of(o, self.inner_args)
-        if source is not None and position_of(o, self.ctx.dirty_tensors) is not None:
+        # an output may be an input itself: one that `forward` wrote to, or one as it was
+        source = position_of(out, self.inner_args)
+        if source is not None and position_of(out, self.ctx.dirty_tensors) is not None:
             return self.rewrite_argument(source, edge)
-        returned = None if source is None else self.args[source]
-        v = self.wrap(o, returned, edge)
-        base = self.base_of(o, source, edge) if _grad_enabled() else None
-        if base is not None:
-            v._view = view_history.View(base, (), "function")
+        returned = None
+        if source is not None:
+            returned = self.args[source]
+        v = self.wrap(out, returned, edge)
+        if _grad_enabled():
+            base = self.base_of(out, source, edge)
+            if base is not None:
+                v._view = view_history.View(base, (), "function")
         return v
 
     def base_of(self, output: torch.Tensor, source: int | None, edge: Edge | None) -> Any:
@@ -540,7 +576,9 @@ class _Application:
             if not self.owns(a) or (edge is None and a.requires_grad):
                 continue
             if view_history.aliases(output, inner):
-                return a if a._view is None else a._view.base
+                if a._view is None:
+                    return a
+                return a._view.base
         return None
 
     def owns(self, argument: object) -> bool:
@@ -563,28 +601,29 @@ class _Application:
             return target.detach()
         return target
 
-    def wrap(self, o: object, returned: object, edge: Edge | None) -> Any:
-        """Return the tensor ``o`` as a value of the level with history ``edge``. ``returned``: the
-        argument that ``o`` is, if ``forward`` returned one as it was, else None."""
+    def wrap(self, out: object, returned: object, edge: Edge | None) -> Any:
+        """Return the tensor ``out`` as a value of the level with history ``edge``. ``returned``:
+        the argument that ``out`` is, if ``forward`` returned one as it was, else None."""
         # a value of the level, if `forward` computed with a tensor from outside
-        return self.level.wrap(lowered(self.level, o), edge)
+        return self.level.wrap(lowered(self.level, out), edge)
 
 
 class _InSession(_Application):
     """A call in the session. ``forward`` got the session's own tensors, and may return them."""
 
-    def wrap(self, o: Any, returned: Any, edge: Edge | None) -> Any:
-        if not self.owns(o):
-            return self.level.wrap(o, edge)
+    def wrap(self, out: Any, returned: Any, edge: Edge | None) -> Any:
+        """Return the tensor ``out`` with history ``edge``, itself if it is new."""
+        if not self.owns(out):
+            return self.level.wrap(out, edge)
         if returned is None:
-            # a tensor that `forward` made becomes the output itself
-            o._edge, o._req = edge, False
-            if o._view is not None:
+            # a new tensor of `forward` becomes the output itself
+            out._edge, out._req = edge, False
+            if out._view is not None:
                 # its history is the Function, also if forward wrote to the base
-                o._view.generation = o._view.base._generation
-            return o
+                out._view.generation = out._view.base._generation
+            return out
         # the argument keeps its own history, so the output is another tensor
-        v = o.detach() if returned.requires_grad else o.view_as(o)
+        v = out.detach() if returned.requires_grad else out.view_as(out)
         v._edge = edge
         return v
 
@@ -617,7 +656,7 @@ def _set_history(
 
 
 def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
-    """Decorate a ``backward`` that cannot be differentiated itself. As
+    """Decorate a ``backward`` that cannot be differentiated itself, as
     ``torch.autograd.function.once_differentiable``.
 
     ``backward`` runs with grad mode off. A derivative of its result raises ``RuntimeError``. Torch

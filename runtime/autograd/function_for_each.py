@@ -1,5 +1,8 @@
-"""``generate_vmap_rule = True``: the vmap rule of a custom Function, made from its other
-methods."""
+"""Makes the vmap rule of a custom Function from its other methods: ``generate_vmap_rule = True``.
+
+Example: the ``backward`` of one sample becomes a ``backward`` of physical tensors, which runs it on
+values of a batch level.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ class ForEach:
     So each opens a batch level of its own, and calls the method of ``cls`` with values of that
     level. ``output_dims``: the batch dimension of each output. It is computed in ``forward``. Later
     an input that was returned as it is could not be recognized, because a level in between may have
-    wrapped it again."""
+    wrapped it again.
+    """
 
     output_dims: Any
 
@@ -51,7 +55,7 @@ class ForEach:
 
     @contextmanager
     def batch(self) -> Generator[BatchLevel]:
-        """A batch level, open while one method runs."""
+        """Open a batch level while one method runs."""
         level = BatchLevel(self.size, self.randomness)
         try:
             with Randomness(level):
@@ -60,6 +64,7 @@ class ForEach:
             level.close()
 
     def forward(self, *physical: object) -> Any:
+        """Run ``forward`` on values, and return physical outputs."""
         with self.batch() as level:
             values = _batched(level, physical, self.in_dims)
             output = _physical(level, self.cls.forward(*values), values, physical)
@@ -67,28 +72,30 @@ class ForEach:
         return output
 
     def setup_context(self, ctx: Any, inputs: tuple[object, ...], output: object) -> None:
+        """Run ``setup_context`` on values, and hand on to ``ctx`` what it stores."""
         out_dims = as_outputs(self.output_dims)
         with self.batch() as level:
             values = _batched(level, inputs, self.in_dims)
             outs = []
-            for o, d in zip(as_outputs(output), out_dims, strict=True):
-                source = position_of(o, inputs)
-                if source is not None and isinstance(o, torch.Tensor):
+            for out, dim in zip(as_outputs(output), out_dims, strict=True):
+                source = position_of(out, inputs)
+                if source is not None and isinstance(out, torch.Tensor):
                     # `setup_context` may compare outputs with inputs by identity
                     outs.append(values[source])
                 else:
-                    outs.append(_batched(level, o, d))
+                    outs.append(_batched(level, out, dim))
             ctx.inner = _InnerCtx(ctx)
-            shown = as_returned(tuple(outs), output)
-            self.cls.setup_context(ctx.inner, tuple(values), shown)
+            result = as_returned(tuple(outs), output)
+            self.cls.setup_context(ctx.inner, tuple(values), result)
             ctx.inner.move_out(ctx, level)
         ctx.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
         ctx.out_dims = out_dims
 
     def backward(self, ctx: Any, *grads: object) -> tuple[Any, ...]:
+        """Run ``backward`` on values, and return physical gradients."""
         with self.batch() as level:
-            given = _batched_if_present(level, grads, ctx.out_dims)
-            result = backward_of(self.cls)(ctx.inner.move_in(ctx, level), *given)
+            cotangents = _batched_if_present(level, grads, ctx.out_dims)
+            result = backward_of(self.cls)(ctx.inner.move_in(ctx, level), *cotangents)
             gradients = list(as_outputs(result))
             # the outer Function complains of gradients without an argument
             of_arguments = zip(gradients, self.in_dims, ctx.shapes, strict=False)
@@ -98,10 +105,11 @@ class ForEach:
             return tuple(gradients)
 
     def jvp(self, ctx: Any, *tangents: object) -> Any:
+        """Run ``jvp`` on values, and return physical tangents."""
         with self.batch() as level:
-            given = _batched_if_present(level, tangents, self.in_dims)
-            result = self.cls.jvp(ctx.inner.move_in(ctx, level), *given)
-            return _physical(level, result, given, tangents)
+            values = _batched_if_present(level, tangents, self.in_dims)
+            result = self.cls.jvp(ctx.inner.move_in(ctx, level), *values)
+            return _physical(level, result, values, tangents)
 
 
 def _map_outputs(function: Callable[[Any], object], output: object) -> object:
@@ -123,26 +131,29 @@ def _physical(
         source = position_of(output, values)
         if source is not None:
             return physical[source]
-        return _at_front(level, output)
+        return _move_batch_to_front(level, output)
 
     return _map_outputs(out, output)
 
 
 def _output_dims(output: object, physical: Sequence[object], in_dims: Sequence[Any]) -> object:
-    """Return the batch dimensions of the outputs: 0 for a tensor that the Function made, that of
-    the input for an input returned as it is."""
+    """Return the batch dimensions of the outputs: 0 for a new tensor, that of the input for an
+    input returned as it is."""
 
     def dim(output: object) -> int | None:
         if not isinstance(output, torch.Tensor):
             return None
         source = position_of(output, physical)
-        return 0 if source is None else in_dims[source]
+        if source is None:
+            return 0
+        return in_dims[source]
 
     return _map_outputs(dim, output)
 
 
 def _batched(level: BatchLevel, tree: object, dims: object) -> Any:
-    """Physical tensors as values of ``level`` where ``dims``, of the same structure, has a 0."""
+    """Return physical tensors as values of ``level`` where ``dims``, of the same structure, has a
+    0."""
     return pytree.tree_map(
         lambda t, d: level.wrap(t) if d == 0 else t, tree, dims, is_leaf=lambda x: x is None
     )
@@ -167,7 +178,7 @@ def batch_dims(level: BatchLevel, tree: pytree.PyTree) -> Any:
     return pytree.tree_map(dim, tree)
 
 
-def _at_front(level: BatchLevel, tensor: torch.Tensor) -> torch.Tensor:
+def _move_batch_to_front(level: BatchLevel, tensor: torch.Tensor) -> torch.Tensor:
     """Return ``tensor`` with the batch as its first dimension."""
     if isinstance(tensor, Value) and tensor._level is level:
         return tensor._inner
@@ -179,14 +190,14 @@ def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -
     the sum over the batch."""
     if shape is not None and g.shape != shape and len(shape) <= g.dim():
         g = sum_to(g, shape)  # broadcasting is undone before the batch dimension comes in between
-    whole = _at_front(level, g)
+    whole = _move_batch_to_front(level, g)
     if dim == 0:
         return whole
     return whole.sum(0)
 
 
 class _InnerCtx(FunctionCtx):
-    """The ctx that a vectorized Function shows to the methods of the Function it was made from.
+    """The ctx that the methods of a Function get when they run in its vectorized form.
 
     Between them it keeps physical tensors and no values: those that derivatives may need go through
     the outer ctx, which saves them."""
@@ -203,7 +214,7 @@ class _InnerCtx(FunctionCtx):
         self.needs_input_grad = outer.needs_input_grad
 
     def move_out(self, outer: Any, level: BatchLevel) -> None:
-        """``setup_context`` has run: hand on to ``outer`` what it said, in physical tensors."""
+        """Hand on to ``outer`` what ``setup_context`` has stored, in physical tensors."""
         out = level.lowered
         said = self.__dict__
         outer.materialize_grads = self.materialize_grads

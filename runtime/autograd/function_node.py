@@ -1,5 +1,5 @@
-"""The ``ctx`` of a :class:`~runtime.autograd.function.Function`, which is also its
-node on the tape."""
+"""Defines the ``ctx`` of a :class:`~runtime.autograd.function.Function`, which is also its node on
+the tape."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def defines(cls: type, name: str) -> bool:
 def backward_of(cls: type[Any]) -> Callable[..., Any]:
     """Return the ``backward`` of ``cls``, or its ``vjp``, which is another name for it.
 
-    torch's own ``once_differentiable`` marks results by a node of torch's engine, which the session
-    does not see, so this package's is put in its place.
+    The decorator ``once_differentiable`` of torch marks results by a node of torch's engine, which
+    the session does not see, so this package's is put in its place. Raise if ``cls`` has both.
     """
     has_vjp = defines(cls, "vjp")
     if has_vjp and defines(cls, "backward"):
@@ -47,20 +47,20 @@ def backward_of(cls: type[Any]) -> Callable[..., Any]:
             "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. "
             "They are two names of one method."
         )
-    found: Any = cls.vjp if has_vjp else cls.backward
+    method: Any = cls.vjp if has_vjp else cls.backward
     if (
-        isinstance(found, FunctionType)
-        and found.__globals__.get("__name__") == "torch.autograd.function"
+        isinstance(method, FunctionType)
+        and method.__globals__.get("__name__") == "torch.autograd.function"
     ):
-        decorator = DECORATORS.get(found.__code__.co_qualname.partition(".")[0])
+        decorator = DECORATORS.get(method.__code__.co_qualname.partition(".")[0])
         if decorator is not None:
-            return decorator(found.__wrapped__)  # type: ignore[attr-defined, no-any-return]
-    return found  # type: ignore[no-any-return]
+            return decorator(method.__wrapped__)  # type: ignore[attr-defined, no-any-return]
+    return method  # type: ignore[no-any-return]
 
 
 class FunctionCtx:
-    """What ``forward`` or ``setup_context`` stores for the derivatives of a Function.
-    As ``torch.autograd.function.FunctionCtx``."""
+    """The things that ``forward`` or ``setup_context`` stores for the derivatives of a Function, as
+    in ``torch.autograd.function.FunctionCtx``."""
 
     needs_input_grad: tuple[bool, ...] = ()
     to_save: tuple[Any, ...] | None = None
@@ -103,7 +103,8 @@ class FunctionCtx:
         )
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Where no gradient arrives, ``backward`` and ``jvp`` get zeros (the default) or None."""
+        """Choose whether ``backward`` and ``jvp`` get zeros (the default) or None where no gradient
+        arrives."""
         self.materialize_grads = value
 
 
@@ -153,13 +154,14 @@ class FunctionNode(Node, FunctionCtx):
     _zeros: tuple[Any, ...] = ()
 
     def name(self) -> str:
+        """Return the name that torch prints, ``ExpBackward`` for ``class Exp(Function)``."""
         return type(self).__name__
 
     def record(
-        self, args: Sequence[object], given: Sequence[object], outs: Sequence[object]
+        self, args: Sequence[object], inner_args: Sequence[object], outs: Sequence[object]
     ) -> None:
-        """After ``forward``: save what the backward pass needs. ``given``: ``args`` as ``forward``
-        got them. ``outs``: its outputs."""
+        """Save what the backward pass needs, after ``forward``. ``inner_args``: ``args`` as
+        ``forward`` got them. ``outs``: its outputs."""
         self.metas = _metas_of(outs)
         self._zeros = tuple(map(self._zeros_of, outs))
         self._positions = tuple(
@@ -167,7 +169,9 @@ class FunctionNode(Node, FunctionCtx):
         )
         self._n_inputs = len(args)
         tensors_to_save = self.to_save or ()
-        self._histories = tuple(self._history(tensor, given, outs) for tensor in tensors_to_save)
+        self._histories = tuple(
+            self._history(tensor, inner_args, outs) for tensor in tensors_to_save
+        )
         self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
 
     def _zeros_of(self, output: object) -> object:
@@ -187,8 +191,8 @@ class FunctionNode(Node, FunctionCtx):
         }
 
     def forget_marks(self) -> None:
-        """Drop the marks after the outputs and their tangents have been made. Marked tensors may
-        refer to this node."""
+        """Drop the marks after the outputs and their tangents exist. Marked tensors may refer to
+        this node, which would be a cycle."""
         for name in ("to_save", "saved_for_forward", "dirty_tensors", "non_differentiable"):
             self.__dict__.pop(name, None)
 
@@ -196,23 +200,21 @@ class FunctionNode(Node, FunctionCtx):
         """Return whether output ``output``, as ``forward`` returned it, has a gradient."""
         return _floating(output) and not any(output is n for n in self.non_differentiable)
 
-    def _history(self, tensor: Any, given: Sequence[Any], outs: Sequence[Any]) -> Edge | int | None:
+    def _history(
+        self, tensor: Any, inner_args: Sequence[Any], outs: Sequence[Any]
+    ) -> Edge | int | None:
         """Return the history of a saved tensor: the number of an output of this node, the edge of
         an input, or None."""
         for index, output in enumerate(outs):
             if output is tensor:
                 return index if self.differentiates(output) else None
         if isinstance(tensor, Value) and tensor._level is self.level:
-            found: Edge | None = edge_of(tensor)
-            return found
-        return next(
-            (
-                edge
-                for edge, i in zip(self.edges, self._positions, strict=True)
-                if given[i] is tensor
-            ),
-            None,
-        )
+            own_edge: Edge | None = edge_of(tensor)
+            return own_edge
+        for edge, position in zip(self.edges, self._positions, strict=True):
+            if inner_args[position] is tensor:
+                return edge
+        return None
 
     def _edge(self, index: int) -> Edge | None:
         history = self._histories[index]
@@ -227,23 +229,24 @@ class FunctionNode(Node, FunctionCtx):
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
-        """The tensors of ``save_for_backward``. While ``jvp`` runs: those of
-        ``save_for_forward``."""
+        """Return the tensors of ``save_for_backward``. While ``jvp`` runs: those of
+        ``save_for_forward``. Raise if the backward pass has freed them."""
         if self.saved_for_forward is not None:
             return self.saved_for_forward
         if self.saved is None:
             raise RuntimeError(FREED)
-        return tuple(self._shown(s, self._edge(index)) for index, s in enumerate(self.saved))
+        return tuple(self._restore(s, self._edge(index)) for index, s in enumerate(self.saved))
 
     @property
     def saved_variables(self) -> tuple[Any, ...]:
-        """The name of ``saved_tensors`` in old programs."""
+        """Return ``saved_tensors``, by its name in old programs."""
         warnings.warn(
             "'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2
         )
         return self.saved_tensors
 
-    def _shown(self, s: Any, edge: Edge | None) -> Any:
+    def _restore(self, s: Any, edge: Edge | None) -> Any:
+        """Return what the user's ``backward`` sees of a saved tensor of history ``edge``."""
         if s is None:
             return None
         t = restore(self.level, s, edge)
@@ -253,7 +256,7 @@ class FunctionNode(Node, FunctionCtx):
 
     @property
     def _raw_saved_tensors(self) -> tuple[SavedTensor, ...]:
-        """Handles of the saved tensors, to register hooks on."""
+        """Return handles of the saved tensors, to register hooks on."""
         if self.saved is None:
             raise RuntimeError(FREED)
         return tuple(
@@ -274,16 +277,16 @@ class FunctionNode(Node, FunctionCtx):
                 torch.zeros_like(p) if t is None and _floating(p) else t
                 for p, t in zip(primals, tangents, strict=True)
             ]
-        found = as_outputs(watched(self._forward_cls.jvp, self, *tangents))
-        if len(found) != len(outs):
+        out_tangents = as_outputs(watched(self._forward_cls.jvp, self, *tangents))
+        if len(out_tangents) != len(outs):
             raise RuntimeError(
                 "Function's jvp returned an invalid number of forward gradients "
-                f"(expected {len(outs)} but got {len(found)})"
+                f"(expected {len(outs)} but got {len(out_tangents)})"
             )
-        for index, (o, tensor) in enumerate(zip(outs, found, strict=True)):
+        for index, (out, tensor) in enumerate(zip(outs, out_tangents, strict=True)):
             if tensor is not None:
-                self._refuse_unfit_tangent(index, o, tensor)
-        return found
+                self._refuse_unfit_tangent(index, out, tensor)
+        return out_tangents
 
     def _refuse_unfit_tangent(self, index: int, output: Any, tensor: object) -> None:
         """Raise unless ``tensor`` can be the tangent of output number ``index``."""
@@ -308,6 +311,7 @@ class FunctionNode(Node, FunctionCtx):
     def apply(
         self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
     ) -> tuple[Any, ...]:
+        """Run the user's ``backward``, see :meth:`Node.apply`."""
         level = self.level
         values = level.shows_values or create_graph
         shown = []
@@ -322,22 +326,25 @@ class FunctionNode(Node, FunctionCtx):
         return self.run_backward(shown, create_graph)
 
     def run_backward(self, shown: list[Any], create_graph: bool) -> tuple[Any, ...]:
-        """Run the user's ``backward`` on the cotangents ``shown``. Returns a gradient per edge."""
+        """Run the user's ``backward`` on the cotangents ``shown``. Return a gradient per edge."""
         before = self._outward
         self._outward = not (self.level.shows_values or create_graph)
         try:
             backward = backward_of(self._forward_cls)
-            given = (shown,) if self._boxed_grads else shown
-            result = watched(backward, self, *given)
+            arguments = (shown,) if self._boxed_grads else shown
+            result = watched(backward, self, *arguments)
         finally:
             self._outward = before
-        return self._edges_of(as_outputs(result), create_graph)
+        return self._gradients_of_edges(as_outputs(result), create_graph)
 
-    def _edges_of(self, result: tuple[object, ...], create_graph: bool) -> tuple[Any, ...]:
+    def _gradients_of_edges(
+        self, result: tuple[object, ...], create_graph: bool
+    ) -> tuple[Any, ...]:
         """Return the gradient of each edge, from the results of ``backward``, one per argument of
         ``forward``. Raise if one does not fit."""
         n = self._n_inputs
-        if len(result) > n and all(r is None for r in result[n:]):
+        # as in torch, further results may follow if they are None
+        if len(result) > n and all(gradient is None for gradient in result[n:]):
             result = result[:n]
         if len(result) != n:
             raise RuntimeError(
@@ -347,25 +354,25 @@ class FunctionNode(Node, FunctionCtx):
         level = self.level
         self._refuse_gradients_of_others(result)
         self._refuse_nested_of_dense(result)
-        found = (result[i] for i in self._positions)
+        gradients = (result[i] for i in self._positions)
         if create_graph:
-            return tuple(for_users(level, r) for r in found)
-        return tuple(map(level.lowered, found))
+            return tuple(for_users(level, gradient) for gradient in gradients)
+        return tuple(map(level.lowered, gradients))
 
     def _refuse_nested_of_dense(self, result: tuple[Any, ...]) -> None:
         """Raise if the gradient of a dense input is nested: the engine would ask for its shape."""
         for edge, i in zip(self.edges, self._positions, strict=True):
-            r = result[i]
-            if r is not None and r.is_nested and edge is not None:
-                conform(r, edge[0].metas[edge[1]], self, i)
+            gradient = result[i]
+            if gradient is not None and gradient.is_nested and edge is not None:
+                conform(gradient, edge[0].metas[edge[1]], self, i)
 
     def _refuse_gradients_of_others(self, result: tuple[object, ...]) -> None:
         """Raise if a result is no tensor, or belongs to an argument that is none."""
-        for index, r in enumerate(result):
-            if r is None:
+        for index, gradient in enumerate(result):
+            if gradient is None:
                 continue
-            if not isinstance(r, torch.Tensor):
-                raise RuntimeError(f"expected Variable or None (got {type(r).__name__})")
+            if not isinstance(gradient, torch.Tensor):
+                raise RuntimeError(f"expected Variable or None (got {type(gradient).__name__})")
             if index not in self._positions:
                 raise RuntimeError(
                     f"function {self.name()} returned a gradient different than None at position "
@@ -373,12 +380,13 @@ class FunctionNode(Node, FunctionCtx):
                 )
 
     def maybe_clear_saved_tensors(self) -> None:
-        """Called within ``backward``: free saved tensors if the graph is not retained. As the
-        method of torch's ctx."""
+        """Free saved tensors if the graph is not retained. A ``backward`` may call it, as the
+        method of a ctx of torch."""
         if not current_graph_is_retained():
             self.release()
 
     def release(self) -> None:
+        """Drop saved tensors."""
         self.saved = None
 
 

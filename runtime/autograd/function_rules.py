@@ -1,5 +1,8 @@
-"""Custom Functions under the transforms: the rules of the dual, batch and functionalize levels
-for ``Function.apply``."""
+"""Runs custom Functions under the transforms: the rules of the dual, batch and functionalize levels
+for ``Function.apply``.
+
+Example: under ``vmap`` the rule calls the ``vmap`` staticmethod with physical tensors.
+"""
 
 from __future__ import annotations
 
@@ -57,14 +60,15 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
         if t is None or position_of(p, ctx.dirty_tensors) is None:
             continue
         if _batches(p) - _batches(t):
-            # `jvp` writes to it, so it must be as large a batch as the primal
+            # `jvp` writes to it, so it must be as large a batch as the primal is
             level._set_tangent(argument, t + torch.zeros_like(p))
             tangents[index] = tangent_of(argument)
     out_tangents = (None,) * len(outs)
     if any(t is not None for t in tangents):
         out_tangents = ctx.push(primals, outs, tangents)
     call = _Pushed(level, args, primals, tangents, ctx.dirty_tensors)
-    wrapped = tuple(call.output(o, tensor) for o, tensor in zip(outs, out_tangents, strict=True))
+    pairs = zip(outs, out_tangents, strict=True)
+    wrapped = tuple(call.output(out, tangent) for out, tangent in pairs)
     ctx.forget_marks()
     return as_returned(wrapped, output), ctx
 
@@ -83,7 +87,7 @@ def _tangents_of(level: DualLevel, args: tuple[object, ...]) -> list[torch.Tenso
 
 
 class _Pushed(NamedTuple):
-    """A call of a Function at a dual level. ``primals``: the tensors that ``args`` hold. ``dirty``:
+    """A call of a Function at a dual level. ``primals``: ``args`` without this level. ``dirty``:
     those that ``forward`` wrote to."""
 
     level: DualLevel
@@ -92,27 +96,31 @@ class _Pushed(NamedTuple):
     tangents: list[torch.Tensor | None]
     dirty: tuple[torch.Tensor, ...]
 
-    def output(self, o: object, tensor: torch.Tensor | None) -> Any:
-        """``o``, which ``forward`` returned, with the tangent ``tensor``."""
-        if not isinstance(o, torch.Tensor):
-            return o
-        source = position_of(o, self.primals)
-        if source is not None and position_of(o, self.dirty) is not None:
-            return _written(self.level, self.args[source], self.tangents[source], tensor)
-        if isinstance(o, Value) and o._level.number > self.level.number:
-            return o  # as at a grad level: an inner level recorded it
-        v = self.level.wrap(o, tensor)
-        base = self._base_of(o)
+    def output(self, out: object, tensor: torch.Tensor | None) -> Any:
+        """Return ``out``, which ``forward`` returned, with the tangent ``tensor``."""
+        if not isinstance(out, torch.Tensor):
+            return out
+        source = position_of(out, self.primals)
+        if source is not None and position_of(out, self.dirty) is not None:
+            return _check_written_input(
+                self.level, self.args[source], self.tangents[source], tensor
+            )
+        if isinstance(out, Value) and out._level.number > self.level.number:
+            return out  # as at a grad level: an inner level recorded it
+        v = self.level.wrap(out, tensor)
+        base = self._base_of(out)
         if base is not None:
             v._view = View(base, (), "function")
         return v
 
-    def _base_of(self, o: torch.Tensor) -> object:
-        """Return what the output ``o`` is a view of: the first argument that shares memory with
+    def _base_of(self, out: torch.Tensor) -> object:
+        """Return what the output ``out`` is a view of: the first argument that shares memory with
         it, or the base of this argument. None if none does."""
         for argument, p in zip(self.args, self.primals, strict=True):
-            if isinstance(argument, Value) and argument._level is self.level and aliases(o, p):
-                return argument if argument._view is None else argument._view.base
+            if isinstance(argument, Value) and argument._level is self.level and aliases(out, p):
+                if argument._view is None:
+                    return argument
+                return argument._view.base
         return None
 
 
@@ -121,11 +129,11 @@ def _batches(tensor: object) -> set[BatchLevel]:
     return {level for level in levels_of(tensor) if isinstance(level, BatchLevel)}
 
 
-def _written(
+def _check_written_input(
     level: DualLevel, target: object, before: torch.Tensor | None, tensor: torch.Tensor | None
 ) -> object:
-    """Return the output for an input that ``forward`` wrote to. Its tangent must have been written
-    to as well."""
+    """Return the output for an input that ``forward`` wrote to. Raise unless its tangent has been
+    written to as well."""
     if not (isinstance(target, DualValue) and target._level is level):
         if tensor is None:
             return target
@@ -164,8 +172,8 @@ class VmapInfo(NamedTuple):
 
 @rule(BatchLevel)
 def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> tuple[Any, Any]:
-    """Run the ``vmap`` staticmethod on physical tensors. With ``generate_vmap_rule``: a Function
-    made from the other methods."""
+    """Run the ``vmap`` staticmethod on physical tensors. With ``generate_vmap_rule``: a Function of
+    the other methods."""
     require_setup_context(cls)
     _require_one_rule(cls)
     physical = tuple(lowered(level, argument) for argument in args)
@@ -181,10 +189,11 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> t
         _require_two_returns(result)
         output, out_dims = result
     flat, spec = pytree.tree_flatten(output)
-    dims = _checked_out_dims(out_dims, spec)
-    return pytree.tree_unflatten(
-        [_rebatched(level, o, dim, args, physical) for o, dim in zip(flat, dims, strict=True)], spec
-    ), None
+    dims = _check_out_dims(out_dims, spec)
+    values = [
+        _rebatch(level, out, dim, args, physical) for out, dim in zip(flat, dims, strict=True)
+    ]
+    return pytree.tree_unflatten(values, spec), None
 
 
 def _require_one_rule(cls: FunctionClass) -> None:
@@ -216,7 +225,7 @@ def _require_two_returns(result: object) -> None:
     )
 
 
-def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[int | None]:
+def _check_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[int | None]:
     """Return one entry for each leaf of an output of the structure ``spec``."""
     dims = broadcast_and_flatten(out_dims, spec)
     if dims is None or not all(dim is None or isinstance(dim, int) for dim in dims):
@@ -228,23 +237,23 @@ def _checked_out_dims(out_dims: pytree.PyTree, spec: pytree.TreeSpec) -> list[in
     return dims
 
 
-def _rebatched(
+def _rebatch(
     level: BatchLevel,
-    o: object,
+    out: object,
     dim: int | None,
     args: tuple[object, ...],
     physical: tuple[object, ...],
 ) -> object:
     """Return an output of a vmap rule as a value of ``level``. For an input that was returned as it
     is: the same value."""
-    source = position_of(o, physical)
-    if source is not None and isinstance(o, torch.Tensor):
+    source = position_of(out, physical)
+    if source is not None and isinstance(out, torch.Tensor):
         return args[source]
-    if dim is None or not isinstance(o, torch.Tensor):
-        return o
+    if dim is None or not isinstance(out, torch.Tensor):
+        return out
     if dim:
-        o = o.movedim(dim, 0)
-    return level.wrap(o)
+        out = out.movedim(dim, 0)
+    return level.wrap(out)
 
 
 @rule(FunctionalLevel)
@@ -255,11 +264,13 @@ def run_functional(
     next outer level."""
 
     def read_own(value: FunctionalValue) -> Any:
-        return level.read(value) if value._level is level else value
+        if value._level is not level:
+            return value
+        return level.read(value)
 
     with _below(level):
         read = pytree.tree_map_only(FunctionalValue, read_own, args)
-    if not any(map(_transformed, pytree.tree_leaves(read))):
+    if not any(map(_is_transformed, pytree.tree_leaves(read))):
         return _run_alone(level, cls, args)
     versions = _versions(read)
     with _outside(level):
@@ -301,13 +312,15 @@ def _run_alone(
     ]
 
     def release_written(value: FunctionalValue) -> Any:
-        return value if position_of(value, dirty) is None else level.released(value)
+        if position_of(value, dirty) is None:
+            return value
+        return level.released(value)
 
     with _below(level):
         return pytree.tree_map_only(FunctionalValue, release_written, output), ctx
 
 
-def _transformed(tensor: object) -> bool:
+def _is_transformed(tensor: object) -> bool:
     """Return whether a level differentiates or batches ``tensor``. A trace does neither."""
     return any(level.keeps_history or level.hidden for level in levels_of(tensor))
 

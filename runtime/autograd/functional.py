@@ -1,4 +1,7 @@
-"""Derivatives of functions of tensors, with the names of ``torch.autograd.functional``.
+"""Computes derivatives of functions of tensors, with the names of ``torch.autograd.functional``.
+
+    jacobian(torch.sin, torch.zeros(3))         # the identity matrix
+    vjp(torch.sin, x, torch.ones(3))            # (x.sin(), x.cos())
 
 All functions run the user's function on the tape of level zero. A Jacobian-vector product is the
 derivative of the vector-Jacobian product by its cotangent («double backward»). So it can be
@@ -67,13 +70,15 @@ def _value(tensor: torch.Tensor) -> Tensor:
     return value
 
 
-def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
-    """``given`` as a tuple of tensors."""
-    each = given if isinstance(given, tuple) else (given,)
+def _tensors(argument: Given, what: str, function: str) -> tuple[Any, ...]:
+    """Return ``argument`` as a tuple of tensors. Raise if there is anything else in it."""
+    each: tuple[Any, ...] = (argument,)
+    if isinstance(argument, tuple):
+        each = argument
     for index, t in enumerate(each):
         if not isinstance(t, torch.Tensor):
             which = f"the given {what}"
-            if given is each:
+            if argument is each:
                 which = f"the value at index {index}"
             raise TypeError(
                 f"The {what} given to {function} must be either a Tensor or a tuple of Tensors "
@@ -82,13 +87,13 @@ def _tensors(given: Given, what: str, function: str) -> tuple[Any, ...]:
     return each
 
 
-def _opened(
-    given: Given, what: str, function: str, create_graph: bool, track: bool = True
+def _open(
+    argument: Given, what: str, function: str, create_graph: bool, track: bool = True
 ) -> tuple[Any, ...]:
     """Return the tensors to differentiate by. With ``create_graph``: views, which have the history
     of the tensors. Else: new leaves."""
     out = []
-    for tensor in _tensors(given, what, function):
+    for tensor in _tensors(argument, what, function):
         value: Any = _value(tensor)
         if create_graph and value.requires_grad:
             out.append(value.view_as(value))
@@ -99,27 +104,27 @@ def _opened(
     return tuple(out)
 
 
-def _called(
+def _call(
     func: Callable[..., Any], inputs: Sequence[Any], function: str, strict: bool
 ) -> tuple[bool, tuple[Any, ...]]:
     """Return whether ``func`` returned a tuple, and its outputs."""
     result = func(*inputs)
     outs = _tensors(result, "outputs of the user-provided function", function)
     for index, output in enumerate(outs):
-        if strict and not _tracked(output):
+        if strict and not _is_tracked(output):
             raise RuntimeError(_NO_GRAPH.format(index))
     return isinstance(result, tuple), outs
 
 
-def _tracked(tensor: object) -> bool:
+def _is_tracked(tensor: object) -> bool:
     return isinstance(tensor, Value) and tensor.requires_grad
 
 
 def _scalar(func: Callable[..., object], function: str, strict: bool) -> Callable[..., Any]:
-    """``func``, with an error unless its result is one tensor of one element."""
+    """Return ``func``, with an error unless its result is one tensor of one element."""
 
-    def checked(*inputs: object) -> Any:
-        is_tuple, outs = _called(func, inputs, function, strict)
+    def call_and_check(*inputs: object) -> Any:
+        is_tuple, outs = _call(func, inputs, function, strict)
         if is_tuple:
             raise RuntimeError(f"The function given to {function} should return a single Tensor")
         if outs[0].numel() != 1:
@@ -129,14 +134,14 @@ def _scalar(func: Callable[..., object], function: str, strict: bool) -> Callabl
             )
         return outs[0]
 
-    return checked
+    return call_and_check
 
 
 def _direction(
     v: Given, function: str, create_graph: bool, like: Sequence[Any], is_tuple: bool
 ) -> tuple[Any, ...]:
-    """``v`` as a tuple of tensors of the shapes of ``like``."""
-    vs = _opened(v, "v", function, create_graph, track=False)
+    """Return ``v`` as a tuple of tensors of the shapes of ``like``. Raise if it has others."""
+    vs = _open(v, "v", function, create_graph, track=False)
     if is_tuple:
         if len(vs) != len(like):
             raise RuntimeError(
@@ -144,16 +149,19 @@ def _direction(
             )
     elif len(vs) != 1:
         raise RuntimeError("The given v should contain a single Tensor.")
-    for index, (a, b) in enumerate(zip(like, vs, strict=True)):
-        if a.shape != b.shape:
+    for index, (expected, vector) in enumerate(zip(like, vs, strict=True)):
+        if expected.shape != vector.shape:
             entry = f"Entry {index} in " if is_tuple else ""
-            raise RuntimeError(f"{entry}v has invalid size: should be {a.shape} but got {b.shape}.")
+            raise RuntimeError(
+                f"{entry}v has invalid size: should be {expected.shape} but got {vector.shape}."
+            )
     return vs
 
 
 def _input_direction(
     v: Given, function: str, create_graph: bool, inputs: Given, opened: Sequence[Any]
 ) -> tuple[object, ...]:
+    """Return ``v`` in the space of the inputs: 1 for None, if there is one input of one element."""
     if v is not None:
         return _direction(v, function, create_graph, opened, isinstance(inputs, tuple))
     if len(opened) != 1 or opened[0].numel() != 1:
@@ -167,26 +175,26 @@ def _pull(
     cotangents: Sequence[object] | None,
     create_graph: bool,
 ) -> tuple[object, ...]:
-    """Gradients of ``inputs``, None where none arrives. Outputs that are None or have no
+    """Return gradients of ``inputs``, None where none arrives. Outputs that are None or have no
     history are left out."""
-    kept = [index for index, output in enumerate(outs) if output is not None and _tracked(output)]
-    if not kept:
+    tracked = [index for index, output in enumerate(outs) if _is_tracked(output)]
+    if not tracked:
         return (None,) * len(inputs)
-    given = None
+    grad_outputs = None
     if cotangents is not None:
-        given = [cotangents[i] for i in kept]
-    found: tuple[Any, ...] = grad(
-        [outs[i] for i in kept],
+        grad_outputs = [cotangents[i] for i in tracked]
+    grads: tuple[Any, ...] = grad(
+        [outs[i] for i in tracked],
         inputs,
-        given,
+        grad_outputs,
         retain_graph=True,
         create_graph=create_graph,
         allow_unused=True,
     )
-    return found
+    return grads
 
 
-def _filled(
+def _fill_missing(
     grads: Sequence[Any], like: Sequence[Any], errors: _Errors = _NO_ERRORS
 ) -> tuple[object, ...]:
     """Return ``grads`` with zeros in place of None. Raise the error for one that ``errors``
@@ -194,7 +202,7 @@ def _filled(
     for index, gradient in enumerate(grads):
         if gradient is None and errors.none is not None:
             raise RuntimeError(errors.none.format(index))
-        if gradient is not None and errors.constant is not None and not _tracked(gradient):
+        if gradient is not None and errors.constant is not None and not _is_tracked(gradient):
             raise RuntimeError(errors.constant.format(index))
     filled = []
     for gradient, x in zip(grads, like, strict=True):
@@ -216,16 +224,20 @@ def _push(
     cotangents = [_value(torch.zeros_like(_value(output).detach())).start_leaf() for output in outs]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
-        _filled(pulled, inputs, _Errors(none))
+        _fill_missing(pulled, inputs, _Errors(none))
     pushed = _pull(pulled, cotangents, v, create_graph)
-    return _filled(pushed, outs, _Errors.of(strict, create_graph, constant, constant))
+    return _fill_missing(pushed, outs, _Errors.of(strict, create_graph, constant, constant))
 
 
-def _returned(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any:
-    each = tuple(tensors)
+def _as_result(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any:
+    """Return ``tensors`` to the user: detached without ``create_graph``, and as a tuple only if the
+    argument was one."""
+    results = tuple(tensors)
     if not create_graph:
-        each = tuple(tensor.detach() for tensor in each)
-    return each if is_tuple else each[0]
+        results = tuple(tensor.detach() for tensor in results)
+    if is_tuple:
+        return results
+    return results[0]
 
 
 def vjp(
@@ -235,16 +247,16 @@ def vjp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """As ``torch.autograd.functional.vjp``: (outputs, ``v`` times the Jacobian), ``v`` of the
-    shape of the outputs.
+    """Return (outputs, ``v`` times the Jacobian), ``v`` of the shape of the outputs, as
+    ``torch.autograd.functional.vjp``.
 
     ``v`` may be left out for one output of one element. With ``create_graph`` both results have
     a history. If no output depends on an input, its product is zero, or with ``strict`` there is
     a ``RuntimeError``.
     """
     with torch.enable_grad():
-        opened = _opened(inputs, "inputs", "vjp", create_graph)
-        is_tuple, outs = _called(func, opened, "vjp", strict)
+        opened = _open(inputs, "inputs", "vjp", create_graph)
+        is_tuple, outs = _call(func, opened, "vjp", strict)
         if v is not None:
             vs: Any = _direction(v, "vjp", create_graph, outs, is_tuple)
         elif len(outs) != 1 or outs[0].numel() != 1:
@@ -253,8 +265,8 @@ def vjp(
             vs = None
         pulled = _pull(outs, opened, vs, create_graph)
         errors = _Errors.of(strict, create_graph, _OUTPUT_INDEPENDENT, _JACOBIAN_CONSTANT)
-        filled = _filled(pulled, opened, errors)
-    return _returned(outs, is_tuple, create_graph), _returned(
+        filled = _fill_missing(pulled, opened, errors)
+    return _as_result(outs, is_tuple, create_graph), _as_result(
         filled, isinstance(inputs, tuple), create_graph
     )
 
@@ -266,20 +278,20 @@ def jvp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """As ``torch.autograd.functional.jvp``: (outputs, the Jacobian times ``v``), ``v`` of the
-    shape of the inputs.
+    """Return (outputs, the Jacobian times ``v``), ``v`` of the shape of the inputs, as
+    ``torch.autograd.functional.jvp``.
 
     ``v`` may be left out for one input of one element. ``create_graph`` and ``strict`` as
     for :func:`vjp`.
     """
     with torch.enable_grad():
-        opened = _opened(inputs, "inputs", "jvp", create_graph)
+        opened = _open(inputs, "inputs", "jvp", create_graph)
         vs = _input_direction(v, "jvp", create_graph, inputs, opened)
-        is_tuple, outs = _called(func, opened, "jvp", strict)
+        is_tuple, outs = _call(func, opened, "jvp", strict)
         pushed = _push(
             outs, opened, vs, create_graph, strict, _OUTPUT_INDEPENDENT, _JACOBIAN_CONSTANT
         )
-    return _returned(outs, is_tuple, create_graph), _returned(pushed, is_tuple, create_graph)
+    return _as_result(outs, is_tuple, create_graph), _as_result(pushed, is_tuple, create_graph)
 
 
 def vhp(
@@ -289,17 +301,17 @@ def vhp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """As ``torch.autograd.functional.vhp``: (output, ``v`` times the Hessian) of a function with
-    one output of one element."""
+    """Return (output, ``v`` times the Hessian) of a function with one output of one element, as
+    ``torch.autograd.functional.vhp``."""
     with torch.enable_grad():
-        opened = _opened(inputs, "inputs", "vhp", create_graph)
+        opened = _open(inputs, "inputs", "vhp", create_graph)
         vs = _input_direction(v, "vhp", create_graph, inputs, opened)
         out = _scalar(func, "vhp", strict)(*opened)
         jacobian_ = _gradient(out, opened, strict)
         pulled = _pull(jacobian_, opened, vs, create_graph)
         errors = _Errors.of(strict, create_graph, _JACOBIAN_INDEPENDENT, _HESSIAN_CONSTANT)
-        filled = _filled(pulled, opened, errors)
-    return _returned((out,), False, create_graph), _returned(
+        filled = _fill_missing(pulled, opened, errors)
+    return _as_result((out,), False, create_graph), _as_result(
         filled, isinstance(inputs, tuple), create_graph
     )
 
@@ -311,17 +323,17 @@ def hvp(
     create_graph: bool = False,
     strict: bool = False,
 ) -> tuple[Any, Any]:
-    """As ``torch.autograd.functional.hvp``: (output, the Hessian times ``v``). Where the Hessian is
-    symmetric, ``vhp`` is faster."""
+    """Return (output, the Hessian times ``v``), as ``torch.autograd.functional.hvp``. Where the
+    Hessian is symmetric, ``vhp`` is faster."""
     with torch.enable_grad():
-        opened = _opened(inputs, "inputs", "hvp", create_graph)
+        opened = _open(inputs, "inputs", "hvp", create_graph)
         vs = _input_direction(v, "hvp", create_graph, inputs, opened)
         out = _scalar(func, "hvp", strict)(*opened)
         jacobian_ = _gradient(out, opened, strict)
         pushed = _push(
             jacobian_, opened, vs, create_graph, strict, _JACOBIAN_INDEPENDENT, _HESSIAN_CONSTANT
         )
-    return _returned((out,), False, create_graph), _returned(
+    return _as_result((out,), False, create_graph), _as_result(
         pushed, isinstance(inputs, tuple), create_graph
     )
 
@@ -330,18 +342,20 @@ def _gradient(out: object, inputs: Sequence[object], strict: bool) -> tuple[Any,
     """Return the gradients of ``inputs`` with their history."""
     grads = _pull((out,), inputs, None, True)
     errors = _Errors.of(strict, True, _OUTPUT_INDEPENDENT, _JACOBIAN_INDEPENDENT)
-    return _filled(grads, inputs, errors)
+    return _fill_missing(grads, inputs, errors)
 
 
-def _nested(blocks: list[list[object]], many_outputs: bool, many_inputs: bool) -> object:
-    """``blocks[output][input]`` as tuples, without those around a single tensor
+def _nest(blocks: list[list[object]], many_outputs: bool, many_inputs: bool) -> object:
+    """Return ``blocks[output][input]`` as tuples, without those around a single tensor
     that was not in one."""
     per_output = tuple(tuple(row) if many_inputs else row[0] for row in blocks)
-    return per_output if many_outputs else per_output[0]
+    if many_outputs:
+        return per_output
+    return per_output[0]
 
 
 def _one_hot(tensor: Any) -> Any:
-    """(numel, *shape): one tensor per element of ``tensor``."""
+    """Return a tensor of shape (numel, *shape): for each element of ``tensor``, 1 at its place."""
     if tensor.is_nested:
         raise NestedTensor
     return torch.eye(tensor.numel(), dtype=tensor.dtype, device=tensor.device).reshape(
@@ -357,12 +371,13 @@ def jacobian(
     vectorize: bool = False,
     strategy: str = "reverse-mode",
 ) -> Any:
-    """As ``torch.autograd.functional.jacobian``: for output i and input j a tensor of shape
-    (*output shape, *input shape).
+    """Return for output i and input j a tensor of shape (*output shape, *input shape), as
+    ``torch.autograd.functional.jacobian``.
 
     Returns one tensor if neither inputs nor outputs are a tuple, else a tuple over the outputs, the
     inputs, or both. ``vectorize``: compute all rows of an output in one pass under ``vmap``.
-    ``strategy="forward-mode"`` computes columns, and needs ``vectorize``."""
+    ``strategy="forward-mode"`` computes columns, and needs ``vectorize``.
+    """
     if strategy not in ("forward-mode", "reverse-mode"):
         raise AssertionError(
             'Expected strategy to be either "forward-mode" or "reverse-mode". '
@@ -378,8 +393,8 @@ def jacobian(
             )
         return _columns(func, inputs, strict, vectorize)
     with torch.enable_grad():
-        opened = _opened(inputs, "inputs", "jacobian", create_graph)
-        many_outputs, outs = _called(func, opened, "jacobian", strict)
+        opened = _open(inputs, "inputs", "jacobian", create_graph)
+        many_outputs, outs = _call(func, opened, "jacobian", strict)
         if strict and vectorize:
             raise RuntimeError(
                 "torch.autograd.functional.jacobian: "
@@ -391,12 +406,14 @@ def jacobian(
             list(rows(index, output, opened, create_graph, strict))
             for index, output in enumerate(outs)
         ]
-    return _nested(blocks, many_outputs, isinstance(inputs, tuple))
+    return _nest(blocks, many_outputs, isinstance(inputs, tuple))
 
 
 def _rows(
     index: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
 ) -> list[Any]:
+    """Return the Jacobian of output number ``index`` by each input. Each backward pass gives a
+    row."""
     if out.is_complex():
         raise RuntimeError(
             f"grad can be implicitly created only for real scalar outputs but got {out.dtype}"
@@ -406,7 +423,7 @@ def _rows(
     errors = _Errors.of(strict, create_graph, none, _JACOBIAN_CONSTANT)
     for cotangent in _one_hot(out):
         grads = _pull((out,), inputs, (cotangent,), create_graph)
-        rows.append(_filled(grads, inputs, errors))
+        rows.append(_fill_missing(grads, inputs, errors))
     if not rows:
         return [x.detach().new_zeros((*out.shape, *x.shape)) for x in inputs]
     return [
@@ -418,9 +435,11 @@ def _rows(
 def _rows_at_once(
     index: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
 ) -> list[object]:
-    found: Sequence[Any] = (None,) * len(inputs)
-    if _tracked(out) and out.numel():
-        found = grad(
+    """Return the Jacobian of output number ``index`` by each input, from one backward pass with a
+    batch of cotangents."""
+    grads: Sequence[Any] = (None,) * len(inputs)
+    if _is_tracked(out) and out.numel():
+        grads = grad(
             out,
             inputs,
             _one_hot(out),
@@ -430,7 +449,7 @@ def _rows_at_once(
             is_grads_batched=True,
         )
     blocks = []
-    for g, x in zip(found, inputs, strict=True):
+    for g, x in zip(grads, inputs, strict=True):
         shape = (*out.shape, *x.shape)
         if g is None:
             blocks.append(x.detach().new_zeros(shape))
@@ -469,6 +488,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
                 columns.append(torch.zeros_like(primal) if tangent is None else tangent)
             return tuple(columns)
 
+    # of each input: zeros, but for 1 at one element of one input for each element of the batch
     basis, start = [], 0
     for x, n in zip(xs, sizes, strict=True):
         full = torch.zeros(sum(sizes), n, dtype=x.dtype, device=x.device)
@@ -482,7 +502,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
         blocks.append(
             [part.movedim(0, -1).reshape((*column.shape[1:], *x.shape)) for part, x in parts]
         )
-    return _nested(blocks, many_outputs, isinstance(inputs, tuple))
+    return _nest(blocks, many_outputs, isinstance(inputs, tuple))
 
 
 def _require_grad(value: Any) -> Any:
@@ -500,12 +520,13 @@ def hessian(
     vectorize: bool = False,
     outer_jacobian_strategy: str = "reverse-mode",
 ) -> Any:
-    """As ``torch.autograd.functional.hessian``: second derivatives of a function with one
-    output of one element.
+    """Return the second derivatives of a function with one output of one element, as
+    ``torch.autograd.functional.hessian``.
 
     A tensor of shape (*input shape, *input shape), or for a tuple of inputs a tuple of tuples of
     them. The inner Jacobian is in reverse mode, the outer one in the mode that
-    ``outer_jacobian_strategy`` names; ``"forward-mode"`` needs ``vectorize``."""
+    ``outer_jacobian_strategy`` names; ``"forward-mode"`` needs ``vectorize``.
+    """
     if outer_jacobian_strategy not in ("forward-mode", "reverse-mode"):
         raise AssertionError('Expected strategy to be either "forward-mode" or "reverse-mode".')
     _tensors(inputs, "inputs", "hessian")
@@ -514,11 +535,13 @@ def hessian(
     def gradient(*xs: Any) -> tuple[Any, ...]:
         if outer_jacobian_strategy == "forward-mode":
             xs = tuple(map(_require_grad, xs))
-        found: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)
-        for index, g in enumerate(found):
-            if strict and not _tracked(g):
+        grads: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)
+        for index, g in enumerate(grads):
+            if strict and not _is_tracked(g):
                 raise RuntimeError(_JACOBIAN_INDEPENDENT.format(index))
-        return found
+        return grads
 
-    found = jacobian(gradient, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)
-    return found if isinstance(inputs, tuple) else found[0]
+    blocks = jacobian(gradient, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)
+    if isinstance(inputs, tuple):
+        return blocks
+    return blocks[0]

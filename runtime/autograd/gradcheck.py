@@ -1,5 +1,7 @@
-"""``gradcheck`` and ``gradgradcheck``: derivatives compared with finite differences. As
-in ``torch.autograd.gradcheck``.
+"""Compares derivatives with finite differences: ``gradcheck`` and ``gradgradcheck``, as in
+``torch.autograd.gradcheck``.
+
+    gradcheck(torch.sin, torch.rand(3, dtype=torch.float64, requires_grad=True))    # True
 
 Numbers in messages count the arguments of ``func`` and its outputs.
 """
@@ -61,10 +63,10 @@ def _as_arguments(tensors: Any) -> tuple[object, ...]:
     return tuple(tensors)
 
 
-def _checked_inputs(inputs: object) -> tuple[tuple[object, ...], tuple[int, ...]]:
+def _check_inputs(inputs: object) -> tuple[tuple[object, ...], tuple[int, ...]]:
     """Return the inputs as values, and the numbers of those that require grad."""
-    given = _as_arguments(inputs)
-    values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in given)
+    arguments = _as_arguments(inputs)
+    values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in arguments)
     at = tuple(
         index
         for index, value in enumerate(values)
@@ -114,10 +116,13 @@ def _refuse_unfit_input(value: Any, index: int) -> None:
 
 def _layout_name(tensor: Any) -> str:
     """Return what errors call the layout of ``tensor``, which is not dense."""
-    return "MKLDNN" if tensor.layout is mkldnn_layout else "Sparse"
+    if tensor.layout is mkldnn_layout:
+        return "MKLDNN"
+    return "Sparse"
 
 
-def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
+def _require_dense(values: Sequence[Any], at: Sequence[int]) -> None:
+    """Raise unless the inputs of the numbers ``at`` are dense: others have no tangents."""
     for i in at:
         if values[i].layout is not torch.strided:
             raise ValueError(
@@ -128,7 +133,8 @@ def _dense_for_tangents(values: Sequence[Any], at: Sequence[int]) -> None:
             )
 
 
-def _checked_outputs(outs: Sequence[Any]) -> None:
+def _check_outputs(outs: Sequence[Any]) -> None:
+    """Raise unless all outputs are dense."""
     for output in outs:
         if output.layout is not torch.strided:
             raise ValueError(
@@ -155,10 +161,10 @@ def gradcheck(
     fast_mode: bool = False,
     masked: bool | None = None,
 ) -> bool:
-    """Compare the derivatives of ``func`` by the inputs that require grad with finite differences.
-    As ``torch.autograd.gradcheck``.
+    """Compare the derivatives of ``func`` by the inputs that require grad with finite differences,
+    as ``torch.autograd.gradcheck``.
 
-    Returns True. If they differ: raises :class:`GradcheckError`, or returns False with
+    Return True. If they differ: raise :class:`GradcheckError`, or return False with
     ``raise_exception=False``. ``inputs``: a tensor or a sequence of arguments. Those that require
     grad have double precision and no overlapping memory. They are perturbed by ``eps`` in place.
     For inputs that cannot be checked: ``ValueError`` or ``RuntimeError``. ``nondet_tol``: how much
@@ -188,9 +194,9 @@ def gradcheck(
         check_batched_forward_grad,
         check_undefined_grad,
     )
-    values, at = _checked_inputs(inputs)
+    values, at = _check_inputs(inputs)
     if check_forward_ad:
-        _dense_for_tangents(values, at)
+        _require_dense(values, at)
     try:
         _check(func, values, at, wanted, options)
     except GradcheckError:
@@ -201,7 +207,7 @@ def gradcheck(
 
 
 class _Wanted(NamedTuple):
-    """What a gradcheck compares."""
+    """The parts of a gradcheck that are asked for."""
 
     backward: bool
     forward: bool
@@ -217,8 +223,9 @@ def _check(
     wanted: _Wanted,
     options: Options,
 ) -> None:
+    """Raise ``GradcheckError`` unless all derivatives that are ``wanted`` are right."""
     outs = as_tuple(func(*values))
-    _checked_outputs(outs)
+    _check_outputs(outs)
     outputs = tuple(
         k for k, output in enumerate(outs) if isinstance(output, Value) and output.requires_grad
     )
@@ -286,8 +293,8 @@ def gradgradcheck(
     fast_mode: bool = False,
     masked: bool = False,
 ) -> bool:
-    """:func:`gradcheck` of the backward pass of ``func``, by its inputs and by ``grad_outputs``.
-    As ``torch.autograd.gradgradcheck``.
+    """Check the backward pass of ``func``, by its inputs and by ``grad_outputs``, with
+    :func:`gradcheck`, as ``torch.autograd.gradgradcheck``.
 
     ``grad_outputs``: one per output that requires grad. By default they are random and require
     grad. ``check_fwd_over_rev`` differentiates the backward pass in forward mode,
@@ -305,7 +312,7 @@ def gradgradcheck(
         raise AssertionError(
             "Setting check_batched_grad=True requires check_rev_over_rev to be True"
         )
-    values, at = _checked_inputs(inputs)
+    values, at = _check_inputs(inputs)
     outs = _differentiable(func(*values))
     if not outs:
         raise ValueError(
@@ -320,14 +327,14 @@ def gradgradcheck(
             # forward mode has detached the inputs, and the backward pass needs their history
             if not xs[i].requires_grad:
                 xs[i] = xs[i].requires_grad_()
-        found = grad(
+        grads = grad(
             _differentiable(func(*xs)),
             [xs[i] for i in at],
             gs,
             create_graph=True,
             allow_unused=True,
         )
-        gradients = [g for g in found if g is not None]
+        gradients = [g for g in grads if g is not None]
         for i, g in enumerate(gradients):
             if g.layout is not torch.strided:
                 gradients[i] = g.to_dense(masked_grad=masked)
@@ -352,14 +359,16 @@ def gradgradcheck(
 
 
 def _differentiable(result: object) -> tuple[object, ...]:
-    return tuple(o for o in as_tuple(result) if isinstance(o, Value) and o.requires_grad)
+    return tuple(out for out in as_tuple(result) if isinstance(out, Value) and out.requires_grad)
 
 
-def _cotangents(outs: Sequence[object], given: object, non_contiguous: bool) -> tuple[object, ...]:
-    """Return a cotangent for each of ``outs``: those ``given``, or random ones."""
-    if given is None:
+def _cotangents(
+    outs: Sequence[object], grad_outputs: object, non_contiguous: bool
+) -> tuple[object, ...]:
+    """Return a cotangent for each of ``outs``: ``grad_outputs``, or random ones for None."""
+    if grad_outputs is None:
         return tuple(_cotangent_like(output, non_contiguous) for output in outs)
-    cotangents = _as_arguments(given)
+    cotangents = _as_arguments(grad_outputs)
     if len(cotangents) != len(outs):
         raise ValueError(
             f"gradgradcheck: {len(outs)} outputs of func require grad, "
@@ -377,7 +386,8 @@ def _cotangent_like(output: object, non_contiguous: bool) -> object:
     return wrap(g, requires_grad=True)
 
 
-def _deprecated(name: str, grad_out: float, outs: Sequence[Any]) -> None:
+def _warn_deprecated(name: str, grad_out: float, outs: Sequence[Any]) -> None:
+    """Warn that the function ``name`` is deprecated. Raise for arguments that it never took."""
     warnings.warn(
         (
             f"`{name}` was part of PyTorch's private API and not meant to be exposed. "
@@ -404,14 +414,14 @@ def get_numerical_jacobian(
     eps: float = 1e-3,
     grad_out: float = 1.0,
 ) -> tuple[torch.Tensor, ...]:
-    """Deprecated. As ``torch.autograd.gradcheck.get_numerical_jacobian``: the Jacobian of the first
-    output of ``fn``, which takes ``inputs`` as one argument, by each tensor of ``target``,
-    (elements of the tensor, elements of the output)."""
+    """Return the Jacobian of the first output of ``fn``, which takes ``inputs`` as one argument, by
+    each tensor of ``target``, (elements of the tensor, elements of the output). Deprecated, as
+    ``torch.autograd.gradcheck.get_numerical_jacobian``."""
     outs = as_tuple(fn(inputs))
-    _deprecated("get_numerical_jacobian", grad_out, outs)
+    _warn_deprecated("get_numerical_jacobian", grad_out, outs)
     if target is None:
         target = inputs
-    targets = _tracked(target)
+    targets = _requiring_grad(target)
     return tuple(
         numerical.jacobian(lambda: as_tuple(fn(inputs)), x, Steps(eps))[0] for x in targets
     )
@@ -426,8 +436,8 @@ def get_numerical_jacobian_wrt_specific_input(
     input: object = None,
     is_forward_ad: bool = False,
 ) -> tuple[torch.Tensor, ...]:
-    """As ``torch.autograd.gradcheck.get_numerical_jacobian_wrt_specific_input``: the Jacobian of
-    each output by one input."""
+    """Return the Jacobian of each output by one input, as
+    ``torch.autograd.gradcheck.get_numerical_jacobian_wrt_specific_input``."""
     if input is None:
         input = inputs[input_idx]
     return tuple(numerical.jacobian(lambda: as_tuple(fn(*inputs)), input, Steps(eps)))
@@ -436,19 +446,19 @@ def get_numerical_jacobian_wrt_specific_input(
 def get_analytical_jacobian(
     inputs: object, output: object, nondet_tol: float = 0.0, grad_out: float = 1.0
 ) -> tuple[tuple[torch.Tensor, ...], bool, bool, bool]:
-    """Deprecated. As ``torch.autograd.gradcheck.get_analytical_jacobian``: the Jacobian of
-    ``output`` by each input that requires grad, whether a second backward pass gave the same, and
-    whether the gradients had the sizes and the dtypes of the inputs."""
-    _deprecated("get_analytical_jacobian", grad_out, (output,))
-    wrt = _tracked(inputs)
+    """Return the Jacobian of ``output`` by each input that requires grad, whether a second backward
+    pass returned the same, and whether the gradients had the sizes and the dtypes of the inputs.
+    Deprecated, as ``torch.autograd.gradcheck.get_analytical_jacobian``."""
+    _warn_deprecated("get_analytical_jacobian", grad_out, (output,))
+    wrt = _requiring_grad(inputs)
     jacobians, same_dtype = analytical.reverse(output, wrt)
     again, _ = analytical.reverse(output, wrt)
     reentrant = all(
-        not a.numel() or bool((a - b).abs().max() <= nondet_tol)
-        for a, b in zip(jacobians, again, strict=True)
+        not first.numel() or bool((first - second).abs().max() <= nondet_tol)
+        for first, second in zip(jacobians, again, strict=True)
     )
     return tuple(jacobians), reentrant, True, same_dtype
 
 
-def _tracked(tensors: object) -> list[Any]:
+def _requiring_grad(tensors: object) -> list[Any]:
     return [x for x in _as_arguments(tensors) if isinstance(x, Value) and x.requires_grad]

@@ -50,6 +50,8 @@ class Options:
     fast_mode: bool
 
     def agree(self, a: torch.Tensor, n: torch.Tensor, scale: float = 1.0) -> bool:
+        """Return whether the analytical ``a`` is as near to the numerical ``n`` as it must be.
+        ``scale``: of projections, which add up the errors of their elements."""
         dtype = torch.promote_types(a.dtype, n.dtype)
         return torch.allclose(a.to(dtype), n.to(dtype), self.rtol, self.atol * scale)
 
@@ -66,13 +68,17 @@ class Problem:
     prefix: str = ""
 
     def evaluate(self) -> list[Any]:
+        """Return the outputs with a derivative."""
         outs = as_tuple(self.func(*self.inputs))
         return [outs[k] for k in self.outputs]
 
     def wrt(self) -> list[Any]:
+        """Return the inputs to differentiate by."""
         return [self.inputs[i] for i in self.at]
 
     def mismatch(self, mode: str, output: int, index: int, n: object, argument: object) -> str:
+        """Return the message for two Jacobians that differ, the numerical ``n`` and the analytical
+        ``argument``. ``output``: the position among ``outputs``. ``index``: of the input."""
         which = f"output {self.outputs[output]} with respect to input {index}"
         return (
             f"{self.prefix}Jacobian {mode}mismatch for "
@@ -81,23 +87,24 @@ class Problem:
 
 
 def parts_of_outputs(problem: Problem, outs: Sequence[Any]) -> Iterator[Problem]:
-    """The problem. With complex outputs: two problems, of their imaginary and of
-    their real parts."""
+    """Yield the problem. With complex outputs: two problems, of their imaginary and of their real
+    parts."""
     if not any(output.is_complex() for output in outs):
         yield problem
         return
     for name, part in (("imaginary", torch.imag), ("real", torch.real)):
 
         def func(*inputs: object, part: Callable[..., object] = part) -> tuple[Any, ...]:
-            return tuple(part(o) if o.is_complex() else o for o in as_tuple(problem.func(*inputs)))
+            outs = as_tuple(problem.func(*inputs))
+            return tuple(part(out) if out.is_complex() else out for out in outs)
 
         prefix = f"While considering the {name} part of complex outputs only, "
         yield Problem(func, problem.inputs, problem.at, problem.outputs, prefix)
 
 
 def parts_of_inputs(problem: Problem) -> Iterator[Problem]:
-    """The problem. With complex inputs: two problems, of their imaginary and of their real parts.
-    The other part is fixed."""
+    """Yield the problem. With complex inputs: two problems, of their imaginary and of their real
+    parts. The other part is fixed."""
     complex_at = {i for i in problem.at if problem.inputs[i].is_complex()}
     if not complex_at:
         yield problem
@@ -123,16 +130,16 @@ def parts_of_inputs(problem: Problem) -> Iterator[Problem]:
 
 
 def _directions(value: Any, draw: torch.Generator) -> list[torch.Tensor]:
-    """One random unit vector with positive entries, or two if ``value`` is complex."""
+    """Return one random unit vector with positive entries, or two if ``value`` is complex."""
     real = value.dtype.to_real()
-    found = []
+    directions = []
     n_axes = 2 if value.is_complex() else 1
     for _ in range(n_axes):
         v = plain(torch.rand(value.numel(), dtype=real, generator=draw))
         if v.numel():
             v = v / v.norm()
-        found.append(v.to(value.device))
-    return found
+        directions.append(v.to(value.device))
+    return directions
 
 
 def _generator() -> torch.Generator:
@@ -162,6 +169,8 @@ def no_derivative(problem: Problem, options: Options) -> None:
 
 
 def slow_reverse(problem: Problem, outs: Sequence[object], options: Options) -> None:
+    """Compare whole Jacobians of the backward pass. Raise ``GradcheckError`` if one differs, or if
+    a second pass returns another one."""
     wrt = problem.wrt()
     by_input = [numerical.jacobian(problem.evaluate, x, options.steps) for x in wrt]
     for k, output in enumerate(outs):
@@ -172,14 +181,15 @@ def slow_reverse(problem: Problem, outs: Sequence[object], options: Options) -> 
                 raise GradcheckError(problem.mismatch("", k, i, n[k], a))
         if options.check_grad_dtypes and not same_dtype:
             raise GradcheckError("Gradient has dtype mismatch")
-        _same_again(jacobians, again, options)
+        _require_reentrant(jacobians, again, options)
 
 
-def _same_again(
+def _require_reentrant(
     first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], options: Options
 ) -> None:
-    for a, b in zip(first, second, strict=True):
-        if a.numel() and not (a - b).abs().max() <= options.nondet_tol:
+    """Raise unless two backward passes returned the same."""
+    for before, after in zip(first, second, strict=True):
+        if before.numel() and not (before - after).abs().max() <= options.nondet_tol:
             raise GradcheckError(_REENTRANT.format(options.nondet_tol))
 
 
@@ -190,10 +200,12 @@ def _gradients(output: Any, wrt: Sequence[Any], v: torch.Tensor) -> list[torch.T
 
 
 def fast_reverse(problem: Problem, outs: Sequence[object], options: Options) -> None:
+    """Compare projections of the Jacobians J of the backward pass, u·J·v with random directions u
+    and v, as ``torch.autograd.gradcheck`` does with ``fast_mode``. Raise if one differs."""
     draw = _generator()
     wrt = problem.wrt()
     us = [_directions(x, draw) for x in wrt]
-    vs = [_directions(o, draw)[0] for o in outs]
+    vs = [_directions(out, draw)[0] for out in outs]
     moved = [
         numerical.vector_product(problem.evaluate, x, u, options.steps)
         for x, u in zip(wrt, us, strict=True)
@@ -211,11 +223,11 @@ def fast_reverse(problem: Problem, outs: Sequence[object], options: Options) -> 
                 full_n = numerical.jacobian(problem.evaluate, x, options.steps)[k]
                 raise GradcheckError(
                     problem.mismatch("", k, i, n.item(), a.item())
-                    + _in_full(full_a, full_n, options)
+                    + _show_in_full(full_a, full_n, options)
                 )
         if options.check_grad_dtypes:
             _check_dtypes(rows, wrt)
-        _same_again(rows, again, options)
+        _require_reentrant(rows, again, options)
 
 
 def _along_direction(row: torch.Tensor, u: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -232,7 +244,7 @@ def _check_dtypes(gradients: Sequence[torch.Tensor], inputs: Sequence[Any]) -> N
         raise GradcheckError("Gradient has dtype mismatch")
 
 
-def _in_full(a: torch.Tensor, n: torch.Tensor, options: Options) -> str:
+def _show_in_full(a: torch.Tensor, n: torch.Tensor, options: Options) -> str:
     """Return the part of an error that shows two Jacobians of fast mode in full."""
     text = _FAST.format(n, a, (a - n).abs().max().item())
     if options.agree(a, n):
@@ -241,15 +253,17 @@ def _in_full(a: torch.Tensor, n: torch.Tensor, options: Options) -> str:
 
 
 def slow_forward(problem: Problem, options: Options) -> None:
+    """Compare whole Jacobians of the forward pass. Raise ``GradcheckError`` if one differs."""
     for i in problem.at:
         expected = numerical.jacobian(problem.evaluate, problem.inputs[i], options.steps)
-        found = analytical.forward(problem.func, problem.inputs, problem.at, i, problem.outputs)
-        for k, (a, n) in enumerate(zip(found, expected, strict=True)):
+        jacobians = analytical.forward(problem.func, problem.inputs, problem.at, i, problem.outputs)
+        for k, (a, n) in enumerate(zip(jacobians, expected, strict=True)):
             if not options.agree(a, n):
                 raise GradcheckError(problem.mismatch(_FORWARD, k, i, n, a))
 
 
 def fast_forward(problem: Problem, options: Options) -> None:
+    """Compare J·u of the forward pass with a random direction u. Raise if one differs."""
     draw = _generator()
     for i in problem.at:
         x = problem.inputs[i]
@@ -270,5 +284,5 @@ def fast_forward(problem: Problem, options: Options) -> None:
                 flat_n, flat_a = n.reshape(-1), a.reshape(-1)
                 raise GradcheckError(
                     problem.mismatch(_FORWARD, k, i, flat_n, flat_a)
-                    + _in_full(full_a, full_n, options)
+                    + _show_in_full(full_a, full_n, options)
                 )

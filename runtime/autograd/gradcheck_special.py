@@ -1,5 +1,5 @@
-"""Checks of a derivative besides its value: a zero cotangent gives zeros, a missing cotangent
-counts as zero, and it can be batched."""
+"""Checks a derivative apart from its value: a zero cotangent gives zeros, a missing cotangent
+counts as zero, and the derivative can be batched."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
     for group in groups:
         try:
             with torch.no_grad():  # as in a backward pass without create_graph
-                roots = [(cast(Edge, edge_of(o)), None) for o in group]
-                found = execute(
+                roots = [(cast(Edge, edge_of(output)), None) for output in group]
+                grads = execute(
                     group[0]._level,
                     roots,
                     list(map(edge_of, inputs)),
@@ -91,7 +91,7 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
             raise GradcheckError(
                 f"Expected backward function to handle undefined output grads. {_UNDEFINED}"
             ) from error
-        if not _all_zero(found):
+        if not _all_zero(grads):
             raise GradcheckError(
                 "Expected all input grads to be undefined or zero when all output grads are "
                 f"undefined or zero. {_UNDEFINED}"
@@ -106,20 +106,20 @@ def undefined_tangents(
         others = {j: torch.ones_like(plain(inputs[j])) for j in at if j != i}
         without = analytical.push(func, inputs, others)
         zeros = analytical.push(func, inputs, {**others, i: torch.zeros_like(plain(inputs[i]))})
-        for k, ((_, a), (_, b)) in enumerate(zip(without, zeros, strict=True)):
-            if not _same_tangents(a, b):
+        for k, ((_, tangent), (_, expected)) in enumerate(zip(without, zeros, strict=True)):
+            if not _are_same_tangents(tangent, expected):
                 raise GradcheckError(
                     f"Mismatch in tangent values for output with index: {k} when input: "
                     f"{plain(inputs[i])} has an undefined tangent value. Got: "
-                    f"{a} but expected: {b}"
+                    f"{tangent} but expected: {expected}"
                 )
 
 
-def _same_tangents(a: object, b: object) -> bool:
+def _are_same_tangents(first: object, second: object) -> bool:
     """Return whether two tangents are equal. None counts as zeros."""
-    if a is None or b is None:
-        return _all_zero((a, b))
-    return torch.equal(plain(a), plain(b))
+    if first is None or second is None:
+        return _all_zero((first, second))
+    return torch.equal(plain(first), plain(second))
 
 
 def batched_cotangents(
@@ -130,7 +130,7 @@ def batched_cotangents(
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
     expected = [analytical.pull(out, inputs, g) for g in cotangents]
     try:
-        found = grad(
+        grads = grad(
             out,
             inputs,
             torch.stack(cotangents),
@@ -139,11 +139,11 @@ def batched_cotangents(
             is_grads_batched=True,
         )
     except RuntimeError as error:
-        raise _failed(error, "check_batched_grad") from error
-    for index, g in enumerate(found):
+        raise _batch_error(error, "check_batched_grad") from error
+    for index, g in enumerate(grads):
         want = [e[index] for e in expected]
         if g is not None or want[0] is not None:
-            _same(number, at[index], g, want, inputs[index], "check_batched_grad")
+            _require_same(number, at[index], g, want, inputs[index], "check_batched_grad")
 
 
 def batched_tangents(func: Callable[..., object], inputs: Sequence[object], index: int) -> None:
@@ -158,14 +158,14 @@ def batched_tangents(func: Callable[..., object], inputs: Sequence[object], inde
 
     expected = [analytical.pushed(func, inputs, {index: t}) for t in tangents]
     try:
-        found = vmap(one)(torch.stack(tangents))
+        tangents_of_batch = vmap(one)(torch.stack(tangents))
     except RuntimeError as error:
-        raise _failed(error, "check_batched_forward_grad") from error
-    for k, t in enumerate(found):
-        _same(k, index, t, [e[k] for e in expected], None, "check_batched_forward_grad")
+        raise _batch_error(error, "check_batched_forward_grad") from error
+    for k, t in enumerate(tangents_of_batch):
+        _require_same(k, index, t, [e[k] for e in expected], None, "check_batched_forward_grad")
 
 
-def _failed(error: RuntimeError, option: str) -> GradcheckError:
+def _batch_error(error: RuntimeError, option: str) -> GradcheckError:
     """Return the error to show. For a random op it is that of the kernel, because the one of
     ``vmap`` names options that the caller does not have."""
     said: BaseException = error
@@ -176,11 +176,15 @@ def _failed(error: RuntimeError, option: str) -> GradcheckError:
     )
 
 
-def _same(
-    output: int, index: int, found: object, expected: Sequence[Any], like: Any, option: str
+def _require_same(
+    output: int, index: int, result: object, expected: Sequence[Any], like: Any, option: str
 ) -> None:
+    """Raise unless the batched derivative ``result`` is the batch of the derivatives ``expected``.
+    None stands for zeros, of the shape of ``like``."""
     want = torch.stack([zeros(like, *like.shape) if e is None else e for e in expected])
-    got = torch.zeros_like(want) if found is None else plain(found)
+    got = torch.zeros_like(want)
+    if result is not None:
+        got = plain(result)
     if not torch.allclose(got, want):
         raise GradcheckError(
             f"For output {output} and input {index}, the batched derivative is not a batch "

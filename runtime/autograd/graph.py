@@ -1,5 +1,9 @@
-"""As ``torch.autograd.graph``: nodes and edges, and context managers for the tensors
-that a graph saves."""
+"""Provides the names of ``torch.autograd.graph``: nodes and edges, and context managers for the
+tensors that a graph saves.
+
+    with save_on_cpu():
+        loss = model(x).sum()       # what backward needs is on the CPU meanwhile
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,8 @@ __all__ = [
 
 
 class saved_tensors_hooks:
-    """As ``torch.autograd.graph.saved_tensors_hooks``: inside, every tensor saved for backward is
-    stored as ``pack_hook(tensor)``.
+    """Store every tensor that is saved for backward in this block as ``pack_hook(tensor)``. The
+    semantics are those of ``torch.autograd.graph.saved_tensors_hooks``.
 
     When the tensor is needed, it is ``unpack_hook`` of the stored object. Of nested pairs only the
     innermost one applies. A pack hook must not return an output of the op itself, which would be a
@@ -74,8 +78,8 @@ def _inside_transform() -> bool:
 
 
 class save_on_cpu(saved_tensors_hooks):
-    """As ``torch.autograd.graph.save_on_cpu``: saved tensors are stored on the CPU and copied back
-    to their device when needed.
+    """Store saved tensors on the CPU and copy them back to their device when needed. The semantics
+    are those of ``torch.autograd.graph.save_on_cpu``.
 
     ``pin_memory``: store them in pinned memory, if ``device_type`` has any, and
     copy asynchronously.
@@ -103,8 +107,8 @@ class save_on_cpu(saved_tensors_hooks):
 
 @contextmanager
 def disable_saved_tensors_hooks(error_message: str) -> Generator[None]:
-    """As ``torch.autograd.graph.disable_saved_tensors_hooks``: inside, hooks on saved tensors
-    raise ``RuntimeError(error_message)``."""
+    """Let hooks on saved tensors raise ``RuntimeError(error_message)`` in this block, as
+    ``torch.autograd.graph.disable_saved_tensors_hooks``."""
     if HOOKS.stack:
         raise RuntimeError(error_message)
     before = HOOKS.disabled
@@ -116,8 +120,8 @@ def disable_saved_tensors_hooks(error_message: str) -> Generator[None]:
 
 
 def increment_version(tensor: torch.Tensor | Sequence[torch.Tensor]) -> None:
-    """As ``torch.autograd.graph.increment_version``: count a write to the data of a tensor that the
-    dispatcher did not see."""
+    """Count a write to the data of a tensor, or of several, that the dispatcher did not see, as
+    ``torch.autograd.graph.increment_version``."""
     tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
     for t in tensors:
         if isinstance(t, Value):
@@ -151,6 +155,7 @@ class _AllowMutationOnSavedContext:
         self.sid_to_tid: dict[int, set[Any]] = defaultdict(set)
 
     def pack(self, tensor: torch.Tensor) -> _Handle:
+        """Return the handle of ``tensor`` at its present version. It is the pack hook."""
         tensor = bottom(tensor)
         sid = storage_of(tensor)._cdata
         if tensor.is_nested:
@@ -173,6 +178,7 @@ class _AllowMutationOnSavedContext:
         return handle
 
     def unpack(self, handle: _Handle) -> torch.Tensor:
+        """Return the tensor of ``handle``, or its copy. Raise if the block is left."""
         t = self.cloned.get(handle)
         if t is None:
             t = self.original.get(handle)
@@ -191,11 +197,14 @@ class _AllowMutationOnSavedContext:
                 self.cloned[handle] = self.original.pop(handle).clone()
 
     def clear(self) -> None:
+        """Forget all tensors."""
         for state in (self.original, self.cloned, self.tid_to_weakhandle, self.sid_to_tid):
             state.clear()
 
 
 class _CopyBeforeWrite(TorchDispatchMode):
+    """A mode that copies what graphs need of a tensor before a call writes to it."""
+
     def __init__(self, context: _AllowMutationOnSavedContext) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.context = context
@@ -222,7 +231,7 @@ class _CopyBeforeWrite(TorchDispatchMode):
 
 
 class _Mutation(Ambient):
-    """Whether this thread copies a saved tensor when it is written to."""
+    """``allowed``: whether this thread copies a saved tensor when it is written to."""
 
     allowed = False
 
@@ -232,8 +241,8 @@ _MUTATION = _Mutation()
 
 @contextmanager
 def allow_mutation_on_saved_tensors() -> Generator[_AllowMutationOnSavedContext]:
-    """As ``torch.autograd.graph.allow_mutation_on_saved_tensors``: a tensor that was saved for
-    backward is copied before a write to it.
+    """Copy a tensor that was saved for backward before a write to it, in this block, as
+    ``torch.autograd.graph.allow_mutation_on_saved_tensors``.
 
     Forward and backward must run in the same ``with`` block. A later backward
     raises ``AssertionError``.

@@ -1,9 +1,10 @@
-"""Derivatives by central differences, for ``gradcheck``.
+"""Computes derivatives by central differences, (f(x + eps) - f(x - eps)) / (2 eps), for
+``gradcheck``.
 
 A Jacobian has one row per element of the input and one column per element of the output. Dense
 inputs are perturbed in place, below the tape and without a change of their version. A sparse input
-holds another tensor meanwhile. Both get their values back. A real function of a complex number has
-two derivatives. They are combined as on the tape: ``d/dx + i d/dy``.
+has another inner tensor meanwhile. Both get their values back. A real function of a complex number
+has two derivatives. They are combined as on the tape: ``d/dx + i d/dy``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def dense(tensor: Any) -> torch.Tensor:
     return plain(tensor).to_dense()
 
 
-def _with_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) -> torch.Tensor:
+def _arrange_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: bool) -> torch.Tensor:
     """Return the dense ``elements`` as a tensor in the layout of ``pattern``. ``masked``: only
     those that ``pattern`` specifies."""
     layout = pattern.layout
@@ -85,11 +86,11 @@ def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _moving(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], object]]:
-    """A function that adds a dense tensor to ``value``, below the tape and without a new version.
-    At the end ``value`` has its values back."""
-    held = plain(value)
-    if held.layout is torch.strided:
-        data = held.data
+    """Yield a function that adds a dense tensor to ``value``, below the tape and without a new
+    version. Afterwards ``value`` gets its values back."""
+    tensor = plain(value)
+    if tensor.layout is torch.strided:
+        data = tensor.data
         before = data.clone()
         try:
             yield lambda step: data.copy_(before + step)
@@ -97,16 +98,19 @@ def _moving(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], objec
             data.copy_(before)
         return
     inner = value._inner
-    before = held.to_dense()
+    before = tensor.to_dense()
     try:
-        yield lambda step: setattr(value, "_inner", _with_elements(held, before + step, masked))
+        yield lambda step: setattr(
+            value, "_inner", _arrange_elements(tensor, before + step, masked)
+        )
     finally:
         value._inner = inner
 
 
 def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
-    found = [plain(output).clone() for output in outputs()]
-    return [o if o.is_floating_point() or o.is_complex() else o.double() for o in found]
+    """Return copies of the outputs. Integers become real, as differences are divided."""
+    copies = [plain(output).clone() for output in outputs()]
+    return [x if x.is_floating_point() or x.is_complex() else x.double() for x in copies]
 
 
 def along(
@@ -120,24 +124,24 @@ def along(
         low = _snapshot(outputs)
         move(eps * direction)
         high = _snapshot(outputs)
-    for a, b in zip(low, high, strict=True):
+    for lower, upper in zip(low, high, strict=True):
         for what in ("shape", "dtype"):
-            if getattr(a, what) != getattr(b, what):
+            if getattr(lower, what) != getattr(upper, what):
                 raise AssertionError(
                     f"Expected `func` to return outputs with the same {what} "
                     f"when inputs are perturbed {where}by {eps}, but got: "
-                    f"{what}s {getattr(a, what)} and {getattr(b, what)}."
+                    f"{what}s {getattr(lower, what)} and {getattr(upper, what)}."
                 )
-    return [(b - a) / (2 * eps) for a, b in zip(low, high, strict=True)]
+    return [(upper - lower) / (2 * eps) for lower, upper in zip(low, high, strict=True)]
 
 
 def zeros(value: Any, *shape: int) -> torch.Tensor:
-    """Dense zeros of the dtype and on the device of ``value``."""
+    """Return dense zeros of the dtype and on the device of ``value``."""
     return plain(torch.zeros(shape, dtype=value.dtype, device=value.device))
 
 
 def one_hots(value: Any) -> Iterator[torch.Tensor]:
-    """For each element of ``value``: a dense tensor of the same shape with one at that place
+    """Yield for each element of ``value`` a dense tensor of the same shape with one at that place
     and zero elsewhere."""
     for index in product(*map(range, value.shape)):
         step = zeros(value, *value.shape)
@@ -171,8 +175,8 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
 def vector_product(
     outputs: Outputs, value: Any, u: Sequence[torch.Tensor], steps: Steps
 ) -> list[torch.Tensor]:
-    """Each Jacobian times a direction in the space of ``value``. ``u``: a direction for the real
-    axis, and for complex ``value`` one for the imaginary axis. The two derivatives become real
+    """Return each Jacobian times a direction in the space of ``value``. ``u``: a direction for the
+    real axis, and for complex ``value`` one for the imaginary axis. The two derivatives become real
     and imaginary part."""
     real = along(outputs, value, u[0].reshape(value.shape).to(value.dtype), steps)
     if not value.is_complex():

@@ -1,4 +1,4 @@
-"""Custom ops of ``torch.library.custom_op`` with the formulas that their authors registered there.
+"""Runs custom ops of ``torch.library.custom_op`` by the formulas that their authors registered.
 
 ``register_autograd`` and ``register_vmap`` register formulas with torch's own engine. An op that
 has such formulas and no record runs here as a :class:`Function` that is made of them. A record
@@ -23,7 +23,7 @@ Lengths = tuple[int | None, ...]
 _functions: dict[tuple[OpOverload, Lengths], type[Function]] = {}
 
 
-def _registered(op: Op, rule: str) -> Callable[..., object] | None:
+def _function_for(op: Op, rule: str) -> Callable[..., object] | None:
     """Return a function that runs ``op`` as a Function. None if its author registered no formula
     for ``rule``."""
     definition = OPDEFS.get(op.func._name)
@@ -54,8 +54,8 @@ def _lengths_of(every: Sequence[Any], lists: Sequence[bool]) -> Lengths:
 
 
 def _spread(every: Sequence[Any], lengths: Lengths) -> list[object]:
-    """One entry per tensor, from one entry per argument. The entry of a list may be None, which
-    stands for None for each of its tensors."""
+    """Return one entry per tensor, from one entry per argument. The entry of a list may be None,
+    which stands for None for each of its tensors."""
     entries: list[Any] = []
     for a, n in zip(every, lengths, strict=True):
         if n is None:
@@ -67,7 +67,7 @@ def _spread(every: Sequence[Any], lengths: Lengths) -> list[object]:
     return entries
 
 
-def _gathered(flat: Iterable[object], lengths: Lengths) -> tuple[object, ...]:
+def _gather(flat: Iterable[object], lengths: Lengths) -> tuple[object, ...]:
     """Return one entry per argument, from one entry per tensor."""
     each = iter(flat)
     every: list[Any] = []
@@ -80,6 +80,8 @@ def _gathered(flat: Iterable[object], lengths: Lengths) -> tuple[object, ...]:
 
 
 def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
+    """Return the Function that runs ``op`` with lists of these lengths, and whose methods are the
+    registered formulas."""
     arguments = op.func._schema.arguments
     positional = sum(not argument.kwarg_only for argument in arguments)
     names = [a.name for a in arguments[positional:]]
@@ -87,15 +89,15 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
     class Registered(Function):
         @staticmethod
         def forward(*flat: object) -> Any:
-            every = _gathered(flat, lengths)
+            every = _gather(flat, lengths)
             return op.func(*every[:positional], **dict(zip(names, every[positional:], strict=True)))
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
-            ctx.needs_input_grad = _gathered(ctx.needs_input_grad, lengths)
+            ctx.needs_input_grad = _gather(ctx.needs_input_grad, lengths)
             if definition._setup_context_fn is None:
                 return
-            inputs = _gathered(inputs, lengths)
+            inputs = _gather(inputs, lengths)
             keywords = {}
             if names:
                 # torch passes this argument only to ops that have keyword-only arguments
@@ -116,7 +118,7 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
 
             @staticmethod
             def vmap(info: object, in_dims: tuple[object, ...], *flat: object) -> Any:
-                every, in_dims = _gathered(flat, lengths), _gathered(in_dims, lengths)
+                every, in_dims = _gather(flat, lengths), _gather(in_dims, lengths)
                 keywords = dict(zip(names, every[positional:], strict=True))
                 return definition._vmap_fn(
                     info, in_dims[:positional], *every[:positional], **keywords
@@ -126,4 +128,4 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
     return Registered
 
 
-PROVIDERS.append(_registered)
+PROVIDERS.append(_function_for)

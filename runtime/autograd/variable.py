@@ -1,4 +1,4 @@
-"""The name that tensors had before torch 0.4, which old programs still use."""
+"""Provides ``Variable``, the name of tensors before torch 0.4, which old programs still use."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class _VariableMeta(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class Variable(torch.Tensor, metaclass=_VariableMeta):
-    """As ``torch.autograd.Variable``: any tensor is an instance. ``Variable(t, requires_grad)`` is
-    a leaf with the storage of ``t``."""
+    """The class of which any tensor is an instance. ``Variable(t, requires_grad)`` is a leaf with
+    the storage of ``t``, as in torch."""
 
     _execution_engine = engine  # programs call its `queue_callback`
 

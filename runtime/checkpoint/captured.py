@@ -1,4 +1,4 @@
-"""Checkpoints in a program that is captured.
+"""Runs checkpoints in a program that is captured.
 
 A checkpoint is a region of the graph here. Its calls say whether the partition is to save their
 results. So the values of the region are computed again without a second run of the function.
@@ -53,16 +53,18 @@ def captured(
     *,
     stops: bool,
 ) -> Iterator[SecondRun]:
-    """While entered, ``function(*args, **kwargs)`` runs as a region. ``first``, ``again``: the
-    contexts of the two runs; those of a policy are asked for each call. ``stops``: whether the
-    second run ends after the last tensor that it saves."""
+    """Mark the call ``function(*args, **kwargs)``, which runs in this block, as a region.
+
+    ``first``, ``again``: the contexts of the two runs; those of a policy are asked for each call.
+    ``stops``: whether the second run stops after the last tensor that it saves.
+    """
     policy = policy_of_context(first)
     if policy is not None:
         first = again = nullcontext()
     run = SecondRun(function, args, kwargs, again)
     has_changed_state = mark_state()
     with ExitStack() as around:
-        watches = [around.enter_context(_watched(level)) for level in _functional_levels()]
+        watches = [around.enter_context(_watch_writes(level)) for level in _functional_levels()]
         calls = around.enter_context(region(lambda n: _wish(policy, n)))
         around.enter_context(first)
         around.enter_context(FrameHooks(run.pack, run.unpack))
@@ -78,7 +80,8 @@ def _functional_levels() -> list[FunctionalLevel]:
 
 
 @contextmanager
-def _watched(level: FunctionalLevel) -> Iterator[WriteWatch]:
+def _watch_writes(level: FunctionalLevel) -> Iterator[WriteWatch]:
+    """Watch the writes of ``level`` in this block."""
     watch = WriteWatch()
     level.watches.append(watch)
     try:
@@ -89,7 +92,7 @@ def _watched(level: FunctionalLevel) -> Iterator[WriteWatch]:
 
 def _write_to_older(calls: list[fx.Node]) -> bool:
     """Return whether the calls, which a trace without functionalization has, write to a tensor that
-    none of them made."""
+    is no result of theirs."""
     inside = set(calls)
     for node in calls:
         func: Any = node.target
@@ -105,7 +108,7 @@ def _write_to_older(calls: list[fx.Node]) -> bool:
 
 
 def _origin(node: fx.Node, inside: set[fx.Node]) -> fx.Node:
-    """The call whose memory ``node`` shows, or a node from before."""
+    """Return the call whose memory ``node`` shows, or a node from before."""
     while node in inside and isinstance(node.target, OpOverload) and runs_again(node.target):
         if not node.all_input_nodes:
             break
@@ -121,8 +124,9 @@ class SecondRun:
     """The second run of a function that writes to older tensors.
 
     ``saves``: how many tensors the first run has saved. ``stop_at``: after how many the second one
-    ends; None: it does not. ``passes``: by the backward passes in which it has run, what it has
-    saved there; None: the function does not write to older tensors, or is still running."""
+    stops; None: it does not. ``passes``: by the backward passes in which it has run, what it has
+    saved there; None: the function does not write to older tensors, or is still running.
+    """
 
     def __init__(
         self,
@@ -165,7 +169,8 @@ class SecondRun:
         run."""
         if self.saves:
             _refuse_draws(calls)
-        self.stop_at = self.saves if stops else None
+        if stops:
+            self.stop_at = self.saves
         self.passes = WeakKeyDictionary()
 
     def follow(self, results: object) -> None:
@@ -174,18 +179,19 @@ class SecondRun:
             return
         for tensor in pytree.tree_leaves(results):
             if isinstance(tensor, Value) and tensor.requires_grad:
-                tensor.register_hook(self._at_gradient)  # type: ignore[no-untyped-call]
+                tensor.register_hook(self._run_at_gradient)  # type: ignore[no-untyped-call]
 
-    def _at_gradient(self, gradient: torch.Tensor) -> None:
+    def _run_at_gradient(self, gradient: torch.Tensor) -> None:
         self._run()
 
     def _run(self) -> list[Saved]:
-        """Run once in this backward pass. What it saves there."""
+        """Run once in this backward pass, and return what it saves there."""
         assert self.passes is not None
         task = RUNNING.task
-        known = None if task is None else self.passes.get(task)
-        if known is not None:
-            return known
+        if task is not None:
+            earlier = self.passes.get(task)
+            if earlier is not None:
+                return earlier
         saved: list[Saved] = []
         if task is not None:
             self.passes[task] = saved
@@ -203,6 +209,7 @@ class SecondRun:
 
 
 def _refuse_draws(calls: list[fx.Node]) -> None:
+    """Raise if one of the calls draws random numbers."""
     if any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in calls):
         raise RuntimeError(
             "a function that is checkpointed draws random numbers and writes to an older tensor, "
@@ -213,6 +220,7 @@ def _refuse_draws(calls: list[fx.Node]) -> None:
 
 
 def _wish(policy: Policy | None, node: fx.Node) -> CheckpointPolicy:
+    """Return what the policy says of a call, as ``meta["recompute"]`` of its node."""
     func: Any = node.target
     if policy is None:
         return CheckpointPolicy.MUST_RECOMPUTE
@@ -232,4 +240,5 @@ def _wish(policy: Policy | None, node: fx.Node) -> CheckpointPolicy:
         )
     if isinstance(wish, CheckpointPolicy):
         return wish
+    # a policy may also return a Boolean: whether to save
     return CheckpointPolicy.MUST_SAVE if wish else CheckpointPolicy.PREFER_RECOMPUTE

@@ -32,17 +32,18 @@ from .state import Surroundings
 
 
 def _leaf(x: torch.Tensor) -> torch.Tensor:
-    made = x.detach()
-    if x.requires_grad and isinstance(made, Value):
-        made.start_leaf()
+    """Return a leaf that shares the data of ``x`` and its flag."""
+    leaf = x.detach()
+    if x.requires_grad and isinstance(leaf, Value):
+        leaf.start_leaf()
     elif x.requires_grad:
-        made.requires_grad_()
-    return made
+        leaf.requires_grad_()
+    return leaf
 
 
 def detach_variable(inputs: tuple[object, ...]) -> tuple[Any, ...]:
-    """As ``torch.utils.checkpoint.detach_variable``: leaves that share the data of the tensors
-    among ``inputs``."""
+    """Return leaves that share the data of the tensors among ``inputs``, as
+    ``torch.utils.checkpoint.detach_variable``."""
     if not isinstance(inputs, tuple):
         raise RuntimeError(
             "Only tuple of tensors is supported. Got Unsupported input type: "
@@ -60,11 +61,12 @@ def check_backward_validity(inputs: Iterable[object]) -> None:
 
 
 class CheckpointFunction(Function):
-    """``apply(function, preserve_rng_state, *args)``: the outputs of ``function(*args)``. The
-    backward pass runs the function again."""
+    """A Function whose backward pass runs a function again. ``apply(function, preserve_rng_state,
+    *args)`` returns the outputs of ``function(*args)``."""
 
     @staticmethod
     def forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: object) -> Any:
+        """Run the function without a graph, and save its arguments."""
         check_backward_validity(args)
         ctx.run_function = run_function
         ctx.surroundings = Surroundings(args, preserve_rng_state)
@@ -79,6 +81,8 @@ class CheckpointFunction(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: object) -> Any:
+        """Run the function again with a graph, and a backward pass through it. Gradients of what it
+        closes over are added to ``.grad`` there."""
         if RUNNING.task is None or RUNNING.task.captured is not None:
             raise RuntimeError(
                 "When use_reentrant=True, torch.utils.checkpoint is incompatible "
@@ -112,7 +116,7 @@ def _run_backward(outputs: Sequence[object], grads: Sequence[object]) -> None:
         raise RuntimeError(
             "none of output has requires_grad=True, this checkpoint() is not necessary"
         )
-    autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+    autograd.backward([output for output, _ in pairs], [grad for _, grad in pairs])
 
 
 Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
@@ -133,8 +137,8 @@ POLICY = _Policy()
 
 @contextmanager
 def set_checkpoint_early_stop(enable: bool) -> Generator[None]:
-    """As ``torch.utils.checkpoint.set_checkpoint_early_stop``: overrides ``early_stop`` of the
-    calls inside the block."""
+    """Override ``early_stop`` of the calls inside the block, as
+    ``torch.utils.checkpoint.set_checkpoint_early_stop``."""
     before, POLICY.early_stop = POLICY.early_stop, enable
     try:
         yield
@@ -144,8 +148,8 @@ def set_checkpoint_early_stop(enable: bool) -> Generator[None]:
 
 @contextmanager
 def set_checkpoint_debug_enabled(enabled: bool | None) -> Generator[None]:
-    """As ``torch.utils.checkpoint.set_checkpoint_debug_enabled``: overrides ``debug`` of the calls
-    inside the block. None: does not."""
+    """Override ``debug`` of the calls inside the block, as
+    ``torch.utils.checkpoint.set_checkpoint_debug_enabled``. None overrides nothing."""
     before, POLICY.debug = POLICY.debug, enabled
     try:
         yield
@@ -154,6 +158,7 @@ def set_checkpoint_debug_enabled(enabled: bool | None) -> Generator[None]:
 
 
 def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """Return two contexts that do nothing, the default of ``context_fn``."""
     return nullcontext(), nullcontext()
 
 
@@ -207,8 +212,10 @@ def checkpoint(
     early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """``function(*args, **kwargs)``, without saving its intermediate tensors: the backward pass
-    runs the function again. As ``torch.utils.checkpoint.checkpoint``.
+    """Return ``function(*args, **kwargs)``, without saving its intermediate tensors: the backward
+    pass runs the function again. The semantics are those of ``torch.utils.checkpoint.checkpoint``.
+
+        y = checkpoint(layer, x, use_reentrant=False)
 
     ``use_reentrant=False`` records the graph, and the second run computes the tensors that it
     saved. ``True`` records nothing in the first run. The second run has a backward pass of its own
@@ -294,7 +301,7 @@ def surroundings(
     early_stop: bool,
     respect_saved_tensors_hooks: bool | None = None,
 ) -> Generator[None]:
-    """While entered, the call of ``function`` with these arguments is a checkpoint that is not
+    """Let the call of ``function`` with these arguments, in this block, be a checkpoint that is not
     reentrant. For the options see :func:`checkpoint`."""
     if determinism_check not in ("default", "none"):
         raise ValueError(
@@ -316,7 +323,9 @@ def surroundings(
         with first:
             yield
         return
-    log = OpLog() if debug else None
+    log = None
+    if debug:
+        log = OpLog()
     frame = Frame(
         function,
         args,
@@ -338,19 +347,19 @@ def checkpoint_sequential(
     use_reentrant: bool | None = None,
     **kwargs: object,
 ) -> Any:
-    """As ``torch.utils.checkpoint.checkpoint_sequential``: run ``functions`` one after the other,
-    in ``segments`` of equal length. All segments but the last are checkpointed.
+    """Run ``functions`` one after the other, in ``segments`` of equal length, as
+    ``torch.utils.checkpoint.checkpoint_sequential``. All segments but the last are checkpointed.
     ``preserve_rng_state``: as for :func:`checkpoint`."""
     if use_reentrant is None:
         _warn("torch.utils.checkpoint.checkpoint_sequential", 3)
         use_reentrant = True
     preserve = kwargs.pop("preserve_rng_state", True)
     _refuse_keywords(kwargs)
-    layers: list[Callable[[Any], Any]] = (
-        list(functions.children())
-        if isinstance(functions, torch.nn.Sequential)
-        else list(functions)
-    )
+    layers: list[Callable[[Any], Any]]
+    if isinstance(functions, torch.nn.Sequential):
+        layers = list(functions.children())
+    else:
+        layers = list(functions)
     if not 1 <= segments <= len(layers):
         raise ValueError(
             "segments must be between 1 and the number of functions, "

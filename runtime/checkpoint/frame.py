@@ -1,4 +1,4 @@
-"""Checkpointing by saved-tensor hooks: the graph is recorded as usual, and saved tensors are
+"""Checkpoints a call by saved-tensor hooks: the graph is recorded as usual, and saved tensors are
 computed again when they are needed.
 
 A *frame* is one call of a checkpointed function. In the first run the pack hook puts a *holder*
@@ -76,13 +76,13 @@ _ENTERED = _Entered()
 def hooks_of_the_user() -> tuple[Pack, Unpack] | None:
     """Return the innermost pair for saved tensors that is no frame's, such as that of
     ``save_on_cpu``."""
-    found = HOOKS.innermost()
-    if found is None or not _ENTERED.hooks:
-        return found
+    pair = HOOKS.innermost()
+    if pair is None or not _ENTERED.hooks:
+        return pair
     frames = _ENTERED.hooks[-1]
-    if found[0] is frames.pack_hook:
+    if pair[0] is frames.pack_hook:
         return frames.around
-    return found
+    return pair
 
 
 class _Stop(BaseException):
@@ -112,24 +112,25 @@ class _Argument:
         self.saved = save(self.level, value._inner, self.edge)
 
     def value(self) -> Any:
+        """Return the argument with its history. Raise if it was written to since."""
         return present(self.level, restore(self.level, self.saved, self.edge), self.edge)
 
 
-def _saved(argument: object) -> object:
+def _save_argument(argument: object) -> object:
     if isinstance(argument, Value) and hasattr(argument, "_edge"):
         return _Argument(argument)
     return argument
 
 
-def _given(argument: object) -> object:
+def _restore_argument(argument: object) -> object:
     if type(argument) is _Argument:
         return argument.value()
     return argument
 
 
 class GraphExecGroup:
-    """As ``torch.utils.checkpoint.GraphExecGroup``: the passes inside one instance
-    share one second run.
+    """A block whose backward passes share one second run, as
+    ``torch.utils.checkpoint.GraphExecGroup``.
 
     No two of them may run over the same part of the graph.
     """
@@ -170,8 +171,8 @@ class Frame:
         log: OpLog | None,
     ) -> None:
         self.function = function
-        self.args = tuple(map(_saved, args))
-        self.kwargs = {name: _saved(a) for name, a in kwargs.items()}
+        self.args = tuple(map(_save_argument, args))
+        self.kwargs = {name: _save_argument(a) for name, a in kwargs.items()}
         self.surroundings = surroundings
         self.again = again
         self.check = check
@@ -184,7 +185,7 @@ class Frame:
 
     @contextmanager
     def recording(self) -> Generator[None]:
-        """The first run."""
+        """Save tensors by the hooks of this frame, in the first run."""
         with FrameHooks(self._pack, _unpack):
             yield
         self.complete = True
@@ -213,29 +214,37 @@ class Frame:
         return run.pop(position).check(None)
 
     def _run_again(self) -> dict[int, Saved]:
+        """Run the function again, and return the tensors that are still needed, by position. Raise
+        ``CheckpointError`` if it saves others than the first run."""
         run: dict[int, Saved] = {}
-        seen: list[Metadata] = []
+        recomputed: list[Metadata] = []
         # so far: a backward pass inside the first run comes here before all tensors are saved
         expected = len(self.holders)
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
-            position = len(seen)
+            position = len(recomputed)
             if position >= expected and self.complete:
                 raise self._failure(
                     "torch.utils.checkpoint: trying to save more tensors during recomputation "
                     "than during the original forward pass."
                 )
-            seen.append(_metadata(tensor))
+            recomputed.append(_metadata(tensor))
             if position < expected and self.holders[position]() is not None:
-                run[position] = Saved(tensor._inner if isinstance(tensor, Value) else tensor)
-            if self.early_stop and len(seen) == expected:
+                inner = tensor._inner if isinstance(tensor, Value) else tensor
+                run[position] = Saved(inner)
+            if self.early_stop and len(recomputed) == expected:
                 raise _Stop
             if position in run and run[position].tensor is HOOKS.about_to_bump:
                 run[position].version += 1
             return tensor.detach()
 
-        args, kwargs = map(_given, self.args), {name: _given(a) for name, a in self.kwargs.items()}
-        log = self.log.start_recomputation() if self.log is not None else None
+        args, kwargs = (
+            map(_restore_argument, self.args),
+            {name: _restore_argument(a) for name, a in self.kwargs.items()},
+        )
+        log: AbstractContextManager[object] = nullcontext()
+        if self.log is not None:
+            log = self.log.start_recomputation()
         # only hooks of the innermost frame are called, so a stop is always its own
         hooks = FrameHooks(pack, _same)
         with (
@@ -244,27 +253,29 @@ class Frame:
             self.surroundings.restored(),
             self.again,
             torch.enable_grad(),
-            log or nullcontext(),
+            log,
         ):
             self.function(*args, **kwargs)
         if self.complete:
-            self._compare(seen)
+            self._compare(recomputed)
         return run
 
-    def _compare(self, seen: list[Metadata]) -> None:
-        if len(seen) != len(self.metadata):
+    def _compare(self, recomputed: list[Metadata]) -> None:
+        """Raise unless the second run has saved tensors like those of the first run."""
+        if len(recomputed) != len(self.metadata):
             raise self._failure(
                 "torch.utils.checkpoint: A different number of tensors was saved during "
                 "the original forward and recomputation.\nNumber of tensors saved during forward: "
-                f"{len(self.metadata)}\nNumber of tensors saved during recomputation: {len(seen)}."
+                f"{len(self.metadata)}\n"
+                f"Number of tensors saved during recomputation: {len(recomputed)}."
             )
         if not self.check:
             return
-        pairs = enumerate(zip(self.metadata, seen, strict=True))
+        pairs = enumerate(zip(self.metadata, recomputed, strict=True))
         differences = [
-            f"tensor at position {i}:\nsaved metadata: {old}\nrecomputed metadata: {new}\n"
-            for i, (old, new) in pairs
-            if old != new and self.holders[i]() is not None
+            f"tensor at position {i}:\nsaved metadata: {first}\nrecomputed metadata: {second}\n"
+            for i, (first, second) in pairs
+            if first != second and self.holders[i]() is not None
         ]
         if differences:
             raise self._failure(

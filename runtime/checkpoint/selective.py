@@ -1,4 +1,4 @@
-"""Selective checkpointing: a policy decides for each op whether the second run computes it again or
+"""Checkpoints by a policy, which decides for each op whether the second run computes it again or
 uses the result of the first.
 
     contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
@@ -50,7 +50,7 @@ SAC_IGNORED_OPS: set[Any] = {
 
 
 class CheckpointPolicy(enum.Enum):
-    """What to do with the result of an op, as ``torch.utils.checkpoint.CheckpointPolicy``.
+    """Says what to do with the result of an op, as ``torch.utils.checkpoint.CheckpointPolicy``.
 
     ``MUST_`` and ``PREFER_`` differ only for compilers.
     """
@@ -138,7 +138,7 @@ CallKey = tuple[OpOverload, int]
 
 
 class _SharedResults:
-    """What the first run hands to the second: the results by call, trees of _CachedTensor.
+    """The results that the first run hands to the second, by call: trees of _CachedTensor.
 
     ``is_used``: whether a second run has taken one. It may not start again then.
     """
@@ -179,10 +179,10 @@ class _RunMode(TorchDispatchMode):
 def runs_again(func: OpOverload) -> bool:
     """Return whether the second run always calls an op, whatever the policy says.
 
-    That is so for writes, which must be made in both runs, and for views, which cost nothing.
+    That is so for writes, which must happen in both runs, and for views, which cost nothing.
     """
     schema = func._schema
-    return schema.is_mutable or any(r.alias_info is not None for r in schema.returns)
+    return schema.is_mutable or any(result.alias_info is not None for result in schema.returns)
 
 
 class _FirstRun(_RunMode):
@@ -216,11 +216,13 @@ class _FirstRun(_RunMode):
         return None
 
     def run_kernel(self, func: OpOverload, call: CallKey, args: Any, kwargs: Any) -> Any:
+        """Run the call, and cache its result if the policy says so."""
         out = func(*args, **kwargs)
         context = SelectiveCheckpointContext(is_recompute=False, op_output=out)
         decision = self.policy(context, func, *args, **kwargs)
         offload = decision in OFFLOADED
-        if (decision is True or decision in _SAVED or offload) and not runs_again(func):
+        saves = decision is True or decision in _SAVED or offload
+        if saves and not runs_again(func):
             hooks = self._hooks()
             self.results.cached[call] = pytree.tree_map_only(
                 torch.Tensor, lambda t: _CachedTensor(t, offload, hooks), out
@@ -247,7 +249,7 @@ class _SecondRun(_RunMode):
     """Returns the cached results of the first run in place of the same calls.
 
     ``allow_mutation``: whether a cached result may have been written to. ``depth``: how many
-    entries of the mode have not ended.
+    entries of the mode have not been left.
     """
 
     def __init__(self, results: _SharedResults, allow_mutation: bool) -> None:
@@ -273,6 +275,7 @@ class _SecondRun(_RunMode):
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
 
     def run_kernel(self, func: OpOverload, call: CallKey, args: Any, kwargs: Any) -> Any:
+        """Return the cached result of the call, or run it if the first run has cached none."""
         cached = self.results.cached
         if call not in cached:
             return func(*args, **kwargs)
@@ -285,9 +288,8 @@ class _SecondRun(_RunMode):
 def create_selective_checkpoint_contexts(
     policy_fn_or_list: Policy | Sequence[object], allow_cache_entry_mutation: bool = False
 ) -> tuple[TorchDispatchMode, TorchDispatchMode]:
-    """Return the contexts of the two runs, which ``checkpoint`` gets from its ``context_fn``.
-
-    As ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
+    """Return the contexts of the two runs, which ``checkpoint`` gets from its ``context_fn``, as
+    ``torch.utils.checkpoint.create_selective_checkpoint_contexts``.
 
     ``policy_fn_or_list``: ``policy(context, op, *args, **kwargs) -> CheckpointPolicy``, called in
     the first run after each op, or a list of the overloads to save. ``context`` is a

@@ -1,5 +1,5 @@
-"""The state in which both runs of a function must start: random generators of every
-device, autocast."""
+"""Saves and restores the state in which both runs of a function must start: random generators of
+every device, autocast."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from ..seam.levels import bottom
 
 
 class DefaultDeviceType:
-    """As ``torch.utils.checkpoint.DefaultDeviceType``: the device whose random state is saved if
-    all arguments are on the CPU."""
+    """The device whose random state is saved if all arguments are on the CPU, as
+    ``torch.utils.checkpoint.DefaultDeviceType``."""
 
     _type: str | None = None
 
     @staticmethod
     def set_device_type(device: str = "cuda") -> None:
+        """Choose the device."""
         DefaultDeviceType._type = device
 
     @staticmethod
     def get_device_type() -> str:
+        """Return the device that was chosen, else the accelerator, else the CPU."""
         if DefaultDeviceType._type is None:
-            found = torch.accelerator.current_accelerator()
-            DefaultDeviceType._type = "cpu" if found is None else found.type
+            accelerator = torch.accelerator.current_accelerator()
+            DefaultDeviceType._type = "cpu" if accelerator is None else accelerator.type
         return DefaultDeviceType._type
 
 
 def _on_devices(args: Iterable[object]) -> list[torch.Tensor]:
+    """List the tensors among ``args`` that are on another device than the CPU."""
     return [
         argument
         for argument in args
@@ -40,10 +43,10 @@ def _on_devices(args: Iterable[object]) -> list[torch.Tensor]:
 
 def device_type_of(args: Iterable[object]) -> str:
     """Return the device type of the first tensor that is not on the CPU, else the default one."""
-    found = _on_devices(args)
-    if not found:
+    tensors = _on_devices(args)
+    if not tensors:
         return DefaultDeviceType.get_device_type()
-    return found[0].device.type
+    return tensors[0].device.type
 
 
 def _module(device_type: str) -> Any:
@@ -51,8 +54,8 @@ def _module(device_type: str) -> Any:
 
 
 def get_device_states(*args: object) -> tuple[list[int], list[torch.Tensor]]:
-    """As ``torch.utils.checkpoint.get_device_states``: the devices of tensors among ``args``,
-    without the CPU, and their states."""
+    """Return the devices of tensors among ``args``, without the CPU, and the states of their random
+    generators, as ``torch.utils.checkpoint.get_device_states``."""
     devices = sorted({argument.get_device() for argument in _on_devices(args)})
     module = _module(device_type_of(args))
     states = []
@@ -65,7 +68,8 @@ def get_device_states(*args: object) -> tuple[list[int], list[torch.Tensor]]:
 def set_device_states(
     devices: Sequence[int], states: Sequence[torch.Tensor], *, device_type: str | None = None
 ) -> None:
-    """As ``torch.utils.checkpoint.set_device_states``: the inverse of :func:`get_device_states`."""
+    """Set the states that :func:`get_device_states` has returned, as
+    ``torch.utils.checkpoint.set_device_states``."""
     device_type = device_type or DefaultDeviceType.get_device_type()
     if device_type in ("cpu", "meta"):
         return
@@ -111,6 +115,7 @@ class Surroundings:
 
     @contextmanager
     def restored(self) -> Generator[None]:
+        """Set the state of the first run in this block."""
         with ExitStack() as stack:
             if self.cpu_state is not None:
                 stack.enter_context(

@@ -1,4 +1,4 @@
-"""Run unmodified torch programs on this package.
+"""Runs unmodified torch programs on this package.
 
 While the drop-in is installed, torch's factories return runtime tensors. The names of torch's
 API for derivatives (``torch.autograd``, ``torch.func``, ``functorch``, ``Tensor.backward``,
@@ -39,7 +39,7 @@ def is_installed() -> bool:
 
 
 def replaced() -> list[Any]:
-    """Return the objects of torch's that are replaced now, without repetition."""
+    """Return the objects of torch that are replaced now, without repetition."""
     if _patches is None:
         return []
     return list({id(old): old for old, _ in _patches.replaced()}.values())
@@ -117,11 +117,12 @@ def installed(*, compile: str = "dynamo") -> Iterator[None]:
 
 
 def pytest_load_initial_conftests(early_config: object) -> None:
-    """``pytest -p runtime.dropin`` calls this before the first conftest is imported, so names that
-    it imports from torch are routed."""
+    """Install the drop-in. ``pytest -p runtime.dropin`` calls this before the first conftest is
+    imported, so names that it imports from torch are routed."""
     install()
 
 
 def pytest_unconfigure(config: object) -> None:
+    """Uninstall the drop-in, when pytest is done."""
     if is_installed():
         uninstall()

@@ -1,5 +1,5 @@
-"""``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures the
-program while the drop-in stands aside.
+"""Serves ``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures
+the program while the drop-in is suspended.
 
 The captured program works on tensors of the session. Its parameters are those of the
 original module.
@@ -41,18 +41,19 @@ _ExportedProgram: Any = torch.export.ExportedProgram
 
 
 def _jit(capture: Callable[..., object], patches: Patches, name: str) -> Callable[..., object]:
-    """``torch.jit.trace`` or ``torch.jit.trace_module``. The first argument is the program."""
+    """Return ``torch.jit.trace`` or ``torch.jit.trace_module`` for programs of the session. The
+    first argument is the program."""
 
-    def traced(program: object, *args: object, **kwargs: object) -> Any:
+    def trace(program: object, *args: object, **kwargs: object) -> Any:
         exchange = Exchange()
         args, kwargs = exchange.plain_tree(args), exchange.plain_tree(kwargs)
         with aside(patches), exchange.lent(program), RefuseSession(name):
-            made = capture(program, *args, **kwargs)
-        if isinstance(made, torch.nn.Module):
-            _give_parameters(made, exchange)
-        return made
+            scripted = capture(program, *args, **kwargs)
+        if isinstance(scripted, torch.nn.Module):
+            _give_parameters(scripted, exchange)
+        return scripted
 
-    return traced
+    return trace
 
 
 def _give_parameters(scripted: Any, exchange: Exchange) -> None:
@@ -64,59 +65,59 @@ def _give_parameters(scripted: Any, exchange: Exchange) -> None:
             attributes[name] = exchange.session(value)
 
 
-def _frozen(freeze: Callable[..., object], patches: Patches) -> Callable[..., object]:
-    """``torch.jit.freeze`` or ``torch.jit.optimize_for_inference``, which make constants of the
-    parameters. A constant is a plain tensor, and requires no grad."""
+def _freezing(freeze: Callable[..., object], patches: Patches) -> Callable[..., object]:
+    """Return ``torch.jit.freeze`` or ``torch.jit.optimize_for_inference``, which make constants of
+    the parameters. A constant is a plain tensor, and requires no grad."""
 
-    def frozen(module: object, *args: object, **kwargs: object) -> Any:
+    def freeze_module(module: object, *args: object, **kwargs: object) -> Any:
         exchange = Exchange()
         with aside(patches), exchange.lent(module):
-            made = freeze(module, *args, **kwargs)
-        _give_parameters(made, exchange)
-        return made
+            scripted = freeze(module, *args, **kwargs)
+        _give_parameters(scripted, exchange)
+        return scripted
 
-    return frozen
+    return freeze_module
 
 
-def _loaded(load: Callable[..., object], patches: Patches) -> Callable[..., object]:
-    """``torch.jit.load``."""
+def _loading(load: Callable[..., object], patches: Patches) -> Callable[..., object]:
+    """Return ``torch.jit.load`` with parameters of the session in the loaded modules."""
 
-    def loaded(*args: object, **kwargs: object) -> Any:
+    def load_module(*args: object, **kwargs: object) -> Any:
         with aside(patches):
-            made = load(*args, **kwargs)
-        _give_parameters(made, Exchange())
-        return made
+            scripted = load(*args, **kwargs)
+        _give_parameters(scripted, Exchange())
+        return scripted
 
-    return loaded
+    return load_module
 
 
-def _saved(save: Callable[..., object], patches: Patches) -> Callable[..., object]:
+def _saving(save: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """Return a method of a module of TorchScript that writes it. Torch writes below Python which
     tensors require grad, and finds that on plain ones only."""
 
     @functools.wraps(save)
-    def saved(module: object, *args: object, **kwargs: object) -> Any:
+    def save_module(module: object, *args: object, **kwargs: object) -> Any:
         with aside(patches), Exchange().lent(module):
             return save(module, *args, **kwargs)
 
-    return saved
+    return save_module
 
 
 def _onnx(capture: Callable[..., object], patches: Patches) -> Callable[..., object]:
-    """``torch.onnx.export``. It writes a file and returns no program, so there are no tensors
-    to exchange back."""
+    """Return ``torch.onnx.export`` for programs of the session. It writes a file and returns no
+    program, so there are no tensors to exchange back."""
 
-    def exported(model: object, *args: object, **kwargs: object) -> Any:
+    def export(model: object, *args: object, **kwargs: object) -> Any:
         exchange = Exchange()
         with aside(patches), exchange.lent(model):
             return capture(model, *exchange.plain_tree(args), **exchange.plain_tree(kwargs))
 
-    return exported
+    return export
 
 
-def _of_package(run: Callable[..., object]) -> Callable[..., Any]:
-    """The call of a compiled program that was loaded from a file: a library, which takes and
-    gives plain tensors."""
+def _package_call(run: Callable[..., object]) -> Callable[..., Any]:
+    """Return the call of a compiled program that was loaded from a file: a library, which takes
+    and returns plain tensors."""
 
     @functools.wraps(run)
     def call(model: object, *args: object, **kwargs: object) -> Any:
@@ -134,21 +135,22 @@ class Programs:
         self._patches = patches
         self._exchanges: weakref.WeakKeyDictionary[Any, Exchange] = weakref.WeakKeyDictionary()
 
-    def _received(self, program: object, exchange: Exchange) -> Any:
-        """Turn the tensors of a program that torch has just made into those of the session."""
+    def _receive(self, program: object, exchange: Exchange) -> Any:
+        """Turn the tensors of a program that torch has just captured into those of the session."""
         self._exchanges[program] = exchange
         self._turn(program, exchange.session_tree)
         return program
 
     @staticmethod
-    def _turn(program: Any, turned: Callable[[Any], object]) -> None:
+    def _turn(program: Any, turn: Callable[[Any], object]) -> None:
+        """Replace each tensor of ``program`` by ``turn`` of it."""
         for names in (program._state_dict, program._constants):
             for name, value in list(names.items()):
-                names[name] = turned(value)
-        program._example_inputs = turned(program._example_inputs)
+                names[name] = turn(value)
+        program._example_inputs = turn(program._example_inputs)
 
-    def _plainly(self, program: object, call: Callable[[], object]) -> Any:
-        """``call()`` while the drop-in stands aside and ``program`` has plain tensors."""
+    def _call_on_plain(self, program: object, call: Callable[[], object]) -> Any:
+        """Return ``call()`` while the drop-in is suspended and ``program`` has plain tensors."""
         exchange = self._exchanges.setdefault(program, Exchange())
         with aside(self._patches):
             self._turn(program, exchange.plain_tree)
@@ -158,8 +160,8 @@ class Programs:
                 self._turn(program, exchange.session_tree)
 
     def exporter(self, theirs: Callable[..., object]) -> Callable[..., Any]:
-        """``torch.export.export``, or another function with its arguments that returns
-        an ``ExportedProgram``."""
+        """Return ``theirs``, which is ``torch.export.export`` or another function with its
+        arguments that returns an ``ExportedProgram``, for programs of the session."""
 
         def export(mod: object, args: object, kwargs: object = None, **options: object) -> Any:
             exchange = Exchange()
@@ -167,45 +169,49 @@ class Programs:
                 program = theirs(
                     mod, exchange.plain_tree(args), exchange.plain_tree(kwargs), **options
                 )
-            return self._received(program, exchange)
+            return self._receive(program, exchange)
 
         return export
 
     def packager(self, theirs: Callable[..., object]) -> Callable[..., Any]:
-        """``aoti_compile_and_package``, which compiles a program to a file."""
+        """Return ``aoti_compile_and_package``, which compiles a program to a file, for programs of
+        the session."""
 
         def package(exported_program: object, *args: object, **options: object) -> Any:
-            return self._plainly(
+            return self._call_on_plain(
                 exported_program, lambda: theirs(exported_program, *args, **options)
             )
 
         return package
 
     def load(self, function: Any, **options: Any) -> Any:
+        """Return ``torch.export.load(function, **options)`` with tensors of the session."""
         with aside(self._patches):
             program = _load(function, **options)
-        return self._received(program, Exchange())
+        return self._receive(program, Exchange())
 
     def patch(self, lasting: Patches) -> None:
-        """The methods of ``ExportedProgram`` that compute with its tensors."""
+        """Replace the methods of ``ExportedProgram`` that compute with its tensors."""
         original_module, original_decompositions = (
             _ExportedProgram.module,
             _ExportedProgram.run_decompositions,
         )
 
         def module(program: object, *args: object, **kwargs: object) -> Any:
-            made = self._plainly(program, lambda: original_module(program, *args, **kwargs))
-            self._exchanges[program].session_module(made)
-            return made
+            result = self._call_on_plain(program, lambda: original_module(program, *args, **kwargs))
+            self._exchanges[program].session_module(result)
+            return result
 
         def run_decompositions(program: object, *args: object, **kwargs: object) -> Any:
             exchange = self._exchanges.setdefault(program, Exchange())
-            return self._received(
-                self._plainly(program, lambda: original_decompositions(program, *args, **kwargs)),
+            return self._receive(
+                self._call_on_plain(
+                    program, lambda: original_decompositions(program, *args, **kwargs)
+                ),
                 exchange,
             )
 
-        lasting.set(AOTICompiledModel, "__call__", _of_package(AOTICompiledModel.__call__))
+        lasting.set(AOTICompiledModel, "__call__", _package_call(AOTICompiledModel.__call__))
         lasting.set(_ExportedProgram, "module", ours_unless_aside(original_module, module))
         lasting.set(
             _ExportedProgram,
@@ -215,7 +221,7 @@ class Programs:
 
 
 def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
-    """``{id of a function of torch that captures programs: (function, ours)}``.
+    """Return ``{id of a function of torch that captures programs: (function, ours)}``.
 
     ``lasting`` is not suspended when ``patches`` are. If a thread starts a capture during that of
     another thread, it calls our function, which waits.
@@ -224,13 +230,13 @@ def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
     programs.patch(lasting)
     for kind in _SCRIPT_MODULES:
         for name in vars(kind).keys() & _WRITERS:
-            lasting.set(kind, name, _saved(getattr(kind, name), patches))
+            lasting.set(kind, name, _saving(getattr(kind, name), patches))
     pairs: list[tuple[Any, Callable[..., Any]]] = [
         (torch.jit.trace, _jit(torch.jit.trace, patches, "torch.jit.trace")),
         (torch.jit.trace_module, _jit(torch.jit.trace_module, patches, "torch.jit.trace_module")),
-        (torch.jit.freeze, _frozen(torch.jit.freeze, patches)),
-        (torch.jit.optimize_for_inference, _frozen(torch.jit.optimize_for_inference, patches)),
-        (torch.jit.load, _loaded(torch.jit.load, patches)),
+        (torch.jit.freeze, _freezing(torch.jit.freeze, patches)),
+        (torch.jit.optimize_for_inference, _freezing(torch.jit.optimize_for_inference, patches)),
+        (torch.jit.load, _loading(torch.jit.load, patches)),
         (torch.onnx.export, _onnx(torch.onnx.export, patches)),
         (_export, programs.exporter(_export)),
         (torch.export.draft_export, programs.exporter(torch.export.draft_export)),

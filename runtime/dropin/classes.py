@@ -1,5 +1,5 @@
-"""The drop-in's changes of torch's own classes: constructors, ``requires_grad`` of plain tensors,
-custom functions."""
+"""Changes torch's own classes while the drop-in is installed: constructors, ``requires_grad`` of
+plain tensors, custom functions."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def become_runtime(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def swap(a: torch.Tensor, b: torch.Tensor) -> None:
-    """``torch.utils.swap_tensors``. It exchanges what the two say for ``__class__``. Their
+def swap(first: torch.Tensor, second: torch.Tensor) -> None:
+    """Do ``torch.utils.swap_tensors``. It exchanges what the two say for ``__class__``. Their
     types are exchanged here. So are slots of a user's class, which the instances have."""
-    of_a, of_b = type(a), type(b)
-    with unnoted(a, b):
-        if holds_instance(a) and holds_instance(b):
-            exchange(a, b)
+    class_of_first, class_of_second = type(first), type(second)
+    with unnoted(first, second):
+        if holds_instance(first) and holds_instance(second):
+            exchange(first, second)
             return
-        _swap_tensors(a, b)
-        set_class(a, of_b)
-        set_class(b, of_a)
+        _swap_tensors(first, second)
+        set_class(first, class_of_second)
+        set_class(second, class_of_first)
 
 
 class _RequiresGrad:
-    """``Tensor.requires_grad`` of plain tensors. Reading it is as in torch. Setting it makes the
-    tensor a runtime tensor."""
+    """The attribute ``Tensor.requires_grad`` of plain tensors. Reading it is as in torch. Setting
+    it makes the tensor a runtime tensor."""
 
     def __get__(self, tensor: object, owner: object = None) -> Any:
         return _requires_grad.__get__(tensor)
@@ -72,7 +72,7 @@ class _RequiresGrad:
 
 
 def _require(tensor: torch.Tensor, requires_grad: bool = True) -> object:
-    """``requires_grad_`` of a tensor that is not a value."""
+    """Do ``requires_grad_`` of a tensor that is not a value, which becomes one."""
     if inside_dispatch() or isinstance(tensor, UNINITIALIZED):
         return _native_requires_grad_(tensor, requires_grad)
     if not requires_grad and not tensor.requires_grad:
@@ -81,30 +81,33 @@ def _require(tensor: torch.Tensor, requires_grad: bool = True) -> object:
 
 
 def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a new tensor of the session, for ``torch.Tensor.__new__``."""
     if inside_dispatch():
         return _new_tensor(cls, *args, **kwargs)
     if cls is Tensor:
         # `type(x)(…)`. A parameter is one by an attribute, so `x` may be one. Only it has this
         # keyword.
-        cls = torch.nn.Parameter if "requires_grad" in kwargs else torch.Tensor
-        return cls(*args, **kwargs)
+        if "requires_grad" in kwargs:
+            return torch.nn.Parameter(*args, **kwargs)
+        return torch.Tensor(*args, **kwargs)
     match args:
         case [Tensor() as t] if not kwargs:
             return t.as_subclass(cls)
     args = tuple(
         readable(argument) if isinstance(argument, (list, tuple)) else argument for argument in args
     )
-    made = as_runtime(_new_tensor(torch.Tensor, *args, **kwargs))
+    tensor = as_runtime(_new_tensor(torch.Tensor, *args, **kwargs))
     if cls is torch.Tensor:
-        return made
-    return as_kind(made, cls)
+        return tensor
+    return as_kind(tensor, cls)
 
 
 def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> object:
+    """Return a new parameter of the session, for ``torch.nn.Parameter.__new__``."""
     if data is None:
         data = torch.empty(0)
-    # a parameter that is made in a transformed function is a leaf of the session; in a program
-    # that is captured it is a leaf of the program's tape
+    # a parameter that a transformed function creates is a leaf of the session; in a program that is
+    # captured it is a leaf of the program's tape
     constant = constant_of(data)
     if type(constant) in (torch.Tensor, torch.nn.Parameter):
         data = wrap(constant.detach())
@@ -112,15 +115,17 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
         data = constant
     if cls is not torch.nn.Parameter and type(data) is Tensor:
         return as_installed(make_subclass)(cls, data, requires_grad)
-    made = _new_parameter(cls, data, requires_grad)
-    if type(made) is Tensor:
-        made._shown = torch.nn.Parameter
-    return made
+    parameter = _new_parameter(cls, data, requires_grad)
+    if type(parameter) is Tensor:
+        parameter._shown = torch.nn.Parameter
+    return parameter
 
 
 def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> object:
-    """``torch.Tensor._make_subclass``: a leaf of that class that shares the memory of ``data``."""
-    if options or issubclass(cls, UNINITIALIZED) or (inside_dispatch() and not _in_hook(cls)):
+    """Do ``torch.Tensor._make_subclass``: return a leaf of that class that shares the memory of
+    ``data``."""
+    is_torchs = bool(options) or issubclass(cls, UNINITIALIZED)
+    if is_torchs or (inside_dispatch() and not _creates_in_hook(cls)):
         return make_subclass(cls, unwrap(data), require_grad, **options)
     kind = getattr(cls, "_kind", cls)
     with unseen_by_classes():  # the attributes of the class are set later
@@ -129,14 +134,14 @@ def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **option
         return as_kind(wrap(data.detach()), kind).requires_grad_(require_grad)
 
 
-def _in_hook(cls: Any) -> bool:
+def _creates_in_hook(cls: Any) -> bool:
     """Return whether a user's hook makes an instance of ``cls`` that handles its own calls."""
     return HOOKS.depth > 0 and dispatches(getattr(cls, "_kind", cls))
 
 
 def _wrapper_subclass(cls: object, *args: object, **kwargs: object) -> object:
-    """``torch.Tensor._make_wrapper_subclass``: a tensor of the session that holds the instance,
-    which is below the tape."""
+    """Do ``torch.Tensor._make_wrapper_subclass``: return a tensor of the session around the
+    instance, which is below the tape."""
     options = note_policy(cls, args, kwargs)
     if inside_dispatch() and not HOOKS.depth:
         return make_wrapper_subclass(cls, **options)
@@ -144,22 +149,22 @@ def _wrapper_subclass(cls: object, *args: object, **kwargs: object) -> object:
 
 
 def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: object) -> object:
-    """``torch._tensor._rebuild_from_type_v2``: a pickled tensor with attributes, or
+    """Do ``torch._tensor._rebuild_from_type_v2``: return a pickled tensor with attributes, or
     of a user's class."""
-    made = rebuild(*args)
-    if kind is not torch.Tensor and not isinstance(made, kind):
-        made = made.as_subclass(kind)
-    if type(made).__setstate__ is not torch.Tensor.__setstate__:
-        made.__setstate__(state)
-        return made
-    return set_state(made, state)
+    tensor = rebuild(*args)
+    if kind is not torch.Tensor and not isinstance(tensor, kind):
+        tensor = tensor.as_subclass(kind)
+    if type(tensor).__setstate__ is not torch.Tensor.__setstate__:
+        tensor.__setstate__(state)
+        return tensor
+    return set_state(tensor, state)
 
 
 _rebuild_from_type_v2.__module__ = "torch._tensor"  # pickle finds a function by its module and name
 
 
 def _set_metadata(tensor: torch.Tensor, metadata: object) -> None:
-    """``torch._utils.set_tensor_metadata``, which makes a tensor that was just loaded lazily
+    """Do ``torch._utils.set_tensor_metadata``, which makes a tensor that was just loaded lazily
     conjugated or negative."""
     set_tensor_metadata(unwrap(tensor), metadata)
 
@@ -179,6 +184,7 @@ def _name_values(patches: Patches) -> None:
 
 
 def patch_classes(patches: Patches) -> None:
+    """Replace constructors and attributes of torch's classes, until ``patches`` are undone."""
     _name_values(patches)
     patches.set(torch.utils, "swap_tensors", swap)
     patches.set(torch.Tensor, "__new__", staticmethod(_construct))

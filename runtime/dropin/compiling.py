@@ -1,7 +1,7 @@
-"""``torch.compile`` under the drop-in: Dynamo captures graphs from programs that hold
-tensors of the session.
+"""Serves ``torch.compile`` under the drop-in: Dynamo captures graphs from programs with tensors of
+the session.
 
-The drop-in stands aside while Dynamo interprets the program and its backends compile the graphs.
+The drop-in is suspended while Dynamo interprets the program and its backends compile the graphs.
 Then the graphs run in the session. A graph of the backend ``eager`` is recorded op by op. A graph
 of ``aot_eager``, or of a user's backend that calls ``aot_module_simplified``, is compiled by
 ``runtime.aot``. A graph of ``inductor`` is compiled by torch's AOTAutograd and recorded as one
@@ -39,10 +39,10 @@ _compile = torch.compile
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
-def _in_session(
+def _run_in_session(
     compiled: Callable[..., object], graph: Callable[..., object]
 ) -> Callable[..., object]:
-    """``compiled``, with results that are tensors of the session even if no argument is one.
+    """Return ``compiled``, with results that are tensors of the session even if no argument is one.
 
     ``graph`` is what a backend has compiled. It runs in place of ``compiled`` if an argument has a
     tangent, which a compiled graph would lose.
@@ -51,8 +51,8 @@ def _in_session(
     @functools.wraps(compiled, updated=())
     def run(*args: object) -> Any:
         dual = any(isinstance(t, Tensor) and SESSION.tangent_of(t) is not None for t in args)
-        chosen = graph if dual else compiled
-        return pytree.tree_map_only(torch.Tensor, _wrap_plain, chosen(*args))
+        results = graph(*args) if dual else compiled(*args)
+        return pytree.tree_map_only(torch.Tensor, _wrap_plain, results)
 
     return run
 
@@ -64,13 +64,13 @@ def _wrap_plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _as_plain_tangent(tensor: Tensor, metadata: object, expected: object = None) -> torch.Tensor:
-    """AOTAutograd calls this on a cotangent whose class its compiled backward graph
-    does not expect."""
+def _coerce_tangent(tensor: Tensor, metadata: object, expected: object = None) -> torch.Tensor:
+    """Return the inner tensor. AOTAutograd calls this on a cotangent whose class its compiled
+    backward graph does not expect."""
     return tensor._inner
 
 
-Tensor.__coerce_same_metadata_as_tangent__ = _as_plain_tangent  # type: ignore[attr-defined]
+Tensor.__coerce_same_metadata_as_tangent__ = _coerce_tangent  # type: ignore[attr-defined]
 
 
 class _Backend(Ambient):
@@ -84,6 +84,7 @@ _BACKEND = _Backend()
 
 @contextlib.contextmanager
 def _backend_runs(exchange: Exchange) -> Iterator[None]:
+    """Say that a backend compiles a graph of the capture with this exchange, in this block."""
     before, _BACKEND.exchange = _BACKEND.exchange, exchange
     try:
         yield
@@ -91,8 +92,8 @@ def _backend_runs(exchange: Exchange) -> Iterator[None]:
         _BACKEND.exchange = before
 
 
-def _simplified(theirs: Callable[..., object], patches: Patches) -> Callable[..., object]:
-    """``aot_module_simplified`` for backends of Dynamo. ``theirs`` compiles what is tied to
+def _simplified_entry(theirs: Callable[..., object], patches: Patches) -> Callable[..., object]:
+    """Return ``aot_module_simplified`` for backends of Dynamo. ``theirs`` compiles what is tied to
     torch's AOTAutograd."""
 
     @functools.wraps(theirs)
@@ -100,33 +101,34 @@ def _simplified(theirs: Callable[..., object], patches: Patches) -> Callable[...
         exchange = _BACKEND.exchange
         if exchange is None or _needs_torchs(mod, (*rest, *options.values())):
             if options.get("bw_compiler") is not None:
-                options["bw_compiler"] = _aside_later(options["bw_compiler"], patches)
+                options["bw_compiler"] = _suspend_later(options["bw_compiler"], patches)
             if exchange is not None:
                 args = _examples(mod, args)
             return theirs(mod, args, *rest, **options)
         rest = tuple(map(patches.replacement, rest))
         options = {name: patches.replacement(value) for name, value in options.items()}
         examples = list(map(exchange.known, _examples(mod, args)))
-        made = simplified.aot_module_simplified(mod, examples, *rest, **options)
+        compiled = simplified.aot_module_simplified(mod, examples, *rest, **options)
+        # Dynamo calls such a graph with one list, which it is to empty
         if type(mod).__name__ == "GmWrapper":
-            return _boxed(made)
-        return made
+            return _take_list(compiled)
+        return compiled
 
     return call
 
 
-def _aside_later(compiler: Any, patches: Patches) -> object:
-    """Return a compiler of torch's for the backward graph. It runs in the first backward pass, when
-    nobody stands aside any more."""
+def _suspend_later(compiler: Any, patches: Patches) -> object:
+    """Wrap torch's compiler of the backward graph. It runs later, in the first backward pass, so it
+    must suspend the drop-in itself."""
     if not hasattr(compiler, "compiler_fn"):
-        return _aside_for(compiler, patches)
-    compiler.compiler_fn = _aside_for(compiler.compiler_fn, patches)
+        return _suspended_call(compiler, patches)
+    compiler.compiler_fn = _suspended_call(compiler.compiler_fn, patches)
     return compiler
 
 
 def _examples(mod: object, args: Any) -> list[object]:
-    """Return the example arguments. Those of a graph with symbolic sizes are the fake tensors that
-    Dynamo has made of them."""
+    """Return the example arguments. Those of a graph with symbolic sizes are the fake tensors of
+    Dynamo for them."""
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
     if graph is None:
         return list(args)
@@ -142,42 +144,45 @@ def _has_symbols(value: object) -> bool:
     return any(isinstance(n, torch.SymInt) for n in sizes)
 
 
-def _boxed(function: Callable[..., object]) -> Callable[[list[Any]], object]:
-    def boxed(args: list[Any]) -> Any:
-        given = tuple(args)
-        args.clear()
-        return function(*given)
+def _take_list(function: Callable[..., object]) -> Callable[[list[Any]], object]:
+    """Return ``function`` that takes its arguments as one list and empties it, so that they are
+    freed as soon as they are used."""
 
-    return boxed
+    def call(args: list[Any]) -> Any:
+        arguments = tuple(args)
+        args.clear()
+        return function(*arguments)
+
+    return call
 
 
 def _needs_torchs(mod: Any, options: tuple[object, ...]) -> bool:
     """Return whether a graph must be compiled by torch's AOTAutograd: it is for Inductor, or has an
     operator of higher order or a transform."""
-    if any(type(o).__name__ == "SerializableAOTDispatchCompiler" for o in options):
+    if any(type(option).__name__ == "SerializableAOTDispatchCompiler" for option in options):
         return True
     for module in mod.modules():
         if isinstance(module, torch.fx.GraphModule):
             targets = [node.target for node in module.graph.nodes]
-            if any(isinstance(t, HigherOrderOperator) or _of_functorch(t) for t in targets):
+            if any(isinstance(t, HigherOrderOperator) or _is_of_functorch(t) for t in targets):
                 return True
     return False
 
 
-def _of_functorch(target: object) -> bool:
+def _is_of_functorch(target: object) -> bool:
     return "functorch" in (getattr(target, "__module__", None) or "")
 
 
 def _exchange(mode: object) -> Exchange:
     """Return the table of plain tensors of a capture. Each capture has one, because a capture
     identifies tensors by ``id``."""
-    found: Exchange = vars(mode).setdefault("_session", Exchange())
-    return found
+    exchange: Exchange = vars(mode).setdefault("_session", Exchange())
+    return exchange
 
 
 @contextlib.contextmanager
-def _own_frames_not_captured() -> Iterator[None]:
-    """Inside, Dynamo does not capture the runtime's own code, as it does not capture torch's."""
+def _skip_own_frames() -> Iterator[None]:
+    """Let Dynamo skip the runtime's own code in this block, as it skips torch's."""
     rules = importlib.import_module("torch._dynamo.trace_rules")
     rules.SKIP_DIRS.append(_OWN_FOLDER)
     rules._recompile_re()
@@ -197,7 +202,7 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
     output_graph: Any = importlib.import_module("torch._dynamo.output_graph")
 
     for converter in (convert_frame.ConvertFrame, convert_frame.ConvertFrameAssert):
-        dynamo.set(converter, "__call__", _aside_for(converter.__call__, patches))
+        dynamo.set(converter, "__call__", _suspended_call(converter.__call__, patches))
     original_wrap = builder.VariableBuilder._wrap
     original_class = builder.infer_subclass_type
     original_backend = output_graph.OutputGraph._call_user_compiler
@@ -217,61 +222,66 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
         exchange = _exchange(graph.fake_mode)
         plain = list(map(exchange.plain, examples))
         contexts = graph.tracing_context.tensor_to_context
-        for t, made in zip(examples, plain, strict=True):
+        for t, stand_in in zip(examples, plain, strict=True):
             # which sizes are fixed, for a backend that makes fake tensors once more
-            if made is not t and t in contexts:
-                contexts[made] = contexts[t]
+            if stand_in is not t and t in contexts:
+                contexts[stand_in] = contexts[t]
         with _backend_runs(exchange):
-            return _in_session(original_backend(graph, module, plain), module)
+            return _run_in_session(original_backend(graph, module, plain), module)
 
     for name in ("id_match_unchecked", "CLOSURE_MATCH"):
         dynamo.set(
-            guards.GuardBuilder, name, _unless_replaced(getattr(guards.GuardBuilder, name), patches)
+            guards.GuardBuilder,
+            name,
+            _guard_by_original(getattr(guards.GuardBuilder, name), patches),
         )
-    dynamo.set(guards.GuardBuilder, "TENSOR_MATCH", _with_history(guards))
-    dynamo.set(guards.GuardManager, "grad_manager", _by_attribute)
+    dynamo.set(guards.GuardBuilder, "TENSOR_MATCH", _guard_on_history(guards))
+    dynamo.set(guards.GuardManager, "grad_manager", _guard_on_grad)
     dynamo.set(builder.VariableBuilder, "_wrap", wrap_variable)
     dynamo.set(builder, "infer_subclass_type", infer_class)
     dynamo.set(output_graph.OutputGraph, "_call_user_compiler", call_backend)
-    dynamo.enter(_own_frames_not_captured())
+    dynamo.enter(_skip_own_frames())
 
 
 def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
-    """A fake tensor is made of the plain tensor for one of the session. The user's program gets a
-    tensor of the session that holds it, and Dynamo the fake tensor."""
+    """Let modes of fake tensors take tensors of the session, by their plain tensors. The user's
+    program gets a tensor of the session around the fake tensor, and Dynamo the fake tensor."""
     original = FakeTensorMode.from_tensor
-    known: MutableMapping[FakeTensorMode, MutableMapping[Tensor, Tensor]] = WeakKeyDictionary()
+    # the same tensor must get the same fake one again
+    leaves: MutableMapping[FakeTensorMode, MutableMapping[Tensor, Tensor]] = WeakKeyDictionary()
 
     def from_tensor(mode: Any, tensor: Any, **options: Any) -> Any:
         if type(tensor) is not Tensor:
             return original(mode, tensor, **options)
-        of_mode = known.setdefault(mode, WeakIdKeyDictionary())
+        of_mode = leaves.setdefault(mode, WeakIdKeyDictionary())
         dynamo = TracingContext.try_get() is not None
         if not dynamo and tensor in of_mode:
             return of_mode[tensor]
         with aside(patches):
-            made = original(mode, _exchange(mode).plain(tensor), **options)
+            fake = original(mode, _exchange(mode).plain(tensor), **options)
         if dynamo:
-            return made
-        leaf = wrap(made, tensor.requires_grad)
+            return fake
+        leaf = wrap(fake, tensor.requires_grad)
         of_mode[tensor] = leaf if tensor.is_leaf else leaf.clone()  # type: ignore[assignment]
         return of_mode[tensor]
 
     original_description = MetaTensorDescriber.describe_tensor
 
     def describe(describer: Any, tensor: Any, **options: Any) -> Any:
-        found = original_description(describer, tensor, **options)
+        description = original_description(describer, tensor, **options)
         # a user's class makes its own instances, which are below the tape
-        kind = getattr(found.type, "_kind", None)
+        kind = getattr(description.type, "_kind", None)
         if kind is None:
-            return found
-        return dataclasses.replace(found, type=kind)
+            return description
+        return dataclasses.replace(description, type=kind)
 
     lasting.set(FakeTensorMode, "from_tensor", from_tensor)
     lasting.set(MetaTensorDescriber, "describe_tensor", describe)
 
 
-def _aside_for(method: Callable[..., object], patches: Patches) -> Callable[..., object]:
+def _suspended_call(method: Callable[..., object], patches: Patches) -> Callable[..., object]:
+    """Return ``method``, which runs while the drop-in is suspended."""
+
     @functools.wraps(method)
     def call(*args: object, **kwargs: object) -> Any:
         with aside(patches):
@@ -280,61 +290,65 @@ def _aside_for(method: Callable[..., object], patches: Patches) -> Callable[...,
     return call
 
 
-def _unless_replaced(guard_on: Callable[..., object], patches: Patches) -> Callable[..., object]:
-    """``guard_on``, which compares identities. A name that the drop-in replaces is torch's in a
-    capture and ours at a call, so what is compared is torch's object for either."""
+def _guard_by_original(guard_on: Callable[..., object], patches: Patches) -> Callable[..., object]:
+    """Return ``guard_on``, which compares identities. A name that the drop-in replaces is torch's
+    in a capture and ours at a call, so torch's object is compared for either."""
 
     @functools.wraps(guard_on)
-    def guarded(guards: Any, guard: Any, *args: object, **kwargs: object) -> None:
-        known = patches.original(guards.get(guard))
-        if not patches.replaces(known):
+    def add_guard(guards: Any, guard: Any, *args: object, **kwargs: object) -> None:
+        original = patches.original(guards.get(guard))
+        if not patches.replaces(original):
             guard_on(guards, guard, *args, **kwargs)
             return
         guards.get_guard_manager(guard).add_lambda_guard(
-            lambda now: patches.original(now) is known,
-            [f"{guards.arg_ref(guard)} is {known} or what replaces it"],
+            lambda now: patches.original(now) is original,
+            [f"{guards.arg_ref(guard)} is {original} or what replaces it"],
             guard.user_stack,
         )
 
-    return guarded
+    return add_guard
 
 
 def _history(tensor: torch.Tensor) -> tuple[bool, ...]:
-    """Return what a graph of Dynamo depends on, of what the session keeps for a tensor."""
+    """Return what a graph of Dynamo depends on, of what the session stores for a tensor."""
     return tensor.requires_grad, tensor.is_leaf, tensor.is_inference()
 
 
-def _with_history(guards: Any) -> Callable[..., object]:
+def _guard_on_history(guards: Any) -> Callable[..., object]:
     """Return the guard on a tensor. Dynamo's own compares what is below Python, where no tensor of
     the session requires grad."""
     guard_on = guards.GuardBuilder.TENSOR_MATCH
 
     @functools.wraps(guard_on)
-    def guarded(builder: Any, guard: Any, value: object = None) -> None:
+    def add_guard(builder: Any, guard: Any, value: object = None) -> None:
         guard_on(builder, guard, value)
-        t = value() if isinstance(value, guards.TensorWeakRef) else value
+        t = value
+        if isinstance(value, guards.TensorWeakRef):
+            t = value()
         if t is None:
             t = builder.get(guard)
         if not isinstance(t, Tensor):
             return
-        known = _history(t)
-        said = f"requires_grad, is_leaf, is_inference() of {builder.arg_ref(guard)} are {known}"
+        history = _history(t)
+        text = f"requires_grad, is_leaf, is_inference() of {builder.arg_ref(guard)} are {history}"
         builder.get_guard_manager(guard).add_lambda_guard(
-            lambda t: _history(t) == known,
-            guards.get_verbose_code_parts([said], guard),
+            lambda t: _history(t) == history,
+            guards.get_verbose_code_parts([text], guard),
             guard.user_stack,
         )
 
-    return guarded
+    return add_guard
 
 
-def _by_attribute(manager: Any, **options: object) -> object:
+def _guard_on_grad(manager: Any, **options: object) -> object:
     """Return the guard on ``x.grad``. Dynamo's own reads a field below Python, where a tensor of
     the session has nothing."""
     return manager.getattr_manager(attr="grad", **options)
 
 
-def _refused(name: str) -> Callable[..., object]:
+def _refusal_of(name: str) -> Callable[..., object]:
+    """Return a function in place of torch's function ``name`` that raises."""
+
     def call(*args: object, **kwargs: object) -> Any:
         raise RuntimeError(
             f"runtime.dropin: {name} describes a graph of torch's own AOTAutograd. "
@@ -354,7 +368,7 @@ def jitted(
     options: dict[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an
+    """Do ``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an
     error with ``fullgraph``. A ``backend`` that is a function compiles the graphs; the named ones,
     and ``mode`` and ``options``, are for Inductor, and the graphs are replayed."""
     if model is None:
@@ -375,9 +389,9 @@ def jitted(
 
 
 def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
-    """``{id of a function of torch: (function, ours)}`` for ``torch.compile`` and what its backends
-    call. Dynamo is imported, and changed, when it is first asked for. ``by_jit``: ``torch.compile``
-    is :func:`jitted`."""
+    """Return ``{id of a function of torch: (function, ours)}`` for ``torch.compile`` and what its
+    backends call. Dynamo is imported, and changed, when it is first asked for. ``by_jit``:
+    ``torch.compile`` is :func:`jitted`."""
 
     @functools.cache
     def change_dynamo() -> None:
@@ -398,9 +412,9 @@ def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
     ours = jitted if by_jit else compile
     pairs = [
         (_compile, ours_unless_aside(_compile, ours)),
-        (theirs, _simplified(theirs, patches)),
+        (theirs, _simplified_entry(theirs, patches)),
     ]
     for name in ("aot_export_joint_with_descriptors", "aot_compile_joint_with_descriptors"):
         entry = getattr(entries, name)
-        pairs.append((entry, ours_unless_aside(entry, _refused(name))))
-    return {id(old): (old, new) for old, new in pairs}
+        pairs.append((entry, ours_unless_aside(entry, _refusal_of(name))))
+    return {id(theirs): (theirs, ours) for theirs, ours in pairs}

@@ -1,5 +1,5 @@
-"""``map`` and ``scan`` with the signatures of torch's control flow. A graph has one call of them,
-as a graph of torch's has.
+"""Provides ``map`` and ``scan`` with the signatures of torch's control flow. A graph has one call
+of them, as a graph of torch has.
 
     make_fx(lambda xs: map(torch.sin, xs))(torch.ones(3, 2))
     # one call of torch.ops.higher_order.map_impl
@@ -19,8 +19,8 @@ __all__ = ["map", "scan"]
 
 
 def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
-    """``f(x, *args)`` for each ``x`` along the first dimension of the tensors in
-    ``xs``, stacked."""
+    """Return ``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``,
+    stacked."""
     return operators.map(f, xs, *args, unroll=False)
 
 
@@ -32,6 +32,6 @@ def scan(
     dim: int = 0,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``. Returns the last carry and
-    the ``y``, stacked."""
+    """Run ``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``. Return the last carry
+    and the ``y``, stacked."""
     return operators.scan(combine_fn, init, xs, dim=dim, reverse=reverse, unroll=False)

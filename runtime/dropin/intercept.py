@@ -56,31 +56,32 @@ _forward_ad: Any = vars(torch.autograd.forward_ad)
 @functools.wraps(_Function.apply)
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     args, kwargs = tuple(map(now, args)), {name: now(a) for name, a in kwargs.items()}
-    given = (*args, *kwargs.values())
-    for a in given:
-        if type(a) in VALUES:
+    arguments = (*args, *kwargs.values())
+    for argument in arguments:
+        if type(argument) in VALUES:
             break
     else:
         # a program that is captured has tensors from outside for its own
-        if entering() is None or not any(isinstance(a, torch.Tensor) for a in given):
+        if entering() is None or not any(isinstance(a, torch.Tensor) for a in arguments):
             return _record(None, cls)(*args, **kwargs)
     # A transform of torch's own that runs inside of a level comes first, as at an ATen call. It
     # applies another class to what it has around.
     if are_transforms_active() and any(
-        isinstance(a, torch.Tensor) and is_functorch_wrapped(a) for a in given
+        isinstance(a, torch.Tensor) and is_functorch_wrapped(a) for a in arguments
     ):
         return _record(None, cls)(*args, **kwargs)
-    return _ours(cls, args, kwargs)
+    return _apply_ours(cls, args, kwargs)
 
 
-def _ours(cls: Any, args: Any, kwargs: Any) -> object:
+def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:
+    """Apply a custom Function by this package, and torch's checkpoint by ours."""
     if cls is not _checkpoint.CheckpointFunction:
         return function.apply(cls, args, kwargs)
     # its backward pass makes leaves of what requires grad, which values of a tape do not show there
     from ..checkpoint import checkpoint
 
-    run, preserve, *given = args
-    return checkpoint(run, *given, use_reentrant=True, preserve_rng_state=preserve)
+    run, preserve, *arguments = args
+    return checkpoint(run, *arguments, use_reentrant=True, preserve_rng_state=preserve)
 
 
 @functools.wraps(_run_backward)
@@ -109,7 +110,7 @@ def _surroundings(
     *args: Any,
     **kwargs: Any,
 ) -> Iterator[None]:
-    """As torch's before 2.14: a generator that stops once, where the function runs."""
+    """Return a generator that stops once, where the function runs, as torch's before 2.14."""
     options = (preserve_rng_state, context_fn, determinism_check, debug, early_stop)
     ours = _surroundings_of_values(function, args, kwargs, *options)
     return ours or _checkpointed(function, *options, *args, **kwargs)
@@ -121,7 +122,7 @@ def _surroundings_by_name(
     kwargs: dict[str, Any],
     **options: Any,
 ) -> Iterator[None]:
-    """As torch's from 2.14 on."""
+    """Return a generator that stops once, where the function runs, as torch's from 2.14 on."""
     ours = _surroundings_of_values(function, args, kwargs, **options)
     return ours or _checkpointed(function, args, kwargs, **options)
 
@@ -137,7 +138,7 @@ def _surroundings_of_values(
     early_stop: bool = True,
     respect_saved_tensors_hooks: bool | None = None,
 ) -> Iterator[None] | None:
-    """The generator of this package, if the function computes with its values."""
+    """Return the generator of this package, if the function computes with its values."""
     # here, since traces import sympy
     from ..checkpoint.checkpoint import noop_context_fn, surroundings
     from ..trace.regions import running_traces
@@ -150,7 +151,7 @@ def _surroundings_of_values(
     if context_fn is _checkpoint.noop_context_fn:
         context_fn = noop_context_fn
 
-    def stops() -> Iterator[None]:
+    def surround() -> Iterator[None]:
         with surroundings(
             function,
             args,
@@ -164,7 +165,7 @@ def _surroundings_of_values(
         ):
             yield
 
-    return stops()
+    return surround()
 
 
 def _trace(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -175,6 +176,7 @@ def _trace(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None)
 
 
 def _enter_trace(self: Any) -> Any:
+    """Enter a trace of torch. Raise inside of a program that is captured here."""
     modes: list[Any] = current_dispatch_modes()
     # torch puts the modes of its traces below those of users: ours would see the calls first
     for mode in modes:
@@ -184,6 +186,7 @@ def _enter_trace(self: Any) -> Any:
 
 
 def _refuse_trace(why: str) -> NoReturn:
+    """Raise for a trace of torch, which would lack calls."""
     raise RuntimeError(
         f"a trace of torch's, that of make_fx or torch.func.linearize, {why}. Call "
         "runtime.func.linearize or runtime.aot.make_fx, or run the program under "
@@ -192,6 +195,7 @@ def _refuse_trace(why: str) -> NoReturn:
 
 
 def _refuse(tensor: Any) -> NoReturn:
+    """Raise: torch's engine gets a tensor of this package."""
     where = "of the session" if isinstance(tensor, Tensor) else f"a value of {tensor._level.what}"
     raise RuntimeError(
         f"torch's engine was asked for gradients of a runtime tensor ({where}). "
@@ -200,28 +204,29 @@ def _refuse(tensor: Any) -> NoReturn:
     )
 
 
-def _replace(module: Any, name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    if vars(module).get(name) is old:
-        setattr(module, name, new)
+def _replace(module: Any, name: str, theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:
+    if vars(module).get(name) is theirs:
+        setattr(module, name, ours)
 
 
-def _counted(change: Callable[[], int], by: int) -> Callable[[], int]:
-    """``change``, which enters (``by`` = 1) or leaves (-1) a transform that differentiates."""
+def _counting(change: Callable[[], int], by: int) -> Callable[[], int]:
+    """Return ``change``, which enters (``by`` = 1) or leaves (-1) a transform that
+    differentiates, with a count of these."""
 
     @functools.wraps(change)
-    def counted() -> int:
+    def change_and_count() -> int:
         number = change()
         WRAPPING.depth += by
         return number
 
-    return counted
+    return change_and_count
 
 
 def _count_transforms() -> None:
     for way, by in (("increment", 1), ("decrement", -1)):
         for kind in ("grad", "jvp"):
             name = f"_{kind}_{way}_nesting"
-            setattr(_transforms, name, _counted(getattr(_transforms, name), by))
+            setattr(_transforms, name, _counting(getattr(_transforms, name), by))
 
 
 def intercept_torch_autograd() -> None:

@@ -1,5 +1,5 @@
-"""Functions of ``torch.nn`` whose kernels make tensors without the runtime: padding of sequences,
-lazy parameters. And what encoders ask before they call a kernel for a whole layer."""
+"""Replaces functions of ``torch.nn`` whose kernels make tensors without the runtime: padding of
+sequences, lazy parameters. And what encoders ask before they call a kernel for a whole layer."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _asks = torch.overrides.has_torch_function
 _Uninitialized: Any = UninitializedParameter.__mro__[1]  # the mixin, which torch's stubs leave out
 
 
-def _placed(rows: torch.Tensor, places: torch.Tensor, padding: float) -> torch.Tensor:
-    """``rows[places]``, with ``padding`` where a place is negative."""
+def _take_rows(rows: torch.Tensor, places: torch.Tensor, padding: float) -> torch.Tensor:
+    """Return ``rows[places]``, with ``padding`` where a place is negative."""
     missing = (places < 0).view(*places.shape, *(1,) * (rows.dim() - 1))
     return rows[places.clamp(min=0)].masked_fill(missing, padding)
 
 
-def _padded(
+def _pad_sequence(
     sequences: Any,
     batch_first: bool = False,
     padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> object:
-    """``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no
+    """Do ``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no
     gradient. Here the kernel pads row numbers, and one indexing op takes the rows."""
     if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
         return pad_sequence(sequences, batch_first, padding_value, padding_side)
@@ -40,32 +40,32 @@ def _padded(
         torch.arange(end - len(s), end, device=s.device)
         for s, end in zip(sequences, ends, strict=True)
     ]
-    return _placed(
+    return _take_rows(
         torch.cat(list(sequences)),
         pad_sequence(list(map(unwrap, numbers)), batch_first, -1, padding_side),
         padding_value,
     )
 
 
-def _padded_packed(
+def _pad_packed_sequence(
     data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int
 ) -> object:
-    """``_pad_packed_sequence``, in the same way as :func:`_padded`."""
+    """Do torch's ``_pad_packed_sequence``, in the same way as :func:`_pad_sequence`."""
     numbers = torch.arange(len(data), device=data.device).unsqueeze(1)
     places, lengths = pad_packed_sequence(
         unwrap(numbers), unwrap(batch_sizes), batch_first, -1, total_length
     )
-    return _placed(data, places.squeeze(-1), padding_value), lengths
+    return _take_rows(data, places.squeeze(-1), padding_value), lengths
 
 
-def _uninitialized(cls: Any, requires_grad: bool, device: Any, dtype: Any) -> Any:
+def _make_uninitialized(cls: Any, requires_grad: bool, device: Any, dtype: Any) -> Any:
     return make_subclass(cls, unwrap(torch.empty(0, device=device, dtype=dtype)), requires_grad)
 
 
 def _new_parameter(
     cls: object, requires_grad: bool = True, device: object = None, dtype: object = None
 ) -> object:
-    return _uninitialized(cls, requires_grad, device, dtype)
+    return _make_uninitialized(cls, requires_grad, device, dtype)
 
 
 def _new_buffer(
@@ -75,39 +75,41 @@ def _new_buffer(
     dtype: object = None,
     persistent: bool = True,
 ) -> Any:
-    made = _uninitialized(cls, requires_grad, device, dtype)
-    made.persistent = persistent
-    made._is_buffer = True
-    return made
+    """Return a lazy buffer, for ``UninitializedBuffer.__new__``."""
+    buffer = _make_uninitialized(cls, requires_grad, device, dtype)
+    buffer.persistent = persistent
+    buffer._is_buffer = True
+    return buffer
 
 
 def _materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
     """Turn the lazy object into a runtime tensor of that shape, in place. A lazy parameter
     becomes a parameter."""
     like = tensor.data
-    made: Any = torch.empty(
+    tensor_of_shape: Any = torch.empty(
         shape,
         device=device or like.device,
         dtype=dtype or like.dtype,
         requires_grad=tensor.requires_grad,
     )
     if isinstance(tensor, UninitializedParameter):
-        made = torch.nn.Parameter(made, tensor.requires_grad)
-    made.__dict__.update(tensor.__dict__)
-    torch.utils.swap_tensors(tensor, made)
+        tensor_of_shape = torch.nn.Parameter(tensor_of_shape, tensor.requires_grad)
+    tensor_of_shape.__dict__.update(tensor.__dict__)
+    torch.utils.swap_tensors(tensor, tensor_of_shape)
 
 
 def _has_torch_function(args: Any) -> bool:
-    """As ``torch.overrides.has_torch_function``. Nested tensors of the session do not count: theirs
+    """Return ``torch.overrides.has_torch_function``, without nested tensors of the session: theirs
     only refuses transforms. Encoders of ``torch.nn`` ask before they take their fast path, which
     leaves out what is padded."""
     return _asks(tuple(argument for argument in args if not isinstance(argument, Nested)))
 
 
 def patch_modules(patches: Patches) -> None:
+    """Replace the functions, until ``patches`` are undone."""
     patches.set(torch.overrides, "has_torch_function", _has_torch_function)
-    patches.set(torch._C._nn, "pad_sequence", _padded)
-    patches.set(torch._VF, "_pad_packed_sequence", _padded_packed)
+    patches.set(torch._C._nn, "pad_sequence", _pad_sequence)
+    patches.set(torch._VF, "_pad_packed_sequence", _pad_packed_sequence)
     patches.set(UninitializedParameter, "__new__", staticmethod(_new_parameter))
     patches.set(UninitializedBuffer, "__new__", staticmethod(_new_buffer))
     patches.set(_Uninitialized, "materialize", _materialize)

@@ -42,30 +42,31 @@ class Patches:
         self._entered.callback(call)
 
     def set(self, owner: object, name: str, value: object) -> None:
-        """``owner.name = value``. ``owner``: a module or a class."""
+        """Do ``owner.name = value``. ``owner``: a module or a class."""
         self._done.append((owner, name, _current(owner, name)))
         setattr(owner, name, value)
 
     def replace_everywhere(self, table: Table) -> None:
-        """In every imported module except our own, replace each name that is bound to an
-        object of ``table``.
+        """Replace each name that is bound to an object of ``table``, in every imported module
+        except our own.
 
         ``table``: ``{id of an object: (object, replacement)}``. So a name that a module has
-        imported before is routed as well."""
-        self._table, self._back = table, _turned(table)
+        imported before is routed as well.
+        """
+        self._table, self._back = table, _invert(table)
         for module, name, replacement in self._bound_to(table):
             self.set(module, name, replacement)
 
     def replaced(self) -> Iterator[tuple[Any, Any]]:
-        """Each object that is replaced, and what is in its place now."""
+        """Yield each object that is replaced, and what is in its place now."""
         for owner, name, old in self._done:
             if old is not _ABSENT:
                 yield old, _current(owner, name)
 
     def replaces(self, value: object) -> bool:
         """Return whether names bound to ``value`` are replaced everywhere."""
-        found = self._table.get(id(value))
-        return found is not None and found[0] is value
+        entry = self._table.get(id(value))
+        return entry is not None and entry[0] is value
 
     def replacement(self, value: object) -> Any:
         """Return what replaces ``value`` everywhere, or ``value`` itself. A partial of a function
@@ -78,14 +79,14 @@ class Patches:
 
     def original(self, value: object) -> Any:
         """Return what ``value`` replaces everywhere, or ``value`` itself."""
-        found = self._back.get(id(value))
-        if found is not None and found[0] is value:
-            return found[1]
+        entry = self._back.get(id(value))
+        if entry is not None and entry[0] is value:
+            return entry[1]
         return value
 
     def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, object]]:
-        """The names of the objects in ``table``: (module, name, replacement). Modules without new
-        names since the last call are skipped."""
+        """Yield the names of the objects in ``table``: (module, name, replacement). Modules without
+        new names since the last call are skipped."""
         for module_name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
             if not isinstance(names, dict) or module_name.partition(".")[0] == _OWN:
@@ -97,9 +98,9 @@ class Patches:
             if table.keys().isdisjoint(map(id, list(names.values()))):
                 continue
             for name, value in list(names.items()):
-                found = table.get(id(value))
-                if found is not None and found[0] is value:
-                    yield module, name, found[1]
+                entry = table.get(id(value))
+                if entry is not None and entry[0] is value:
+                    yield module, name, entry[1]
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
@@ -128,6 +129,7 @@ class Patches:
                     self.replace_everywhere(self._table)
 
     def undo(self) -> None:
+        """Restore all attributes, and leave the contexts that were entered."""
         self._taken += self._bound_to(self._back)
         # a user's module may have imported the name from us; torch's modules have not
         in_torch = [taken for taken in self._taken if taken[0].__name__.partition(".")[0] in _TORCH]
@@ -157,5 +159,6 @@ def _put(owner: object, name: str, value: object) -> None:
         delattr(owner, name)
 
 
-def _turned(table: Table) -> Table:
-    return {id(new): (new, old) for old, new in table.values()}
+def _invert(table: Table) -> Table:
+    """Return the table from the replacements to the objects."""
+    return {id(ours): (ours, theirs) for theirs, ours in table.values()}

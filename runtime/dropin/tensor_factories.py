@@ -1,4 +1,4 @@
-"""Torch's factories under the drop-in: they return runtime tensors.
+"""Replaces torch's factories under the drop-in by ones that return runtime tensors.
 
 A call from the user's program returns a runtime tensor. Inside the handling of an ATen call the
 same factory returns a plain tensor, because the rules of the runtime and torch's decompositions
@@ -73,65 +73,66 @@ def as_runtime(result: Any, requires_grad: bool = False) -> Any:
     return result
 
 
-def _with_one_counter(tensor: Any) -> object:
-    """``tensor``, the result of ``ones_like`` or its like, wrapped again. Torch has given the value
-    a version counter of its own. Saved tensors are checked by the counter of the inner tensor, so
-    the two must share one."""
+def _share_counter(tensor: Any) -> object:
+    """Return ``tensor``, the result of ``ones_like`` or its like, wrapped again. In torch the value
+    has got a version counter of its own. Saved tensors are checked by the counter of the inner
+    tensor, so the two must share one."""
     if type(tensor) in (Tensor, GradValue):
         return tensor._level.wrap(tensor._inner, None)
     return tensor
 
 
 def _tensor(data: Any, **kwargs: Any) -> object:
-    """``torch.tensor``."""
+    """Do ``torch.tensor``."""
     if isinstance(data, Value):
         return data.detach().clone().to(kwargs.get("device"), kwargs.get("dtype"))
-    return _of_lists(_torch_tensor)(data, **kwargs)
+    return _read_lists(_torch_tensor)(data, **kwargs)
 
 
-def _of_lists(read: Callable[..., Any]) -> Callable[..., object]:
-    """``read``, a factory that reads nested lists, for lists with tensors in them."""
+def _read_lists(read: Callable[..., Any]) -> Callable[..., object]:
+    """Return ``read``, a factory that reads nested lists, for lists with tensors in them."""
 
     @wraps(read)
-    def made(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> Any:
         first = args[0] if args else None
-        given = kwargs.get("data", kwargs.get("obj", first))
-        if not isinstance(given, (list, tuple)):
+        argument = kwargs.get("data", kwargs.get("obj", first))
+        if not isinstance(argument, (list, tuple)):
             return read(*args, **kwargs)
-        data = readable(given)
+        data = readable(argument)
         options = dict(zip(("dtype", "device"), args[1:], strict=False)) | kwargs
         options.pop("data", options.pop("obj", None))
         if has_values(data):
             return stacked(data, options.get("dtype"), options.get("device"))
         return read(data, **options)
 
-    return made
+    return make
 
 
 def _nested_tensor(data: object, **kwargs: object) -> object:
-    """``torch.nested.nested_tensor``, which copies its arguments."""
+    """Do ``torch.nested.nested_tensor``, which copies its arguments."""
     return _torch_nested_tensor(pytree.tree_map_only(Tensor, unwrap, data), **kwargs)
 
 
 _READERS = {
     _torch_tensor: _tensor,
     _torch_nested_tensor: _nested_tensor,
-    torch.as_tensor: _of_lists(torch.as_tensor),
-    torch.asarray: _of_lists(torch.asarray),
+    torch.as_tensor: _read_lists(torch.as_tensor),
+    torch.asarray: _read_lists(torch.asarray),
 }
 
 
-def _wrapped(factory: Callable[..., object]) -> Callable[..., Any]:
+def _wrap_factory(factory: Callable[..., object]) -> Callable[..., Any]:
     """Return ``factory`` with results that are runtime tensors in a user's program."""
     alike = factory.__name__.endswith("_like")
 
     def as_own(result: object, requires_grad: bool) -> Any:
+        """Return the factory's result as a tensor of the session."""
         if alike:
-            result = _with_one_counter(result)
+            result = _share_counter(result)
         return as_runtime(result, requires_grad)
 
     @wraps(factory)
-    def made(*args: object, requires_grad: bool = False, **kwargs: object) -> Any:
+    def make(*args: object, requires_grad: bool = False, **kwargs: object) -> Any:
         if inside_dispatch():
             if requires_grad:
                 kwargs["requires_grad"] = True
@@ -142,13 +143,13 @@ def _wrapped(factory: Callable[..., object]) -> Callable[..., Any]:
         with unseen_by_handlers():  # a mode of the user's sees the factory alone
             return as_own(result, requires_grad)
 
-    del made.__wrapped__  # a built-in function has no source to show
-    return made
+    del make.__wrapped__  # a built-in function has no source to show
+    return make
 
 
 def wrapped_factories() -> dict[int, tuple[Any, Any]]:
-    """``{id of a factory: (factory, its replacement)}``."""
-    return {id(f): (f, made) for f, made in _WRAPPED}
+    """Return ``{id of a factory: (factory, its replacement)}``."""
+    return {id(factory): (factory, replacement) for factory, replacement in _WRAPPED}
 
 
 def forget_tables() -> None:
@@ -162,10 +163,11 @@ def forget_tables() -> None:
 
 
 def _wrap_all() -> list[tuple[object, object]]:
-    found: list[Any] = []
+    """List each factory of torch with its replacement."""
+    factories: list[Any] = []
     for module, names in _NAMES.items():
-        found += [getattr(module, name) for name in names.split()]
-    return [(f, _wrapped(_READERS.get(f, f))) for f in found]
+        factories += [getattr(module, name) for name in names.split()]
+    return [(factory, _wrap_factory(_READERS.get(factory, factory))) for factory in factories]
 
 
 _WRAPPED = _wrap_all()

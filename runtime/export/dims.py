@@ -1,4 +1,4 @@
-"""Sizes of exported programs: ``torch.export.Dim`` in, symbols with ranges and conditions out.
+"""Turns ``torch.export.Dim`` of exported programs into symbols with ranges and conditions.
 
 export(f, (x, y), dynamic_shapes={"x": {0: Dim("n", min=4)}, "y": None})
 """
@@ -70,7 +70,7 @@ class _DimPlace:
 
     @property
     def range(self) -> tuple[Any, Any]:
-        """The least and the largest size that it may have. The latter may be ``int_oo``."""
+        """Return the least and the largest size that it may have. The latter may be ``int_oo``."""
         if not self.is_derived:
             return _bounds(self.dim)
         low, high = _bounds(self.dim.root)
@@ -81,17 +81,18 @@ class _DimPlace:
 
     @property
     def is_derived(self) -> bool:
-        """Whether its ``Dim`` is computed from another ``Dim``, as ``2 * Dim("n") + 1``."""
+        """Return whether its ``Dim`` is computed from another ``Dim``, as ``2 * Dim("n") + 1``."""
         return isinstance(self.dim, DerivedDim)
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is an error if the program narrows its range. A hint leaves that free."""
+        """Return whether it is an error if the program narrows its range. A hint leaves that
+        free."""
         return isinstance(self.dim, Dim)
 
     @property
     def is_automatic(self) -> bool:
-        """Whether the program may even make a constant of it: ``Dim.AUTO``."""
+        """Return whether the program may even make a constant of it: ``Dim.AUTO``."""
         return isinstance(self.dim, DimHint) and self.dim.type is DimHintType.AUTO
 
 
@@ -120,7 +121,7 @@ class ExportedSizes(Abstraction):
         self.specs = dict(zip(names, specs, strict=True))
         # the tensors for which there is no fake tensor yet
         self.names_left = [name for name in names if self.specs[name] is not None]
-        self.last_name = ""  # the input that was made last
+        self.last_name = ""  # the input with the newest fake tensor
         self.places: list[_DimPlace] = []
         self.sizes_by_dim: dict[str, Any] = {}  # by name of a Dim, its first size
         # each placeholder with its fake tensor and its name
@@ -151,17 +152,17 @@ class ExportedSizes(Abstraction):
         for i, dim in dims.items():
             self._constrain(_DimPlace(dim, name, i, fake.shape[i]), int(tensor.shape[i]))
         if not self.names_left:  # only now the sizes of all roots are known
-            self._relate_derived()
+            self._relate_all()
         return fake  # type: ignore[no-any-return]
 
-    def _relate_derived(self) -> None:
+    def _relate_all(self) -> None:
         """Relate the sizes of derived Dims to those of their roots."""
         for place in self.places:
             if place.is_derived:
                 self._relate(place)
 
     def bind(self, fake: object, node: fx.Node) -> None:
-        """Remember the placeholder ``node`` of ``fake``, the fake tensor that was made last."""
+        """Remember the placeholder ``node`` of ``fake``, the newest fake tensor."""
         self.placeholders.append((node, fake, self.last_name))
         super().bind(fake, node)
 
@@ -184,7 +185,7 @@ class ExportedSizes(Abstraction):
             )
         self.places.append(place)
         if place.is_derived:
-            return  # _relate_derived is for these
+            return  # _relate_all is for these
         if isinstance(place.dim, Dim):
             first_size = self.sizes_by_dim.setdefault(place.dim.__name__, place.size)
             if first_size is not place.size and not bool(first_size == place.size):

@@ -1,4 +1,4 @@
-"""Export: a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs
+"""Exports a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs
 without this package."""
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def export(
     decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
     output_loss_index: int | None = None,
 ) -> ExportedProgram:
-    """``f``, a module or a function, on ``args`` as a ``torch.export.ExportedProgram``.
+    """Return ``f``, a module or a function, on ``args`` as a ``torch.export.ExportedProgram``.
 
     >>> program = export(torch.nn.Linear(2, 1), (torch.ones(3, 2),))
     >>> program.graph_signature.parameters
@@ -98,7 +98,7 @@ def export(
     a graph cannot do, such as a change of an argument's sizes in place.
     """
     kwargs = dict(kwargs or {})
-    given = _Given(f, [*args], kwargs)
+    inputs = _Leaves(f, [*args], kwargs)
     if output_loss_index is not None and not isinstance(f, torch.nn.Module):
         raise TypeError(
             "a program of training is exported from a module, whose parameters have the gradients"
@@ -110,24 +110,25 @@ def export(
         loss = Loss(output_loss_index)
     sizes = None
     if dynamic_shapes is not None:
-        specs = [*({} for _ in given.state), *specs_of(f, args, kwargs, dynamic_shapes)]
-        sizes = ExportedSizes(specs, given.described)
+        specs = [*({} for _ in inputs.state), *specs_of(f, args, kwargs, dynamic_shapes)]
+        sizes = ExportedSizes(specs, inputs.described)
     joint = captured(
-        given.call,
-        given.leaves,
-        given.described,
-        wanted=needs_gradients(given.leaves, loss is not None),
+        inputs.call,
+        inputs.leaves,
+        inputs.described,
+        wanted=needs_gradients(inputs.leaves, loss is not None),
         loss=loss,
         program=f,
         decompositions=decompositions,
         abstraction=sizes,
     )
-    refuse_missing_gradients(joint, given.described)
-    return _Container(joint, given, loss).program(sizes)
+    refuse_missing_gradients(joint, inputs.described)
+    return _Container(joint, inputs, loss).program(sizes)
 
 
 def _all_automatic(x: object) -> object:
-    """``Dim.AUTO`` for each dimension of the tensors in a tree of lists, tuples and dicts."""
+    """Return ``Dim.AUTO`` for each dimension of the tensors in a tree of lists, tuples and
+    dicts."""
     if isinstance(x, torch.Tensor):
         return dict.fromkeys(range(x.dim()), torch.export.Dim.AUTO)
     if isinstance(x, Mapping):
@@ -137,12 +138,13 @@ def _all_automatic(x: object) -> object:
     return None
 
 
-class _Given:
+class _Leaves:
     """A program and its arguments as one list of leaves: parameters, buffers, then the leaves
     of the arguments.
 
     ``state``: name and tensor of each parameter and buffer, a shared one under its first name.
-    ``described``: the leaves in words."""
+    ``described``: the leaves in words, for errors.
+    """
 
     def __init__(
         self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
@@ -165,6 +167,7 @@ class _Given:
         self.args = pytree.tree_map(plain, (tuple(args), kwargs))
 
     def call(self, *values: Any) -> Any:
+        """Call the program with ``values`` in place of the leaves."""
         count = len(self.state)
         args, kwargs = pytree.tree_unflatten(list(values[count:]), self.in_spec)
         if not isinstance(self.f, torch.nn.Module):
@@ -174,7 +177,7 @@ class _Given:
         )
 
     def other_names(self) -> dict[str, Any]:
-        """Parameters and buffers under each name but the first."""
+        """Return parameters and buffers under each name but the first."""
         if not isinstance(self.f, torch.nn.Module):
             return {}
         named = (
@@ -184,18 +187,19 @@ class _Given:
         return {name: t for name, t in named if name not in self.state}
 
     def persistent(self, buffer: str) -> bool:
+        """Return whether the state dict has the buffer of that name."""
         assert isinstance(self.f, torch.nn.Module)
         path, _, name = buffer.rpartition(".")
         return name not in self.f.get_submodule(path)._non_persistent_buffers_set
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the program keeps: parameters and persistent buffers, plain ones, a shared
-        one under each of its names."""
+        """Return the program's state: parameters and persistent buffers, plain ones, a shared one
+        under each of its names."""
         if not isinstance(self.f, torch.nn.Module):
             return {}
-        found: dict[int, Any] = {}
+        plain_tensors: dict[int, Any] = {}
         return {
-            name: found.setdefault(id(t), _plain_parameter(t))
+            name: plain_tensors.setdefault(id(t), _plain_parameter(t))
             for name, t in self.f.state_dict(keep_vars=True).items()
         }
 
@@ -208,30 +212,31 @@ def _plain_parameter(tensor: object) -> object:
 
 
 def _names(function: Callable[..., object], paths: Sequence[pytree.KeyPath]) -> list[str]:
-    """Names for the placeholders of the arguments: ``x``, and ``x_0`` for an item of ``x``."""
+    """Return names for the placeholders of the arguments: ``x``, and ``x_0`` for an item of
+    ``x``."""
     try:
-        known = [
+        parameters = [
             parameter.name
             for parameter in parameters_of(function).values()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
     except (TypeError, ValueError):  # a callable without a signature
-        known = []
+        parameters = []
     names = []
     for path in paths:
         parts: list[Any] = [getattr(key, "idx", getattr(key, "key", key)) for key in path]
-        _, first, *rest = parts  # the first part tells args from kwargs
-        names.append("_".join([_name_of_argument(first, known), *map(str, rest)]))
+        _, first, *rest = parts  # the first part is 0 for args, 1 for kwargs
+        names.append("_".join([_name_of_argument(first, parameters), *map(str, rest)]))
     return names
 
 
-def _name_of_argument(key: str | int, known: Sequence[str]) -> str:
-    """Return the name of a keyword or a positional argument. ``known``: of the parameters. Further
-    positional arguments are items of ``*args``."""
+def _name_of_argument(key: str | int, parameters: Sequence[str]) -> str:
+    """Return the name of a keyword or a positional argument. ``parameters``: the names of the
+    parameters. Further positional arguments are items of ``*args``."""
     if isinstance(key, str):
         return key
-    if key < len(known):
-        return known[key]
+    if key < len(parameters):
+        return parameters[key]
     return f"args_{key}"
 
 
@@ -251,13 +256,14 @@ def _refuse_writes_in_place(graph: fx.Graph) -> None:
 class _Container:
     """Puts a captured graph into the form of an ``ExportedProgram``."""
 
-    def __init__(self, joint: Joint, given: _Given, loss: Loss | None) -> None:
+    def __init__(self, joint: Joint, given: _Leaves, loss: Loss | None) -> None:
         self.joint, self.given, self.loss = joint, given, loss
         self.module = joint.module
         self.graph = joint.module.graph
         self.constants: dict[str, Any] = {}
 
     def program(self, sizes: ExportedSizes | None) -> Exported:
+        """Return the exported program. ``sizes``: the dynamic sizes, None if all are constants."""
         ranges: dict[Any, Any] = {}
         if sizes is not None:
             ranges = sizes.ranges()
@@ -269,7 +275,7 @@ class _Container:
         self._check_layouts(placeholders)
         outputs = self._outputs(placeholders)
         call = ModuleCallSignature([], [], self.given.in_spec, self._out_spec())
-        made = Exported(
+        program = Exported(
             root=self.module,
             graph=self.graph,
             graph_signature=ExportGraphSignature(inputs, outputs),
@@ -279,8 +285,8 @@ class _Container:
             example_inputs=self.given.args,
             constants=self.constants,
         )
-        made._guards_code = []  # the graph has these conditions
-        return made
+        program._guards_code = []  # the graph has these conditions
+        return program
 
     def _inputs(self) -> tuple[list[InputSpec], list[fx.Node]]:
         """Return the records of the inputs, and the placeholders of parameters, buffers and
@@ -316,16 +322,16 @@ class _Container:
             self.constants[name] = plain(tensor)
         return InputSpec(InputKind.BUFFER, argument, name, persistent)
 
-    def _other_names(self, known: Mapping[str, fx.Node], before: fx.Node) -> list[InputSpec]:
-        """Inputs that the graph does not use: other names of shared parameters and buffers. A
-        program has a state dict by its inputs."""
+    def _other_names(self, nodes: Mapping[str, fx.Node], before: fx.Node) -> list[InputSpec]:
+        """Add inputs that the graph does not use: other names of shared parameters and buffers. A
+        program has a state dict by its inputs. ``nodes``: the placeholders by first name."""
         specs = []
         for name, t in self.given.other_names().items():
             is_parameter = isinstance(t, torch.nn.Parameter)
             owner = next(first for first, shared in self.given.state.items() if shared is t)
             with self.graph.inserting_before(before):
                 node = self.graph.placeholder(_placeholder_name(name, is_parameter))
-            node.meta = dict(known[owner].meta)
+            node.meta = dict(nodes[owner].meta)
             specs.append(self._state_spec(node, name, t, is_parameter))
         return specs
 
@@ -334,6 +340,8 @@ class _Container:
         node.target = node.name
 
     def _lift_constants(self, before: fx.Node) -> list[InputSpec]:
+        """Turn the constants of the graph into inputs, before the node ``before``. Raise for one
+        that is no tensor."""
         specs, lifted_from = [], []
         for node in [n for n in self.graph.nodes if n.op == "get_attr"]:
             name = str(node.target)
@@ -376,6 +384,7 @@ class _Container:
                 )
 
     def _outputs(self, placeholders: Sequence[fx.Node]) -> list[OutputSpec]:
+        """Return the records of the outputs: new values, results, gradients."""
         joint, given = self.joint, self.given
         output = self.graph.output_node()
         results: Any = output.args[0]
@@ -385,16 +394,20 @@ class _Container:
             *(placeholder.name for placeholder in placeholders[len(given.state) :]),
         ]
         specs = []
-        for r, i in zip(results, joint.boundary.written, strict=False):
-            specs.append(OutputSpec(self._kind_of_write(i), _argument(r), owners[i]))
+        for result, i in zip(results, joint.boundary.written, strict=False):
+            specs.append(OutputSpec(self._kind_of_write(i), _argument(result), owners[i]))
         loss = None
         if self.loss is not None:
             loss = leaf_of(joint.out_spec, self.loss.number)
-        for number, r in enumerate(results[len(specs) : joint.n_forward]):
-            kind = OutputKind.LOSS_OUTPUT if number == loss else OutputKind.USER_OUTPUT
-            specs.append(OutputSpec(kind, _argument(r), None))
-        for r, i in zip(results[joint.n_forward :], joint.boundary.differentiated, strict=True):
-            specs.append(OutputSpec(self._kind_of_gradient(i), _argument(r), owners[i]))
+        for number, result in enumerate(results[len(specs) : joint.n_forward]):
+            kind = OutputKind.USER_OUTPUT
+            if number == loss:
+                kind = OutputKind.LOSS_OUTPUT
+            specs.append(OutputSpec(kind, _argument(result), None))
+        for result, i in zip(
+            results[joint.n_forward :], joint.boundary.differentiated, strict=True
+        ):
+            specs.append(OutputSpec(self._kind_of_gradient(i), _argument(result), owners[i]))
         return specs
 
     def _kind_of_write(self, index: int) -> OutputKind:

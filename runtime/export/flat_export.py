@@ -1,7 +1,9 @@
-"""Graphs without a program around them: ``aot_export_module`` and ``aot_export_joint_simple``.
+"""Exports graphs without a program around them: ``aot_export_module`` and
+``aot_export_joint_simple``.
 
-Whoever takes such a graph calls it himself, so what a compiled program does around its graph is
-given as further results, or refused. A :class:`GraphSignature` says what each input and output is.
+Whoever takes such a graph calls it himself. So what a compiled program does around its graph
+becomes further results, or is refused. A :class:`GraphSignature` says what each input and output
+is.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -45,10 +48,9 @@ _NAMES = (
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear matmul "
     "layer_norm group_norm scaled_dot_product_attention dropout"
 )
+_PACKETS = [getattr(torch.ops.aten, name) for name in _NAMES.split()]
 WHOLE = frozenset(
-    getattr(getattr(torch.ops.aten, name), overload)
-    for name in _NAMES.split()
-    for overload in getattr(torch.ops.aten, name).overloads()
+    chain.from_iterable(map(partial(getattr, packet), packet.overloads()) for packet in _PACKETS)
 )
 
 
@@ -64,6 +66,7 @@ def traced_before_dispatch(
     out_spec: Any = None
 
     def run(*traced: Any) -> list[Any]:
+        """Run the program at a functionalize level, and return new values and results."""
         nonlocal boundary, out_spec
         level = FunctionalLevel(whole=WHOLE)
         values = [level.wrap(t) if isinstance(t, torch.Tensor) else t for t in traced]
@@ -71,7 +74,7 @@ def traced_before_dispatch(
             with level.mode:
                 outs, out_spec = pytree.tree_flatten(living(level.run_inside(function, values, {})))
             _refuse_writes_outside(level)
-            inputs = tuple(map(_record, values))
+            inputs = tuple(map(_input_record, values))
             written = [
                 level.read(v) for v, record in zip(values, inputs, strict=True) if record.written
             ]
@@ -101,7 +104,8 @@ def _refuse_writes_outside(level: FunctionalLevel) -> None:
             )
 
 
-def _record(value: object) -> Input:
+def _input_record(value: object) -> Input:
+    """Return what the program did to an input."""
     if not isinstance(value, FunctionalValue):
         return Input(False)
     store = value._store
@@ -117,7 +121,7 @@ def _record(value: object) -> Input:
 
 # --- signatures -----------------------------------------------------------------------------------
 #
-# ``aot_export_module`` returns these records beside the graph. They say what its inputs and outputs
+# ``aot_export_module`` returns these records with the graph. They say what its inputs and outputs
 # are.
 
 
@@ -174,13 +178,13 @@ _DIFFERENTIABLE: Table = {
 
 @dataclass(frozen=True)
 class Loss:
-    """Which result of a program is differentiated. The others have no history, or it is an
+    """The number of the result that is differentiated. The others have no history, or it is an
     error."""
 
     number: int
 
     def check(self, out: object) -> None:
-        """Refuse results of which no joint graph can be made."""
+        """Refuse results that a joint graph cannot have."""
         outs = out
         if isinstance(out, torch.Tensor):
             outs = (out,)
@@ -206,7 +210,7 @@ class Loss:
             )
 
     def _refuse_other_histories(self, outs: Sequence[object]) -> None:
-        """Raise if a result beside the loss requires grad."""
+        """Raise if a result other than the loss requires grad."""
         for index, output in enumerate(outs):
             if index != self.number % len(outs) and any(
                 needs_gradients(pytree.tree_leaves(output))
@@ -239,12 +243,12 @@ def captured(
     abstraction: Abstraction | None = None,
     program: Callable[..., object],
 ) -> Joint:
-    """Return the joint graph of ``f`` on ``leaves``, free of writes. What the graph cannot say is
-    refused; ``names`` are those of the leaves. ``program``: the module or function that ``f``
-    calls, whose state the graph keeps."""
+    """Return the joint graph of ``f`` on ``leaves``, free of writes. Refuse what the graph cannot
+    say; ``names`` are those of the leaves. ``program``: the module or function that ``f`` calls,
+    whose state becomes constants of the graph."""
     state = FrozenState([program])
 
-    def checked(*values: object) -> Any:
+    def call_and_check(*values: object) -> Any:
         out = f(*values)
         if loss is not None:
             loss.check(out)
@@ -252,12 +256,12 @@ def captured(
 
     number = None if loss is None else loss.number
     recording = contextlib.nullcontext() if any(wanted) else torch.no_grad()
-    given = list(map(plain, leaves))
+    examples = list(map(plain, leaves))
     with recording:
         capture = partial(
             joint_graph,
-            partial(watched, checked),
-            given,
+            partial(watched, call_and_check),
+            examples,
             wanted,
             dynamic=dynamic,
             decompositions={**_DIFFERENTIABLE, **(decompositions or {})},
@@ -268,14 +272,14 @@ def captured(
             generators=state.generators,
         )
         joint = state.keep(capture)
-    _refuse_writes(joint, given, names)
+    _refuse_writes(joint, examples, names)
     return joint
 
 
-def _refuse_writes(joint: Joint, given: Sequence[object], names: Sequence[str]) -> None:
+def _refuse_writes(joint: Joint, examples: Sequence[object], names: Sequence[str]) -> None:
     """Refuse writes that no result of the graph can stand for."""
     boundary = joint.boundary
-    for name, record, x in zip(names, boundary.inputs, given, strict=True):
+    for name, record, x in zip(names, boundary.inputs, examples, strict=True):
         _refuse_changes_of_input(name, record, x)
     if boundary.seedings:
         raise RuntimeError(
@@ -287,7 +291,7 @@ def _refuse_writes(joint: Joint, given: Sequence[object], names: Sequence[str]) 
             f"the backward pass writes to {names[boundary.backward_written[0]]}. "
             "An exported graph cannot."
         )
-    _refuse_writes_to_shared_memory(boundary, given, names)
+    _refuse_writes_to_shared_memory(boundary, examples, names)
 
 
 def _refuse_changes_of_input(name: str, record: Input, value: object) -> None:
@@ -318,10 +322,10 @@ def _refuse_changes_of_input(name: str, record: Input, value: object) -> None:
 
 
 def _refuse_writes_to_shared_memory(
-    boundary: Boundary, given: Sequence[object], names: Sequence[str]
+    boundary: Boundary, examples: Sequence[object], names: Sequence[str]
 ) -> None:
     """Refuse writes to inputs that share memory. The other input would not see the new values."""
-    for group in sharing(given):
+    for group in sharing(examples):
         lines = [boundary.inputs[i].written_at for i in group.members if boundary.inputs[i].written]
         if not lines:
             continue
@@ -347,7 +351,7 @@ def named(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]
 def output_names(joint: Joint) -> list[str | None]:
     """Return the name of each result of the graph; None for a constant."""
     results: Any = joint.module.graph.output_node().args[0]
-    return [r.name if isinstance(r, fx.Node) else None for r in results]
+    return [result.name if isinstance(result, fx.Node) else None for result in results]
 
 
 def _abstraction_of(
@@ -425,7 +429,7 @@ def aot_export_module(
     ]
     dynamic, abstraction = _abstraction_of(mod, leaves, dynamic_shapes)
     if pre_dispatch:
-        return _before_dispatch(
+        return _export_before_dispatch(
             call, leaves, names, (list(params), list(buffers)), whole_spec, decompositions, dynamic
         )
     joint = captured(
@@ -441,13 +445,13 @@ def aot_export_module(
     )
     refuse_missing_gradients(joint, names)
     placeholders = named(joint, len(leaves))
-    _as_tuple(joint)
+    _return_tuple(joint)
     return joint.module, _signature(
         joint, placeholders, list(params), list(buffers), whole_spec, loss
     )
 
 
-def _before_dispatch(
+def _export_before_dispatch(
     call: Callable[..., object],
     leaves: Sequence[object],
     names: Sequence[str],
@@ -456,13 +460,14 @@ def _before_dispatch(
     decompositions: Table | None,
     dynamic: bool,
 ) -> tuple[fx.GraphModule, GraphSignature]:
+    """Return the graph of a trace before dispatch, and its signature."""
     joint = traced_before_dispatch(call, list(map(plain, leaves)), decompositions, dynamic)
     _refuse_writes(joint, list(map(plain, leaves)), names)
     placeholders = named(joint, len(leaves))
     return joint.module, _signature(joint, placeholders, *state, in_spec, None)
 
 
-def _as_tuple(joint: Joint) -> None:
+def _return_tuple(joint: Joint) -> None:
     output = joint.module.graph.output_node()
     results: Any = output.args[0]
     output.args = (tuple(results),)
@@ -470,6 +475,7 @@ def _as_tuple(joint: Joint) -> None:
 
 
 def refuse_missing_gradients(joint: Joint, names: Sequence[str]) -> None:
+    """Raise if the loss does not depend on an input that requires grad."""
     results: Any = joint.module.graph.output_node().args[0]
     for i, g in zip(joint.boundary.differentiated, results[joint.n_forward :], strict=True):
         if g is None:
@@ -487,19 +493,19 @@ def _signature(
     in_spec: pytree.TreeSpec,
     loss: Loss | None,
 ) -> GraphSignature:
+    """Return the signature of a joint graph."""
     inputs = [placeholder.name for placeholder in placeholders]
     outputs = output_names(joint)
     n_params, n_state = len(params), len(params) + len(buffers)
     owners = [*params, *buffers, *inputs[n_state:]]
     written = joint.boundary.written
-    changed = {str(o): i for o, i in zip(outputs, written, strict=False)}
+    changed = {str(output): i for output, i in zip(outputs, written, strict=False)}
     user = outputs[len(written) : joint.n_forward]
     backward = None
     if loss is not None:
-        gradients = {
-            str(o): i
-            for o, i in zip(outputs[joint.n_forward :], joint.boundary.differentiated, strict=True)
-        }
+        differentiated = joint.boundary.differentiated
+        pairs = zip(outputs[joint.n_forward :], differentiated, strict=True)
+        gradients = {str(output): i for output, i in pairs}
         backward = BackwardSignature(
             gradients_to_parameters=_owners_within(range(n_params), gradients, owners),
             gradients_to_user_inputs=_owners_within(
@@ -532,14 +538,14 @@ def _owners_within(
 
 
 def _is_flat(args: object) -> bool:
-    """Tell whether ``args`` is a tuple or list without containers in it."""
+    """Return whether ``args`` is a tuple or list without containers in it."""
     if not isinstance(args, (tuple, list)):
         return False
     return all(pytree.tree_structure(argument).is_leaf() for argument in args)
 
 
 def _is_flat_sequence(spec: Any) -> bool:
-    """Tell whether ``spec`` is that of a tuple or list without containers in it."""
+    """Return whether ``spec`` is that of a tuple or list without containers in it."""
     if spec.is_leaf() or spec.type not in (tuple, list):
         return False
     return all(child.is_leaf() for child in spec.children())
@@ -600,22 +606,20 @@ def aot_export_joint_simple(
         )
     _refuse_results_that_alias(joint, names)
     if any(wanted):
-        return _restructured(joint, len(args))
+        return _nest_arguments(joint, len(args))
     named(joint, len(args))
-    _as_tuple(joint)
+    _return_tuple(joint)
     return joint.module
 
 
 def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
-    inputs = {
-        n: index
-        for index, n in enumerate(
-            node for node in joint.module.graph.nodes if node.op == "placeholder"
-        )
-    }
-    results: Any = joint.module.graph.output_node().args[0]
-    for number, r in enumerate(results[: joint.n_forward]):
-        n = _base_of(r)
+    """Raise if a result is an input or a view of one."""
+    graph = joint.module.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = {node: index for index, node in enumerate(placeholders)}
+    results: Any = graph.output_node().args[0]
+    for number, result in enumerate(results[: joint.n_forward]):
+        n = _base_of(result)
         if n in inputs:
             raise RuntimeError(
                 "aot_export_joint_simple does not support outputs that alias inputs. "
@@ -625,7 +629,9 @@ def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
 
 def _base_of(n: object) -> object:
     """Return the node whose memory a result shows. A result may be a constant."""
-    while isinstance(n, fx.Node) and n.op == "call_function" and n.all_input_nodes and _is_view(n):
+    while isinstance(n, fx.Node) and n.op == "call_function":
+        if not n.all_input_nodes or not _is_view(n):
+            break
         n = n.all_input_nodes[0]
     return n
 
@@ -640,7 +646,7 @@ def _is_view(node: fx.Node) -> bool:
     return func._schema.arguments[0].alias_info is not None  # of an op that writes to nothing
 
 
-def _restructured(joint: Joint, n_inputs: int) -> fx.GraphModule:
+def _nest_arguments(joint: Joint, n_inputs: int) -> fx.GraphModule:
     """Return the joint module with nested arguments and results and a slot for every input's
     gradient."""
     graph = joint.module.graph

@@ -1,9 +1,10 @@
-"""The functionalize level: runs a program with writes and views without any write.
+"""Runs a program with writes and views without any write, at a functionalize level.
 
-A :class:`FunctionalValue` is a view of a :class:`Store`, or the whole of it. The store holds the
+A :class:`FunctionalValue` is a view of a :class:`Store`, or the whole of it. The store has the
 present value of one base. A write runs the functional form of the op, puts the result into the base
-through the views between them, and increments the generation of the memory. Any other view finds
-this when it is next read, and computes its value again.
+through the views between them, and increments the generation of the memory. Any other view notices
+this when it is next read, and computes its value again. Example: after ``v = x[0]; v.mul_(2)`` the
+base of ``x`` is ``select_scatter(x, 2 * x[0], 0, 0)``.
 
 ``b.detach()`` shares the memory of ``b`` but not its history. So it is a view of a second store of
 the same :class:`Memory`. A write through one store changes the numbers of the other store, but not
@@ -255,7 +256,7 @@ class FunctionalLevel(Level):
         return base
 
     def put_back(self, chain: Chain, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """``old`` with ``new`` in the place that ``chain`` shows."""
+        """Return ``old`` with ``new`` in the place that ``chain`` shows."""
         refuse_gaps(old, chain)
         if overlaps(old, chain):
             self.overlapped = True
@@ -270,9 +271,11 @@ class FunctionalLevel(Level):
         return laid_out_as(old, new)
 
     def overtakes(self, address: int) -> bool:
+        """Return whether the program has written to the storage at ``address``."""
         return any(s.memory.generation and address_of(t) == address for t, s in self.held)
 
     def has_written(self, value: Any) -> bool:
+        """Return whether the program has written to the memory of ``value``."""
         return bool(value._store.memory.generation)
 
     def settle(self, stores: Iterable[Store]) -> None:
@@ -284,7 +287,11 @@ class FunctionalLevel(Level):
     def written_back(
         self, store: Store, turns: Sequence[Callable[[torch.Tensor], Any]] = ()
     ) -> WrittenBack:
-        value = self.present(store) if store.memory.generation else None
+        """Return what the program has written to ``store``. ``turns``: the calls that have changed
+        its geometry."""
+        value = None
+        if store.memory.generation:
+            value = self.present(store)
         return WrittenBack(value, store.recorded, store.counter[0] > len(turns), turns)
 
     def released(self, value: FunctionalValue) -> FunctionalValue:
@@ -295,23 +302,24 @@ class FunctionalLevel(Level):
         return result
 
     def own(self, tensor: torch.Tensor) -> FunctionalValue:
-        """``tensor`` as a value of this level. For a closed-over tensor always the same value:
-        later reads see writes to it, and they are carried out at the end."""
+        """Return ``tensor`` as a value of this level. For a closed-over tensor always the same
+        value: later reads see writes to it, and they are carried out at the end."""
         if isinstance(tensor, FunctionalValue) and tensor._level is self:
             return tensor
-        known = self.closed_over.get(id(tensor))
-        if known is None:
-            known = self.closed_over[id(tensor)] = self.wrap(tensor)
-            self.held.append((tensor, known._store))
-        return known
+        value = self.closed_over.get(id(tensor))
+        if value is None:
+            value = self.closed_over[id(tensor)] = self.wrap(tensor)
+            self.held.append((tensor, value._store))
+        return value
 
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        result = self._called(func, args, kwargs)
+        """Run one call without a write. Results whose strides follow those of a copy are noted."""
+        result = self._run_call(func, args, kwargs)
         if self.views:
-            given = pytree.tree_leaves((list(args), kwargs))
-            if any(map(self._has_strides_of_copy, given)):
-                known = set(map(id, given))
-                self._note_copies(x for x in pytree.tree_leaves(result) if id(x) not in known)
+            leaves = pytree.tree_leaves((list(args), kwargs))
+            if any(map(self._has_strides_of_copy, leaves)):
+                arguments = set(map(id, leaves))
+                self._note_copies(x for x in pytree.tree_leaves(result) if id(x) not in arguments)
         return result
 
     def _note_copies(self, results: Iterable[Any]) -> None:
@@ -320,12 +328,14 @@ class FunctionalLevel(Level):
             if isinstance(v, FunctionalValue) and not v._chain:
                 v._store.memory.of_copies = True
 
-    def _called(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _run_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run a call in the way that its kind of op asks for. Most calls are pure, so these come
+        first."""
         op = op_of(func)
         if is_pure(func):
             return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
         if func is aten.dropout.default and drops_nothing(*args, **kwargs):
-            return args[0]  # as the kernel does; torch's decomposition in Python makes a copy
+            return args[0]  # as the kernel does; torch's decomposition in Python copies
         if op.composite and func not in self.whole:
             with self.mode:
                 return func.decompose(*args, **kwargs)
@@ -357,26 +367,30 @@ class FunctionalLevel(Level):
         if isinstance(argument, torch.Tensor):
             if isinstance(argument, FunctionalValue) and argument._level is self:
                 return self.read(argument)
-            known = self.closed_over.get(id(argument))
-            if known is not None:
-                return self.read(known)
+            value = self.closed_over.get(id(argument))
+            if value is not None:
+                return self.read(value)
         return argument
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
-        return [
-            list(map(self.lowered, argument))
-            if isinstance(argument, (list, tuple))
-            else self.lowered(argument)
-            for argument in args
-        ]
+        """Return the arguments of a call, and the elements of lists among them, each
+        :meth:`lowered`."""
+        inner: list[Any] = []
+        for argument in args:
+            if isinstance(argument, (list, tuple)):
+                inner.append(list(map(self.lowered, argument)))
+            else:
+                inner.append(self.lowered(argument))
+        return inner
 
     def _view_op(self, func: Any) -> Any:
-        """``func``, a view op, or its copying form if views are to be removed."""
+        """Return ``func``, a view op, or its copying form if views are to be removed."""
         if self.views:
             return copying_form(func)
         return func
 
     def _view(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Run a view op. Its results are values of the store of the argument, one step further."""
         source = self.own(args[0])
         rest = tuple(args[1:])
         refuse_restrided(source._store.memory, ((op.func, rest, kwargs, None),))
@@ -464,17 +478,21 @@ class FunctionalLevel(Level):
 
     def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
-        targets = [args[i] if i < len(args) else kwargs[name] for i, name in written_arguments(op)]
+        targets = []
+        for i, name in written_arguments(op):
+            targets.append(args[i] if i < len(args) else kwargs[name])
         self._refuse_shared(op, args, kwargs, targets)
         functional = functional_of(op.func)
         if functional is None:
-            own, news = run_on_copies(self, op, args, kwargs, targets)
+            own, written = run_on_copies(self, op, args, kwargs, targets)
         else:
-            own, news = self._run_functional(op, functional, args, kwargs)
-            refuse_unfit(op.func, args, kwargs, targets, news)
-        for target, new in zip(targets, news, strict=True):
-            self.write_each(target, new)
-        return pack_results(self.valued(own) if own else targets[: len(op.func._schema.returns)])
+            own, written = self._run_functional(op, functional, args, kwargs)
+            refuse_unfit(op.func, args, kwargs, targets, written)
+        for target, result in zip(targets, written, strict=True):
+            self.write_each(target, result)
+        if own:
+            return pack_results(self.valued(own))
+        return pack_results(targets[: len(op.func._schema.returns)])
 
     def _refuse_shared(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any]
@@ -508,7 +526,7 @@ class FunctionalLevel(Level):
     def _write_in_place(
         self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> object:
-        """A write to a value that shows an element of its base several times. What the kernel reads
+        """Write to a value that shows an element of its base several times. What the kernel reads
         of the same memory changes while it writes."""
         given, options = self.lowered_args(args), self.lowered_kwargs(kwargs)
         refuse_gaps(self.present(target._store), target._chain)

@@ -1,5 +1,5 @@
-"""What depends on the order of a tensor's dimensions in memory: draws, and the strides of
-elementwise results.
+"""Follows the order of a tensor's dimensions in memory: in draws, and in the strides of elementwise
+results.
 
 The functional form of ``bernoulli_`` draws in the order of its target's memory.
 
@@ -29,8 +29,8 @@ _RANDOM = getattr(aten.random, "from")
 
 
 def in_order_of_memory(functional: Any) -> Callable[..., Any]:
-    """``functional``, or another function that draws as the op does which writes, and whose results
-    have the same strides."""
+    """Return ``functional``, or another function that draws as the op does which writes, and whose
+    results have the same strides."""
     others: dict[Any, Callable[..., Any]] = {
         _BERNOULLI: _bernoulli,
         _RANDOM: _random_from,
@@ -41,7 +41,7 @@ def in_order_of_memory(functional: Any) -> Callable[..., Any]:
 
 
 def _rrelu(*args: object, **kwargs: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """As ``rrelu_with_noise``, whose result is contiguous."""
+    """Run ``rrelu_with_noise``, with a contiguous result as that op has."""
     out, noise = _RRELU(*args, **kwargs)
     return out.contiguous(), noise
 
@@ -49,7 +49,7 @@ def _rrelu(*args: object, **kwargs: object) -> tuple[torch.Tensor, torch.Tensor]
 def _random_from(
     target: torch.Tensor, low: int, high: int | None, *, generator: object = None
 ) -> torch.Tensor:
-    """``random.from`` by ``random.to``: Python source cannot name an overload that is called
+    """Run ``random.from`` by ``random.to``: Python source cannot name an overload that is called
     ``from``, and a graph is printed as source."""
     drawn: torch.Tensor
     if high is None:
@@ -62,6 +62,7 @@ def _random_from(
 
 
 def _bernoulli(target: torch.Tensor, p: float, *, generator: object = None) -> torch.Tensor:
+    """Run ``bernoulli`` on the target with its dimensions in the order of memory."""
     order = list(range(target.dim()))
     if target.device.type != "cpu" or _follows_memory():
         order = _order(target)
@@ -78,12 +79,9 @@ def draws_in_turn(func: object, target: torch.Tensor) -> bool:
     """Return whether ``func`` draws other numbers for ``target``, which has gaps, than for a copy
     of it. On the CPU ``normal_`` draws 16 and more numbers at once, where there are no gaps between
     them."""
-    return (
-        func is aten.normal_.default
-        and target.device.type == "cpu"
-        and not _dense(target)
-        and target.numel() >= 16
-    )
+    if func is not aten.normal_.default or target.device.type != "cpu":
+        return False
+    return not _dense(target) and target.numel() >= 16
 
 
 def filled(
@@ -97,13 +95,16 @@ def filled(
 
 
 def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """``new`` with the strides of ``old``, since a write leaves those. The functional form of an op
-    may give others: those of ``x.t().bernoulli_()`` and ``x[:, ::2].mul_(2)`` do. Later draws,
-    views and strides of results depend on them. What shows an element several times has no such
-    strides of its own. A write also leaves what is conjugated or negated lazily."""
+    """Return ``new`` with the strides of ``old``, since a write leaves those.
+
+    The functional form of an op may return others: those of ``x.t().bernoulli_()`` and
+    ``x[:, ::2].mul_(2)`` do. Later draws, views and strides of results depend on them. What shows
+    an element several times has no such strides of its own. A write also leaves what is conjugated
+    or negated lazily.
+    """
     lazily = old.is_conj(), old.is_neg()
     if (new.is_conj(), new.is_neg()) != lazily:
-        new = _turned(_turned(new, *lazily).resolve_conj().resolve_neg(), *lazily)
+        new = _make_lazy(_make_lazy(new, *lazily).resolve_conj().resolve_neg(), *lazily)
     if (
         old.layout is not torch.strided
         or new.layout is not torch.strided
@@ -115,12 +116,15 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     differ = any(a != b for a, b, n in strides if n != 1)
     if differ and not shows_twice(old):
         # what `copy` returns is not lazy
-        return _turned(aten.copy.default(_turned(old, *lazily), _turned(new, *lazily)), *lazily)
+        return _make_lazy(
+            aten.copy.default(_make_lazy(old, *lazily), _make_lazy(new, *lazily)), *lazily
+        )
     return new
 
 
-def _turned(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
-    """``t`` as a view that is conjugated and negated lazily, or no more so if it is already."""
+def _make_lazy(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor:
+    """Return ``t`` as a view that is conjugated and negated lazily, or no more so if it is
+    already."""
     if conjugated:
         t = torch.conj(t)
     if negated:
@@ -141,7 +145,7 @@ def _follows_memory() -> bool:
     """Return whether ``bernoulli_`` on the CPU draws in the order of memory. It does not on
     processors for which torch calls MKL."""
     with without_modes():
-        plain, turned = torch.zeros(8, 16), torch.zeros(8, 16)
+        plain, transposed = torch.zeros(8, 16), torch.zeros(8, 16)
         plain.bernoulli_(0.5, generator=torch.Generator().manual_seed(0))
-        turned.t().bernoulli_(0.5, generator=torch.Generator().manual_seed(0))
-        return torch.equal(plain, turned)
+        transposed.t().bernoulli_(0.5, generator=torch.Generator().manual_seed(0))
+        return torch.equal(plain, transposed)

@@ -1,10 +1,11 @@
-"""Writes through views that show one element several times.
+"""Runs writes through views that show one element several times.
 
     x.unfold(0, 2, 1).mul_(2)       # writes to x[1] twice
     x.expand(2, 3)[0] = 1           # the other row changes, too
 
-A kernel writes one element after another, and no functional form does that. So the write is made in
-place, on a copy of the base."""
+A kernel writes one element after another, and no functional form does that. So the write is done in
+place, on a copy of the base.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +41,9 @@ def shows_twice(t: torch.Tensor) -> bool:
 def has_gaps(tensor: torch.Tensor) -> bool:
     """Return whether there are elements of memory between those of ``tensor``, each of which
     ``tensor`` shows once."""
-    return (
-        tensor.layout is torch.strided
-        and not aten.is_non_overlapping_and_dense.default(tensor)
-        and not shows_twice(tensor)
-    )
+    if tensor.layout is not torch.strided or aten.is_non_overlapping_and_dense.default(tensor):
+        return False
+    return not shows_twice(tensor)
 
 
 def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
@@ -52,7 +51,7 @@ def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
     last = max((index for index, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
     t = base
     for func, rest, kwargs, which in chain[: last + 1]:
-        t = _viewed(t, func, rest, kwargs, which)
+        t = _take_view(t, func, rest, kwargs, which)
         if func in _MAY_OVERLAP and shows_twice(t):
             return True
     return False
@@ -67,7 +66,7 @@ def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
     )
     t = base
     for func, rest, kwargs, which in chain[: last + 1]:
-        part = _viewed(t, func, rest, kwargs, which)
+        part = _take_view(t, func, rest, kwargs, which)
         if func is aten.as_strided.default and not (
             aten.is_non_overlapping_and_dense.default(t) and _is_within(part, t)
         ):
@@ -102,11 +101,13 @@ def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether a write to ``one`` changes an element of ``other``, as far as the memory under
-    their levels tells."""
+    their levels shows it."""
     if one is other:
         return True
     a, b = _memory_of(one), _memory_of(other)
-    if a is None or b is None or not a.numel() or not b.numel():
+    if a is None or b is None:
+        return False
+    if not a.numel() or not b.numel():
         return False
     if storage_of(a).data_ptr() != storage_of(b).data_ptr():
         return False
@@ -117,13 +118,14 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
         return True
     start, end = min(a_start, b_start) // a.itemsize, max(a_end, b_end) // a.itemsize
     with without_modes(), without_dispatch_to_python():
-        shown = torch.zeros(end - start, dtype=torch.bool)
-        shown.as_strided(b.shape, b.stride(), b.storage_offset() - start).fill_(True)
-        return bool(shown.as_strided(a.shape, a.stride(), a.storage_offset() - start).any())
+        # marks the places of one tensor, and looks for a mark at those of the other one
+        marks = torch.zeros(end - start, dtype=torch.bool)
+        marks.as_strided(b.shape, b.stride(), b.storage_offset() - start).fill_(True)
+        return bool(marks.as_strided(a.shape, a.stride(), a.storage_offset() - start).any())
 
 
 def _bytes_of(t: torch.Tensor) -> tuple[int, int]:
-    """Where in its storage the first element of ``t`` begins, and where the last one ends."""
+    """Return the bytes of its storage from the first of ``t`` to after the last."""
     last = sum((int(n) - 1) * int(size) for n, size in zip(t.shape, t.stride(), strict=True))
     first = int(t.storage_offset())
     return first * t.itemsize, (first + last + 1) * t.itemsize
@@ -138,8 +140,8 @@ def _memory_of(tensor: Any) -> torch.Tensor | None:
         return None
     if tensor.device.type == "meta":
         return None
-    found: torch.Tensor = tensor
-    return found
+    memory: torch.Tensor = tensor
+    return memory
 
 
 def same_start(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -154,7 +156,7 @@ def through_copy(
     chain: Sequence[Step],
     write: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """``base`` after ``write``, which gets the view of a copy and the copy, writes to the
+    """Return ``base`` after ``write``, which gets the view of a copy and the copy, writes to the
     view and returns it."""
     copy: torch.Tensor
     if has_gaps(base):  # then a clone has other strides
@@ -167,16 +169,16 @@ def through_copy(
         copy = base.clone()
     part = copy
     for step in chain:
-        part = _viewed(part, *step)
+        part = _take_view(part, *step)
     written = write(part, copy)
     if not isinstance(written, Value) or written._level.keeps_history or written._level.hidden:
         return copy
-    return _seen_through(written, copy)
+    return _view_through(written, copy)
 
 
-def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
-    """``copy`` as a view of ``written``, a part of its memory, so that a graph shows that it comes
-    after the write."""
+def _view_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+    """Return ``copy`` as a view of ``written``, a part of its memory, so that a graph shows that it
+    comes after the write."""
     shape, strides, offset = [*copy.shape], [*copy.stride()], copy.storage_offset()
     after: torch.Tensor
     if written.dtype is copy.dtype:
@@ -202,13 +204,14 @@ def _seen_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     return after
 
 
-def _viewed(
+def _take_view(
     tensor: torch.Tensor,
     func: Any,
     rest: tuple[object, ...],
     kwargs: dict[str, object],
     which: int | None,
 ) -> torch.Tensor:
+    """Run one step of a chain of views."""
     out = func(tensor, *rest, **kwargs)
     part: torch.Tensor = out if which is None else out[which]
     return part

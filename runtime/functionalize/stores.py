@@ -1,4 +1,4 @@
-"""What the values of the functionalize level are views of.
+"""Stores the bases of which the values of the functionalize level are views.
 
     y.unsafe_chunk(2)[0].mul_(2)        # changes the numbers of y, and nobody's history
 
@@ -42,12 +42,13 @@ class Memory:
     ``restrided``: whether the value has other strides than the memory, which a write leaves as they
     are. ``moved``: whether the value begins at another place of its storage than the memory.
     ``of_copies``: whether its strides may come of a copy that stands for a view.
-    ``made_inside``: whether an op of the program made it. ``writes``: for arguments with
+    ``made_inside``: whether a result of the program's ops has it. ``writes``: for arguments with
     histories of their own, how often one of them was written to; what is saved of the others is
     then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
     which writes do not change. ``taken``: where the program took its memory as an array.
     ``written_at``: the user's line of the last write. ``number``: greater than that of any memory
-    that was seen before."""
+    that was seen before.
+    """
 
     __slots__ = (
         "generation",
@@ -86,15 +87,15 @@ class Memory:
 
     @property
     def whole(self) -> Memory:
-        """The memory that this one is a piece of a piece of, or this one."""
+        """Return the memory that this one is a piece of a piece of, or this one."""
         if self.part_of is None:
             return self
         return self.part_of.store.memory.whole
 
 
 class WriteWatch:
-    """Whether the program writes to a memory that is older than the watch, while it is one of the
-    watches of the level, as ``found`` says."""
+    """Watches for a write to a memory that is older than the watch, while it is one of the watches
+    of the level. ``found``: whether there was one."""
 
     __slots__ = ("found", "number")
 
@@ -103,6 +104,7 @@ class WriteWatch:
         self.found = False
 
     def note(self, memory: Memory) -> None:
+        """Look at a write to ``memory``."""
         whole = memory.whole
         if not whole.made_inside or whole.number < self.number:
             self.found = True
@@ -118,7 +120,7 @@ class Store:
     """The base of aliases that share a history: its value at generation ``seen``.
 
     ``source``: for a result of ``detach()``, the store that was detached. ``recorded``: whether a
-    write through this store was made with grad mode. ``counter``: the version, in a list that
+    write went through this store with grad mode. ``counter``: the version, in a list that
     ``detach()`` shares and ``.data`` does not.
     """
 
@@ -126,13 +128,20 @@ class Store:
 
     def __init__(self, value: torch.Tensor | None, source: Store | None = None) -> None:
         self.value = value
-        self.memory: Memory = Memory(value) if source is None else source.memory
-        self.counter: list[int] = [0] if source is None else source.counter
-        self.seen = self.memory.generation if value is not None else -1
+        self.memory: Memory
+        self.counter: list[int]
+        if source is None:
+            self.memory, self.counter = Memory(value), [0]
+        else:
+            self.memory, self.counter = source.memory, source.counter
+        self.seen = -1  # smaller than any generation: there is no value yet
+        if value is not None:
+            self.seen = self.memory.generation
         self.recorded = False
 
     @property
     def version(self) -> int:
+        """Return the version of the tensors of this base."""
         if self.memory.writes is None:
             return self.counter[0]
         return self.memory.writes
@@ -172,7 +181,9 @@ class Pieces:
     def place(self, index: int) -> Chain:
         """Return the views that lead from the base of the whole to piece ``index``."""
         func, rest, kwargs, _ = self.chain[-1]
-        which = index if self.several else None
+        which = None
+        if self.several:
+            which = index
         return (*self.chain[:-1], (func, rest, kwargs, which))
 
 
@@ -207,7 +218,7 @@ def refuse_overlapping_piece(memory: Memory) -> None:
 
 
 def refuse_restrided(memory: Memory, chain: Chain) -> None:
-    """Refuse ``as_strided`` of a value that a write has given other strides than the memory has, or
+    """Refuse ``as_strided`` of a value that has, after a write, other strides than the memory, or
     other elements between its own, or another place to count an offset from."""
     steps = [step for step in chain if step[0] is torch.ops.aten.as_strided.default]
     if not steps:
@@ -226,18 +237,22 @@ def refuse_restrided(memory: Memory, chain: Chain) -> None:
 
 
 def _names_offset(rest: Sequence[object], kwargs: dict[str, object]) -> bool:
-    """Return whether ``as_strided`` is given a place of the storage."""
+    """Return whether a call of ``as_strided`` names a place of the storage."""
     if len(rest) > 2:
         return rest[2] is not None
     return kwargs.get("storage_offset") is not None
 
 
 class Views(Protocol):
-    """What finds the part of a base that a chain shows, and puts another value there."""
+    """Takes the part of a base that a chain shows, and puts another value there."""
 
-    def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor: ...
+    def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor:
+        """Return the part of ``base`` that ``chain`` shows."""
+        ...
 
-    def put_back(self, chain: Chain, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
+    def put_back(self, chain: Chain, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """Return ``old`` with ``new`` in the place that ``chain`` shows."""
+        ...
 
 
 def agree(memory: Memory, views: Views) -> None:
@@ -284,11 +299,11 @@ def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
 
 
 class Replaced:
-    """A value that was given other memory by ``set_``.
+    """A value that has got other memory by ``set_``.
 
     ``store`` and ``chain``: its first place. ``generation``: how often that memory was written
-    to before. ``count``: how often the value was given memory. ``version``: that of the value
-    after the last time. ``set_at``: the user's line of it.
+    to before. ``count``: how often the value has got memory. ``version``: that of the value after
+    the last time. ``set_at``: the user's line of it.
     """
 
     __slots__ = ("chain", "count", "generation", "set_at", "store", "value", "version")
@@ -303,7 +318,7 @@ class Replaced:
 
     def by(self, source: Store, present: Any, version: int) -> Store:
         """Return a store of the memory of ``source``, whose value is ``present``, for the value
-        that is given this memory."""
+        that gets this memory."""
         self.count += 1
         self.version = version
         self.set_at = user_line()

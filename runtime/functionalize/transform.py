@@ -1,4 +1,4 @@
-"""``functionalize``: runs a program at a functionalize level, and does its writes at the end."""
+"""Runs a program at a functionalize level, and does its writes at the end: ``functionalize``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _run(
 ) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
     """Run ``function`` on functional values of ``inputs``.
 
-    Returns three things: its results, at the next outer level; the inputs that were written
+    Return three things: its results, at the next outer level; the inputs that were written
     to, each as its number and what was written; the closed-over tensors that were written to, each
     with what was written.
     """
@@ -80,7 +80,7 @@ def _refuse_shared(
 
 
 def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> Callable[..., Any]:
-    """``func`` without writes inside, as ``torch.func.functionalize``.
+    """Return ``func`` without writes inside, as ``torch.func.functionalize``.
 
     >>> functionalize(lambda x: x.clone().add_(1))(torch.zeros(2))
     tensor([1., 1.])
@@ -98,7 +98,7 @@ def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> 
         )
 
     @wraps(func)
-    def transformed(*args: object, **kwargs: object) -> Any:
+    def functional(*args: object, **kwargs: object) -> Any:
         flat, spec = pytree.tree_flatten((args, kwargs))
         out_spec: Any = None
 
@@ -110,10 +110,10 @@ def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> 
 
         with naming_line():
             results, changed, outside = _run(run, flat, remove)
-            for i, new in changed:
-                new.into(flat[i])
-            for t, new in outside:
-                new.into(t)
+            for i, final in changed:
+                final.into(flat[i])
+            for t, final in outside:
+                final.into(t)
         return pytree.tree_unflatten(results, out_spec)
 
-    return transformed
+    return functional

@@ -1,5 +1,5 @@
-"""Writes at the functionalize level: what is refused, and where the result of the functional form
-goes.
+"""Refuses writes at the functionalize level that a kernel would refuse, and puts the results of
+functional forms where the writes go.
 
     x[0].add_(1)               # through a view: a base in which x[0] is replaced
     torch.add(x, 1, out=y)     # to y, the tensor of ``out=``
@@ -56,7 +56,8 @@ def refuse_unfit(
     """Raise the kernel's error if ``func`` cannot write ``results`` to ``targets`` because of their
     dtypes. Lists of tensors may be among both."""
     pairs = zip(pytree.tree_leaves(list(targets)), pytree.tree_leaves(list(results)), strict=False)
-    if all(tensor is None or r is None or tensor.dtype is r.dtype for tensor, r in pairs):
+    tensors = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
+    if all(target.dtype is result.dtype for target, result in tensors):
         return
     with without_dispatch_to_python():
         plain, named = pytree.tree_map_only(torch.Tensor, _zeros, (list(args), kwargs))
@@ -73,41 +74,38 @@ def refuse_shared(
     """Raise the kernel's error if ``func`` cannot write to ``targets`` because of the places of
     memory that they share with one another or with other arguments. ``memory``: what the aliases of
     a tensor have in common, or None."""
-    given = [
-        tensor
-        for tensor in pytree.tree_leaves((list(args), kwargs))
-        if isinstance(tensor, torch.Tensor)
-    ]
-    if any(t.layout is not torch.strided for t in given):
+    leaves = pytree.tree_leaves((list(args), kwargs))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if any(t.layout is not torch.strided for t in tensors):
         return
-    of_given = list(map(memory, given))
-    apart = not any(_is_shared(memory(target), of_given) for target in targets)
-    if any(map(_depends_on_values, given)):
+    memories = list(map(memory, tensors))
+    shares_nothing = not any(_is_shared(memory(target), memories) for target in targets)
+    if any(map(_depends_on_values, tensors)):
         return
     with without_dispatch_to_python():
-        if apart and not any(map(_shows_twice, targets)):
+        if shares_nothing and not any(map(_shows_twice, targets)):
             return
         places = _ZerosInPlace(memory)
-        for t, m in zip(given, of_given, strict=True):
+        for t, m in zip(tensors, memories, strict=True):
             places.reserve(t, m)
         plain, named = pytree.tree_map_only(torch.Tensor, places.stand_in, (list(args), kwargs))
         _ask(func, plain, named, _OF_MEMORY)
 
 
-def _is_shared(memory: object, of_given: Sequence[object]) -> bool:
-    """Tell whether two of the arguments have this memory."""
-    return memory is not None and sum(memory is other for other in of_given) > 1
+def _is_shared(memory: object, memories: Sequence[object]) -> bool:
+    """Return whether two of the arguments have this memory."""
+    return memory is not None and sum(memory is other for other in memories) > 1
 
 
 def _depends_on_values(tensor: torch.Tensor) -> bool:
-    """Tell whether a size, a stride or the offset of ``tensor`` depends on values."""
-    return None in _known((*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+    """Return whether a size, a stride or the offset of ``tensor`` depends on values."""
+    return None in _hints((*tensor.shape, *tensor.stride(), tensor.storage_offset()))
 
 
 def _shows_twice(tensor: torch.Tensor) -> bool:
-    """Tell whether two elements of ``tensor`` have one place in memory."""
+    """Return whether two elements of ``tensor`` have one place in memory."""
     return shows_twice(
-        torch.empty_strided(_known(tensor.shape), _known(tensor.stride()), device="meta")
+        torch.empty_strided(_hints(tensor.shape), _hints(tensor.stride()), device="meta")
     )
 
 
@@ -134,13 +132,14 @@ class _ZerosInPlace:
     def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the zeros that lie where ``tensor`` does."""
         flat = self.flat[self._key(tensor, self.memory(tensor))]
-        (offset,) = _known([tensor.storage_offset()])
-        return flat.as_strided(_known(tensor.shape), _known(tensor.stride()), offset)
+        (offset,) = _hints([tensor.storage_offset()])
+        return flat.as_strided(_hints(tensor.shape), _hints(tensor.stride()), offset)
 
 
 def _ask(
     func: Any, args: Sequence[object], kwargs: dict[str, object], about: tuple[str, ...]
 ) -> None:
+    """Call ``func`` and raise its error, if that is about one of the texts ``about``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the program's own call warns
         try:
@@ -151,17 +150,17 @@ def _ask(
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(_known(tensor.shape), dtype=tensor.dtype, device=tensor.device)
+    return torch.zeros(_hints(tensor.shape), dtype=tensor.dtype, device=tensor.device)
 
 
-def _known(sizes: Sequence[Any]) -> list[int]:
-    """``sizes`` as they are in the arguments of the capture, without a guard."""
+def _hints(sizes: Sequence[Any]) -> list[int]:
+    """Return ``sizes`` as they are in the arguments of the capture, without a guard."""
     return [size if isinstance(size, int) else size.node.hint for size in sizes]
 
 
 def _reach(t: torch.Tensor) -> int:
     """Return how many elements of its memory ``t`` spans."""
-    sizes, strides, (offset,) = _known(t.shape), _known(t.stride()), _known([t.storage_offset()])
+    sizes, strides, (offset,) = _hints(t.shape), _hints(t.stride()), _hints([t.storage_offset()])
     if not all(sizes):
         return offset
     last = sum((n - 1) * size for n, size in zip(sizes, strides, strict=True))
@@ -180,10 +179,12 @@ class _Copying:
     ops are themselves: ``add`` is ``add``."""
 
     def __getattr__(self, name: str) -> Any:
-        copying = "_reshape_copy" if name == "reshape" else f"{name}_copy"
-        found = getattr(aten, copying, None) or getattr(aten, name)
-        setattr(self, name, found)
-        return found
+        copying = f"{name}_copy"
+        if name == "reshape":
+            copying = "_reshape_copy"
+        packet = getattr(aten, copying, None) or getattr(aten, name)
+        setattr(self, name, packet)
+        return packet
 
 
 _copying = _Copying()
@@ -208,17 +209,17 @@ def put_back(
     kwargs: dict[str, Any],
     copying: bool = False,
 ) -> Any:
-    """``base`` with ``part`` in the place that ``func(base, *args, **kwargs)`` shows. ``which``:
-    its output number, if it has several.
+    """Return ``base`` with ``part`` in the place that ``func(base, *args, **kwargs)`` shows.
+    ``which``: its output number, if it has several.
 
     ``copying``: use no view ops.
     """
     op = op_of(func)
     ops = _copying if copying else aten
     if op.record is not None and op.record.inverse is not None:
-        given = {"base": base, "part": part, "which": which, "ops": ops}
-        return _call_inverse(op.record.inverse, op, given, (base, *args), kwargs)
-    # Right for any view that only selects or moves elements: a view of the element numbers tells
+        values = {"base": base, "part": part, "which": which, "ops": ops}
+        return _call_inverse(op.record.inverse, op, values, (base, *args), kwargs)
+    # Right for any view that only selects or moves elements: a view of the element numbers shows
     # where each comes from.
     view = copying_form(func) if copying else func
     numbers = torch.arange(base.numel(), device=base.device)
@@ -232,7 +233,7 @@ def put_back(
 def _call_inverse(
     inverse: Callable[..., object],
     op: Op,
-    given: dict[str, object],
+    values: dict[str, object],
     args: Sequence[object],
     kwargs: dict[str, object],
 ) -> object:
@@ -240,8 +241,8 @@ def _call_inverse(
     :class:`runtime.rules.record.Record`."""
     operands = []
     for name in parameters(inverse):
-        if name in given:
-            operands.append(given[name])
+        if name in values:
+            operands.append(values[name])
         else:
             operands.append(op.argument(op.positions[name], args, kwargs))
     return inverse(*operands)
@@ -251,9 +252,9 @@ def _call_inverse(
 
 
 class WrittenBack(NamedTuple):
-    """What the program wrote to a tensor from outside. ``value``: its final value, None if only
-    its geometry has changed. ``recorded``: whether a write to it was made with grad mode.
-    ``counted``: whether a write was made other than through ``.data``. ``turns``: the calls that
+    """The effect of a program on a tensor from outside. ``value``: its final value, None if only
+    its geometry has changed. ``recorded``: whether a write to it happened with grad mode.
+    ``counted``: whether a write went another way than through ``.data``. ``turns``: the calls that
     have changed its geometry in place."""
 
     value: torch.Tensor | None
@@ -262,9 +263,12 @@ class WrittenBack(NamedTuple):
     turns: Sequence[Callable[[torch.Tensor], Any]] = ()
 
     def into(self, tensor: torch.Tensor) -> None:
+        """Do to ``tensor`` what the program did to its value."""
         if self.value is not None:
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
-                target = tensor if self.counted else tensor.data
+                target = tensor
+                if not self.counted:
+                    target = tensor.data
                 target.copy_(self.value)
         for turn in self.turns:
             turn(tensor)
@@ -301,7 +305,7 @@ def refuse_several_written(op: Op) -> None:
         )
 
 
-def _copied(value: Any) -> object:
+def _copy(value: Any) -> object:
     """Return a copy of a tensor, or of each in a list."""
     if isinstance(value, list):
         return [tensor.clone() for tensor in value]
@@ -317,7 +321,7 @@ def run_on_copies(
 ) -> tuple[list[Any], list[Any]]:
     """Run ``op``, which has no functional form, on copies of ``targets``. Return its own results,
     and the copies."""
-    copies = list(map(_copied, level.lowered_args(targets)))
+    copies = list(map(_copy, level.lowered_args(targets)))
     copy_of = dict(zip(map(id, targets), copies, strict=True))
     lowered = zip(args, level.lowered_args(args), strict=True)
     plain = [copy_of.get(id(a), inner) for a, inner in lowered]
@@ -437,7 +441,7 @@ def refuse_shared_by(
     kwargs: dict[str, Any],
     targets: Sequence[object],
 ) -> None:
-    """:func:`refuse_shared` of values of ``level``."""
+    """Do :func:`refuse_shared` for values of ``level``."""
 
     def memory(tensor: Any) -> Any:
         if getattr(tensor, "_level", None) is not level:
@@ -448,9 +452,9 @@ def refuse_shared_by(
 
 
 def grow(level: FunctionalLevel, target: Any, new: torch.Tensor) -> bool:
-    """Make ``new`` the value of ``target``, as ``out=torch.empty(0)`` asks for. False unless
-    ``target`` is of memory without elements that the program has made. Views of that memory have no
-    elements to show, so that they need not follow.
+    """Make ``new`` the value of ``target``, as ``out=torch.empty(0)`` asks for. Return False unless
+    ``target`` is of memory without elements that the program has created. Views of that memory have
+    no elements to show, so that they need not follow.
     """
     if getattr(target, "_level", None) is not level:
         return False

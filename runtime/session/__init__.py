@@ -1,4 +1,4 @@
-"""Level zero: the tensors that users hold, and ``backward``.
+"""Provides level zero: the tensors of users, and ``backward``.
 
 A tensor of the session is a value of a tape that is always open. ``tensor`` has its class,
 ``session`` the level, ``backward`` the front door of the engine, ``dual`` forward mode at level

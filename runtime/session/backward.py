@@ -1,5 +1,5 @@
-"""``backward`` and ``grad``: they check the arguments of users and turn them into
-edges for the engine."""
+"""Runs ``backward`` and ``grad``: checks the arguments of users and turns them into edges for the
+engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CYCLE = (
     "and its gradient which can cause a memory leak. autograd.grad returns gradients without "
     "storing them; or set .grad to None when you have used it."
 )
-_warned: set[str] = set()  # texts of warnings, each given once
+_warned: set[str] = set()  # texts of warnings, each shown once
 
 
 def _warn_once(message: str) -> None:
@@ -41,7 +41,8 @@ def _warn_once(message: str) -> None:
 
 
 def _own_edge(tensor: object) -> object:
-    """``tensor``, as an edge of this package if torch's ``get_gradient_edge`` has made it."""
+    """Return ``tensor``, as an edge of this package if it is a result of torch's
+    ``get_gradient_edge``."""
     if isinstance(tensor, tuple) and isinstance(node := getattr(tensor, "node", None), Node):
         return GradientEdge(node, tensor.output_nr)  # type: ignore[attr-defined]
     return tensor
@@ -71,6 +72,8 @@ def _no_inputs(caller: str) -> Exception:
 
 
 def _inputs(inputs: object, caller: str) -> tuple[Any, ...]:
+    """Return the tensors or edges of the argument ``inputs``, and of a dict its values. Raise for
+    anything else. ``caller``: the function's name, for errors."""
     if isinstance(inputs, Mapping):
         if type(inputs) is not dict:
             raise TypeError(
@@ -78,20 +81,20 @@ def _inputs(inputs: object, caller: str) -> tuple[Any, ...]:
                 f"not {type(inputs).__name__}. Pass dict(inputs)."
             )
         inputs = inputs.values()
-    found = listed(inputs)
-    if not found:
+    tensors = listed(inputs)
+    if not tensors:
         raise _no_inputs(caller)
-    for t in found:
+    for t in tensors:
         if not isinstance(t, (torch.Tensor, GradientEdge)):
             raise RuntimeError(
                 f"all inputs have to be Tensors or GradientEdges, but got {type(t).__name__}"
             )
-    refuse_plain_inputs(found)
-    return found
+    refuse_plain_inputs(tensors)
+    return tensors
 
 
 def _edge(tensor: object) -> Any:
-    """(node, output number) of a tensor or a gradient edge, None if nothing was recorded."""
+    """Return (node, output number) of a tensor or a gradient edge, None if nothing was recorded."""
     if type(tensor) in VALUES:
         return edge_of(tensor) if hasattr(tensor, "_edge") else None
     if isinstance(tensor, GradientEdge):
@@ -99,7 +102,7 @@ def _edge(tensor: object) -> Any:
     return None
 
 
-def _refuse_unrecorded(edges: Sequence[Any]) -> None:
+def _require_recorded(edges: Sequence[Any]) -> None:
     """Raise if no backward pass can start from one of the edges."""
     for index, edge in enumerate(edges):
         if edge is None or type(edge[0]) is Sink:
@@ -109,6 +112,7 @@ def _refuse_unrecorded(edges: Sequence[Any]) -> None:
 
 
 def _level(edges: Sequence[Edge]) -> Any:
+    """Return the innermost level of the nodes of ``edges``."""
     level = edges[0][0].level
     for node, _ in edges[1:]:
         if node.level.number > level.number:
@@ -118,14 +122,14 @@ def _level(edges: Sequence[Edge]) -> Any:
 
 def _device(node: Node) -> torch.device:
     """Return the device of the leaves of a graph."""
-    stack, seen = [node], {node}
+    stack, visited = [node], {node}
     while stack:
         node = stack.pop()
         if isinstance(node, AccumulateGrad):
             return node.variable.device
-        new = [edge[0] for edge in node.edges if edge is not None and edge[0] not in seen]
-        seen.update(new)
-        stack += new
+        following = [edge[0] for edge in node.edges if edge is not None and edge[0] not in visited]
+        visited.update(following)
+        stack += following
     return torch.get_default_device()
 
 
@@ -154,8 +158,8 @@ def _ones(tensor: Any, edge: Any) -> torch.Tensor | None:
 def cotangents_of(
     outputs: Sequence[object], edges: Sequence[object], given: object, batched: bool = False
 ) -> list[torch.Tensor | None]:
-    """One cotangent per output, by default one for a scalar. Raise unless it has the shape of the
-    output, with ``batched`` after the first dimension."""
+    """Return one cotangent per output, by default one for a scalar. Raise unless it has the shape
+    of the output, with ``batched`` after the first dimension."""
     tensors = list(outputs)
     if given is not None:
         tensors += listed(given)
@@ -163,11 +167,11 @@ def cotangents_of(
         refuse_tangent_of_torch(t)
     if given is None:
         return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
-    given = listed(given)
-    if len(given) != len(outputs):
-        raise RuntimeError(f"got {len(outputs)} tensors and {len(given)} gradients")
+    grads = listed(given)
+    if len(grads) != len(outputs):
+        raise RuntimeError(f"got {len(outputs)} tensors and {len(grads)} gradients")
     cotangents: list[torch.Tensor | None] = []
-    for index, (t, g) in enumerate(zip(outputs, given, strict=True)):
+    for index, (t, g) in enumerate(zip(outputs, grads, strict=True)):
         if g is None:
             cotangents.append(_ones(t, edges[index]))
             continue
@@ -196,22 +200,24 @@ def _refuse_unfit_cotangent(g: object, tensor: Any, index: int, batched: bool) -
         )
 
 
-def _refuse_unfit_shape(seen: Any, shape: object, index: int, batched: bool) -> None:
-    """Raise unless ``seen``, the extent of a cotangent, is that of output number ``index``."""
+def _refuse_unfit_shape(of_grad: Any, shape: object, index: int, batched: bool) -> None:
+    """Raise unless ``of_grad``, the extent of a cotangent, is that of output number ``index``."""
     if batched:
-        if type(shape) is NestedMeta or type(seen) is NestedMeta:
+        if type(shape) is NestedMeta or type(of_grad) is NestedMeta:
             raise RuntimeError("Batched grads are not supported with Nested Tensor.")
-        seen = seen[1:]
-    if seen == shape:
+        of_grad = of_grad[1:]
+    if of_grad == shape:
         return
-    found = f"grad_output[{index}] has a shape of {seen} and output[{index}] has a shape of {shape}"
+    difference = (
+        f"grad_output[{index}] has a shape of {of_grad} and output[{index}] has a shape of {shape}"
+    )
     if batched:
         raise RuntimeError(
             "If `is_grads_batched=True`, "
             "we interpret the first dimension of each grad_output as the batch dimension. "
-            f"Without it, {found}. For a batch of only some of them, call vmap of grad."
+            f"Without it, {difference}. For a batch of only some of them, call vmap of grad."
         )
-    raise RuntimeError(f"Mismatch in shape: {found}.")
+    raise RuntimeError(f"Mismatch in shape: {difference}.")
 
 
 def run_pass(
@@ -222,11 +228,15 @@ def run_pass(
     create_graph: bool,
     accumulate: bool,
 ) -> tuple[Any, list[Any]]:
-    _refuse_unrecorded(edges)
+    """Run the engine from the roots ``edges`` with their ``cotangents``. Return the level of the
+    graph and the gradients of ``captures``; None for these: all leaves, which get theirs in
+    ``.grad``."""
+    _require_recorded(edges)
     if not edges:
         return None, [None] * len(captures or ())
     level = _level(edges)
     acting = level.acting()
+    # in a dual level gradients get tangents, so the pass runs on values
     on_values = create_graph or (acting is not level and acting.sees_gradients)
     roots = []
     for edge, g in zip(edges, cotangents, strict=True):
@@ -317,7 +327,8 @@ def backward(
 
 
 def _refuse_transforms(outputs: Sequence[object]) -> None:
-    """``backward()`` adds to the ``.grad`` of leaves, and the inputs of a transform have none."""
+    """Raise for a tensor inside a transform: ``backward()`` adds to the ``.grad`` of leaves, and
+    the inputs of a transform have none."""
     for t in outputs:
         if not isinstance(t, GradValue):
             continue
@@ -394,7 +405,7 @@ def gradients_of(
     is_grads_batched: bool,
     materialize_grads: bool,
 ) -> Any:
-    """:func:`grad` of values that stand for the tensors of the user."""
+    """Return :func:`grad` of values that stand for the tensors of the user."""
     outputs, wanted = listed(outputs), _inputs(inputs, "grad")
     edges = list(map(_edge, outputs))
     cotangents = cotangents_of(outputs, edges, grad_outputs, is_grads_batched)
@@ -405,13 +416,13 @@ def gradients_of(
         )
 
     if is_grads_batched:
-        _refuse_unrecorded(edges)
-        found = _batched_grads(_level(edges), run, cotangents, len(wanted))
+        _require_recorded(edges)
+        grads = _batched_grads(_level(edges), run, cotangents, len(wanted))
     else:
-        found = _in_layouts_of(wanted, run(*cotangents))
+        grads = _restore_layouts(wanted, run(*cotangents))
     if isinstance(inputs, dict):
-        return dict(zip(inputs, found, strict=True))
-    return found
+        return dict(zip(inputs, grads, strict=True))
+    return grads
 
 
 def _batched_grads(
@@ -428,19 +439,19 @@ def _batched_grads(
         return tuple(grads[i] for i in reached)
 
     batches = vmap(run_element)(*cotangents)
-    found: list[Any] = [None] * number
+    grads: list[Any] = [None] * number
     for i, batch in zip(reached, batches, strict=True):
-        found[i] = for_users(level, batch)
-    return tuple(found)
+        grads[i] = for_users(level, batch)
+    return tuple(grads)
 
 
-def _in_layouts_of(inputs: Sequence[Any], grads: tuple[Any, ...]) -> tuple[object, ...]:
+def _restore_layouts(inputs: Sequence[Any], grads: tuple[Any, ...]) -> tuple[object, ...]:
     """Return the gradients, those of sparse inputs in the layout of the input."""
-    found = list(grads)
+    results = list(grads)
     for index, (tensor, grad) in enumerate(zip(inputs, grads, strict=True)):
         if grad is not None and isinstance(tensor, Value) and tensor.layout is not torch.strided:
-            found[index] = in_layout(grad, tensor._inner)
-    return tuple(found)
+            results[index] = in_layout(grad, tensor._inner)
+    return tuple(results)
 
 
 def _grads(
@@ -452,9 +463,11 @@ def _grads(
     allow_unused: bool,
     materialize: bool,
 ) -> tuple[object, ...]:
-    level, found = run_pass(edges, cotangents, inputs, retain_graph, create_graph, False)
+    """Return the gradients of ``inputs`` from one pass. Raise, or return None or zeros, for an
+    input that no gradient arrives at."""
+    level, captured = run_pass(edges, cotangents, inputs, retain_graph, create_graph, False)
     grads = []
-    for index, (tensor, g) in enumerate(zip(inputs, found, strict=True)):
+    for index, (tensor, g) in enumerate(zip(inputs, captured, strict=True)):
         if g is not None:
             grads.append(for_users(level, g))
         elif not allow_unused:

@@ -1,4 +1,4 @@
-"""What keeps the gradients of leaves while a program is captured.
+"""Declares what answers ``.grad`` and ``backward()`` while a program is captured.
 
 ``.grad`` is Python's, and a capture runs the program on values that stand for its tensors. So
 ``backward()``, ``grad()`` and ``.grad`` ask for :data:`CAPTURE` first. ``runtime.aot`` has the only
@@ -23,7 +23,9 @@ class CapturedGradients(Protocol):
         retain_graph: bool | None,
         create_graph: bool,
         inputs: object,
-    ) -> None: ...
+    ) -> None:
+        """Do ``torch.autograd.backward``."""
+        ...
 
     def grad(
         self,
@@ -33,22 +35,33 @@ class CapturedGradients(Protocol):
         retain_graph: bool | None,
         create_graph: bool,
         **options: object,
-    ) -> Any: ...
+    ) -> Any:
+        """Do ``torch.autograd.grad``."""
+        ...
 
-    def gradient(self, tensor: object) -> Any: ...
+    def gradient(self, tensor: object) -> Any:
+        """Return ``tensor.grad``."""
+        ...
 
-    def assign(self, tensor: object, g: object) -> None: ...
+    def assign(self, tensor: object, g: object) -> None:
+        """Do ``tensor.grad = g``."""
+        ...
 
-    def retain(self, tensor: object) -> None: ...
+    def retain(self, tensor: object) -> None:
+        """Do ``tensor.retain_grad()``."""
+        ...
 
-    def require(self, tensor: object, flag: bool) -> Any: ...
+    def require(self, tensor: object, flag: bool) -> Any:
+        """Do ``tensor.requires_grad_(flag)``."""
+        ...
 
     def inside(self, tree: object) -> Any:
-        """``tree`` with the values of the program in place of tensors from outside."""
+        """Return ``tree`` with the values of the program in place of tensors from outside."""
 
 
 class _Capture(Ambient):
-    """What answers ``.grad`` and ``backward()`` in the program that this thread captures."""
+    """``gradients``: what answers ``.grad`` and ``backward()`` in the program that this thread
+    captures."""
 
     def __init__(self) -> None:
         self.gradients: CapturedGradients | None = None

@@ -67,7 +67,8 @@ def plain_case() -> bool:
     """Return whether nothing but the session's tape has to see the parts of a call.
 
     Pack hooks, levels of transforms, dispatch modes, autocast and a stand-in see each part. The
-    calls of inference mode go on to ATen, too. It turns grad mode off, so that is asked first."""
+    calls of inference mode go on to ATen, too. It turns grad mode off, so that is asked first.
+    """
     observer = (
         HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled()
     )
@@ -78,7 +79,8 @@ def known_part(a: Any) -> Part | None:
     """Return the inner tensor of a dense tensor ``a`` of the eager session, and its edge.
 
     The edge is None if ``a`` needs no gradient or grad mode is off. A plain tensor is its own inner
-    tensor, without an edge. Any other argument gives None: the call has to go on to ATen."""
+    tensor, without an edge. For any other argument return None: the call has to go on to ATen.
+    """
     kind = type(a)
     if kind is Tensor:
         edge = None
@@ -94,7 +96,7 @@ def known_part(a: Any) -> Part | None:
         if type(a) is not torch.Tensor:
             return None
     elif kind is torch.Tensor and not a.requires_grad:
-        # with requires_grad torch would record the calls made here
+        # with requires_grad torch would record the calls of this file
         edge = None
     else:
         return None
@@ -106,7 +108,7 @@ def known_part(a: Any) -> Part | None:
 def run_op(
     op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None
 ) -> Part:
-    """Run ``op`` and record it. Returns the result and its edge.
+    """Run ``op`` and record it. Return the result and its edge.
 
     - ``inner``: the arguments of the op, tensors as inner tensors.
     - ``edges``: those of the tensors that need a gradient, in the order of the arguments.
@@ -152,10 +154,10 @@ def _record_linear(x: Any, weight: Any, bias: Any) -> object:
 
     A stack (..., in) is viewed as a matrix before, and gets its shape (..., out) after it. None if
     ATen would use other ops: the call has to go on to it."""
-    known = known_part(x), known_part(weight), known_part(bias)
-    if any(part is None for part in known):
+    parts = known_part(x), known_part(weight), known_part(bias)
+    if any(part is None for part in parts):
         return None
-    x, weight, bias = known
+    x, weight, bias = parts
     shape = x[0].shape
     if weight[0].dim() != 2 or bias[0].dim() != 1 or not shape:
         return None
@@ -176,10 +178,10 @@ def _record_linear(x: Any, weight: Any, bias: Any) -> object:
 def _record_linear_without_bias(x: Any, weight: Any) -> object:
     """Return ``linear`` of a matrix without a bias, recorded as ``mm(x, weight.t())``. None for
     other arguments: the call has to go on to ATen."""
-    known = known_part(x), known_part(weight)
-    if any(part is None for part in known):
+    parts = known_part(x), known_part(weight)
+    if any(part is None for part in parts):
         return None
-    x, weight = known
+    x, weight = parts
     if x[0].dim() != 2 or weight[0].dim() != 2:
         return None
     transposed = run_op(_T, [weight[0]], (weight[1],), weight[1] is not None)
@@ -205,14 +207,14 @@ def _record_product_of_stack(stack: Any, factor: object) -> Any:
 
     ``stack``: (..., n, k) of three or more dimensions, viewed as (rows, k). ``factor``: a matrix
     (k, m) or a vector (k,) that requires grad. None for other arguments."""
-    known = known_part(factor)
-    if known is None or known[1] is None or not 1 <= known[0].dim() <= 2:
+    part = known_part(factor)
+    if part is None or part[1] is None or not 1 <= part[0].dim() <= 2:
         return None
-    inner_factor, factor_edge = known
-    known = known_part(stack)
-    if known is None:
+    inner_factor, factor_edge = part
+    part = known_part(stack)
+    if part is None:
         return None
-    inner_stack, stack_edge = known
+    inner_stack, stack_edge = part
     shape = inner_stack.shape
     if len(shape) < 3:
         return None
@@ -235,11 +237,11 @@ def _record_matmul(x: Any, y: Any) -> Any:
     Without folding, the gradient of that factor would be a stack that has to be summed."""
     if y.dim() <= 2:
         return _record_product_of_stack(x, y)
-    known = known_part(x)
-    if known is None or known[1] is None or known[0].dim() > 2:
+    part = known_part(x)
+    if part is None or part[1] is None or part[0].dim() > 2:
         return None
     # the stack is on the right: x @ y is the transpose of y.mT @ x.t()
-    if known[0].dim() < 2:
+    if part[0].dim() < 2:
         return _record_product_of_stack(y.mT, x)
     result = _record_product_of_stack(y.mT, x.t())
     if result is None:
@@ -260,10 +262,10 @@ def _record_layer_norm(
     wanted = 0
     for i in (0, 2, 3):  # the positions of tensors
         if inner[i] is not None:
-            known = known_part(inner[i])
-            if known is None:
+            part = known_part(inner[i])
+            if part is None:
                 return None
-            inner[i], edge = known
+            inner[i], edge = part
             if edge is not None:
                 edges += (edge,)
                 wanted |= 1 << i
@@ -306,18 +308,20 @@ def _handle_matmul(keys: Any, x: object, y: object) -> object:
         return _multiply_batches(x, y)
     # the casts are a call of their own, after which the product arrives here again
     if not (is_autocast_enabled() and _is_autocast_next(keys)):
-        result = _fold_and_multiply(x, y)
+        result = _multiply_folded(x, y)
         if result is not None:
             return result
     return _pass_on_matmul(keys & BELOW, x, y)
 
 
-def _fold_and_multiply(x: Any, y: Any) -> object:
+def _multiply_folded(x: Any, y: Any) -> object:
     """Return ``x @ y`` by calls on the folded stack, where ATen would fold. Else None.
 
     The counterpart of :func:`_record_matmul` for values of other levels."""
     if x.dim() >= y.dim():
-        return _multiply_stack(x, y) if _would_fold(x, y) else None
+        if not _would_fold(x, y):
+            return None
+        return _multiply_stack(x, y)
     if not _would_fold(y, x):
         return None
     if x.dim() == 1:
@@ -358,12 +362,9 @@ def _would_fold(stack: Any, factor: object) -> bool:
 
     ATen reads the flag in any grad mode. It does not see that of our values, so this function asks
     in its place."""
-    return (
-        isinstance(factor, GradValue)
-        and 1 <= factor.dim() <= 2
-        and stack.dim() >= 3
-        and factor.requires_grad
-    )
+    if not isinstance(factor, GradValue):
+        return False
+    return 1 <= factor.dim() <= 2 and stack.dim() >= 3 and factor.requires_grad
 
 
 def _multiply_stack(stack: Any, factor: Any) -> Any:
@@ -371,7 +372,8 @@ def _multiply_stack(stack: Any, factor: Any) -> Any:
     level sees."""
     shape = stack.shape
     matrix = stack.reshape(prod(shape[:-1]), shape[-1])
-    out = aten.mm.default(matrix, factor) if factor.dim() == 2 else aten.mv.default(matrix, factor)
+    product = aten.mm.default if factor.dim() == 2 else aten.mv.default
+    out = product(matrix, factor)
     return aten._unsafe_view.default(out, [*shape[:-1], *factor.shape[1:]])
 
 

@@ -1,4 +1,4 @@
-"""Methods of the session's tensors that run directly on the inner tensor, where a pass through the
+"""Runs methods of the session's tensors directly on the inner tensor, where a pass through the
 dispatcher would add nothing.
 
 Example: ATen runs ``x[0, 1, 2]`` as three view ops, and each would arrive in
@@ -7,7 +7,8 @@ The tape gets the same nodes as from the parts. A write without history, such as
 under ``no_grad``, is done on the inner tensor, and its version is counted.
 
 Everything else goes to torch's own method: values of other classes, modes that need to see each
-call, and forward mode."""
+call, and forward mode.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ _NUMBERS = frozenset((bool, int, float, complex))
 
 
 def unseen() -> bool:
-    """Return whether only the session's tape would see a call of its tensors: no mode, no trace and
-    no transform of torch's, no stand-in."""
+    """Return whether only the session's tape would see a call of its tensors: there is no mode, no
+    stand-in, and no trace or transform of torch itself."""
     return (
         not (number_of_dispatch_modes() or number_of_function_modes())
         and current_stand_in() is None
@@ -61,7 +62,7 @@ def unseen() -> bool:
 
 
 def _dense(tensor: object) -> bool:
-    """Return whether ``tensor`` is a strided plain tensor. A value that holds it shares its memory
+    """Return whether ``tensor`` is a strided plain tensor. A value with it inside shares its memory
     and version counter."""
     return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
 
@@ -131,11 +132,12 @@ def _ends_of(i: slice) -> tuple[int, int, int]:
 
 
 def _part(tensor: torch.Tensor, *index: Any) -> torch.Tensor:
-    """``tensor[index]``, as a step of a chain of views."""
+    """Return ``tensor[index]``, as a step of a chain of views."""
     return tensor[index]
 
 
 def _getitem(self: Any, index: Any) -> object:
+    """Return ``self[index]``, by one view of the inner tensor where that is enough."""
     if type(self) is Tensor and unseen() and not recorded_by_torch(self):
         inner = self._inner
         lone = type(index) is not tuple
@@ -149,8 +151,8 @@ def _getitem(self: Any, index: Any) -> object:
 
 
 def _view(tensor: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
-    """``tensor[index]`` as a view of ``tensor``. ``edge``: that of ``tensor``, or None if nothing
-    is recorded."""
+    """Return ``tensor[index]`` as a view of ``tensor``. ``edge``: that of ``tensor``, or None if
+    nothing is recorded."""
     inner = tensor._inner
     if edge is None:
         inner = inner[index]
@@ -163,6 +165,7 @@ def _view(tensor: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
 
 
 def _setitem(self: Any, index: Any, value: Any) -> None:
+    """Do ``self[index] = value``, by one write to the inner tensor where that is enough."""
     if type(self) is Tensor and unseen() and not (self._req and self._view is not None):
         each = index
         if type(index) is not tuple:
@@ -175,7 +178,7 @@ def _setitem(self: Any, index: Any, value: Any) -> None:
                 self._inner[index] = value
                 unrecorded(self)
                 return
-            if _write_recorded(self, each, value, histories[0]):
+            if _record_write(self, each, value, histories[0]):
                 return
     _native_setitem(self, index, value)
 
@@ -196,7 +199,7 @@ def _is_plain(target: object, value: Any) -> bool:
     return _dense(value) and not value.requires_grad
 
 
-def _write_recorded(target: Any, index: tuple[Any, ...], value: Any, edge: Any) -> bool:
+def _record_write(target: Any, index: tuple[Any, ...], value: Any, edge: Any) -> bool:
     """Write ``value`` to ``target[index]`` and record it, as ATen does. ``edge``: that of
     ``target``. Return whether this is a write that can be done here."""
     inner = target._inner
@@ -219,18 +222,18 @@ def _op_of_write(part: Any, value: Any) -> Op | None:
     """Choose the op that writes ``value`` to ``part``. None if neither a copy nor a fill does."""
     if type(value) in _NUMBERS:
         return _FILL_NUMBER
-    new = value._inner if type(value) is Tensor else value
-    if part.shape == new.shape:
+    written = value._inner if type(value) is Tensor else value
+    if part.shape == written.shape:
         return _COPY
-    if new.dim() == 0 and new.device.type == "cpu":
+    if written.dim() == 0 and written.device.type == "cpu":
         return _FILL
     return None
 
 
 def _histories(target: object, value: object) -> tuple[object, ...] | None:
     """Return the edges of ``target``, of its base and of ``value``. None if there are none. While
-    the caller holds them, the ``AccumulateGrad`` nodes of leaves stay alive, so they need not be
-    made again."""
+    the caller refers to them, the ``AccumulateGrad`` nodes of leaves stay alive, so they need not
+    be created again."""
     own, of_base = edge_of(target), view_history.base_edge(target)
     of_value = edge_of(value) if type(value) is Tensor else None
     if own is None and of_base is None and of_value is None:
@@ -239,10 +242,11 @@ def _histories(target: object, value: object) -> tuple[object, ...] | None:
 
 
 def _clone(self: object, **kwargs: object) -> object:
+    """Return ``self.clone(**kwargs)``, recorded without the dispatcher where that is enough."""
     if not kwargs and type(self) is Tensor and unseen() and not SCOPE.levels:
-        known = known_part(self)
-        if known is not None:
-            inner, edge = known
+        part = known_part(self)
+        if part is not None:
+            inner, edge = part
             return SESSION.wrap(*run_op(_CLONE, [inner], (edge,), edge is not None))
     return _native_clone(self, **kwargs)
 

@@ -1,5 +1,4 @@
-"""Dual tensors at level zero: the tangents of tensors while a dual level of
-``forward_ad`` is active.
+"""Computes the tangents of tensors at level zero while a dual level of ``forward_ad`` is active.
 
 A dual tensor is an ordinary :class:`runtime.Tensor`. So is its tangent, which is stored *on the
 inner tensor* of the dual tensor. The tape saves inner tensors, so a saved tensor brings its tangent
@@ -10,7 +9,8 @@ mode would do neither. At an inner level the tape would save primals without tan
 level it would not record tangents.
 
 A thread inside a dual level has a :class:`DualSession` (``running.FORWARD``). Level zero passes
-that thread's calls to it."""
+that thread's calls to it.
+"""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ class Tangents:
         self.holders[id(inner)] = inner
 
     def close(self) -> None:
+        """Remove the tangents of all tensors, unless another dual level has set them since."""
         for inner in list(self.holders.values()):
             if self.entered(inner):
                 del inner._dual  # type: ignore[attr-defined]
@@ -74,23 +75,23 @@ class Tangents:
     def entered(self, inner: torch.Tensor) -> bool:
         """Return whether :meth:`put` was called for ``inner``, also with None. False if another
         thread's dual level has called it since."""
-        held = getattr(inner, "_dual", None)
-        return held is not None and held[0] is self
+        entry = getattr(inner, "_dual", None)
+        return entry is not None and entry[0] is self
 
     def of(self, v: Any) -> Any:
         """Return the tangent of a value of level zero, or None. A view whose base got a tangent by
         a write takes its part of that tangent."""
-        held = getattr(v._inner, "_dual", None)
-        if held is not None and held[0] is self:
-            return held[1]
+        entry = getattr(v._inner, "_dual", None)
+        if entry is not None and entry[0] is self:
+            return entry[1]
         view = v._view
         if view is None:
             return None
-        held = getattr(view.base._inner, "_dual", None)
-        if held is None or held[0] is not self or held[1] is None:
+        entry = getattr(view.base._inner, "_dual", None)
+        if entry is None or entry[0] is not self or entry[1] is None:
             return None
         with torch.enable_grad():  # the result is stored, and the first call may come under no_grad
-            tangent = view.replay(held[1], v)
+            tangent = view.replay(entry[1], v)
         self.put(v._inner, tangent)
         return tangent
 
@@ -111,16 +112,18 @@ class DualSession(StandIn):
         return self.session.record(func, args, kwargs)
 
     def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+        """Run a call of the session, and compute the tangents of its results if an argument has
+        one."""
         op = op_of(func)
         is_on = computes_tangents(0)
         tangents: list[Any] = []
-        found = False
+        any_tangent = False
         # a view shares its base's tangent, also where no tangents are computed
         if is_on or op.kind is VIEW:
-            tangents, found = self._split(op, args)
+            tangents, any_tangent = self._split(op, args)
         in_kwargs = is_on and self._any_dual(kwargs.values())
         if op.kind is OUT:
-            if found or in_kwargs:
+            if any_tangent or in_kwargs:
                 raise NotImplementedError(
                     f"Trying to use forward AD with {op.base_name}_out that does not support it "
                     "because it is an out= function"
@@ -128,7 +131,7 @@ class DualSession(StandIn):
             return self.record(func, args, kwargs)
         if in_kwargs:
             return written_out(op, "jvp")(*args, **kwargs)
-        if not found:
+        if not any_tangent:
             return self._call_without_tangents(op, args, kwargs)
         if op.kind is INPLACE:
             return self._write(op, args, kwargs, tangents)
@@ -196,7 +199,8 @@ class DualSession(StandIn):
         return tangents, any(t is not None for t in tangents)
 
     def without_tangent(self, a: object) -> Any:
-        """``a`` with its history and without its tangent. In a list or tuple: each element."""
+        """Return ``a`` with its history and without its tangent. In a list or tuple: each
+        element."""
         if isinstance(a, torch.Tensor):
             if not isinstance(a, Value):
                 return self.session.wrap(a.detach())
@@ -249,11 +253,11 @@ class DualSession(StandIn):
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
-        before = [_apart(self.without_tangent(argument), target) for argument in args]
+        before = [_copy_shared(self.without_tangent(argument), target) for argument in args]
         own = self.tangents.of(target)
         if own is not None:
             # the tape saves them, so they must not be written to
-            tangents = [_apart(t, own) for t in tangents]
+            tangents = [_copy_shared(t, own) for t in tangents]
         self.record(op.func, args, kwargs)
         after = self.without_tangent(target)
         if torch.is_grad_enabled():
@@ -299,17 +303,17 @@ class DualSession(StandIn):
             tangents.put(target._inner, laid_out_like(unshared(t, inputs), target._inner))
             return
         base = view.base
-        # made from t, so that it is batched if t is
+        # created from t, so that it is batched if t is
         of_base = empty_like_laid_out(t, base._inner)
         tangents.put(base._inner, of_base)
         tangents.of(target).copy_(t)
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
-        """As :meth:`Tape.copy_before_write`, with a copy of the tangent."""
+        """Return a copy as :meth:`Tape.copy_before_write`, with a copy of the tangent."""
         copy = inner.clone()
-        held = getattr(inner, "_dual", None)
-        if held is not None and held[0] is self.tangents and held[1] is not None:
-            self.tangents.put(copy, held[1].clone())
+        entry = getattr(inner, "_dual", None)
+        if entry is not None and entry[0] is self.tangents and entry[1] is not None:
+            self.tangents.put(copy, entry[1].clone())
         return copy
 
 
@@ -332,11 +336,11 @@ def _storage_of(tensor: object) -> Any:
     return None
 
 
-def _apart(a: object, written: Any) -> object:
-    """``a``, or a copy of it if it shares memory with ``written``. In a list or
+def _copy_shared(a: object, written: Any) -> object:
+    """Return ``a``, or a copy of it if it shares memory with ``written``. In a list or
     tuple: each element."""
     if type(a) is list or type(a) is tuple:
-        return type(a)(_apart(b, written) for b in a)
+        return type(a)(_copy_shared(item, written) for item in a)
     if isinstance(a, Value) and (
         a is written or _storage_of(a._inner) == _storage_of(written._inner)
     ):
@@ -345,8 +349,8 @@ def _apart(a: object, written: Any) -> object:
 
 
 def unshared(t: object, inputs: list[Any]) -> Any:
-    """``t``, or a copy if it shares memory with one of ``inputs``. Tangents are written in place,
-    so no two values may share one."""
+    """Return ``t``, or a copy if it shares memory with one of ``inputs``. Tangents are written in
+    place, so no two values may share one."""
     if isinstance(t, (tuple, list)):
         return [unshared(x, inputs) for x in t]
     if t is None or not isinstance(t, Value):
@@ -375,18 +379,18 @@ def _tensors_in(inputs: list[object]) -> Iterator[Any]:
                 yield x
 
 
-def _same_strides(tensor: Any, p: torch.Tensor) -> bool:
+def _have_same_strides(tensor: Any, p: torch.Tensor) -> bool:
     return p.numel() == 0 or all(
         n == 1 or a == b for n, a, b in zip(p.shape, tensor.stride(), p.stride(), strict=True)
     )
 
 
-def _same_layout(tensor: torch.Tensor, p: torch.Tensor) -> bool:
-    if (
-        tensor.is_conj() != p.is_conj()
-        or tensor.is_neg() != p.is_neg()
-        or not _same_strides(tensor, p)
-    ):
+def _have_same_layout(tensor: torch.Tensor, p: torch.Tensor) -> bool:
+    """Return whether views of both show the same elements: they have equal strides, offsets, lazy
+    bits and sizes of storages."""
+    if tensor.is_conj() != p.is_conj() or tensor.is_neg() != p.is_neg():
+        return False
+    if not _have_same_strides(tensor, p):
         return False
     same_place = (
         tensor.storage_offset() == p.storage_offset()
@@ -396,34 +400,39 @@ def _same_layout(tensor: torch.Tensor, p: torch.Tensor) -> bool:
 
 
 def empty_like_laid_out(tensor: Any, p: torch.Tensor) -> Any:
-    """Zeros made from ``tensor``, with the dtype and geometry of ``p`` in a storage of the same
-    size, so that every view of ``p`` can be taken of them. A view may have another dtype than its
-    base: ``z.real``."""
+    """Return zeros created from ``tensor``, with the dtype and geometry of ``p`` in a storage of
+    the same size, so that every view of ``p`` can be taken of them. A view may have another dtype
+    than its base: ``z.real``."""
     if p.layout is not torch.strided:
         return tensor.new_zeros(p.shape, dtype=p.dtype)
     cells = storage_of(p).nbytes() // p.itemsize
-    made = tensor.new_zeros(cells, dtype=p.dtype).as_strided(
+    zeros = tensor.new_zeros(cells, dtype=p.dtype).as_strided(
         p.shape, p.stride(), p.storage_offset()
     )
     if p.is_conj():
-        made = made.conj()
+        zeros = zeros.conj()
     if p.is_neg():
-        made = neg_view(made)
-    return made
+        zeros = neg_view(zeros)
+    return zeros
 
 
 def laid_out_like(t: Any, p: torch.Tensor) -> Any:
-    """``t`` if it has the memory layout of ``p``, else a copy in that layout. For a value of
-    an inner level (a batch of tangents) only the strides are compared, because it has no
-    memory of its own."""
+    """Return ``t`` if it has the memory layout of ``p``, else a copy in that layout. For a value of
+    an inner level (a batch of tangents) only the strides are compared, because it has no memory of
+    its own."""
     if (
         type(p) is not torch.Tensor
         or p.layout is not torch.strided
         or t.layout is not torch.strided
     ):
         return t
-    inner = t._inner if isinstance(t, Value) and t._home is not None else t
-    same = _same_layout(inner, p) if type(inner) is torch.Tensor else _same_strides(inner, p)
+    inner = t
+    if isinstance(t, Value) and t._home is not None:
+        inner = t._inner
+    if type(inner) is torch.Tensor:
+        same = _have_same_layout(inner, p)
+    else:
+        same = _have_same_strides(inner, p)
     if same:
         return t
     return empty_like_laid_out(t, p).copy_(t)

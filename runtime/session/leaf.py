@@ -21,38 +21,39 @@ OF_TORCH = (
     "runtime.wrap(x, requires_grad=True), or detach this tensor."
 )
 # by id of a plain tensor: its leaf
-_known: dict[int, tuple[weakref.ref[torch.Tensor], Tensor]] = {}
+_leaves: dict[int, tuple[weakref.ref[torch.Tensor], Tensor]] = {}
 
 
 def as_leaf(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` as a value. A plain leaf that requires grad becomes a leaf of our tape, whose
-    gradient is added to ``tensor.grad`` after the hooks of ``tensor`` have seen it. It is the same
-    leaf every time, as long as ``tensor`` shows the same memory."""
+    """Return ``tensor`` as a value. A plain leaf that requires grad becomes a leaf of our tape,
+    whose gradient is added to ``tensor.grad`` after the hooks of ``tensor`` have seen it. It is the
+    same leaf every time, as long as ``tensor`` shows the same memory. Raise if torch's engine has
+    recorded ``tensor``."""
     if isinstance(tensor, Value):
         return tensor
     if not tensor.requires_grad:
         return wrap(tensor)
-    known = _known.get(id(tensor))
-    if known is not None and known[0]() is tensor and _shows(tensor, known[1]._inner):
-        return _following(known[1], tensor)
+    entry = _leaves.get(id(tensor))
+    if entry is not None and entry[0]() is tensor and _shows(tensor, entry[1]._inner):
+        return _share_hooks(entry[1], tensor)
     if tensor.grad_fn is not None:
         raise RuntimeError(OF_TORCH)
     leaf = wrap(tensor.detach(), requires_grad=True)
     number = id(tensor)
-    source = weakref.ref(tensor, lambda _: _known.pop(number, None))
+    source = weakref.ref(tensor, lambda _: _leaves.pop(number, None))
     leaf._deliver, leaf._stands_for = _delivery(source), source
-    _known[number] = source, leaf
-    return _following(leaf, tensor)
+    _leaves[number] = source, leaf
+    return _share_hooks(leaf, tensor)
 
 
-def _following(leaf: Tensor, tensor: torch.Tensor) -> Tensor:
-    """``leaf`` with the hooks and the ``grad_dtype`` of ``tensor``. They share the hooks, so that a
-    hook which is registered later runs, too."""
-    seeing = tensor._backward_hooks
-    if seeing is None:
-        tensor._backward_hooks = seeing = OrderedDict()
-    if leaf._hooks is not seeing:
-        leaf._backward_hooks = seeing
+def _share_hooks(leaf: Tensor, tensor: torch.Tensor) -> Tensor:
+    """Return ``leaf`` with the hooks and the ``grad_dtype`` of ``tensor``. They share the hooks, so
+    that a hook which is registered later runs, too."""
+    shared = tensor._backward_hooks
+    if shared is None:
+        tensor._backward_hooks = shared = OrderedDict()
+    if leaf._hooks is not shared:
+        leaf._backward_hooks = shared
     dtype = tensor.grad_dtype
     if dtype is not leaf.dtype_of_grad():
         leaf.grad_dtype = dtype
@@ -62,7 +63,9 @@ def _following(leaf: Tensor, tensor: torch.Tensor) -> Tensor:
 def follow_hooks(leaf: Tensor) -> None:
     """Let a leaf that stands for a tensor have its hooks, if that has got another dictionary of
     them since. Which hooks there are is asked when the gradient arrives, as torch does."""
-    t = None if leaf._stands_for is None else leaf._stands_for()
+    if leaf._stands_for is None:
+        return
+    t = leaf._stands_for()
     if t is not None and t._backward_hooks is not leaf._hooks:
         leaf._backward_hooks = t._backward_hooks
 
@@ -72,7 +75,9 @@ def plain_of(tensor: object) -> Any:
     if not isinstance(tensor, Tensor) or tensor._stands_for is None:
         return tensor
     source = tensor._stands_for()
-    return tensor if source is None else source
+    if source is None:
+        return tensor
+    return source
 
 
 def _shows(tensor: torch.Tensor, inner: torch.Tensor) -> bool:
@@ -92,8 +97,8 @@ def _shows(tensor: torch.Tensor, inner: torch.Tensor) -> bool:
 
 
 def _places(tensor: torch.Tensor) -> object:
-    """Where the elements of a nested or a sparse tensor are. Equal to nothing else for a tensor
-    that does not tell."""
+    """Return where the elements of a nested or a sparse tensor are. For a tensor that does not say
+    it: something that equals nothing else."""
     tensor = tensor.detach()
     if tensor.is_nested:
         return tensor.data_ptr()
@@ -105,8 +110,8 @@ def _places(tensor: torch.Tensor) -> object:
 
 
 def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], None]:
-    """Return what adds a plain gradient to that of the plain tensor. Nobody can ask for the
-    gradient of a tensor that is gone."""
+    """Return a function that adds a plain gradient to that of the plain tensor. Nobody can ask for
+    the gradient of a tensor that is gone."""
 
     def deliver(grad: torch.Tensor) -> None:
         tensor = source()

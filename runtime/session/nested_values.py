@@ -1,4 +1,4 @@
-"""Nested tensors of the session: values whose components differ in size.
+"""Defines the nested tensors of the session: values whose components differ in size.
 
 Their layout is ``torch.strided``. They have one size, that of their first dimension, and no shape.
 ATen stores the sizes of the components as a matrix, which is
@@ -34,7 +34,7 @@ class Nested(Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Raise if a transform would see the nested tensor: the call has values of a transform, or
         a transform has entered its mode."""
-        if _transformed(args, kwargs) or any(
+        if _has_value_of_transform(args, kwargs) or any(
             isinstance(mode, LevelMode) for mode in current_dispatch_modes()
         ):
             raise NestedTensor
@@ -43,7 +43,7 @@ class Nested(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
-        if _transformed(args, kwargs):
+        if _has_value_of_transform(args, kwargs):
             raise NestedTensor
         for argument in (*args, *kwargs.values()):
             each = argument if isinstance(argument, (list, tuple)) else (argument,)
@@ -58,7 +58,7 @@ class Nested(Tensor):
         return SESSION.record(nested_op_of(func), args, kwargs)
 
 
-def _transformed(args: Sequence[object], kwargs: dict[str, object]) -> bool:
+def _has_value_of_transform(args: Sequence[object], kwargs: dict[str, object]) -> bool:
     """Return whether a value of a transform is among the arguments."""
     level = innermost(args, kwargs)
     return level is not None and level is not SESSION

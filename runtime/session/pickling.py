@@ -1,6 +1,6 @@
-"""How tensors of the session are copied and pickled: as torch's own. A file names nothing of this
-package, so any torch can read it. Under the drop-in, torch's rebuilding functions make tensors of
-the session again."""
+"""Copies and pickles tensors of the session as torch's own. A file names nothing of this package,
+so any torch can read it. Under the drop-in, torch's rebuilding functions make tensors of the
+session again."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ _requires_grad: Any = TensorBase.requires_grad
 
 
 def state_of(tensor: object, own: frozenset[str]) -> Any:
-    """As ``object.__getstate__``, without the attributes ``own``, which belong to the session."""
+    """Return ``object.__getstate__(tensor)`` without the attributes ``own``, which belong to the
+    session."""
     state = object.__getstate__(tensor)
+    # a pair for a class with slots
     attributes, slots = state if isinstance(state, tuple) else (state, None)
-    found = {
+    of_users = {
         name: value
         for name, value in (attributes or {}).items()
         if name not in own and not name.startswith(_CACHED)
     }
     if slots:
-        return found or None, slots
-    return found or None
+        return of_users or None, slots
+    return of_users or None
 
 
 def reduced(tensor: Any, kind: type, protocol: Any) -> Any:
@@ -49,17 +51,17 @@ def reduced(tensor: Any, kind: type, protocol: Any) -> Any:
         if state:
             return rebuild_parameter_with_state(), (*arguments, state)
         return rebuild_parameter(), arguments
-    made_by = copyreg.dispatch_table.get(kind)
-    if made_by is not None:
-        return made_by(tensor)
+    reducer = copyreg.dispatch_table.get(kind)
+    if reducer is not None:
+        return reducer(tensor)
     plain = plain_leaf(tensor, tensor.requires_grad)
-    made = plain._reduce_ex_internal(protocol)
-    if made[0] is rebuild_wrapper_subclass:
+    rebuild, arguments = plain._reduce_ex_internal(protocol)
+    if rebuild is rebuild_wrapper_subclass:
         # as users see it: the instance below the tape requires no grad
-        made = made[0], (kind, *made[1][1:-1], tensor.requires_grad)
+        arguments = (kind, *arguments[1:-1], tensor.requires_grad)
     if kind is torch.Tensor and not state:
-        return made
-    return rebuild_with_attributes(), (made[0], kind, made[1], state)
+        return rebuild, arguments
+    return rebuild_with_attributes(), (rebuild, kind, arguments, state)
 
 
 def plain_leaf(tensor: Any, requires_grad: bool) -> torch.Tensor:
@@ -73,19 +75,19 @@ def plain_leaf(tensor: Any, requires_grad: bool) -> torch.Tensor:
 
 
 def deep_copied(tensor: Any, memo: dict[int, Any]) -> Any:
-    """``copy.deepcopy`` of a leaf. Raise for any other tensor. Copies of tensors that share memory
-    share memory, too."""
+    """Return ``copy.deepcopy`` of a leaf. Raise for any other tensor. Copies of tensors that share
+    memory share memory, too."""
     if not tensor.is_leaf:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
             "protocol at the moment."
         )
-    new = tensor._copied(
+    copied = tensor._copy_with(
         copy.deepcopy(tensor._inner, memo), copy.deepcopy(tensor.__getstate__(), memo)
     )
-    memo[id(tensor)] = new
-    new._grad = copy.deepcopy(tensor._grad, memo)
-    return new
+    memo[id(tensor)] = copied
+    copied._grad = copy.deepcopy(tensor._grad, memo)
+    return copied
 
 
 def _reduced_class(cls: type) -> Any:

@@ -1,4 +1,4 @@
-"""Recurrent layers and cells of the eager session, recorded without a pass through the dispatcher
+"""Records recurrent layers and cells of the eager session, without a pass through the dispatcher
 for each op of each step.
 
 ATen decomposes ``gru``, ``rnn_tanh``, ``rnn_relu``, an ``lstm`` that oneDNN does not run, and their
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -81,17 +82,18 @@ def _tanh_(x: Part) -> Part:
     return _unary(_TANH, x, kernel=_base.tanh_)
 
 
-def _several(op: Op, x: Part, *rest: object) -> list[Part]:
+def _run_listing(op: Op, x: Part, *rest: object) -> list[Part]:
     """Run and record an op with a list of results."""
     outs = op.kernel(x[0], *rest)
     if x[1] is None:
         return [(output, None) for output in outs]
-    node = OpNode.of(op, SESSION, (x[1],), tuple([(o.shape, o.dtype) for o in outs]), 1, None)
+    metas = tuple([(output.shape, output.dtype) for output in outs])
+    node = OpNode.of(op, SESSION, (x[1],), metas, 1, None)
     node.save_unpacked([x[0], *rest], NO_KWARGS, outs)
-    return [(o, (node, index)) for index, o in enumerate(outs)]
+    return [(output, (node, index)) for index, output in enumerate(outs)]
 
 
-def _joined(op: Op, parts: list[Part], dim: int) -> Part:
+def _join(op: Op, parts: list[Part], dim: int) -> Part:
     """Run and record ``stack`` or ``cat``."""
     inner = [t for t, _ in parts]
     out = op.kernel(inner, dim)
@@ -104,14 +106,14 @@ def _joined(op: Op, parts: list[Part], dim: int) -> Part:
 
 
 def _chunks(x: Part, number: int) -> list[Part]:
-    return _several(_SPLIT, x, x[0].shape[1] // number, 1)
+    return _run_listing(_SPLIT, x, x[0].shape[1] // number, 1)
 
 
-def _of_state(h: Part, weights: Weights) -> Part:
+def _state_gates(h: Part, weights: Weights) -> Part:
     return linear_of_matrix(h, weights[1], weights[3])
 
 
-def _gates(x: Part, weights: Weights, ready: bool) -> Part:
+def _input_gates(x: Part, weights: Weights, ready: bool) -> Part:
     """Return the input's part of the gates. ``ready``: ``x`` is that part already."""
     if ready:
         return x
@@ -119,12 +121,14 @@ def _gates(x: Part, weights: Weights, ready: bool) -> Part:
 
 
 def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
-    of_input = _chunks(_gates(x, weights, ready), 3)
-    of_state = _chunks(_of_state(h, weights), 3)
+    """Return the next state of a GRU cell, by the ops of ATen in its order."""
+    of_input = _chunks(_input_gates(x, weights, ready), 3)
+    of_state = _chunks(_state_gates(h, weights), 3)
     reset = _sigmoid_(run_binary(_ADD, of_state[0], of_input[0], _add_))
     update = _sigmoid_(run_binary(_ADD, of_state[1], of_input[1], _add_))
-    new = _tanh_(run_binary(_ADD, of_input[2], run_binary(_MUL, of_state[2], reset)))
-    out = run_binary(_ADD, run_binary(_MUL, run_binary(_SUB, h, new), update), new, _add_)
+    candidate = _tanh_(run_binary(_ADD, of_input[2], run_binary(_MUL, of_state[2], reset)))
+    difference = run_binary(_SUB, h, candidate)
+    out = run_binary(_ADD, run_binary(_MUL, difference, update), candidate, _add_)
     if not ready:
         # in a cell ATen's last product is in place, with a copy saved: its result has
         # one more version
@@ -133,7 +137,7 @@ def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
 
 
 def _total(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
-    return run_binary(_ADD, _of_state(h, weights), _gates(x, weights, ready), _add_)
+    return run_binary(_ADD, _state_gates(h, weights), _input_gates(x, weights, ready), _add_)
 
 
 def _tanh_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
@@ -147,11 +151,14 @@ def _relu_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
 def _lstm_cell(
     x: Part, state: tuple[Part, Part], weights: Weights, ready: bool
 ) -> tuple[Part, Part]:
+    """Return the next state of an LSTM cell, hidden part and memory, by the ops of ATen in its
+    order."""
     parts = _chunks(_total(x, state[0], weights, ready), 4)
-    # input, forget and output gate
-    i, f, new, o = _sigmoid_(parts[0]), _sigmoid_(parts[1]), _tanh_(parts[2]), _sigmoid_(parts[3])
-    c = run_binary(_ADD, run_binary(_MUL, f, state[1]), run_binary(_MUL, i, new), _add_)
-    return run_binary(_MUL, o, _unary(_TANH, c)), c
+    input_gate, forget_gate = _sigmoid_(parts[0]), _sigmoid_(parts[1])
+    candidate, output_gate = _tanh_(parts[2]), _sigmoid_(parts[3])
+    old, added = run_binary(_MUL, forget_gate, state[1]), run_binary(_MUL, input_gate, candidate)
+    memory = run_binary(_ADD, old, added, _add_)
+    return run_binary(_MUL, output_gate, _unary(_TANH, memory)), memory
 
 
 @dataclass(frozen=True)
@@ -189,8 +196,8 @@ _CELLS = {
 }
 
 
-def _of_input(x: Part, weights: Weights) -> Part:
-    """``linear`` of a whole sequence."""
+def _sequence_gates(x: Part, weights: Weights) -> Part:
+    """Return ``linear`` of a whole sequence: the input's part of the gates of all steps."""
     tensor, edge = x
     weight, bias = weights[0], weights[2]
     sizes = [*tensor.shape[:2], weight[0].shape[0]]
@@ -205,7 +212,7 @@ def _run_direction(
     cell: Cell, x: Part, state: object, weights: Weights, backwards: bool
 ) -> tuple[Part, object]:
     """Return the outputs of one direction of a layer, in the order of time, and its last state."""
-    gates = _several(_UNBIND, _of_input(x, weights), 0)
+    gates = _run_listing(_UNBIND, _sequence_gates(x, weights), 0)
     outputs: list[Part] = []
     if backwards:
         gates.reverse()
@@ -214,7 +221,7 @@ def _run_direction(
         outputs.append(cell.output_of(state))
     if backwards:
         outputs.reverse()
-    return _joined(_STACK, outputs, 0), state
+    return _join(_STACK, outputs, 0), state
 
 
 def _run_layers(
@@ -231,7 +238,9 @@ def _run_layers(
             )
             outputs.append(output)
             last.append(state)
-        x = outputs[0] if directions == 1 else _joined(_CAT, outputs, 2)
+        x = outputs[0]
+        if directions == 2:
+            x = _join(_CAT, outputs, 2)
     return x, last
 
 
@@ -253,7 +262,9 @@ class Options(NamedTuple):
     @property
     def directions(self) -> int:
         """Count the passes of one layer over the sequence."""
-        return 2 if self.bidirectional else 1
+        if self.bidirectional:
+            return 2
+        return 1
 
 
 @dataclass(frozen=True)
@@ -269,7 +280,7 @@ class _LayerCall:
     @property
     def parts(self) -> list[Part]:
         """List the tensors of the call, in ATen's order."""
-        return [self.x, *self.states, *(part for weights in self.weights for part in weights)]
+        return [self.x, *self.states, *chain.from_iterable(self.weights)]
 
     def is_covered(self) -> bool:
         """Return whether the steps below are those of ATen for these tensors. ATen refuses what
@@ -293,7 +304,9 @@ class _LayerCall:
     def copies_input(self) -> bool:
         """Return whether ATen records a copy of the input, whose nodes are not reproduced here."""
         inner, edge = self.x
-        in_time_order = inner.transpose(0, 1) if self.options.batch_first else inner
+        in_time_order = inner
+        if self.options.batch_first:
+            in_time_order = inner.transpose(0, 1)
         if in_time_order.is_contiguous():
             return False
         first_layer = self.weights[: self.options.directions]
@@ -302,7 +315,7 @@ class _LayerCall:
     def run_native(self, native: Any) -> tuple[Any, ...]:
         """Run torch's function ``native`` on the inner tensors, and record nothing."""
         states = self.cell.join_states([state for state, _ in self.states])
-        params = [t for weights in self.weights for t, _ in weights]
+        params = [t for t, _ in chain.from_iterable(self.weights)]
         outs = native(self.x[0], states, params, *self.options)
         return tuple(map(SESSION.wrap, outs))
 
@@ -311,7 +324,7 @@ class _LayerCall:
         cell, x, batch_first = self.cell, self.x, self.options.batch_first
         if batch_first:
             x = _unary(_TRANSPOSE, x, 0, 1)
-        split = [_several(_UNBIND, state, 0) for state in self.states]
+        split = [_run_listing(_UNBIND, state, 0) for state in self.states]
         starts = cell.join_states(split)
         if cell.is_paired:
             starts = list(zip(*split, strict=True))
@@ -319,9 +332,10 @@ class _LayerCall:
         last = [ends]
         if cell.is_paired:
             last = list(map(list, zip(*ends, strict=True)))
-        finals = [SESSION.wrap(*_joined(_STACK, part, 0)) for part in last]
-        output = _with_batch_first(cell, out) if batch_first else SESSION.wrap(*out)
-        return output, *finals
+        finals = [SESSION.wrap(*_join(_STACK, part, 0)) for part in last]
+        if batch_first:
+            return _move_batch_first(cell, out), *finals
+        return SESSION.wrap(*out), *finals
 
 
 def _is_on_cpu(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -377,7 +391,7 @@ def _run_layer(
     return call.record()
 
 
-def _with_batch_first(cell: Cell, out: Part) -> Any:
+def _move_batch_first(cell: Cell, out: Part) -> Any:
     """Return the outputs of a layer with the batch as the first dimension. ATen returns a view for
     an LSTM, else it transposes in place."""
     if cell.is_paired:
@@ -426,10 +440,11 @@ def _mine(tensors: Any) -> bool:
     return any(type(tensor) is Tensor for tensor in tensors)
 
 
-def _owned(cell: Cell, *args: object) -> tuple[object, ...]:
+def _adopt_arguments(cell: Cell, *args: object) -> tuple[object, ...]:
     """Return the arguments of a layer or cell. In the scope of transforms, plain tensors among them
-    become values of these, and of the session beside its tensors. ATen adds products of the input
-    in place to products of the state, and a value must not be written into a plain tensor."""
+    become values of these. Next to tensors of the session they become values of the session. ATen
+    adds products of the input in place to products of the state, and a value must not be written
+    into a plain tensor."""
     value = entering()
 
     def own(a: object) -> Any:
@@ -445,10 +460,10 @@ def _owned(cell: Cell, *args: object) -> tuple[object, ...]:
         if innermost(args, None) is None:
             return args
         return tuple(map(own, args))
-    return args[0], _beside(cell, args), *args[2:]
+    return args[0], _adopt_states(cell, args), *args[2:]
 
 
-def _beside(cell: Cell, args: tuple[object, ...]) -> object:
+def _adopt_states(cell: Cell, args: tuple[object, ...]) -> object:
     """Return the states of a layer or cell: values of the session if another argument is one. Then
     products of a state are values, too."""
     hx = args[1]
@@ -484,7 +499,8 @@ def _batched_alike(cell: Cell, x: Any, hx: object, params: Any) -> tuple[object,
     return x, cell.join_states(states)
 
 
-def _intercepted_layer(cell: Cell, native: object, overload: Any) -> Callable[..., object]:
+def _layer_kernel(cell: Cell, native: object, overload: Any) -> Callable[..., object]:
+    """Return the kernel of a layer, which records its parts or passes the call on."""
     pass_on = passing_on(overload)
 
     def layer(keys: Any, x: object, hx: object, params: object, *options: object) -> Any:
@@ -492,7 +508,7 @@ def _intercepted_layer(cell: Cell, native: object, overload: Any) -> Callable[..
             result = _run_layer(cell, native, x, hx, params, options)
             if result is not None:
                 return result
-        x, hx, params = _owned(cell, x, hx, params)
+        x, hx, params = _adopt_arguments(cell, x, hx, params)
         result = run_layer(overload, (x, hx, params, *options))
         if result is not NotImplemented:
             return result
@@ -501,7 +517,8 @@ def _intercepted_layer(cell: Cell, native: object, overload: Any) -> Callable[..
     return layer
 
 
-def _intercepted_cell(cell: Cell, native: object, overload: Any) -> Callable[..., object]:
+def _cell_kernel(cell: Cell, native: object, overload: Any) -> Callable[..., object]:
+    """Return the kernel of a cell, which records its parts or passes the call on."""
     pass_on = passing_on(overload)
 
     def single(
@@ -517,13 +534,13 @@ def _intercepted_cell(cell: Cell, native: object, overload: Any) -> Callable[...
             result = _run_cell(cell, native, x, hx, (w_x, w_h, b_x, b_h))
             if result is not None:
                 return result
-        x, hx, *weights = _owned(cell, x, hx, w_x, w_h, b_x, b_h)
+        x, hx, *weights = _adopt_arguments(cell, x, hx, w_x, w_h, b_x, b_h)
         return pass_on(keys & BELOW, *_batched_alike(cell, x, hx, weights), *weights)
 
     return single
 
 
-def _with_memory(sizes: torch.Tensor) -> torch.Tensor:
+def _read_sizes(sizes: torch.Tensor) -> torch.Tensor:
     """Return the sizes of the steps of a packed sequence, as a plain tensor if they are a shell:
     ATen reads their memory."""
     if not is_shell(sizes):
@@ -533,18 +550,19 @@ def _with_memory(sizes: torch.Tensor) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _intercepted_packed(cell: Cell, overload: Any) -> Callable[..., object]:
+def _packed_kernel(cell: Cell, overload: Any) -> Callable[..., object]:
+    """Return the kernel of a layer for packed sequences, which a level runs or ATen."""
     pass_on = passing_on(overload)
 
     def packed(
         keys: Any, data: object, sizes: Any, hx: object, params: object, *options: object
     ) -> Any:
-        data, hx, params = _owned(cell, data, hx, params)
+        data, hx, params = _adopt_arguments(cell, data, hx, params)
         result = run_layer(overload, (data, sizes, hx, params, *options))
         if result is not NotImplemented:
             return result
         data, hx = _batched_alike(cell, data, hx, params)
-        return pass_on(keys & BELOW, data, _with_memory(sizes), hx, params, *options)
+        return pass_on(keys & BELOW, data, _read_sizes(sizes), hx, params, *options)
 
     return packed
 
@@ -552,12 +570,12 @@ def _intercepted_packed(cell: Cell, overload: Any) -> Callable[..., object]:
 def _pad_packed(
     keys: Any, data: object, sizes: Any, batch_first: bool, value: float, length: int
 ) -> object:
-    """``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has no
-    batch and no history."""
-    # as pack_padded_sequence gives them for a tensor of the session
+    """Run ``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has
+    no batch and no history."""
+    # as pack_padded_sequence returns them for a tensor of the session
     if isinstance(sizes, Value) and sizes._level is SESSION:
         sizes = sizes._inner
-    sizes = _with_memory(sizes)
+    sizes = _read_sizes(sizes)
     if not isinstance(data, Value) or isinstance(sizes, Value):
         return _pass_on_pad_packed(keys & BELOW, data, sizes, batch_first, value, length)
     steps = sizes.tolist()
@@ -571,7 +589,7 @@ def _pad_packed(
     return out, torch.tensor(lengths)
 
 
-def _with_states_as_given(overload: Any) -> None:
+def _keep_shapes_of_states(overload: Any) -> None:
     """Let torch's decomposition of ``lstm`` return last states of the shapes of the first ones. In
     torch 2.12 they have one dimension too many."""
     theirs = overload.py_kernels[DispatchKey.CompositeImplicitAutograd]
@@ -588,7 +606,7 @@ def _with_states_as_given(overload: Any) -> None:
         overload._uncache_dispatch(key)
 
 
-_with_states_as_given(aten.lstm.input)
+_keep_shapes_of_states(aten.lstm.input)
 _pass_on_pad_packed = passing_on(aten._pad_packed_sequence.default)
 
 LIBRARY.impl("_pad_packed_sequence", _pad_packed, SNAPSHOT.name, with_keyset=True)
@@ -596,20 +614,20 @@ for _name, _cell in _CELLS.items():
     _native: Any = getattr(torch, _name)
     LIBRARY.impl(
         f"{_name}.input",
-        _intercepted_layer(_cell, _native, getattr(aten, _name).input),
+        _layer_kernel(_cell, _native, getattr(aten, _name).input),
         SNAPSHOT.name,
         with_keyset=True,
     )
     _native = getattr(torch, f"{_name}_cell")
     LIBRARY.impl(
         f"{_name}_cell",
-        _intercepted_cell(_cell, _native, getattr(aten, f"{_name}_cell").default),
+        _cell_kernel(_cell, _native, getattr(aten, f"{_name}_cell").default),
         SNAPSHOT.name,
         with_keyset=True,
     )
     LIBRARY.impl(
         f"{_name}.data",
-        _intercepted_packed(_cell, getattr(aten, _name).data),
+        _packed_kernel(_cell, getattr(aten, _name).data),
         SNAPSHOT.name,
         with_keyset=True,
     )

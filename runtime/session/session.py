@@ -1,4 +1,4 @@
-"""Level zero: the eager session, the outermost tape, which is always open."""
+"""Defines level zero: the eager session, the outermost tape, which is always open."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from ..torch_private.native_tensors import make_subclass
 
 
 class Session(GradLevel):
-    """The tape of the tensors that users hold. There is one session.
+    """The tape of the tensors of users. There is one session.
 
-    ``class_of(kind)``: the class of values that hold a tensor of class ``kind``. ``nested_class``:
-    the class for nested tensors."""
+    ``class_of(kind)``: the class of values with a tensor of class ``kind`` inside.
+    ``nested_class``: the class for nested tensors.
+    """
 
     __slots__ = ("class_of", "nested_class", "value_class")
     what = "the session"
@@ -39,6 +40,7 @@ class Session(GradLevel):
         value_class._level = value_class._home = self
 
     def wrap(self, inner: Any, edge: Edge | None = None, /) -> Any:
+        """Return a tensor of the session with the inner tensor ``inner`` and history ``edge``."""
         v: Any
         kind = type(inner)
         if kind is torch.Tensor:  # as same_shape, without its frame
@@ -53,15 +55,17 @@ class Session(GradLevel):
         return v
 
     def call(self, func: OpOverload | Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+        """Run one call, by what stands in for the session in this thread or by the tape."""
         if STAND_INS and STAND_IN.session is not None:
             return STAND_IN.session.call(func, args, kwargs)
         return GradLevel.call(self, func, args, kwargs)
 
     def record(self, func: OpOverload | Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
-        """:meth:`call` without what stands in for the session, which the caller is."""
+        """Run one call by the tape. What stands in for the session calls this."""
         return GradLevel.call(self, func, args, kwargs)
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Run the kernel of ``op`` on inner tensors. There are no outer levels."""
         if not op.fills:
             return op.kernel(*inner, **kwargs)
         # `uncounted`, without its call: filling a fresh result is no write (the
@@ -73,6 +77,7 @@ class Session(GradLevel):
             set_excluded(VIEWS, False)
 
     def layer(self, func: object, args: Sequence[object]) -> Any:
+        """Let what stands in for the session run a layer, see :meth:`Level.layer`."""
         stand_in = current_stand_in()
         if stand_in is None:
             return NotImplemented

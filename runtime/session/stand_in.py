@@ -1,4 +1,5 @@
-"""What may stand in for the session in a thread: see :func:`runtime.tape.running.stand_in`."""
+"""Declares what may stand in for the session in a thread, see
+:func:`runtime.tape.running.stand_in`."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ class StandIn:
     sees_gradients = False
 
     def layer(self, func: object, args: Sequence[object]) -> Any:
-        """As :meth:`runtime.seam.levels.Level.layer`."""
+        """Run a layer, see :meth:`runtime.seam.levels.Level.layer`."""
         return NotImplemented
 
     def follow_data(self, out: object, of: object) -> None:
-        """``out`` has the memory of ``of``, whose ``detach()`` or ``data`` it is."""
+        """Note that ``out`` has the memory of ``of``, whose ``detach()`` or ``data`` it is."""

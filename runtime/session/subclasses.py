@@ -1,5 +1,5 @@
-"""Subclasses of ``torch.Tensor`` and ``nn.Parameter`` that programs define, as
-tensors of the session.
+"""Makes tensors of the session of the subclasses of ``torch.Tensor`` and ``nn.Parameter`` that
+programs define.
 
     class Length(torch.Tensor): ...
     runtime.tensor([1.0]).as_subclass(Length)        # isinstance(…, Length), isinstance(…,
@@ -83,17 +83,17 @@ NATIVE: dict[Any, Any] = {}
 
 
 def asking(name: str, method: Callable[..., object]) -> Callable[..., Any]:
-    """``method`` of the session's tensors, which is called ``name``. It asks modes and the
+    """Return ``method`` of the session's tensors, which is called ``name``. It asks modes and the
     ``__torch_function__`` of the user's class first."""
 
     @functools.wraps(method)
-    def asked(self: object, *args: object, **kwargs: object) -> Any:
+    def ask_and_call(self: object, *args: object, **kwargs: object) -> Any:
         if has_torch_function_unary(self):
             return _handle(PUBLIC.get(name, method), (self,), self, *args, **kwargs)
         with unseen_by_classes():
             return method(self, *args, **kwargs)
 
-    return asked
+    return ask_and_call
 
 
 def _asking_property(name: str, own: Any) -> property:
@@ -164,8 +164,8 @@ _OF_TENSORS = {name: getattr(Tensor, name) for name in dir(Tensor)}
 
 class _Hooks(Ambient):
     """``depth``: inside how many ``__torch_dispatch__`` of users' classes this thread is that see
-    values of the session. ``made``: by the ``id`` of an instance, the value that holds it and that
-    such a hook has returned."""
+    values of the session. ``made``: by the ``id`` of an instance, the value around it that such a
+    hook has returned."""
 
     depth = 0
     made: dict[int, Any] | None = None
@@ -195,18 +195,20 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def _value_of(tensor: object) -> object:
-    """Return the value that holds ``tensor``, an instance of a user's class."""
+    """Return the value around ``tensor``, if that is an instance of a user's class."""
     if not _handles(type(tensor)):
         return tensor
-    known = vars(tensor).get("_value")
-    value = None if known is None else known()
+    reference = vars(tensor).get("_value")
+    value = None
+    if reference is not None:
+        value = reference()
     if value is None or value._inner is not tensor:
         value = SESSION.wrap(tensor)
     return value
 
 
-def _held_by(value: Any) -> object:
-    """Return the instance that ``value`` holds. The value is the one that users get for it."""
+def _instance_in(value: Any) -> object:
+    """Return the instance in ``value``. The value is the one that users get for it."""
     inner = value._inner
     if HOOKS.made is not None and value._edge is None and not value._req:
         HOOKS.made[id(inner)] = value
@@ -214,9 +216,9 @@ def _held_by(value: Any) -> object:
 
 
 class _BelowTheTape(TorchDispatchMode):
-    """While entered, calls on tensors of the session are recorded nowhere, as torch's tape
-    records nothing inside ``__torch_dispatch__``. Their results are tensors of the session
-    without a history."""
+    """A mode in which calls on tensors of the session are recorded nowhere, as torch's tape records
+    nothing inside ``__torch_dispatch__``. Their results are tensors of the session without a
+    history."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -233,11 +235,11 @@ class _BelowTheTape(TorchDispatchMode):
                 return Level.call(SESSION, func, args, kwargs or {})
             return func(*args, **(kwargs or {}))
         if not of_session:
-            return self._asked(func, types, args, kwargs or {})
+            return self._ask_classes(func, types, args, kwargs or {})
         with self:
             return func(*SESSION.lowered_args(args), **SESSION.lowered_kwargs(kwargs or {}))
 
-    def _asked(self, func: Any, types: Any, args: object, kwargs: object) -> object:
+    def _ask_classes(self, func: Any, types: Any, args: object, kwargs: object) -> object:
         """Return what the user's classes answer, which are asked in torch's order. They see the
         values of the session, as their users do."""
         if as_installed(make_wrapper_subclass) is make_wrapper_subclass:
@@ -252,7 +254,7 @@ class _BelowTheTape(TorchDispatchMode):
                 ask = functools.partial(rule, kind) if rule else kind.__torch_dispatch__
                 answer = ask(func, tuple(kinds), args, kwargs)
                 if answer is not NotImplemented:
-                    return pytree.tree_map_only(_Wrapper, _held_by, answer)
+                    return pytree.tree_map_only(_Wrapper, _instance_in, answer)
         return NotImplemented
 
 
@@ -271,16 +273,18 @@ def _handled_below(func: OpOverload) -> Op:
 
 
 class _Wrapper(Subclassed):
-    """A value that holds an instance of a class with its own ``__torch_dispatch__``. The two share
-    the attributes that users set.
+    """A value around an instance of a class with its own ``__torch_dispatch__``. The two share the
+    attributes that users set.
 
-    ``_asks``: whether torch asks the instances for their sizes and the like, because one was made
-    with a policy. The values ask the instances then."""
+    ``_asks``: whether torch asks the instances for their sizes and the like, because one was
+    created with a policy. The values ask the instances then.
+    """
 
     _asks = False
 
     @classmethod
     def holding(cls, inner: torch.Tensor) -> Any:
+        """Return the value that a hook has returned around ``inner``, or a new one."""
         v: Any = HOOKS.made.pop(id(inner), None) if HOOKS.made else None
         if v is not None:
             return v
@@ -377,15 +381,15 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
         for name in ("__torch_dispatch__", "holding", "__getattr__", "__setattr__", "__getstate__"):
             body[name] = _entry_of(base, name)
     bases = _bases_of(kind, base)
-    made: Any = types.new_class(
+    cls: Any = types.new_class(
         kind.__name__, (_silent(), *bases), {}, lambda namespace: namespace.update(body)
     )
-    if "__torch_function__" in vars(made):
-        del made.__torch_function__
-    VALUES.add(made)
+    if "__torch_function__" in vars(cls):
+        del cls.__torch_function__
+    VALUES.add(cls)
     for listener in ON_NEW_VALUES:
-        listener(made)
-    return made  # type: ignore[no-any-return]
+        listener(cls)
+    return cls  # type: ignore[no-any-return]
 
 
 def _entry_of(cls: type, name: str) -> object:
@@ -399,8 +403,10 @@ def _entry_of(cls: type, name: str) -> object:
 def _bases_of(kind: type[torch.Tensor], base: type[Tensor]) -> Iterable[type]:
     """Return the bases of the session's class for ``kind``, each once: ``kind``, the classes of the
     session for its bases, and ``base``."""
-    of_bases = [session_class(b) for b in kind.__bases__ if issubclass(b, torch.Tensor)]
-    subclassed = [b for b in of_bases if issubclass(b, Subclassed)]
+    of_bases = [
+        session_class(parent) for parent in kind.__bases__ if issubclass(parent, torch.Tensor)
+    ]
+    subclassed = [parent for parent in of_bases if issubclass(parent, Subclassed)]
     return dict.fromkeys((kind, *subclassed, base))
 
 
@@ -412,41 +418,41 @@ def note_policy(kind: object, args: Any, kwargs: Any) -> dict[str, Any]:
     answer for their sizes, their device or their layout is noted."""
     options = {**dict(zip(_OPTIONS, args, strict=False)), **kwargs}
     if any(map(options.get, _POLICIES)):
-        made: Any = session_class(getattr(kind, "_kind", kind))
-        made._asks = True
+        cls: Any = session_class(getattr(kind, "_kind", kind))
+        cls._asks = True
     return options
 
 
 def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]) -> Any:
-    """``_make_wrapper_subclass``, which is ``make``: a tensor of the session that holds the
-    instance. No attribute of the instance is read: its ``__init__`` comes later."""
+    """Do ``_make_wrapper_subclass``, which is ``make``: return a tensor of the session with the
+    instance inside. No attribute of the instance is read: its ``__init__`` comes later."""
     kind = getattr(cls, "_kind", cls)
     requires_grad = options.pop("requires_grad", False)
-    held: Any = session_class(kind)
+    value_class: Any = session_class(kind)
     if options.get("layout") is torch.jagged:
         raise NestedTensor
     inner = make(kind, **options)
     if not dispatches(kind):
         with unseen_by_classes():
             return wrap(inner, requires_grad)
-    if held._asks:
+    if value_class._asks:
         options = {**options, **_ASK_ALL}
-    v = make(held, **options)
+    v = make(value_class, **options)
     v._inner, v._edge, v._req = inner, None, requires_grad
     vars(inner)["_value"] = weakref.ref(v)
     return v
 
 
 def holds_instance(tensor: object) -> bool:
-    """Return whether ``tensor`` is a value that holds an instance of a class with
+    """Return whether ``tensor`` is a value around an instance of a class with
     ``__torch_dispatch__``."""
     return isinstance(tensor, _Wrapper)
 
 
 @contextmanager
 def unnoted(*tensors: object) -> Iterator[None]:
-    """A block in which no instance of a user's class knows its value. Torch exchanges no tensors
-    with weak references."""
+    """Let no instance of a user's class refer to its value, in this block. Torch exchanges no
+    tensors with weak references."""
     values = [tensor for tensor in tensors if isinstance(tensor, _Wrapper)]
     for v in values:
         vars(v._inner).pop("_value", None)

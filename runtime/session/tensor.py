@@ -1,4 +1,4 @@
-"""The tensor that users hold: a value of level zero, the eager autograd session.
+"""Defines the tensor of users: a value of level zero, the eager autograd session.
 
 It shares the storage of its inner tensor, so ``data_ptr``, ``_version`` and the like
 are torch's own.
@@ -58,8 +58,8 @@ _NOT_A_LEAF = (
 
 
 def _refuse_in_capture(what: str) -> None:
-    """Refuse what a capture would do once, and no later call: ops are captured, and this is
-    none."""
+    """Raise if a capture is running. Only ops enter a graph, so this would happen at the capture
+    and in no later call."""
     if entering() is not None:
         raise RuntimeError(
             f"the program {what} a tensor that it closes over. A compiled program would do so "
@@ -79,11 +79,11 @@ class Tensor(GradValue):
 
     _grad: Any = None
     _grad_dtype: Any = _OWN_DTYPE
-    # of a leaf; for any other tensor they are stored on the node that made it
+    # of a leaf; for any other tensor they are stored on its node
     _hooks: hooks.Hooks | None = None
     # of another tensor: a reference to that node, and what was assigned to ``_backward_hooks``
     _assigned: Any = None
-    # of a leaf that has had a gradient; a backward pass holds it while it adds to the gradient
+    # of a leaf that has had a gradient; a backward pass takes it while it adds to the gradient
     _lock: Any = None
     _post_accumulate: hooks.Hooks | None = None
     # of a leaf that stands for a plain tensor of torch
@@ -96,7 +96,7 @@ class Tensor(GradValue):
 
     def _follows_base(self) -> bool:
         """Return whether this is a view without history that requires grad because its base does.
-        It was made without grad mode, or before the base required grad. As in torch it is a leaf,
+        It was taken without grad mode, or before the base required grad. As in torch it is a leaf,
         and its gradient is discarded."""
         view = self._view
         if view is None or self.dtype not in DIFFERENTIABLE or self.is_inference():
@@ -105,6 +105,7 @@ class Tensor(GradValue):
 
     @property
     def requires_grad(self) -> bool:
+        """Return whether a gradient of this tensor can be computed."""
         view = self._view
         if view is not None and view.generation != view.base._generation:
             # `edge_of` would take the history from the base, and may raise
@@ -128,9 +129,11 @@ class Tensor(GradValue):
         raise RuntimeError("requires_grad must be a bool")
 
     def start_leaf(self) -> Any:
+        """Do ``requires_grad_()`` for code of the runtime."""
         return self.requires_grad_()
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set the flag of a leaf, as ``torch.Tensor.requires_grad_``."""
         value = entering()
         # a program that is compiled does it by every call
         if value is not None and (inside := value(self)) is not self:
@@ -142,7 +145,8 @@ class Tensor(GradValue):
         return self.set_requires_grad(requires_grad)
 
     def set_requires_grad(self, requires_grad: bool) -> Tensor:
-        """As :meth:`requires_grad_`, of this tensor itself while a program is captured."""
+        """Set the flag as :meth:`requires_grad_` does, of this tensor itself while a program is
+        captured."""
         if not self.is_leaf:
             if not requires_grad:
                 raise RuntimeError(
@@ -162,10 +166,13 @@ class Tensor(GradValue):
 
     @property
     def is_leaf(self) -> bool:  # type: ignore[override]
+        """Return whether this tensor is no result of a recorded call."""
         return self.grad_fn is None
 
     @property
     def grad(self) -> Any:
+        """Return the gradient that backward passes have added up, None without one. Warn if none
+        ever will, because this is no leaf."""
         if CAPTURE.gradients is not None:
             return CAPTURE.gradients.gradient(self)
         _refuse_in_capture("reads grad of")
@@ -191,8 +198,8 @@ class Tensor(GradValue):
 
     @property
     def grad_dtype(self) -> torch.dtype | None:
-        """The dtype that gradients of this leaf are cast to. None: they are not cast.
-        As ``torch.Tensor.grad_dtype``, which says it of results too from 2.15 on."""
+        """Return the dtype that gradients of this leaf are cast to, None if they are not, as
+        ``torch.Tensor.grad_dtype``. From torch 2.15 on results have one, too."""
         if _OF_LEAVES_ALONE and not self.is_leaf:
             raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
         return self.dtype_of_grad()
@@ -216,23 +223,24 @@ class Tensor(GradValue):
             node.metas = (meta_of(self, dtype),)
 
     def dtype_of_grad(self) -> torch.dtype | None:
-        """``grad_dtype`` without the check that this is a leaf, for callers that know."""
+        """Return ``grad_dtype`` without the check that this is a leaf, for callers that know."""
         if self._grad_dtype is _OWN_DTYPE:
             return self._inner.dtype
         return self._grad_dtype  # type: ignore[no-any-return]
 
     @property
     def data(self) -> Any:
+        """Return a tensor of the same memory, without history and with its own version counter."""
         value = entering()
         inside: Any = self
         if value is not None:
             inside = value(self)
         if inside is not self:
             return inside.data
-        found, acting = SESSION.wrap(_data_of(self._inner)), SESSION.acting()
+        data, acting = SESSION.wrap(_data_of(self._inner)), SESSION.acting()
         if acting is not SESSION:
-            acting.follow_data(found, self)
-        return found
+            acting.follow_data(data, self)
+        return data
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
@@ -254,11 +262,13 @@ class Tensor(GradValue):
 
     @property
     def _base(self) -> Any:  # type: ignore[override]
-        """As ``torch.Tensor._base``. The dispatcher does not know a view that was recorded without
-        it (see ``composite``)."""
+        """Return the tensor that this is a view of, as ``torch.Tensor._base``. The dispatcher does
+        not know a view that was recorded without it (see ``composite``)."""
         base = _base_by_dispatcher(self)
+        if base is None and self._view is None:
+            return None
         if base is None:
-            return None if self._view is None else self._view.base
+            return self._view.base
         if type(base) is Tensor and base._view is not None:
             return base._view.base
         return base
@@ -268,9 +278,12 @@ class Tensor(GradValue):
 
     @property
     def retains_grad(self) -> bool:  # type: ignore[override]
+        """Return whether this is no leaf, and a backward pass writes its ``.grad`` all the
+        same."""
         return self._retains and not self.is_leaf
 
     def retain_grad(self) -> None:
+        """Let backward passes write the gradient of this tensor, no leaf, to its ``.grad``."""
         _refuse_in_capture("calls retain_grad() of")
         edge = edge_of(self)
         if edge is None:
@@ -281,6 +294,8 @@ class Tensor(GradValue):
         self._retains = True
 
     def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
+        """Call ``hook(grad)`` when the gradient of this tensor is complete, as
+        ``torch.Tensor.register_hook``. It may return a replacement."""
         value = entering()
         # a program that is compiled registers it by every call
         inside: Any = self
@@ -291,12 +306,13 @@ class Tensor(GradValue):
         return inside.register_hook(hook)  # type: ignore[no-any-return]
 
     def _own_hooks(self, node: Node, index: int) -> hooks.Hooks:
+        """Return the dictionary of this tensor's hooks, of which the edge is ``(node, index)``."""
         if type(node) is not AccumulateGrad:
-            known: hooks.Hooks | None = self._backward_hooks
-            if known is None:
+            registered: hooks.Hooks | None = self._backward_hooks
+            if registered is None:
                 self._assigned = None
-                known = node.hooks_of(index)
-            return known
+                registered = node.hooks_of(index)
+            return registered
         if self._hooks is None:
             self._hooks = node.hooks_of(0)
         return self._hooks
@@ -314,7 +330,7 @@ class Tensor(GradValue):
     def _backward_hooks(self, new: Any) -> None:
         edge = edge_of(self)
         if edge is not None and type(edge[0]) is not AccumulateGrad:
-            self._assigned = weakref.ref(edge[0]), new  # as in torch, its node is not told
+            self._assigned = weakref.ref(edge[0]), new  # as in torch, its node does not change
             return
         self._hooks = new
         node = self._accumulator() if self._accumulator is not None else None
@@ -326,7 +342,7 @@ class Tensor(GradValue):
         raise RuntimeError("Deletion of _backwards_hooks not allowed!")
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
-        """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed. As
+        """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed, as
         ``torch.Tensor.register_post_accumulate_grad_hook``."""
         _refuse_in_capture("registers a post accumulate grad hook of")
         if edge_of(self) is None:
@@ -346,14 +362,18 @@ class Tensor(GradValue):
         create_graph: bool = False,
         inputs: Sequence[torch.Tensor] | torch.Tensor | None = None,
     ) -> None:
+        """Add the gradients of this tensor to the ``.grad`` of the leaves, see
+        :func:`runtime.autograd.backward`."""
         backward(self, gradient, retain_graph, create_graph, inputs=inputs)
 
     def as_subclass(self, cls: type[torch.Tensor]) -> Tensor:  # type: ignore[override]
-        """As ``torch.Tensor.as_subclass``: an instance of ``cls`` with the same
-        memory and history."""
+        """Return an instance of ``cls`` with the same memory and history, as
+        ``torch.Tensor.as_subclass``."""
         return as_kind(torch.ops.aten.alias.default(self), cls)
 
     def numpy(self, *, force: bool = False) -> Any:
+        """Return an array, as ``torch.Tensor.numpy``. Raise if the tensor requires grad, unless
+        ``force``."""
         if not force and torch.is_grad_enabled() and self.requires_grad:
             raise RuntimeError(
                 "Can't call numpy() on Tensor that requires grad. "
@@ -368,14 +388,14 @@ class Tensor(GradValue):
         return array.astype(dtype, copy=False)
 
     def __copy__(self) -> Tensor:
-        return self._copied(self._inner.detach(), self.__getstate__())
+        return self._copy_with(self._inner.detach(), self.__getstate__())
 
-    def _copied(self, inner: torch.Tensor, state: Any) -> Tensor:
-        """Return a leaf that holds ``inner`` and has the attributes ``state``. Class and
+    def _copy_with(self, inner: torch.Tensor, state: Any) -> Tensor:
+        """Return a leaf with the inner tensor ``inner`` and the attributes ``state``. Class and
         ``requires_grad`` are those of this tensor."""
-        new = as_kind(SESSION.wrap(inner), type(self))
-        new._req = self.requires_grad
-        return set_state(new, state)  # type: ignore[no-any-return]
+        leaf = as_kind(SESSION.wrap(inner), type(self))
+        leaf._req = self.requires_grad
+        return set_state(leaf, state)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) in memo:
@@ -402,7 +422,7 @@ class Tensor(GradValue):
         return pickling.reduced(self, torch.Tensor, protocol)
 
     def __getstate__(self) -> Any:
-        """The attributes that users and ``nn.Parameter`` have set on this tensor."""
+        """Return the attributes that users and ``nn.Parameter`` have set on this tensor."""
         return pickling.state_of(self, _STATE)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -411,12 +431,12 @@ class Tensor(GradValue):
         suffixes = _suffixes_of_history(self)
         with unseen_by_classes():
             required = not suffixes and self.requires_grad
-            shown = pickling.plain_leaf(self, required)
-            if required and not shown.requires_grad:  # a user's class, below the tape
+            printable = pickling.plain_leaf(self, required)
+            if required and not printable.requires_grad:  # a user's class, below the tape
                 suffixes.append("requires_grad=True")
-            if kind not in (torch.Tensor, type(shown)):
-                shown = make_subclass(kind, shown, shown.requires_grad)
-            text = printed(shown, tensor_contents=tensor_contents)
+            if kind not in (torch.Tensor, type(printable)):
+                printable = make_subclass(kind, printable, printable.requires_grad)
+            text = printed(printable, tensor_contents=tensor_contents)
         if text.startswith("Parameter("):  # the instance below the tape is marked as one, too
             text = text[len("Parameter(") : -1]
         tangent = SESSION.tangent_of(self)
@@ -496,19 +516,19 @@ def _suffixes_of_history(tensor: Tensor) -> list[str]:
 
 
 def _new(name: str) -> Callable[..., object]:
-    """``Tensor.new_zeros`` and its like. As torch's, but ``requires_grad`` applies to our
-    engine."""
+    """Return the method ``Tensor.new_zeros`` or its like. It is torch's, but ``requires_grad``
+    applies to our engine."""
     native: Any = Value.new_tensor if name == "new_tensor" else getattr(torch.Tensor, name)
 
     @functools.wraps(native)
     def method(self: Tensor, *args: object, requires_grad: bool = False, **kwargs: object) -> Any:
-        made: Any = native(self, *args, **kwargs)
+        result: Any = native(self, *args, **kwargs)
         if innermost_of_torch() is not None and not requires_grad:
-            return made  # wrapped by torch, like any other result there
-        made = wrap(made, requires_grad)
+            return result  # wrapped by torch, like any other result there
+        result = wrap(result, requires_grad)
         if SCOPE.levels and not requires_grad:
-            return lifted(made, made._level.number)
-        return made
+            return lifted(result, result._level.number)
+        return result
 
     return method
 
@@ -531,7 +551,7 @@ def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
     if not isinstance(t, Value):
         kind = type(t)
         if t.requires_grad or kind is not torch.Tensor:
-            t = _without_history(t)
+            t = _drop_history(t)
         t = SESSION.wrap(t)
         if kind is not torch.Tensor:
             t = as_kind(t, kind)
@@ -541,14 +561,14 @@ def wrap(t: torch.Tensor, requires_grad: bool = False) -> Tensor:
 
 
 def _data_of(inner: torch.Tensor) -> torch.Tensor:
-    """``inner.data``. A user's class is asked for it by the dispatcher."""
+    """Return ``inner.data``. A user's class is asked for it by the dispatcher."""
     if dispatches(type(inner)):
         return inner.detach()
     return inner.data
 
 
-def _without_history(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` detached. It becomes a plain tensor unless its class handles its own ATen
+def _drop_history(tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor`` detached. It becomes a plain tensor unless its class handles its own ATen
     calls."""
     if not tensor.requires_grad and dispatches(type(tensor)):
         return tensor  # not detached: its constructor may still run, and then it can handle no call
@@ -565,8 +585,8 @@ def dispatches(kind: type[torch.Tensor]) -> bool:
 
 
 def as_kind(value: Any, kind: type[torch.Tensor]) -> Tensor:
-    """``value`` as a tensor of the session that is a ``kind`` for users. Nothing else
-    may refer to ``value``."""
+    """Return ``value`` as a tensor of the session that is a ``kind`` for users. Nothing else may
+    refer to ``value``."""
     kind = getattr(kind, "_kind", kind)
     cls = SESSION.class_of(kind)
     if cls is type(value):
@@ -576,11 +596,13 @@ def as_kind(value: Any, kind: type[torch.Tensor]) -> Tensor:
         return value  # type: ignore[no-any-return]
     if type(value._inner) is not torch.Tensor or dispatches(kind):
         with unseen_by_classes():
-            new = SESSION.wrap(value._inner.as_subclass(kind))
+            tensor = SESSION.wrap(value._inner.as_subclass(kind))
     else:
-        new = make_subclass(cls, value._inner)
-    new.__dict__.update({**value.__dict__, "_inner": new.__dict__.get("_inner", value._inner)})
-    return new  # type: ignore[no-any-return]
+        tensor = make_subclass(cls, value._inner)
+    tensor.__dict__.update(
+        {**value.__dict__, "_inner": tensor.__dict__.get("_inner", value._inner)}
+    )
+    return tensor  # type: ignore[no-any-return]
 
 
 def tensor(
@@ -590,7 +612,7 @@ def tensor(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """As ``torch.tensor``."""
+    """Return a tensor of the session, as ``torch.tensor``."""
     return wrap(without_wrappers(torch.tensor(data, dtype=dtype, device=device)), requires_grad)
 
 

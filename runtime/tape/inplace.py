@@ -189,11 +189,11 @@ def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, object]
     """Run ``_foreach_add_`` and its like: as one call if nothing has a history,
     else as single ops."""
     inner, edges, *_ = level.collect(op, args)
-    if _grad_enabled():
-        follows_base = any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])
-        if edges or follows_base:
-            foreach.run(op, args, kwargs)
-            return
+    if _grad_enabled() and (
+        edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])
+    ):
+        foreach.run(op, args, kwargs)
+        return
     _write_to_several(level, op, args[0], inner, kwargs)
 
 

@@ -142,7 +142,7 @@ def give_back(level: Level, tensor: object) -> None:
     written to it. The transform has returned."""
     if isinstance(tensor, Value) and tensor._level is level:
         inner: Any = tensor._inner
-        # another object with the contents of `inner`: the program may hold `inner` too
+        # another object with the contents of `inner`: the program may refer to `inner` too
         if isinstance(inner, Value):
             exchange(tensor, _alias(inner))
         else:

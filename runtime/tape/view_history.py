@@ -409,7 +409,7 @@ def aliases(first: object, second: object) -> bool:
     try:
         return bool(storage_of(first)._cdata == storage_of(second)._cdata)
     except NotImplementedError:
-        # first transform of torch's own is running: its tensors show the storage of those that
+        # a transform of torch's own is running: its tensors show the storage of those that
         # they wrap alone
         return bool(storage_of(_unwrap(first))._cdata == storage_of(_unwrap(second))._cdata)
 

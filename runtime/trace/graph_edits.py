@@ -92,6 +92,6 @@ def has_effect(node: fx.Node) -> bool:
         effect = node.is_impure() or not func._schema.returns
         if may_hide(op := op_of(func)):
             return effect or bool(hidden_writes(op, node.args, node.kwargs))
-        if func.namespace == "aten":  # what is known of an op of another library may change
+        if func.namespace == "aten":  # an op of another library may get another definition
             _EFFECTS[id(func)] = effect
     return effect

@@ -70,7 +70,7 @@ def test_the_leaf_goes_with_the_plain_tensor() -> None:
     out = Square.apply(t).sum()
     del t
     gc.collect()
-    assert number not in leaf._known
+    assert number not in leaf._leaves
     out.backward()
     del out
     gc.collect()
