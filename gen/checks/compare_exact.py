@@ -317,11 +317,9 @@ def _first_of(
     """Show the first wrong entry, with the inputs there and both results."""
     k = wrong[0]
     are_elementwise = all(x.numel() == a.numel() for x in inputs)
-    shown = (
-        [x.reshape(-1)[k].item() for x in inputs]
-        if are_elementwise
-        else [x.tolist() for x in inputs]
-    )
+    shown: list[object] = [x.tolist() for x in inputs]
+    if are_elementwise:
+        shown = [x.reshape(-1)[k].item() for x in inputs]
     return (
         f"{len(wrong)} of {len(pairs)} entries are off; the first is entry {k}, at {shown}: "
         f"got {pairs[k][0]}, by the tables {pairs[k][1]}"

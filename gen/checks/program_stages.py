@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -251,7 +252,7 @@ def _capture(stage: str, program: Program, dynamic: bool, layout: str, jitted: b
 
         return g
 
-    inputs = tuple(x for group in groups for x in group)
+    inputs = tuple(chain.from_iterable(groups))
     return Program(
         over,
         inputs,
@@ -312,7 +313,7 @@ def _joint(program: Program, axes: Axes) -> Program:
 
         return g
 
-    inputs = tuple(x for group in extended for x in group)
+    inputs = tuple(chain.from_iterable(extended))
     every = (*flags, *(True for _ in results_with_gradients)) * len(groups)
     return Program(over, inputs, every, program.seed, f"aot.joint({program.label})")
 
@@ -357,12 +358,10 @@ def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[T
 
 def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
     """Return `inputs` of :func:`other_sizes` at twice their size once more: one set, or none."""
-    pairs = (
-        (n, m)
-        for x, y in zip(program.inputs, inputs, strict=True)
-        for n, m in zip(x.shape, y.shape, strict=True)
-    )
-    size = next(m for n, m in pairs if n != m)
+    sizes = chain.from_iterable(x.shape for x in program.inputs)
+    doubled_sizes = chain.from_iterable(x.shape for x in inputs)
+    pairs = zip(sizes, doubled_sizes, strict=True)
+    size = next(doubled for size, doubled in pairs if size != doubled)
     larger = tuple(_double(x, size) for x in inputs)
     outputs = _outputs_on_reference(program, larger)
     return [larger] if outputs is not None and len(outputs) == len(program.observed[0]) else []
@@ -371,10 +370,10 @@ def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Te
 def _doubling(program: Program, least: int = 2) -> int | None:
     """Return the largest size n >= `least` such that the reference accepts 2n in its place. None if
     there is none."""
-    sizes = sorted(
-        {size for x in program.inputs for size in x.shape if size >= least}, reverse=True
-    )
-    for size in sizes:
+    sizes = set(chain.from_iterable(x.shape for x in program.inputs))
+    for size in sorted(sizes, reverse=True):
+        if size < least:
+            return None
         outputs = _outputs_on_reference(program, tuple(_double(x, size) for x in program.inputs))
         if outputs is not None and len(outputs) == len(program.observed[0]):
             return size

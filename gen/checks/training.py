@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, cast
 
 import torch
@@ -87,7 +87,7 @@ def trained(program: Program, axes: Axes) -> Program:
 
     inputs = (
         *(program.inputs[place] for place in places),
-        *(x for batch in batches for x in batch),
+        *chain.from_iterable(batches),
     )
     program_of_training = Program(
         over,
@@ -178,11 +178,9 @@ def _labels(
     """Draw the labels of step `k`, in the shapes of the outputs."""
     outputs = _outputs(program, given, data) or ()
     labels = program.drawn_like([outputs[place] for place in program.active_outputs], f"labels {k}")
-    return (
-        tuple(torch.full_like(x, torch.inf) for x in labels)
-        if kind == "scaled" and k == _INFINITE
-        else labels
-    )
+    if kind == "scaled" and k == _INFINITE:
+        return tuple(torch.full_like(x, torch.inf) for x in labels)
+    return labels
 
 
 def _train(
@@ -298,11 +296,9 @@ def _state_of_optimizer(
 
 def _tensor(value: object) -> Tensor:
     """Return a copy of a tensor, or a number as a tensor in double precision."""
-    return (
-        value.detach().clone()
-        if isinstance(value, Tensor)
-        else torch.tensor(value, dtype=torch.float64)
-    )
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _require_progress(program: Program, kind: str, count: int) -> None:

@@ -116,11 +116,10 @@ class Server:
         except Crashed as error:
             sample, _, description = self._worker.noted().partition(" ")
             came = run_cell.lost(entries, int(sample) if sample else None, description, error)
-        facts |= (
-            run_cell.outcome_facts(came, family.name)
-            if isinstance(came, Ran)
-            else dict(zip(("outcome", "why"), came, strict=True))
-        )
+        if isinstance(came, Ran):
+            facts |= run_cell.outcome_facts(came, family.name)
+        else:
+            facts |= dict(zip(("outcome", "why"), came, strict=True))
         new_entries = {
             name: where
             for name, where in facts.pop("ledger").items()

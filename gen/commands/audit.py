@@ -191,7 +191,9 @@ def _of_rules(
 
     def further(some: set[Rule]) -> None:
         ops = {cell.op for _, cell in cells.values()}
-        asked = {op for rule in some for op in rules.related(rule, ops)}
+        asked: set[str] = set()
+        for rule in some:
+            asked |= rules.related(rule, ops)
         known.learn(
             (key for key, (_, cell) in cells.items() if cell.op in asked and cell.dtype in WIDE),
             workers,

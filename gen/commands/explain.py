@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import pipeline
@@ -280,7 +280,8 @@ def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
         ops = [op]
         if own_factors[0] not in wanted:
             ops += range(len(plan.ops))
-        covering = (case for index in ops for case in _cases_with(plan, name, index, set(wanted)))
+        of_ops = (_cases_with(plan, name, index, set(wanted)) for index in ops)
+        covering = chain.from_iterable(of_ops)
         covering_cases.update(dict.fromkeys(islice(covering, 1)))
     return f"its {size}-tuples are covered by {', '.join(covering_cases)}"
 

@@ -157,7 +157,9 @@ def _axis(text: str) -> tuple[str, str]:
     """Return the name and the value of `NAME=VALUE`. Raises MatrixError for unknown ones."""
     axis, _, value = text.partition("=")
     if value not in AXES.get(axis, ()):
-        pairs = [f"{name}={word}" for name, words in AXES.items() for word in words]
+        pairs: list[str] = []
+        for name, words in AXES.items():
+            pairs += [f"{name}={word}" for word in words]
         raise MatrixError(
             [
                 Problem(

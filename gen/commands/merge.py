@@ -185,13 +185,15 @@ def _missing(seen: Any, header: Mapping[str, Any], modules: str) -> str:
     all_modules = find([modules], Path.cwd())
     if matrix_fingerprint(all_modules) != header["matrix"]:
         return f"; {modules} is another matrix, so they cannot be named"
-    names = (
-        node
-        for module in all_modules
-        for node in _nodes(module.name, tables(imported(module.path), header["tier"]))
-        if digest(node) not in seen
-    )  # fmt: skip
-    return ": " + ", ".join(node for node, _ in zip(names, range(_NAMED), strict=False)) + ", …"
+    names: list[str] = []
+    for module in all_modules:
+        for node in _nodes(module.name, tables(imported(module.path), header["tier"])):
+            if digest(node) not in seen:
+                names.append(node)
+            if len(names) == _NAMED:
+                # the other modules need not be imported
+                return f": {', '.join(names)}, …"
+    return f": {', '.join(names)}, …"
 
 
 def _nodes(name: str, cells: Mapping[str, Sequence[Any]]) -> Iterator[str]:

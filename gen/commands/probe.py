@@ -86,23 +86,21 @@ def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
     one.
     """
     checks = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
-    if idle := [glob for glob in globs or () if not checks.named(glob)]:
-        wanted = one_of(checks.sets)
-        raise MatrixError(
-            [
-                Problem(
-                    Mark("--checks"),
-                    "",
-                    f'no check matches "{glob}"',
-                    wanted,
-                    nearest(glob, checks.sets),
-                )
-                for glob in idle
-            ]
-        )
-    return (
-        None if globs is None else frozenset(name for glob in globs for name in checks.named(glob))
-    )
+    if globs is None:
+        return None
+    wanted = one_of(checks.sets)
+    problems: list[Problem] = []
+    names: set[str] = set()
+    for glob in globs:
+        matched = checks.named(glob)
+        names.update(matched)
+        if not matched:
+            what = f'no check matches "{glob}"'
+            near = nearest(glob, checks.sets)
+            problems.append(Problem(Mark("--checks"), "", what, wanted, near))
+    if problems:
+        raise MatrixError(problems)
+    return frozenset(names)
 
 
 def _require_device(device: str) -> None:

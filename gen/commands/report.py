@@ -120,8 +120,6 @@ def _object(path: Path) -> dict[str, Mapping[str, Any]]:
         raise ResultsError(
             f"{path}: not JSON ({error}); `python -m gen generate` writes it"
         ) from error
-    return (
-        {name: part for name, part in data.items() if isinstance(part, dict)}
-        if isinstance(data, dict)
-        else {}
-    )
+    if not isinstance(data, dict):
+        return {}
+    return {name: part for name, part in data.items() if isinstance(part, dict)}

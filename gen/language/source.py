@@ -242,11 +242,9 @@ class _Reader:
                 return None
             raw = path.read_bytes()
         except FileNotFoundError:
-            wanted = (
-                "a path relative to the file that names it"
-                if included_at
-                else "a matrix; `matrix-gen init FOLDER` makes a project with one"
-            )
+            wanted = "a matrix; `matrix-gen init FOLDER` makes a project with one"
+            if included_at:
+                wanted = "a path relative to the file that names it"
             self._problem(place, at, f"there is no file {name}", wanted)
             return None
         except OSError as error:

@@ -207,7 +207,10 @@ def _exception(name: str) -> str:
     """
     known_exceptions = [*_EXCEPTIONS, "Mismatch", "Vacuous", "Crashed", "TimedOut"]
     near = difflib.get_close_matches(name, known_exceptions, n=1, cutoff=_SLIP)
-    if "." in name or name in known_exceptions or (not near and not hasattr(builtins, name)):
+    if "." in name or name in known_exceptions:
+        return name
+    is_slip = near or hasattr(builtins, name)
+    if not is_slip:
         return name
     raise fault(
         f'there is no exception "{name}"',

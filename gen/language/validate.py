@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -94,7 +95,8 @@ def _spread(matrix: Matrix) -> Matrix:
         left_out: set[str] = set()
         for glob in spread.not_checks:
             left_out.update(names.named(glob))
-        for name in dict.fromkeys(name for glob in spread.checks for name in names.named(glob)):
+        matched = chain.from_iterable(map(names.named, spread.checks))
+        for name in dict.fromkeys(matched):
             if name not in left_out and axis not in checks[name].over:
                 checks[name] = checks[name].model_copy(
                     update={"over": {**checks[name].over, axis: spread.values}}

@@ -177,14 +177,12 @@ def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tu
     columns: list[Column] = []
     spans: dict[str, tuple[int, int]] = {}
     for name, check in loaded.matrix.checks.items():
-        wanted = (
-            dtypes.all
-            if check.dtypes is None
-            else dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
-        )
+        wanted = dtypes.all
+        if check.dtypes is not None:
+            wanted = dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
         start = len(columns)
         combinations = [axes_of(check, words) for words in product(*check.over.values())]
-        columns += [Column(name, dtype, axes) for dtype in wanted for axes in combinations]
+        columns += [Column(name, dtype, axes) for dtype, axes in product(wanted, combinations)]
         spans[name] = (start, len(columns) - start)
     return columns, spans
 
@@ -271,9 +269,9 @@ class _Maker:
         """Return whether a glob may have matched what a mistake removed."""
         # only the columns show dtypes and axis values
         derived = names.what not in ("op", "family", "check")
-        return glob in self._loaded.cut or (
-            not self._loaded.cases_are_known and (derived or is_glob(glob))
-        )
+        if glob in self._loaded.cut:
+            return True
+        return not self._loaded.cases_are_known and (derived or is_glob(glob))
 
     # --- which cells there are --------------------------------------------------------------------
 
@@ -333,7 +331,8 @@ class _Maker:
         """Return the columns whose needs an op meets."""
         mask = 0
         for (needed, dtype, derivative), columns in columns_of.items():
-            if needed <= facts and dtype in dtypes and (not derivative or dtype in differentiable):
+            takes_dtype = dtype in dtypes and (not derivative or dtype in differentiable)
+            if takes_dtype and needed <= facts:
                 mask |= columns
         return mask
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any, Protocol
 
 import numpy
@@ -224,7 +224,10 @@ def _parameters(sample: Called, rule: Pointwise) -> list[int]:
     names = list(inspect.signature(rule.value).parameters)
     by_place = list(enumerate(args))
     by_place += [(names.index(name), value) for name, value in kwargs.items()]
-    return [next(k for k, value in by_place if value is mark) for mark in marks]
+    places: list[int] = []
+    for mark in marks:
+        places.append(next(k for k, value in by_place if value is mark))
+    return places
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -340,5 +343,6 @@ def _unroll(rows: Sequence[Sequence[object]], how: _Rows, x: Array) -> Array:
     if not x.ndim:
         return _array(list(rows[0]), ())
     outer = tuple(size for d, size in enumerate(x.shape) if d not in how.axes)
-    flat = _array([value for row in rows for value in row], (*outer, x.shape[how.axes[0]]))
+    values = list(chain.from_iterable(rows))
+    flat = _array(values, (*outer, x.shape[how.axes[0]]))
     return numpy.moveaxis(flat, -1, how.axes[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -132,4 +133,5 @@ def _join(group: Sequence[Results]) -> Results:
         "wall_seconds": sum(shard.end.get("wall_seconds", 0) for shard in ordered),
         "never_happened": [],
     }
-    return Results(header, tuple(cell for shard in ordered for cell in shard.cells), end)
+    cells = tuple(chain.from_iterable(shard.cells for shard in ordered))
+    return Results(header, cells, end)

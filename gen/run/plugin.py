@@ -295,11 +295,9 @@ def family_of(module: Any) -> Family:
     """Return the table of a generated module. A module without a table is a family with its file's
     name."""
     table = getattr(module, "FAMILY", None)
-    return (
-        table
-        if isinstance(table, Family)
-        else Family(module.__name__.rpartition(".")[2].removeprefix("test_"))
-    )
+    if isinstance(table, Family):
+        return table
+    return Family(module.__name__.rpartition(".")[2].removeprefix("test_"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -309,11 +307,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     run = metafunc.config.stash[_run]
     family = family_of(metafunc.module)
     try:
-        chosen = (
-            list(cells.at(run.tier))
-            if run.sharding is None
-            else run.sharding.cells(metafunc.module, metafunc.function.__name__)
-        )
+        if run.sharding is None:
+            chosen = list(cells.at(run.tier))
+        else:
+            chosen = run.sharding.cells(metafunc.module, metafunc.function.__name__)
         # One shard runs them, so that merged results have them once.
         if run.shard[0] == 1:
             chosen = [
@@ -341,12 +338,11 @@ def _cells_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> l
             name == metafunc.function.__name__
             and Path(path).name == Path(metafunc.module.__file__ or "").name
         )
-        if (
-            is_this_check
-            and case.endswith("]")
-            and case[:-1] not in chosen
-            and (cell := cells.named(case[:-1]))
-        ):
+        identifier = case.removesuffix("]")
+        if not is_this_check or identifier == case or identifier in chosen:
+            continue
+        cell = cells.named(identifier)
+        if cell is not None:
             cells_by_id.append(cell)
     return cells_by_id
 
@@ -365,8 +361,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Load before the first cell what cells need. The collector need not look at any of it again:
     it stays until the end."""
     run = session.config.stash[_run]
-    tiers = {cell.tier for item in session.items if (cell := _cell(item)) is not None}
-    if run.sharding is None and run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
+    cells = filter(None, map(_cell, session.items))
+    tiers = {cell.tier for cell in cells}
+    is_whole_run = run.sharding is None and run.tier == TIERS[-1]
+    if is_whole_run and tiers and TIERS[-1] not in tiers:
         raise pytest.UsageError(NO_LARGEST_TIER)
     if session.config.option.collectonly:
         return
@@ -385,7 +383,8 @@ def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
     On other devices than the CPU, the workers load them: a process may not be forked once
     it has used a GPU.
     """
-    cells = [(item, cell) for item in items if (cell := _cell(item)) is not None]
+    pairs = [(item, _cell(item)) for item in items]
+    cells = [(item, cell) for item, cell in pairs if cell is not None]
     if cells:
         import torch
 
@@ -482,11 +481,8 @@ def _entries_elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ..
     They have perhaps the same cause, or are perhaps too narrow.
     """
     errors = [failure.error for failure in verdict.failures[:1]]
-    modules = {
-        id(module): module
-        for other in item.session.items
-        if (module := getattr(other, "module", None)) is not None
-    }
+    every_module = [getattr(other, "module", None) for other in item.session.items]
+    modules = {id(module): module for module in every_module if module is not None}
     names: dict[Known, str] = {}
     for family in map(family_of, modules.values()):
         for name, entry in family.known.items():

@@ -11,6 +11,7 @@ import datetime
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ class Recorder:
         """
         if not (self.whole and self._complete):
             return []
-        needed = {name for cell in self.cells for name in cell.entries}
+        needed = set(chain.from_iterable(cell.entries for cell in self.cells))
         return [
             f"{name}: {where}" for name, where in sorted(self.entries.items()) if name not in needed
         ]
@@ -232,7 +233,8 @@ def _crashed(report: pytest.TestReport) -> dict[str, object] | None:
     module, _, rest = report.nodeid.partition("::")
     check, _, case = rest.rstrip("]").partition("[")
     op, *words = case.split("-")
-    if not report.failed or not check.startswith("test_") or not words or words[0] not in DTYPES:
+    is_cell = check.startswith("test_") and bool(words) and words[0] in DTYPES
+    if not report.failed or not is_cell:
         return None
     return {
         "id": case,

@@ -104,7 +104,8 @@ def _is_primary(text: str) -> bool:
 
 def _may_move(line: Line, later: Sequence[Line], user: Line) -> bool:
     """Return whether the expression of a line may stand in the place of its name."""
-    if user.uses(line.name) > 1 or not line.pure or line.defines or user.defines:
+    is_plain = line.pure and not line.defines and not user.defines
+    if not is_plain or user.uses(line.name) > 1:
         return False
     if len(line.expression) + len(user.expression) >= _LONGEST:
         return False
@@ -177,7 +178,8 @@ class Tracer:
                 return called, outputs
             return f"lambda {parameter_list}: {returned}", outputs
         name = self.name("f")
-        inner = "".join(f"\n    {part}" for line in lines for part in line.splitlines())
+        parts = itertools.chain.from_iterable(map(str.splitlines, lines))
+        inner = "".join(f"\n    {part}" for part in parts)
         definition = f"({parameter_list}):{inner}\n    return {returned}"
         self.scopes[-1].lines.append(Line(name, definition, defines=True))
         return name, outputs
