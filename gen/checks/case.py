@@ -511,7 +511,7 @@ class Case:
         words = (against,) if isinstance(against, str) else tuple(against)
         if words == ("raises",):
             return
-        for turn, sample in self._shown(parsed, words, axes):
+        for turn, sample in self._samples_to_show(parsed, words, axes):
             # A failure of the op itself is a finding of `raising`.
             if sample.error is not None:
                 continue
@@ -550,7 +550,7 @@ class Case:
         if words != ("raises",):
             yield from (
                 (sample, None, "")
-                for _, sample in self._shown(parse(pipeline), words, axes)
+                for _, sample in self._samples_to_show(parse(pipeline), words, axes)
                 if sample.error is not None
             )
         elif axes.form == "functional":
@@ -560,7 +560,7 @@ class Case:
                 if not (isinstance(sample.error, kind) and re.search(match, str(sample.error))):
                     yield sample, kind, match
 
-    def _shown(
+    def _samples_to_show(
         self, pipeline: Pipeline, words: tuple[str, ...], axes: Axes
     ) -> list[tuple[int, Sample]]:
         """Return the samples that a tool shows, with their numbers. If it asks for one, that may be

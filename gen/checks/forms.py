@@ -98,7 +98,7 @@ def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         if implementation is None:
             return sample
         call = implementation(sample.op.name)
-        # beside `op`
+        # a target with `op` has `flat` too
         return lambda *values: tuple(target.flat(sample.process(sample.raw(call, values))))  # type: ignore[attr-defined]
 
     return [replace(program, over=over)]
@@ -334,7 +334,7 @@ def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     return [_program(sample, inputs, f"{sample.op.name} after a write to .data", call, sample)]
 
 
-def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+def _reload(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     """Return the results after a round trip through a file, and their strides, which must be those
     of the results."""
 
@@ -386,7 +386,7 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
     "out_overlapping": _out_overlapping,
     "out_of_input": _out_of_input,
     "out_small": _out_small,
-    "reloaded": _reloaded,
+    "reloaded": _reload,
     "autocast": partial(_autocast, torch.bfloat16),
     "autocast_half": partial(_autocast, torch.float16),
     "inplace": _inplace,

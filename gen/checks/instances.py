@@ -129,14 +129,14 @@ def _over_root(
         root, stages = _compile(sample, root, stages[0], axes), stages[1:]
     nesting = [stage for stage in stages if stage not in WHOLE]
     outer = [stage for stage in stages if stage in WHOLE]
-    for program in _nested(sample, root, nesting, axes, first, turn, reasons, fewest):
+    for program in _nest(sample, root, nesting, axes, first, turn, reasons, fewest):
         if outer:
             yield program_stages.whole(outer[0], program, axes)
         else:
             yield program
 
 
-def _nested(
+def _nest(
     sample: Sample,
     root: Program,
     stages: Sequence[str],

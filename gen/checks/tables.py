@@ -161,8 +161,8 @@ class Cells:
             return None
         if any(value not in allowed for value, (_, allowed) in zip(values, self.axes, strict=True)):
             return None
-        known = next((row.known for row in self.rows if row.name == name), ())
-        return _cell(name, dtype, dict(zip(names, values, strict=True)), TIERS[-1], known)
+        known_entries = next((row.known for row in self.rows if row.name == name), ())
+        return _cell(name, dtype, dict(zip(names, values, strict=True)), TIERS[-1], known_entries)
 
 
 def _cell(

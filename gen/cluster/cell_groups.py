@@ -43,7 +43,9 @@ class Selection:
         return " ".join(f"{name} {' '.join(globs)}" for name, globs in kinds.items() if globs)
 
     def _few_ids(self) -> list[str]:
-        """Return the ids, or their number and a digest, which tells them from others as well."""
+        """Return the ids, or their number and a digest, which differs from that of others as
+        well.
+        """
         ids = sorted(self.ids)
         if len(ids) <= _SHOWN:
             return ids
@@ -52,6 +54,7 @@ class Selection:
         ]
 
     def takes(self, node: str, check: str, cell: Cell) -> bool:
+        """Return whether the selection has a cell."""
         if self.ids and node not in self.ids and node.partition("[")[0] not in self.ids:
             return False
         matches_globs = _matches(self.op, cell.op) and _matches(self.check, check)

@@ -94,11 +94,11 @@ class Output:
         of its tier.
         """
         # entries that were active in an earlier run are not in its file
-        known = complete and whole and not self.resumed
+        entries_are_known = complete and whole and not self.resumed
         never = [
             f"{name}: {where}"
             for name, where in sorted(self.active.items())
-            if known and name not in self.met
+            if entries_are_known and name not in self.met
         ]
         wall = round(time.perf_counter() - self._begin, 2)
         self._writer.close({"complete": complete, "wall_seconds": wall, "never_happened": never})

@@ -85,6 +85,7 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
         for reason in _reasons(plan, op, column):
             yield f"    {reason}"
         return
+    # Exclusions come first: an excluded case has no tier and no expectation.
     position = plan.columns.index(column)
     exclusions = [entry for entry in plan.entries if entry.kind == "exclude"]
     reasons = [entry for entry in exclusions if _holds(entry, op, position)]
@@ -312,6 +313,7 @@ def _expectation(entry: Entry) -> str:
 
 
 def _why(entry: Entry) -> str:
+    """Return the reason of an entry, with its link and its last day."""
     text = entry.spec.reason
     if entry.spec.link:
         text += f" {entry.spec.link}"

@@ -90,12 +90,12 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             continue
         entries = list(plan.entries_of(index))
         for position in bits(cells[index] & columns):
-            known = _known(entries, position)
+            known = _entries_of_column(entries, position)
             if known or not args.known:
                 yield _case(plan, index, position, known)
 
 
-def _known(entries: Sequence[Entry], position: int) -> list[str]:
+def _entries_of_column(entries: Sequence[Entry], position: int) -> list[str]:
     """Return the names of the entries that concern a column."""
     return [f"{entry.kind}:{entry.name}" for entry in entries if entry.columns >> position & 1]
 

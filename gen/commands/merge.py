@@ -23,6 +23,7 @@ _NAMED = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen merge`."""
     parser.add_argument(
         "results", type=Path, nargs="+", metavar="RESULTS", help="the results file of each shard"
     )
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Merge the results files, or say why they are not one run. Return the exit code."""
     try:
         counted = merge(args.results, args.out, args.modules)
     except ResultsError as error:
@@ -55,6 +57,7 @@ def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") ->
     headers = {path: _header(path) for path in paths}
     _refuse_mixture(headers)
     _refuse_missing_shards(headers)
+    # Another name, so that a reader never sees a part of the results.
     unfinished = out.with_name(out.name + ".tmp")
     first = {key: value for key, value in next(iter(headers.values())).items() if key != "event"}
     writer = Writer(unfinished, {**first, "shard": "1/1"})

@@ -39,6 +39,7 @@ __all__ = ["Probe", "Seen", "add_arguments", "proposal", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen probe`."""
     parser.add_argument(
         "op",
         help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm",
@@ -218,6 +219,7 @@ def pattern(error: BaseException) -> str:
 
 def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     """Return the entries, as text to paste. Comments say what the author must add."""
+    # A check is proposed if it compared anything, whether or not it passed.
     by_check: defaultdict[str, list[Seen]] = defaultdict(list)
     for one in seen:
         by_check[one.check].append(one)

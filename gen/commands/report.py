@@ -24,6 +24,7 @@ _COVERAGE = _CACHE / "coverage.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen report`."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--results",

@@ -39,6 +39,7 @@ _STOPPED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen run`."""
     add = parser.add_argument
     add(
         "modules",

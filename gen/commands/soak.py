@@ -41,6 +41,7 @@ _ENDED = "ended"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen soak`."""
     parser.add_argument(
         "--minutes", type=above(0), default=10.0, help="how long to draw (default: %(default)s)"
     )
@@ -228,6 +229,7 @@ class _Soak:
         )
         process = context.Process(target=_work, args=arguments, daemon=True)
         process.start()
+        # `trying` is the draw that runs now: what to report if the process dies.
         trying: Finding | None = None
         since = time.monotonic()
         counts, by_target = (0, 0), False

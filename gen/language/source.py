@@ -356,6 +356,7 @@ class _Reader:
             )
 
     def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
+        """Note keys of a mapping that stand twice, or that are no scalars."""
         seen: dict[str, Mark] = {}
         for key, _ in node.value:
             mark = _mark(key)

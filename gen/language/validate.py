@@ -128,7 +128,10 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
         return Problem(mark, shown(path), context["what"], context["expected"], context["nearest"])
     if kind == "missing":
         return Problem(
-            read.where(path, key=True), shown(path), f'"{loc[-1]}" is missing', _wanted(loc)
+            read.where(path, key=True),
+            shown(path),
+            f'"{loc[-1]}" is missing',
+            _describe_wanted(loc),
         )
     if kind == "extra_forbidden":
         names = _keys(loc[:-1])
@@ -256,7 +259,7 @@ def _keys(loc: Sequence[str | int]) -> list[str]:
     )
 
 
-def _wanted(loc: Sequence[str | int]) -> str:
+def _describe_wanted(loc: Sequence[str | int]) -> str:
     """Say what a missing key should have been."""
     return {
         "reason": "`reason: …`, a sentence that says why",

@@ -586,8 +586,8 @@ def _choose_cells(
         chosen = _join(cells_of_smaller_tiers, universe)
     for limit, limited in part.limits:
         free = [
-            mask & limited & ~kept
-            for mask, kept in zip(chosen, cells_of_smaller_tiers, strict=True)
+            mask & limited & ~before
+            for mask, before in zip(chosen, cells_of_smaller_tiers, strict=True)
         ]
         room = max(
             0, limit.cells - sum((mask & limited).bit_count() for mask in cells_of_smaller_tiers)

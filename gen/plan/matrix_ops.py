@@ -212,7 +212,7 @@ class _Resolver:
         return False
 
     def _has_modules(self, row: OpRow, samples: Samples | None, path: Path) -> bool:
-        """Return whether what the row names can be found. Nothing is imported."""
+        """Return whether what the row names exists. Nothing is imported."""
         named = {
             "call": row.call,
             "reference": row.reference,
@@ -233,7 +233,7 @@ class _Resolver:
     def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
         """Return the op of a row, with the dtypes that it takes and those that are asked for."""
         facts = self._catalog.ops.get(name) if row.call is None else None
-        asked = self._asked(name, family_name, family, row, path, facts)
+        asked = self._dtypes_asked_for(name, family_name, family, row, path, facts)
         if facts:
             supported, differentiable = frozenset(facts.dtypes), frozenset(facts.differentiable)
         else:
@@ -253,7 +253,7 @@ class _Resolver:
             spec=row,
         )
 
-    def _asked(
+    def _dtypes_asked_for(
         self,
         name: str,
         family_name: str,

@@ -290,6 +290,7 @@ def partial(
     or if `f` is not defined on both sides.
     """
     order = sum(orders)
+    # Enough bits for the argument, for every step that is added to it, and for what cancels.
     spread = max((abs(math.log2(abs(x))) for x in point if x), default=0.0)
     at_zero = 0.0 in point
     bits = int(UNDERFLOW + spread + order * (FINE + 20 + spread + 300 * at_zero))
@@ -394,6 +395,7 @@ def save() -> None:
 
 
 def _read(path: Path) -> dict[str, float | str]:
+    """Return the content of a file of results. Without a readable one it is empty."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

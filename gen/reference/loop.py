@@ -69,6 +69,7 @@ class Loop:
     def vjp(
         self, f: Flat, *primals: Tensor
     ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+        """Return the outputs, and the function from cotangents to gradients."""
         xs, outputs = self._record(f, primals)
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""List the results files of a project, and tell which of them are one run."""
+"""List the results files of a project, and join those of one run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def joined(results: Sequence[Results]) -> list[Results]:
     """
     groups: list[list[Results]] = []
     for result in results:
-        group = next((found for found in groups if _is_one_of(result, found)), None)
+        group = next((some for some in groups if _is_one_of(result, some)), None)
         if group is None:
             groups.append([result])
         else:

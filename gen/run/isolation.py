@@ -62,7 +62,7 @@ class Worker:
         begin = time.perf_counter()
         try:
             self._connection.send(question)
-            if not self._answered(limit):
+            if not self._wait_for_answer(limit):
                 raise TimedOut(f"no result after {limit:g} s", self._end(signal.SIGABRT)[1])
             answered, answer = self._connection.recv()
         except (EOFError, OSError):
@@ -160,7 +160,7 @@ class Worker:
                     )
                 )
 
-    def _answered(self, limit: float | None) -> bool:
+    def _wait_for_answer(self, limit: float | None) -> bool:
         """Return whether there is an answer, or the process has ended, within the limit."""
         ends: list[Any] = [self._connection, *([] if self._process is None else [self._process])]
         ready = wait(ends, limit)

@@ -62,6 +62,9 @@ class Run:
     _target: Target | None = None
 
     def target(self) -> Target:
+        """Return the target, which is loaded at the first call. Raises UsageError for an unknown
+        name.
+        """
         if self._target is None:
             from gen.targets import load
 
@@ -105,6 +108,7 @@ _active = pytest.StashKey[Mapping[str, Known]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the matrix to pytest."""
     group = parser.getgroup("matrix", "the matrix of generated tests")
     group.addoption(
         "--target",
@@ -159,12 +163,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Read the options, and register what a run with them needs."""
     option = config.option
     shard = _shard_asked_for(option)
     _require_valid_options(option)
     project = declared(config.rootpath)
     run = _run_asked_for(config, shard, project.target)
     config.stash[_run] = run
+    # What cannot work is said now, and not when the first results are there.
     require_place(run.results, option.results)
     if shard[1] > 1:
         run.sharding = Sharding(shard, option.tier, _selection(config))
@@ -174,6 +180,7 @@ def pytest_configure(config: pytest.Config) -> None:
         run.absent = why_absent(project, device, here=_in_process(config))
         if not run.absent:
             require_device(device, here=_in_process(config))
+    # Workers of pytest-xdist send their results to the process that has started them.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_recorder_of(config, run), "matrix-recorder")
 
@@ -276,12 +283,14 @@ def _selection(config: pytest.Config) -> str:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the worker of the run."""
     run = config.stash.get(_run, None)
     if run is not None and run.runner is not None:
         run.runner.close()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
+    """Return the settings of the run as a line of pytest's header."""
     run = config.stash[_run]
     shown = run.header() | {"results": _relative(run.results, config.rootpath)}
     return "matrix: " + " · ".join(f"{key} {value}" for key, value in shown.items())
@@ -301,6 +310,7 @@ def family_of(module: Any) -> Family:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make the tests of a check: one for each of its cells at the tier."""
     cells = cells_of(metafunc.function)
     if cells is None:
         return
@@ -349,6 +359,7 @@ def _cells_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> l
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Remove checks without a cell at the tier, and tests that other shards run."""
     items[:] = [item for item in items if not _is_empty(item)]
     run = config.stash[_run]
     if run.sharding is not None:
@@ -531,6 +542,7 @@ def _show(item: pytest.Function, ran: Ran) -> NoReturn:
         failures_by_error.setdefault(_without_numbers(told(failure.error)), []).append(failure)
     if not failures_by_error:
         raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
+    # Samples that fail alike are one report, so that a second kind of failure is seen.
     groups = list(failures_by_error.values())
     parts = [
         _report(item, group, verdict, None if place else ran)
@@ -618,6 +630,7 @@ def _command(item: pytest.Function, sample: int | None) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show of a failed cell its report alone, without a traceback of the plug-in."""
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, CellFailed):
         report.longrepr = str(call.excinfo.value)

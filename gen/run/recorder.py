@@ -55,9 +55,10 @@ class Recorder:
         self._complete = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the facts of a cell from the reports of its setup, call and teardown."""
         facts = dict(report.user_properties).get(FACTS)
         if not isinstance(facts, dict):
-            facts = self._pending.get(report.nodeid) or _crashed(report)
+            facts = self._pending.get(report.nodeid) or _facts_of_crash(report)
             if facts is None:
                 return
         pending = self._pending.setdefault(report.nodeid, facts)
@@ -92,6 +93,9 @@ class Recorder:
             self.unwritten = f"{self.path}: {error.strerror}; the results of this run are not in it"
 
     def _open(self) -> Writer:
+        """Return the writer. The file is begun at the first cell, so that a run without cells
+        leaves none.
+        """
         if self._writer is None:
             self._writer = Writer(
                 self.path,
@@ -101,6 +105,9 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the last line, and let a run fail in which nothing passed or that could not be
+        written.
+        """
         # a shard without cells has results all the same
         if self.sharding is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = exitstatus = pytest.ExitCode.OK
@@ -145,6 +152,7 @@ class Recorder:
         ]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print counts, what proved nothing, what was lacking and the slowest cells."""
         if not self.cells:
             return
         out = terminalreporter
@@ -228,7 +236,7 @@ def _first_line(text: str) -> str:
     return first[:300]
 
 
-def _crashed(report: pytest.TestReport) -> dict[str, object] | None:
+def _facts_of_crash(report: pytest.TestReport) -> dict[str, object] | None:
     """Return the facts of a cell whose worker died, from the node id."""
     module, _, rest = report.nodeid.partition("::")
     check, _, case = rest.rstrip("]").partition("[")

@@ -87,6 +87,7 @@ def settle(
     """
     xfails = {name: entry for name, entry in entries.items() if entry.kind == "xfail"}
     happened: dict[str, None] = {}
+    # Each failure needs an entry of its own exception and message.
     unexpected: list[SampleFailure] = []
     for failure in failures:
         name = _expecting(xfails, failure.error)

@@ -166,8 +166,8 @@ def _fill(
             values = values * (4.0 / max(count, 1)) - 2.0
         return values.reshape(shape).to(dtype)
     if domain not in ("any", "positive", "unit", "nonzero"):
-        known = "any, positive, unit, nonzero, spd, symmetric, permutation, index, bool, distinct"
-        raise ValueError(f"no domain {domain!r}; known: {known}")
+        domains = "any, positive, unit, nonzero, spd, symmetric, permutation, index, bool, distinct"
+        raise ValueError(f"no domain {domain!r}; known: {domains}")
     return _uniform(domain, shape, dtype, described)
 
 

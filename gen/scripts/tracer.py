@@ -228,8 +228,8 @@ class Traced(torch.Tensor):
         return _write_call(traced[0].tracer, _call(func, args, kwargs), result, pure=not writes)
 
 
-def _has_tensor(found: Any) -> bool:
-    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(found))
+def _has_tensor(result: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(result))
 
 
 @contextmanager

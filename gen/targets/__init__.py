@@ -48,9 +48,9 @@ def load(name: str) -> Target:
         return cast("Target", getattr(importlib.import_module(module), attribute)(*arguments))
     points = list(entry_points(group=GROUP, name=name))
     if not points:
-        known = ", ".join(names())
+        known_names = ", ".join(names())
         raise LookupError(
-            f"no target {name!r}; known: {known}. "
+            f"no target {name!r}; known: {known_names}. "
             f"Others register under the entry point group {GROUP!r}."
         )
     if len(points) > 1:
