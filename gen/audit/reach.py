@@ -103,6 +103,7 @@ class Map:
         self, keys: Iterable[str], workers: Workers, progress: Callable[[int, int], None]
     ) -> None:
         """Run once every cell that is not known yet."""
+        # Cells of one op and module share samples, so one process runs them.
         groups: dict[tuple[str, str], list[str]] = {}
         for key in keys:
             if key not in self._cells:

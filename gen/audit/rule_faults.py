@@ -145,6 +145,7 @@ class Rules:
         """
         survived: dict[RuleFault, Finding[RuleFault]] = {}
         tried_cells: dict[RuleFault, set[str]] = {}
+        # A second round tries the survivors on the cells that `further` has added.
         for last in (False, True):
             tried = survived if last else faults
             trials = {

@@ -185,6 +185,7 @@ def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     """Return a buffer that begins one element after the first input that has its dtype, in the same
     memory."""
     variant, raw, _ = _for_out(sample, inputs)
+    # the first input that has the dtype of the result
     place = next(
         (
             k
@@ -225,6 +226,7 @@ def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     def plain(*values: object) -> Values:
         return (sample.raw(sample.op.call, values[:-1]),)
 
+    # Half of it is the buffer. What is written behind that is outside of the view.
     memory = torch.full((raw.numel(),), 1, dtype=raw.dtype, device=raw.device)
     return [
         _program(
@@ -340,6 +342,7 @@ def _reload(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
     def call(*values: object) -> Values:
         results = sample(*values)
+        # Strides and lazy bits are compared here, as values would not show them.
         file = io.BytesIO()
         torch.save(results, file)
         file.seek(0)

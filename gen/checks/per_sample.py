@@ -81,6 +81,7 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
             batch = values[place]
             parameters = [values[k] for k in params]
             some = inner(f, values)
+            # The matrix of a projection is the target's own, so what follows from it is compared.
             if of == "project":
                 return _gradients_of_projections(
                     lambda f, batch: ask(

@@ -247,6 +247,7 @@ def _forward_mode(name: str, program: Program) -> Program:
     Tangents become inputs, and outputs with their tangents are the outputs.
     """
     active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
+    # one tangent for each input that has a derivative
     tangents = program.drawn_like([program.inputs[place] for place in active], "tangents")
 
     def over(target: Target) -> Flat:

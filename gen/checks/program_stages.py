@@ -47,6 +47,7 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
     factors than the first.
     """
     results, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    # the inputs with cotangents after them, as `vjp` draws them
     inputs = extend(program, "vjp").inputs
 
     def over(target: Target) -> Flat:
@@ -81,6 +82,7 @@ def session(program: Program) -> Program:
     """Return outputs and gradients of `program` in a session. Outputs that have no gradient on
     the reference are compared too."""
     results, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    # the inputs with cotangents after them, as `vjp` draws them
     inputs = extend(program, "vjp").inputs
 
     def over(target: Target) -> Flat:
@@ -115,6 +117,7 @@ def functional(name: str, program: Program) -> Program:
     if name in ("jacobian", "hessian"):
         program = cornered(program, {"jacobian": "jacrev"}.get(name, name))
     active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
+    # What the function takes as `v`: a cotangent for each output, or a tangent for each input.
     along: tuple[Tensor, ...] = ()
     if name == "vjp":
         along = program.drawn_like([program.observed[0][place] for place in results], "cotangents")
@@ -443,6 +446,7 @@ def of(program: Program, axes: Axes) -> Program:
             if axes.cuts != "loaded":
                 with parts_compiled(_compile(compiling, axes, None), compiling.offered):
                     return f(*values)
+            # The first run draws too, and the second one has to draw what the reference draws.
             draws = Replay()
             with TemporaryDirectory() as folder:
                 with parts_compiled(

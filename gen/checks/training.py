@@ -60,6 +60,7 @@ def trained(program: Program, axes: Axes) -> Program:
             return tuple(outputs[place] for place in program.active_outputs)
 
         def g(*values: Any) -> Values:
+            # The flat inputs are the parameters, and then data and labels of each step.
             width = len(batches[0])
             parameters, rest = values[: len(places)], values[len(places) :]
             of_steps = [rest[k * width : (k + 1) * width] for k in range(count)]
@@ -78,6 +79,7 @@ def trained(program: Program, axes: Axes) -> Program:
             )
             results = dict(zip(said, labelled, strict=True))
             said.clear()
+            # The reference runs first, and its names are the order of all later results.
             if not names:
                 names.extend(results)
             absent = parameters[0].new_empty(0)

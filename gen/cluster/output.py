@@ -121,6 +121,7 @@ class Output:
 
     def _read(self, header: Mapping[str, object]) -> bool:
         """Read what an earlier run left. Return whether it left at least the header."""
+        # Of each cell only a number of 8 bytes stays in memory.
         numbers, began = array("Q"), False
         for record in records(self.path):
             if isinstance(record, CellResult):

@@ -255,6 +255,7 @@ def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
     part = next((part for part in tier.parts if part.has(op, position)), None)
     if part is None:
         return f"is not for this op or check ({_at(plan, ('tiers', name))})"
+    # Limits come first: a cell may be in a cover and still be one too many.
     spec_at = _at(plan, part.path)
     for index, (limit, columns) in enumerate(part.limits):
         if columns >> position & 1:

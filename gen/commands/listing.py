@@ -130,6 +130,7 @@ def _names_matching(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
 
     A filter without a match is a mistake, reported with the nearest name.
     """
+    # what there is of this kind, for the mistake
     everything = {
         "op": [op.name for op in plan.ops],
         "family": list(plan.loaded.matrix.families),

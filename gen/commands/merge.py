@@ -88,6 +88,7 @@ def _copy(
         wall += end.get("wall_seconds", 0.0)
         active.update(end.get("active", {}))
     expected = next(iter(headers.values()))
+    # Whether an entry never happened is known only now, of all shards together.
     never = []
     if expected["narrowed"] == "no":
         copier.require_cells(expected, modules)

@@ -199,6 +199,7 @@ class Probe:
                 values=check.values,
             )
 
+        # Without entries, every failure is one that the proposal names.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             verdict = attempt(body, case, {}, self.today)

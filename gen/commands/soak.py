@@ -102,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
+    # The seed is printed, so that a soak can be repeated.
     number = random.SystemRandom().randrange(1 << 30) if args.seed is None else args.seed
     out = args.out or args.matrix.resolve().parent / ".cache" / "soak" / f"{args.target}-{number}"
     print(f"seed {number}, {len(subjects)} ops, target {args.target}, {args.minutes:g} minutes")

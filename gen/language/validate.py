@@ -122,6 +122,7 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
     path = _data_path(loc, read.data)
     value = detail["input"]
     mark = read.where(path)
+    # mistakes that `texts` and `spec` raise themselves, with all of their parts
     if kind == "matrix":
         path = (*path, *context["at"])
         mark = read.within(path, context["offset"]) if context["offset"] >= 0 else read.where(path)

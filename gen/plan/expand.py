@@ -158,6 +158,7 @@ def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
     tiers = maker.tier_specs()
     if loaded.problems:
         raise MatrixError(loaded.problems)
+    # What an op could have, without what the matrix excludes.
     valid = list(possible)
     for entry in entries:
         if entry.kind == "exclude":
@@ -229,6 +230,7 @@ class _Maker:
             today,
         )
         self._all_dtypes = dtypes
+        # For each name the set of its columns or ops, as bits: globs become unions of these.
         matrix = loaded.matrix
         families, by_dtype, axes = (
             dict.fromkeys(matrix.families, 0),
@@ -469,6 +471,7 @@ class _Maker:
 
     def _tolerances(self, names: entry_names.UniqueNames) -> Iterator[Entry]:
         """Yield an entry for the tolerance of each row and of each check."""
+        # A tolerance of a row or a check is an entry like any other, for all its columns or ops.
         everywhere = (1 << len(self._ops)) - 1
         for index, op in enumerate(self._ops):
             tolerance = op.spec.tolerance
@@ -574,6 +577,7 @@ def _choose_cells(
     """Return the cells of smaller tiers, and those that the part chooses from `universe`."""
     # a row that moved keeps the cells that were drawn for it
     rows = [op.row.get("former_name", op.name) for op in plan.ops]
+    # A cover builds on the cells of smaller tiers. Any other choice is added to them.
     wanted = part.spec.reduce
     if wanted.t is not None:
         chosen = reduce.cover(rows, universe, columns, wanted.t, cells_of_smaller_tiers)

@@ -234,6 +234,7 @@ class _Resolver:
         """Return the op of a row, with the dtypes that it takes and those that are asked for."""
         facts = self._catalog.ops.get(name) if row.call is None else None
         asked = self._dtypes_asked_for(name, family_name, family, row, path, facts)
+        # Torch's own facts come first. An op of the user's own takes what its row asks for.
         if facts:
             supported, differentiable = frozenset(facts.dtypes), frozenset(facts.differentiable)
         else:

@@ -172,10 +172,12 @@ class Function:
         count = len(points[0])
         value, scale, reach, noise = (torch.zeros(count, dtype=torch.float64) for _ in range(4))
         unknown = torch.zeros(count, dtype=torch.bool)
+        # Near an argument of 0, differences of high order leave more noise.
         sizes = torch.tensor(points, dtype=torch.float64).abs()
         nearest = torch.where(sizes == 0, 1.0, sizes).amin(0).clamp(max=1.0)
         for (factors, orders), times in polynomial.terms.items():
             partials = [self.partial(orders, point) for point in zip(*points, strict=True)]
+            # A term without a derivative makes the whole entry unknown.
             unknown |= torch.tensor([number is None for number in partials])
             numbers = [number or 0.0 for number in partials]
             term = torch.tensor(numbers, dtype=torch.float64) * times

@@ -352,6 +352,7 @@ class Loop:
         self, outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         """Return gradients of outputs by `xs`, zeros where nothing depends on them."""
+        # The engine refuses outputs without a history.
         pairs = [
             (output, cotangent)
             for output, cotangent in zip(outputs, cotangents, strict=True)

@@ -207,6 +207,7 @@ def _elementwise(
                 for place, parameter in enumerate(_parameters(sample, rule))
                 if parameter < len(slopes_at_point)
             ]
+    # Some ops have several results for one element, such as frexp.
     columns: Iterable[Sequence[Any]] = [results]
     if any(isinstance(y, tuple) for y in results):
         columns = zip(*results, strict=True)
@@ -246,6 +247,7 @@ class _Rows:
 def _by_rows(sample: Called, x: Array, slopes: bool) -> tuple[tuple[Array, ...], list[Any]]:
     """Return results and products of a reduction or a scan."""
     how = _rows(sample, x)
+    # Each index of the other dimensions is a row.
     outer = [size for d, size in enumerate(x.shape) if d not in how.axes]
     inner = list(product(*(range(x.shape[d]) for d in how.axes)))
     results_of_rows: list[tuple[Any, ...]] = []

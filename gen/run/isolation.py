@@ -149,6 +149,7 @@ class Worker:
                 connection.send(answer)
             except OSError:
                 os._exit(0)
+            # The answer cannot be pickled. The worker lives on, and the question has an error.
             except Exception as error:
                 connection.send(
                     (
@@ -180,6 +181,7 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, by)
         status = _wait_for(pid, _GRACE)
+        # Processes that the worker has started are in its group. They may hold its pipe open.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         if status is None:

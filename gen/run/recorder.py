@@ -157,6 +157,7 @@ class Recorder:
             return
         out = terminalreporter
         out.section("matrix")
+        # First what came of the cells, then what a reader should look at.
         counts = Counter(cell.outcome for cell in self.cells)
         present = [outcome for outcome in OUTCOMES if counts[outcome]]
         out.line(" · ".join(f"{counts[outcome]} {outcome}" for outcome in present))

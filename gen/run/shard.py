@@ -53,6 +53,7 @@ class Partition:
         self.count = count
         self._durations = durations
         self._spans: dict[Path, tuple[float, float]] = {}
+        # Each module is a span of the line, as long as its cells take.
         begin = 0.0
         for module in modules:
             length = _PLAIN
@@ -61,6 +62,7 @@ class Partition:
             self._spans[module.path] = begin, begin + length
             begin += length
         self._length = begin
+        # All on which a division depends, so that shards of two divisions cannot be merged.
         parts = [
             self.matrix,
             tier,

@@ -185,6 +185,7 @@ def _uniform(
         if domain == "nonzero":
             drawn = torch.where(drawn == 0, torch.ones_like(drawn), drawn)
         return drawn
+    # bounds of the domain, unless the description has its own
     least, most = _BOUNDS[bounds]
     low, high = described.get("low", least), described.get("high", most)
     real = _real(shape, low, high)

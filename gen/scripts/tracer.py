@@ -160,6 +160,7 @@ class Tracer:
 
         A function with one result returns that, not a tuple. `scalar`: `f` itself does so.
         """
+        # The body is a scope of its own, whose lines are inlined before the function is written.
         parameters = [self.name("x") for _ in values]
         self.scopes.append(Scope())
         try:
@@ -173,6 +174,8 @@ class Tracer:
         returned = python_values.one_or_tuple(texts)
         parameter_list = ", ".join(parameters)
         if not lines:
+            # A function that only calls another one is that one: `torch.sin` for `lambda x:
+            # torch.sin(x)`.
             called = returned.removesuffix(f"({parameter_list})")
             if called != returned and re.fullmatch(r"[\w.]+", called):
                 return called, outputs
@@ -238,6 +241,7 @@ def whole_functions() -> Iterator[None]:
     lose its backward.
     """
     base: Any = torch.autograd.Function
+    # `apply` is replaced on the base class, so that functions of any module are seen.
     native = base.__dict__["apply"]
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:

@@ -46,6 +46,7 @@ def load(name: str) -> Target:
     if name in _BUILT_IN:
         module, attribute, arguments = _BUILT_IN[name]
         return cast("Target", getattr(importlib.import_module(module), attribute)(*arguments))
+    # Other packages may register targets. A mistake of theirs is reported with its entry point.
     points = list(entry_points(group=GROUP, name=name))
     if not points:
         known_names = ", ".join(names())

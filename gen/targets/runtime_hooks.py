@@ -55,6 +55,7 @@ def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
                     _jvp, hook, f"{name_of(func)} jvp", tangent_rule(op), record.elementwise
                 )
 
+    # Records are replaced in the table itself, which all parts of the runtime read.
     try:
         for func, record in records.items():
             RECORDS[func] = _with_hook(func, record, hook, only)
