@@ -175,6 +175,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
                 help="every condition `torch:` has to hold for one of these versions",
             )
         command.set_defaults(run=run)
+    # A module is imported only if its command is asked for, so that `--help` stays fast.
     asked = next((word for word in arguments if not word.startswith("-")), None)
     for name, (module, text) in ELSEWHERE.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
@@ -195,6 +196,7 @@ def generate(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
+    # Mistakes of the matrix raise here, before anything is written.
     folder = _folder(args)
     plan = load_plan(args.matrix)
     _warn_of_outside(plan)
@@ -203,6 +205,7 @@ def generate(args: argparse.Namespace) -> int:
     changes = writer.compare(folder, files, render.is_generated, render.is_edited)
     if changes:
         writer.write(folder, files, changes)
+    # The report reads these, and has no matrix to expand.
     write_coverage(plan, cache_of(args.matrix) / "coverage.json")
     write_places(plan, cache_of(args.matrix) / PLACES)
     if changes.edited:
@@ -244,6 +247,7 @@ def check(args: argparse.Namespace) -> int:
     folder = _folder(args)
     files = render.modules(load_plan(args.matrix, args.torch))
     changes = writer.compare(folder, files, render.is_generated, render.is_edited)
+    # The difference goes to standard output, and what to do about it to standard error.
     for line in writer.difference(folder, files, changes):
         print(line)
     faults = []

@@ -59,6 +59,7 @@ class MatrixError(Exception):
     """Bad input. `problems` has every mistake, in the order of the files."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
+        # Two rules may note the same mistake.
         seen = dict.fromkeys(problems)
         self.problems = sorted(seen, key=lambda problem: problem.mark)
         super().__init__("\n".join(map(str, self.problems)))

@@ -204,11 +204,8 @@ class Survivors:
         data = yaml.safe_load(path.read_text("utf-8")) or []
         rows = []
         for number, row in enumerate(data, 1):
-            if (
-                not isinstance(row, Mapping)
-                or set(row) != {"fault", "reason"}
-                or not str(row["reason"] or "").strip()
-            ):
+            has_keys = isinstance(row, Mapping) and set(row) == {"fault", "reason"}
+            if not has_keys or not str(row["reason"] or "").strip():
                 raise ValueError(
                     f"{path}: entry {number} is not {{fault: …, reason: …}} with both filled in"
                 )

@@ -68,11 +68,16 @@ def _checks(file: Path) -> list[Check]:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     family = family_of(module)
-    return [
-        Check(name.removeprefix("test_"), file.as_posix(), function, cells, family)
-        for name, function in vars(module).items()
-        if name.startswith("test_") and (cells := cells_of(function)) is not None
-    ]
+    checks = []
+    for name, function in vars(module).items():
+        cells = None
+        if name.startswith("test_"):
+            cells = cells_of(function)
+        if cells is not None:
+            checks.append(
+                Check(name.removeprefix("test_"), file.as_posix(), function, cells, family)
+            )
+    return checks
 
 
 def run_cell(target: Target, check: Check, cell: Cell, device: str) -> Verdict:
@@ -94,9 +99,9 @@ def _settings(target: str, device: str) -> Settings:
 
 def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
     """Return the cells of a tier that can run a rule, by key: those whose pipeline has a stage."""
-    return {
-        f"{check.file}::{check.name}[{cell.id}]": (check, cell)
-        for check in checks
-        if check.stages
-        for cell in check.cells.at(tier)
-    }
+    cells = {}
+    for check in checks:
+        if check.stages:
+            for cell in check.cells.at(tier):
+                cells[f"{check.file}::{check.name}[{cell.id}]"] = (check, cell)
+    return cells

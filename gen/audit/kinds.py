@@ -52,7 +52,8 @@ def _swap(tensors: Tensors) -> Tensors:
     """Exchange two tensors of equal shape and dtype."""
     for i, j in combinations(range(len(tensors)), 2):
         a, b = tensors[i], tensors[j]
-        if _is_inexact(a) and _is_inexact(b) and a.shape == b.shape and a.dtype == b.dtype:
+        are_inexact = _is_inexact(a) and _is_inexact(b)
+        if are_inexact and (a.shape, a.dtype) == (b.shape, b.dtype):
             return _with(_with(tensors, i, b), j, a)
     return tensors
 

@@ -167,6 +167,7 @@ class Planted:
         return _Traced(self._replay("trace", honest, captured), getattr(captured, "graph", None))
 
     def joint(self, f: Flat, args: Sequence[Tensor], *, partition: str, dynamic: bool) -> Joint:
+        """Return a joint program whose gradients have the fault."""
         honest, captured = self._capture(
             lambda: self.inner.joint(f, args, partition=partition, dynamic=dynamic)
         )
@@ -197,6 +198,7 @@ class Planted:
         loss_reduction: str,
         input_grad: bool,
     ) -> tuple[Tensor, ...]:
+        """Return per-sample gradients, with the fault if it is planted there."""
         honest = partial(
             self.inner.per_sample,
             f,
@@ -217,6 +219,7 @@ class Planted:
         given: object,
         each: bool,
     ) -> tuple[Tensor, ...]:
+        """Return the answer, with the fault if it is planted in this answer."""
         honest = partial(
             cast(Answering, self.inner).per_sample_answer,
             f,

@@ -103,6 +103,7 @@ class Map:
         self, keys: Iterable[str], workers: Workers, progress: Callable[[int, int], None]
     ) -> None:
         """Run once every cell that is not known yet."""
+        # Cells of one op and module share samples, so one process runs them.
         groups: dict[tuple[str, str], list[str]] = {}
         for key in keys:
             if key not in self._cells:
@@ -135,16 +136,10 @@ def _pack(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
     thousand.
     """
     reached = [reach for reach in cells.values() if reach is not None]
-    names = {
-        name: number
-        for number, name in enumerate(sorted({name for reach in reached for name in reach.rules}))
-    }
-    bits = {
-        kind: 1 << number
-        for number, kind in enumerate(
-            sorted({REFUSED, *(kind for parts in KINDS.values() for kind in parts)})
-        )
-    }
+    every_name = sorted(set[str]().union(*(reach.rules for reach in reached)))
+    names = {name: number for number, name in enumerate(every_name)}
+    every_kind = sorted({REFUSED}.union(*KINDS.values()))
+    bits = {kind: 1 << number for number, kind in enumerate(every_kind)}
 
     def packed(reach: Reach | None) -> Any:
         if reach is None:

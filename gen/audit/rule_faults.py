@@ -119,23 +119,19 @@ class Rules:
             if REFUSED not in reach.rules[fault.rule.name]
         ]
         showing = [reach for reach in running if fault.kind in reach.rules[fault.rule.name]]
-        hidden = (
-            [reach for reach in running if fault.kind not in reach.rules[fault.rule.name]]
-            if fault.kind in _UNSEEN
-            else []
-        )
+        hidden = []
+        if fault.kind in _UNSEEN:
+            hidden = [reach for reach in running if fault.kind not in reach.rules[fault.rule.name]]
         return (_take_turns(showing) + _take_turns(hidden))[:CELLS]
 
     def related(self, rule: Rule, ops: Iterable[str]) -> set[str]:
         """Return the ops of `ops` whose cells may run the rule: they run another rule of its op, or
         have its name in theirs.
         """
-        running = {
-            op_of(reach.key)
-            for name, some in self._running.items()
-            if name.split()[0] == rule.op
-            for reach in some
-        }
+        running: set[str] = set()
+        for name, some in self._running.items():
+            if name.split()[0] == rule.op:
+                running.update(op_of(reach.key) for reach in some)
         word = rule.op.split(".")[0].removesuffix("_backward").strip("_")
         return running & set(ops) or {op for op in ops if word in op}
 
@@ -149,6 +145,7 @@ class Rules:
         """
         survived: dict[RuleFault, Finding[RuleFault]] = {}
         tried_cells: dict[RuleFault, set[str]] = {}
+        # A second round tries the survivors on the cells that `further` has added.
         for last in (False, True):
             tried = survived if last else faults
             trials = {
@@ -199,4 +196,7 @@ def _take_turns(reached: Sequence[Reach]) -> list[str]:
     for reach in reached:
         by_check[reach.key.split("::")[1].split("[")[0]].append(reach.key)
     rounds = max(map(len, by_check.values()), default=0)
-    return [keys[turn] for turn in range(rounds) for keys in by_check.values() if turn < len(keys)]
+    in_turns: list[str] = []
+    for turn in range(rounds):
+        in_turns += [keys[turn] for keys in by_check.values() if turn < len(keys)]
+    return in_turns

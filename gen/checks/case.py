@@ -9,7 +9,7 @@ import builtins
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -173,11 +173,10 @@ class Case:
         if words == ("raises",) and axes.form == "functional":
             self._assert_errors(axes, failures)
         else:
-            with (
-                opinfo.drawing_from_outside()
-                if CAPTURES.intersection(parsed.stages) and of_torch
-                else nullcontext()
-            ):
+            drawing: AbstractContextManager[None] = nullcontext()
+            if CAPTURES.intersection(parsed.stages) and of_torch:
+                drawing = opinfo.drawing_from_outside()
+            with drawing:
                 self._assert_samples(parsed, axes, words, failures)
         self.finish(failures)
 
@@ -512,7 +511,7 @@ class Case:
         words = (against,) if isinstance(against, str) else tuple(against)
         if words == ("raises",):
             return
-        for turn, sample in self._shown(parsed, words, axes):
+        for turn, sample in self._samples_to_show(parsed, words, axes):
             # A failure of the op itself is a finding of `raising`.
             if sample.error is not None:
                 continue
@@ -551,7 +550,7 @@ class Case:
         if words != ("raises",):
             yield from (
                 (sample, None, "")
-                for _, sample in self._shown(parse(pipeline), words, axes)
+                for _, sample in self._samples_to_show(parse(pipeline), words, axes)
                 if sample.error is not None
             )
         elif axes.form == "functional":
@@ -561,7 +560,7 @@ class Case:
                 if not (isinstance(sample.error, kind) and re.search(match, str(sample.error))):
                     yield sample, kind, match
 
-    def _shown(
+    def _samples_to_show(
         self, pipeline: Pipeline, words: tuple[str, ...], axes: Axes
     ) -> list[tuple[int, Sample]]:
         """Return the samples that a tool shows, with their numbers. If it asks for one, that may be
@@ -639,11 +638,9 @@ class Case:
             errors = [one for one in self.row["errors"] if is_for_installed(one.get("torch"))]
             samples = _row_errors(op, {**self.row, "errors": errors}, dtype, self.device)
             for sample, error in zip(samples, errors, strict=True):
-                kind = (
-                    error["raises"]
-                    if isinstance(error["raises"], type)
-                    else _exception(error["raises"])
-                )
+                kind = error["raises"]
+                if not isinstance(kind, type):
+                    kind = _exception(kind)
                 yield sample, kind, error.get("match", "")
         elif op.info is not None:
             for sample, error_input in _opinfo_errors(op, op.info, self.device):
@@ -738,10 +735,7 @@ _REFUSED = ("ill_formed", "out_of_range", "no_index")
 def _asks_beside_values(axes: Axes, words: Sequence[str]) -> bool:
     """Return whether a case is about something other than the values of an op, such as its memory,
     a mode around it or the batch."""
-    return (
-        OF_ITSELF.issuperset(words)
-        or axes.form in forms.BESIDE
-        or axes.batch != "ordinary"
-        or axes.under is not None
-        or axes.refusal is not None
-    )
+    if OF_ITSELF.issuperset(words) or axes.form in forms.BESIDE:
+        return True
+    has_mode = axes.under is not None or axes.refusal is not None
+    return has_mode or axes.batch != "ordinary"

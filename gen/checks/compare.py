@@ -103,9 +103,9 @@ def compare(
         _require_same_kind(place, a, e, rule)
         a, e = a.detach(), e.detach()
         # A numeric reference gives NaN where the function has no derivative.
-        known = ~e.isnan() if rule.numeric else None
-        _count_entries(a, e, known, tally)
-        difference = _errors(a, e, rule, known)
+        is_known = ~e.isnan() if rule.numeric else None
+        _count_entries(a, e, is_known, tally)
+        difference = _errors(a, e, rule, is_known)
         if difference is None:
             continue
         if second is not None and _allows_rounding(rule, a.dtype):
@@ -117,10 +117,12 @@ def compare(
         raise Mismatch(_describe(place, len(expected), a, e, difference, rule.bounds(a.dtype, e)))
 
 
-def _count_entries(a: Tensor, e: Tensor, known: Tensor | None, tally: Tally) -> None:
-    """Count the entries of one output. `known` marks those that the reference could give; None if
-    it gave all."""
-    compared = e.numel() if known is None else int(known.sum())
+def _count_entries(a: Tensor, e: Tensor, is_known: Tensor | None, tally: Tally) -> None:
+    """Count the entries of one output.
+
+    `is_known` marks those that the reference could give. None if it gave all.
+    """
+    compared = e.numel() if is_known is None else int(is_known.sum())
     tally.entries += compared
     tally.unknown += e.numel() - compared
     tally.nonzero += int((a != 0).sum()) + int((e != 0).sum())  # count_nonzero takes no uint64
@@ -162,7 +164,7 @@ def _require_same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
         raise Mismatch(f"output {place} has dtype {a.dtype}, expected {e.dtype}")
 
 
-def _errors(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Tensor | None:
+def _errors(a: Tensor, e: Tensor, rule: Rule, is_known: Tensor | None) -> Tensor | None:
     """Return None if all entries are close. Otherwise return the error of each entry, which is 0
     for a close one.
     """
@@ -173,8 +175,8 @@ def _errors(a: Tensor, e: Tensor, rule: Rule, known: Tensor | None) -> Tensor | 
     if common.is_complex:  # where one part is infinite, the other still has a tolerance
         parts = torch.isclose(_parts(a), _parts(e), rtol=rtol, atol=atol, equal_nan=True)
         close = close | parts.all(-1)
-    if known is not None:
-        close = close | ~known
+    if is_known is not None:
+        close = close | ~is_known
     if bool(close.all()):
         return None
     # Only for the message: the error in the dtype of the results may overflow.

@@ -116,11 +116,11 @@ def _wrong_entries(
     definition: _Definition, place: int, a: Tensor, e: Array, tally: Tally
 ) -> list[int]:
     """List the entries of one output that are off. Counts all of its entries in `tally`."""
-    known = [k for k, exact in enumerate(e.flat) if not mp.isnan(exact)]
-    tally.entries += len(known)
-    tally.unknown += e.size - len(known)
-    tally.nonzero += sum(e.flat[k] != 0 or _number(a, k) != 0 for k in known)
-    suspects = [k for k in known if not _near(_number(a, k), e.flat[k], a.dtype, mpf(0))]
+    known_places = [k for k, exact in enumerate(e.flat) if not mp.isnan(exact)]
+    tally.entries += len(known_places)
+    tally.unknown += e.size - len(known_places)
+    tally.nonzero += sum(e.flat[k] != 0 or _number(a, k) != 0 for k in known_places)
+    suspects = [k for k in known_places if not _near(_number(a, k), e.flat[k], a.dtype, mpf(0))]
     if not suspects:
         return []
     # The slack takes several evaluations, so it is computed only where a result seems wrong.
@@ -203,7 +203,7 @@ def _replace_infinities(x: Array, far: int) -> Array:
 
 def _limit(near: Any, far: Any) -> object:
     """Return where a result goes that is `near` at large inputs and `far` at larger ones. NaN if
-    the two do not tell."""
+    the two do not show it."""
     if isinstance(near, mp.mpc) or isinstance(far, mp.mpc):
         return _complex_limit(near, far)
     if mp.isnan(near) or mp.isnan(far):

@@ -118,7 +118,7 @@ class _Output:
             _off(x, sign) if k in self.polynomial.arguments else x
             for k, x in enumerate(self.inputs)
         ]
-        other = self.function.evaluate(self.polynomial, _only(shifted, wrong))
+        other = self.function.evaluate(self.polynomial, _select(shifted, wrong))
         slack = torch.zeros_like(expected.value)
         slack[wrong] = (other.value - expected.value[wrong]).abs().nan_to_num(0.0)
         return slack
@@ -142,9 +142,9 @@ def _compare_entries(output: _Output, flush: float, signs: Sequence[int], tally:
     """
     a = output.actual
     expected = output.function.evaluate(output.polynomial, output.inputs)
-    known = ~expected.unknown & ~expected.value.isnan()
-    _count_entries(a, expected.value, known, tally)
-    wrong = known & ~_near(a, expected, torch.zeros_like(expected.value), flush)
+    is_known = ~expected.unknown & ~expected.value.isnan()
+    _count_entries(a, expected.value, is_known, tally)
+    wrong = is_known & ~_near(a, expected, torch.zeros_like(expected.value), flush)
     # Off both ways, as rounding may go either way, and only for entries that are still wrong.
     for sign in signs:
         if bool(wrong.any()):
@@ -159,8 +159,8 @@ def _compare_edges(output: _Output, tally: Tally) -> None:
     a standard gives them."""
     a, function, polynomial = output.actual, output.function, output.polynomial
     e, unknown = function.at_edges(polynomial, output.inputs, at_edge)
-    known = ~unknown
-    _count_entries(a, e, known, tally)
+    is_known = ~unknown
+    _count_entries(a, e, is_known, tally)
     actual = a.to(torch.float64)
     close = torch.isclose(
         actual,
@@ -169,22 +169,23 @@ def _compare_edges(output: _Output, tally: Tally) -> None:
         atol=64 * torch.finfo(a.dtype).smallest_normal,
         equal_nan=True,
     )
+    # Only of values: a standard says nothing of the sign of a slope.
     if function.name in SIGNED and not any(any(orders) for _, orders in polynomial.terms):
         close &= (e != 0) | (e.signbit() == actual.signbit())
-    wrong = known & ~close
+    wrong = is_known & ~close
     save()
     if bool(wrong.any()):
         raise output.mismatch(e, wrong)
 
 
-def _count_entries(a: Tensor, e: Tensor, known: Tensor, tally: Tally) -> None:
+def _count_entries(a: Tensor, e: Tensor, is_known: Tensor, tally: Tally) -> None:
     """Count the entries of one output, and those of them that a definition gives."""
-    tally.entries += int(known.sum())
-    tally.unknown += int((~known).sum())
-    tally.nonzero += int((e[known] != 0).sum()) + int((a[known] != 0).sum())
+    tally.entries += int(is_known.sum())
+    tally.unknown += int((~is_known).sum())
+    tally.nonzero += int((e[is_known] != 0).sum()) + int((a[is_known] != 0).sum())
 
 
-def _only(inputs: Sequence[Tensor], mask: Tensor) -> list[Tensor]:
+def _select(inputs: Sequence[Tensor], mask: Tensor) -> list[Tensor]:
     return [x[mask] for x in inputs]
 
 
@@ -245,11 +246,11 @@ def _wrong_pairs(
     pairs: Sequence[tuple[object, object]], dtype: torch.dtype, equality: _Equality, tally: Tally
 ) -> list[int]:
     """List the places of results that are not as expected. Counts all results in `tally`."""
-    known = [k for k, (_, e) in enumerate(pairs) if _is_said(e, dtype)]
-    tally.entries += len(known)
-    tally.unknown += len(pairs) - len(known)
+    known_places = [k for k, (_, e) in enumerate(pairs) if _is_said(e, dtype)]
+    tally.entries += len(known_places)
+    tally.unknown += len(pairs) - len(known_places)
     wrong = []
-    for k in known:
+    for k in known_places:
         a, e = pairs[k]
         tally.nonzero += a != 0 or e != 0
         if not equality.holds(a, e, dtype):
@@ -317,11 +318,9 @@ def _first_of(
     """Show the first wrong entry, with the inputs there and both results."""
     k = wrong[0]
     are_elementwise = all(x.numel() == a.numel() for x in inputs)
-    shown = (
-        [x.reshape(-1)[k].item() for x in inputs]
-        if are_elementwise
-        else [x.tolist() for x in inputs]
-    )
+    shown: list[object] = [x.tolist() for x in inputs]
+    if are_elementwise:
+        shown = [x.reshape(-1)[k].item() for x in inputs]
     return (
         f"{len(wrong)} of {len(pairs)} entries are off; the first is entry {k}, at {shown}: "
         f"got {pairs[k][0]}, by the tables {pairs[k][1]}"

@@ -67,12 +67,15 @@ class Known:
 
     def active(self, settings: Settings) -> bool:
         """Return whether the target, device, torch version and CPU of a run match the entry."""
-        return (
-            (self.target is None or fnmatchcase(settings.target, self.target))
-            and (self.device is None or fnmatchcase(settings.device.split(":")[0], self.device))
-            and (self.cpu is None or fnmatchcase(settings.cpu, self.cpu))
-            and (self.torch is None or is_for_version(self.torch, settings.torch))
+        pairs = (
+            (settings.target, self.target),
+            (settings.device.split(":")[0], self.device),
+            (settings.cpu, self.cpu),
         )
+        for value, pattern in pairs:
+            if pattern is not None and not fnmatchcase(value, pattern):
+                return False
+        return self.torch is None or is_for_version(self.torch, settings.torch)
 
     def expired(self, today: datetime.date) -> bool:
         """Return whether its last day is over."""

@@ -181,11 +181,11 @@ class Comparison:
             "standard": self._against_standard,
         }
         if word not in comparisons:
-            known = (
+            names = (
                 "loop, upstream, eager, numeric, float64, reference, exact, definition, standard, "
                 "again, threads, strides, fake, raises"
             )
-            raise ValueError(f"no reference {word!r}; known: {known}")
+            raise ValueError(f"no reference {word!r}; known: {names}")
         comparisons[word](tally)
 
     def _against_exact(self, tally: Tally) -> None:
@@ -399,8 +399,8 @@ class Comparison:
 
         def rounded(change: Callable[[Tensor], Tensor]) -> Outputs:
             return tuple(
-                w.to(n.dtype)
-                for w, n in zip(self.program.on_reference(change), narrow, strict=True)
+                wide.to(result.dtype)
+                for wide, result in zip(self.program.on_reference(change), narrow, strict=True)
             )
 
         expected = rounded(widened)

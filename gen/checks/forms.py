@@ -98,7 +98,7 @@ def _functional(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         if implementation is None:
             return sample
         call = implementation(sample.op.name)
-        # beside `op`
+        # a target with `op` has `flat` too
         return lambda *values: tuple(target.flat(sample.process(sample.raw(call, values))))  # type: ignore[attr-defined]
 
     return [replace(program, over=over)]
@@ -185,6 +185,7 @@ def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     """Return a buffer that begins one element after the first input that has its dtype, in the same
     memory."""
     variant, raw, _ = _for_out(sample, inputs)
+    # the first input that has the dtype of the result
     place = next(
         (
             k
@@ -225,6 +226,7 @@ def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     def plain(*values: object) -> Values:
         return (sample.raw(sample.op.call, values[:-1]),)
 
+    # Half of it is the buffer. What is written behind that is outside of the view.
     memory = torch.full((raw.numel(),), 1, dtype=raw.dtype, device=raw.device)
     return [
         _program(
@@ -334,12 +336,13 @@ def _data_write(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     return [_program(sample, inputs, f"{sample.op.name} after a write to .data", call, sample)]
 
 
-def _reloaded(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+def _reload(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     """Return the results after a round trip through a file, and their strides, which must be those
     of the results."""
 
     def call(*values: object) -> Values:
         results = sample(*values)
+        # Strides and lazy bits are compared here, as values would not show them.
         file = io.BytesIO()
         torch.save(results, file)
         file.seek(0)
@@ -386,7 +389,7 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
     "out_overlapping": _out_overlapping,
     "out_of_input": _out_of_input,
     "out_small": _out_small,
-    "reloaded": _reloaded,
+    "reloaded": _reload,
     "autocast": partial(_autocast, torch.bfloat16),
     "autocast_half": partial(_autocast, torch.float16),
     "inplace": _inplace,

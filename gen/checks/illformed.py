@@ -216,15 +216,13 @@ def _loop(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
 
     def run() -> tuple[Tensor, ...]:
         batch = _batch(variant, mask)
-        rows = [
-            variant.call(
-                *(
-                    x[k].clone() if is_batched else x.clone()
-                    for x, is_batched in zip(batch, mask, strict=True)
-                )
-            )
-            for k in range(variant.size)
-        ]
+        rows = []
+        for k in range(variant.size):
+            entries = []
+            for x, is_batched in zip(batch, mask, strict=True):
+                entry = x[k] if is_batched else x
+                entries.append(entry.clone())
+            rows.append(variant.call(*entries))
         return tuple(map(torch.stack, zip(*rows, strict=True)))
 
     return attempt(sample, run)

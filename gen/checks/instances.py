@@ -6,6 +6,7 @@ With ``run: jitted`` each of them becomes calls of one jitted function.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, cast
 
 from gen.checks import batch_axis, batched_inputs, forms, program_stages
@@ -50,7 +51,7 @@ def jitted(program: Program, others: bool, sizes: bool) -> Program:
 
         return g
 
-    inputs = tuple(x for group in groups for x in group)
+    inputs = tuple(chain.from_iterable(groups))
     # The label is that of the plain form, so that an entry that names it holds for both.
     return Program(
         over,
@@ -103,13 +104,12 @@ def _roots(sample: Sample, axes: Axes) -> list[tuple[Program, str]]:
     repeats = axes.layout == "expanded"
     key = ("roots", form, values, repeats)
     if key not in sample.memory:
-        sample.memory[key] = [
-            (program, label)
-            for label, inputs in forms.fillings(sample, values)
-            for program in forms.programs(
-                sample, form, forms.repeating(sample, inputs) if repeats else inputs
-            )
-        ]
+        programs = []
+        for label, inputs in forms.fillings(sample, values):
+            if repeats:
+                inputs = forms.repeating(sample, inputs)
+            programs += [(program, label) for program in forms.programs(sample, form, inputs)]
+        sample.memory[key] = programs
     roots: list[tuple[Program, str]] = sample.memory[key]
     return roots
 
@@ -129,14 +129,14 @@ def _over_root(
         root, stages = _compile(sample, root, stages[0], axes), stages[1:]
     nesting = [stage for stage in stages if stage not in WHOLE]
     outer = [stage for stage in stages if stage in WHOLE]
-    for program in _nested(sample, root, nesting, axes, first, turn, reasons, fewest):
+    for program in _nest(sample, root, nesting, axes, first, turn, reasons, fewest):
         if outer:
             yield program_stages.whole(outer[0], program, axes)
         else:
             yield program
 
 
-def _nested(
+def _nest(
     sample: Sample,
     root: Program,
     stages: Sequence[str],
@@ -172,11 +172,8 @@ def _compile(sample: Sample, root: Program, stage: str, axes: Axes) -> Program:
         *(axes.shapes, axes.partition, axes.layout, axes.run, axes.by, axes.cuts),
     )
     if key not in sample.memory:
-        sample.memory[key] = (
-            program_stages.compiled(root, axes)
-            if stage == COMPILED
-            else program_stages.of(root, axes)
-        )
+        compile_stage = program_stages.compiled if stage == COMPILED else program_stages.of
+        sample.memory[key] = compile_stage(root, axes)
     compiled: Program = sample.memory[key]
     return compiled
 

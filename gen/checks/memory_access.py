@@ -99,11 +99,10 @@ def assert_kept(
             compiled = _compile(target, run, stages, dynamic)
         for call, (result, elements) in enumerate(expected[: 1 if compiled is None else _CALLS]):
             try:
-                results = (
-                    through(target, run, x.clone(), dynamic)
-                    if through is not None
-                    else cast(Flat, compiled)(x.clone())
-                )
+                if through is not None:
+                    results = through(target, run, x.clone(), dynamic)
+                else:
+                    results = cast(Flat, compiled)(x.clone())
             except Exception as error:
                 _require_line(sample, error)
                 # A refused program leaves the tensor as it was, or as the plain program would.

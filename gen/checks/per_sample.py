@@ -69,7 +69,7 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
 
     def inner(f: Flat, values: Sequence[object]) -> Flat:
         some = restricted(f, values, [place, *params], outputs)
-        return lambda *given: tuple(_with_cotangents(out, layout) for out in some(*given))
+        return lambda *inputs: tuple(_with_cotangents(out, layout) for out in some(*inputs))
 
     bound = _bound(inner(program.over(Loop()), program.inputs), program.inputs, place, params)
     directions = _directions(shapes, program.seed)
@@ -78,27 +78,26 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
         f, ask = program.over(target), cast(Answering, target).per_sample_answer
 
         def g(*values: Any) -> Values:
-            batch, held, some = (
-                values[place],
-                [values[parameter] for parameter in params],
-                inner(f, values),
-            )
+            batch = values[place]
+            parameters = [values[k] for k in params]
+            some = inner(f, values)
+            # The matrix of a projection is the target's own, so what follows from it is compared.
             if of == "project":
                 return _gradients_of_projections(
                     lambda f, batch: ask(
-                        f, batch, held, of=of, given=max(64, 4 * entries), each=each
+                        f, batch, parameters, of=of, given=max(64, 4 * entries), each=each
                     )[0],
                     some,
                     batch,
-                    held,
+                    parameters,
                 )
-            given: Any = {
+            question: Any = {
                 "clipped_sum": bound,
                 "gram": batch.flip(0)[1:] if of == "gram" else None,
             }.get(of)
             if of == "dot":
-                given = [d.to(p) for d, p in zip(directions, held, strict=True)]
-            return tuple(ask(some, batch, held, of=of, given=given, each=each))
+                question = [d.to(p) for d, p in zip(directions, parameters, strict=True)]
+            return tuple(ask(some, batch, parameters, of=of, given=question, each=each))
 
         return g
 

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -109,16 +110,13 @@ class Program:
         """Draw seeded normal tensors: cotangents or tangents."""
         # The former name of a row that moved, so that its cotangents stay what they were.
         source = generator(self.seed, by_former_names(self.label), what)
-        return tuple(
-            torch.randn(
-                tensor.shape,
-                dtype=torch.complex128 if tensor.is_complex() else torch.float64,
-                generator=source,
-            )
-            .to(tensor.dtype)
-            .to(tensor.device)
-            for tensor in tensors
-        )
+        drawn = []
+        for tensor in tensors:
+            # in double precision on the CPU, so that the numbers are the same for every dtype
+            wide = torch.complex128 if tensor.is_complex() else torch.float64
+            numbers = torch.randn(tensor.shape, dtype=wide, generator=source)
+            drawn.append(numbers.to(tensor.dtype).to(tensor.device))
+        return tuple(drawn)
 
 
 def widened(x: Tensor) -> Tensor:
@@ -206,11 +204,9 @@ def batched(
 
     def mapped(target: Target) -> Flat:
         f = over(target)
-        return (
-            target.vmap(f, in_dims)
-            if out_dims is None
-            else cast(Placing, target).vmap(f, in_dims, out_dims)
-        )
+        if out_dims is None:
+            return target.vmap(f, in_dims)
+        return cast(Placing, target).vmap(f, in_dims, out_dims)
 
     return Program(mapped, inputs, program.differentiable, program.seed, label)
 
@@ -251,6 +247,7 @@ def _forward_mode(name: str, program: Program) -> Program:
     Tangents become inputs, and outputs with their tangents are the outputs.
     """
     active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
+    # one tangent for each input that has a derivative
     tangents = program.drawn_like([program.inputs[place] for place in active], "tangents")
 
     def over(target: Target) -> Flat:
@@ -381,7 +378,7 @@ def _functionalize(program: Program) -> Program:
 
 def _leaves(blocks: object) -> Values:
     if isinstance(blocks, (tuple, list)):
-        return tuple(leaf for block in blocks for leaf in _leaves(block))
+        return tuple(chain.from_iterable(map(_leaves, blocks)))
     return (blocks,)
 
 

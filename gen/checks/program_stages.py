@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -46,6 +47,7 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
     factors than the first.
     """
     results, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    # the inputs with cotangents after them, as `vjp` draws them
     inputs = extend(program, "vjp").inputs
 
     def over(target: Target) -> Flat:
@@ -80,6 +82,7 @@ def session(program: Program) -> Program:
     """Return outputs and gradients of `program` in a session. Outputs that have no gradient on
     the reference are compared too."""
     results, flags, count = program.active_outputs, program.differentiable, len(program.inputs)
+    # the inputs with cotangents after them, as `vjp` draws them
     inputs = extend(program, "vjp").inputs
 
     def over(target: Target) -> Flat:
@@ -114,6 +117,7 @@ def functional(name: str, program: Program) -> Program:
     if name in ("jacobian", "hessian"):
         program = cornered(program, {"jacobian": "jacrev"}.get(name, name))
     active, results, count = program.active_inputs, program.active_outputs, len(program.inputs)
+    # What the function takes as `v`: a cotangent for each output, or a tangent for each input.
     along: tuple[Tensor, ...] = ()
     if name == "vjp":
         along = program.drawn_like([program.observed[0][place] for place in results], "cotangents")
@@ -251,7 +255,7 @@ def _capture(stage: str, program: Program, dynamic: bool, layout: str, jitted: b
 
         return g
 
-    inputs = tuple(x for group in groups for x in group)
+    inputs = tuple(chain.from_iterable(groups))
     return Program(
         over,
         inputs,
@@ -312,7 +316,7 @@ def _joint(program: Program, axes: Axes) -> Program:
 
         return g
 
-    inputs = tuple(x for group in extended for x in group)
+    inputs = tuple(chain.from_iterable(extended))
     every = (*flags, *(True for _ in results_with_gradients)) * len(groups)
     return Program(over, inputs, every, program.seed, f"aot.joint({program.label})")
 
@@ -357,12 +361,10 @@ def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[T
 
 def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
     """Return `inputs` of :func:`other_sizes` at twice their size once more: one set, or none."""
-    pairs = (
-        (n, m)
-        for x, y in zip(program.inputs, inputs, strict=True)
-        for n, m in zip(x.shape, y.shape, strict=True)
-    )
-    size = next(m for n, m in pairs if n != m)
+    sizes = chain.from_iterable(x.shape for x in program.inputs)
+    doubled_sizes = chain.from_iterable(x.shape for x in inputs)
+    pairs = zip(sizes, doubled_sizes, strict=True)
+    size = next(doubled for size, doubled in pairs if size != doubled)
     larger = tuple(_double(x, size) for x in inputs)
     outputs = _outputs_on_reference(program, larger)
     return [larger] if outputs is not None and len(outputs) == len(program.observed[0]) else []
@@ -371,10 +373,10 @@ def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Te
 def _doubling(program: Program, least: int = 2) -> int | None:
     """Return the largest size n >= `least` such that the reference accepts 2n in its place. None if
     there is none."""
-    sizes = sorted(
-        {size for x in program.inputs for size in x.shape if size >= least}, reverse=True
-    )
-    for size in sizes:
+    sizes = set(chain.from_iterable(x.shape for x in program.inputs))
+    for size in sorted(sizes, reverse=True):
+        if size < least:
+            return None
         outputs = _outputs_on_reference(program, tuple(_double(x, size) for x in program.inputs))
         if outputs is not None and len(outputs) == len(program.observed[0]):
             return size
@@ -444,6 +446,7 @@ def of(program: Program, axes: Axes) -> Program:
             if axes.cuts != "loaded":
                 with parts_compiled(_compile(compiling, axes, None), compiling.offered):
                     return f(*values)
+            # The first run draws too, and the second one has to draw what the reference draws.
             draws = Replay()
             with TemporaryDirectory() as folder:
                 with parts_compiled(

@@ -229,6 +229,7 @@ class _Comparison:
         self.refused, self.ended = error, True
 
     def _assert_state(self, where: str) -> None:
+        """Raise Mismatch unless both modules describe the same state."""
         expected, actual = self.plain.state(), self.compiled.state()
         if actual != expected:
             raise Mismatch(f"{where} leaves the state {actual}, plain Python leaves {expected}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import torch
 
@@ -42,16 +43,15 @@ def _variants(sample: Sample) -> Iterator[Variant]:
     numbers = [leaf for leaf in sample.numbers if type(leaf) is int]
     # no dimension is as large, nor are all of an input
     beyond = max([1, *(x.numel() for x in sample.inputs), *numbers])
+    sizes = chain.from_iterable(x.shape for x in sample.inputs)
+    largest_size = max([1, *sizes, *numbers])
     for place, x in enumerate(sample.inputs):
         if not x.numel():
             continue
         if x.dtype is torch.int64:
             yield _with(sample, place, -1)
-            yield _with(
-                sample,
-                place,
-                max([1, *(size for y in sample.inputs for size in y.shape), *numbers]),
-            )  # in memory, the next element
+            # in memory, the next element
+            yield _with(sample, place, largest_size)
             yield _with(sample, place, beyond, never=True)
             yield _with(sample, place, -beyond - 1, never=True)
         elif x.is_floating_point():

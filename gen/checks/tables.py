@@ -93,11 +93,9 @@ def op(
         raise TableError(
             f"op({name!r}): an op is named by a dotted name, as torch.nn.functional.conv2d"
         )
-    words = tuple(
-        (word, tier)
-        for tier, text in zip(TIERS, (smoke, default, full, all), strict=True)
-        for word in text.split()
-    )
+    words = []
+    for tier, text in zip(TIERS, (smoke, default, full, all), strict=True):
+        words += [(word, tier) for word in text.split()]
     if not words:
         raise TableError(
             f"op({name!r}): no dtype at any tier; write one under smoke=, default=, full= or all="
@@ -116,7 +114,7 @@ def op(
                 "a case belongs to the first tier that takes it"
             )
         seen.add(word)
-    return Row(name, words, tuple(_narrowings(name, known)))
+    return Row(name, tuple(words), tuple(_narrowings(name, known)))
 
 
 def _narrowings(name: str, text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -163,8 +161,8 @@ class Cells:
             return None
         if any(value not in allowed for value, (_, allowed) in zip(values, self.axes, strict=True)):
             return None
-        known = next((row.known for row in self.rows if row.name == name), ())
-        return _cell(name, dtype, dict(zip(names, values, strict=True)), TIERS[-1], known)
+        known_entries = next((row.known for row in self.rows if row.name == name), ())
+        return _cell(name, dtype, dict(zip(names, values, strict=True)), TIERS[-1], known_entries)
 
 
 def _cell(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, cast
 
 import torch
@@ -60,6 +60,7 @@ def trained(program: Program, axes: Axes) -> Program:
             return tuple(outputs[place] for place in program.active_outputs)
 
         def g(*values: Any) -> Values:
+            # The flat inputs are the parameters, and then data and labels of each step.
             width = len(batches[0])
             parameters, rest = values[: len(places)], values[len(places) :]
             of_steps = [rest[k * width : (k + 1) * width] for k in range(count)]
@@ -78,6 +79,7 @@ def trained(program: Program, axes: Axes) -> Program:
             )
             results = dict(zip(said, labelled, strict=True))
             said.clear()
+            # The reference runs first, and its names are the order of all later results.
             if not names:
                 names.extend(results)
             absent = parameters[0].new_empty(0)
@@ -87,7 +89,7 @@ def trained(program: Program, axes: Axes) -> Program:
 
     inputs = (
         *(program.inputs[place] for place in places),
-        *(x for batch in batches for x in batch),
+        *chain.from_iterable(batches),
     )
     program_of_training = Program(
         over,
@@ -112,10 +114,13 @@ def _split(results: Sequence[Named], names: list[str]) -> Values:
 
 
 def _merge(
-    data: Sequence[int], given: Sequence[object], places: Sequence[int], weights: Sequence[object]
+    data: Sequence[int],
+    values_of_data: Sequence[object],
+    places: Sequence[int],
+    weights: Sequence[object],
 ) -> list[object]:
     """Return the arguments of the op: data and weights, each at its place."""
-    at = {**dict(zip(data, given, strict=True)), **dict(zip(places, weights, strict=True))}
+    at = {**dict(zip(data, values_of_data, strict=True)), **dict(zip(places, weights, strict=True))}
     return [at[place] for place in range(len(at))]
 
 
@@ -125,30 +130,32 @@ def _data(
     """Yield the data of each step: that of the sample, varied, and for `resized` of other sizes
     along dimension 0.
     """
-    given = tuple(program.inputs[place] for place in data)
-    if kind == "resized" and not any(x.ndim and len(x) > 1 for x in given):
+    data_of_sample = tuple(program.inputs[place] for place in data)
+    if kind == "resized" and not any(x.ndim and len(x) > 1 for x in data_of_sample):
         raise Unsuitable(f"{program.label} has no batch of data")
     for k in range(count):
-        yield _accepted_data(program, data, given, k, kind)
+        yield _accepted_data(program, data, data_of_sample, k, kind)
 
 
 def _accepted_data(
-    program: Program, data: Sequence[int], given: tuple[Tensor, ...], k: int, kind: str
+    program: Program, data: Sequence[int], data_of_sample: tuple[Tensor, ...], k: int, kind: str
 ) -> tuple[Tensor, ...]:
     """Return the first variation of the data for step `k` that the program accepts."""
     for variation in VARIATIONS:
-        varied = _vary_data(given, k, variation, kind)
+        varied = _vary_data(data_of_sample, k, variation, kind)
         if _outputs(program, varied, data) is not None:
             return varied
     raise Unsuitable(f"{program.label} refuses other data")
 
 
-def _vary_data(given: Sequence[Tensor], k: int, variation: int, kind: str) -> tuple[Tensor, ...]:
+def _vary_data(
+    data_of_sample: Sequence[Tensor], k: int, variation: int, kind: str
+) -> tuple[Tensor, ...]:
     """Return the data of step `k`. For `resized`, all that has the size of the batch grows."""
-    varied = tuple(vary(x, k % 3, variation) for x in given)
+    varied = tuple(vary(x, k % 3, variation) for x in data_of_sample)
     if kind != "resized":
         return varied
-    size = next((len(x) for x in given if x.ndim), 0)
+    size = next((len(x) for x in data_of_sample if x.ndim), 0)
     return tuple(_repeat(x, _SIZES[k]) if x.ndim and len(x) == size else x for x in varied)
 
 
@@ -157,10 +164,10 @@ def _repeat(x: Tensor, times: int) -> Tensor:
 
 
 def _outputs(
-    program: Program, given: Sequence[Tensor], data: Sequence[int]
+    program: Program, values_of_data: Sequence[Tensor], data: Sequence[int]
 ) -> tuple[Tensor, ...] | None:
     """Return the results of the reference for other data; None if it refuses them."""
-    at = dict(zip(data, given, strict=True))
+    at = dict(zip(data, values_of_data, strict=True))
     reference = Loop()
     try:
         with seeded(program.seed):
@@ -173,16 +180,14 @@ def _outputs(
 
 
 def _labels(
-    program: Program, given: Sequence[Tensor], data: Sequence[int], k: int, kind: str
+    program: Program, values_of_data: Sequence[Tensor], data: Sequence[int], k: int, kind: str
 ) -> tuple[Tensor, ...]:
     """Draw the labels of step `k`, in the shapes of the outputs."""
-    outputs = _outputs(program, given, data) or ()
+    outputs = _outputs(program, values_of_data, data) or ()
     labels = program.drawn_like([outputs[place] for place in program.active_outputs], f"labels {k}")
-    return (
-        tuple(torch.full_like(x, torch.inf) for x in labels)
-        if kind == "scaled" and k == _INFINITE
-        else labels
-    )
+    if kind == "scaled" and k == _INFINITE:
+        return tuple(torch.full_like(x, torch.inf) for x in labels)
+    return labels
 
 
 def _train(
@@ -298,11 +303,9 @@ def _state_of_optimizer(
 
 def _tensor(value: object) -> Tensor:
     """Return a copy of a tensor, or a number as a tensor in double precision."""
-    return (
-        value.detach().clone()
-        if isinstance(value, Tensor)
-        else torch.tensor(value, dtype=torch.float64)
-    )
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _require_progress(program: Program, kind: str, count: int) -> None:

@@ -43,7 +43,9 @@ class Selection:
         return " ".join(f"{name} {' '.join(globs)}" for name, globs in kinds.items() if globs)
 
     def _few_ids(self) -> list[str]:
-        """Return the ids, or their number and a digest, which tells them from others as well."""
+        """Return the ids, or their number and a digest, which differs from that of others as
+        well.
+        """
         ids = sorted(self.ids)
         if len(ids) <= _SHOWN:
             return ids
@@ -52,12 +54,11 @@ class Selection:
         ]
 
     def takes(self, node: str, check: str, cell: Cell) -> bool:
-        return (
-            _matches(self.op, cell.op)
-            and _matches(self.check, check)
-            and _matches(self.dtype, cell.dtype)
-            and (not self.ids or node in self.ids or node.partition("[")[0] in self.ids)
-        )
+        """Return whether the selection has a cell."""
+        if self.ids and node not in self.ids and node.partition("[")[0] not in self.ids:
+            return False
+        matches_globs = _matches(self.op, cell.op) and _matches(self.check, check)
+        return matches_globs and _matches(self.dtype, cell.dtype)
 
 
 def _matches(globs: Sequence[str], name: str) -> bool:
@@ -97,7 +98,7 @@ def groups(
 
 def _line(cells: Mapping[str, Sequence[Cell]]) -> list[tuple[str, Cell]]:
     """Return the cells of a module, op after op."""
-    return sorted(
-        ((name, cell) for name, of_check in cells.items() for cell in of_check),
-        key=lambda one: one[1].op,
-    )
+    line: list[tuple[str, Cell]] = []
+    for name, of_check in cells.items():
+        line += [(name, cell) for cell in of_check]
+    return sorted(line, key=lambda pair: pair[1].op)

@@ -107,6 +107,7 @@ class Coordinator:
 
     def _try(self, group: Group, deaths: int) -> None:
         """Run one suspect alone."""
+        # Nothing else is out now, so a death is this cell's.
         self._submit(group)
         while self._out:
             for key, came in self._pool.finished(0.5):

@@ -54,6 +54,7 @@ def connected(where: str, device: str) -> Iterator[Any]:
         raise ClusterError(
             f"--cluster needs Dask's distributed ({error.name} is missing): pip install distributed"
         ) from error
+    # Settings are those of this run alone: they are restored when it is over.
     with dask.config.set(_SETTINGS), contextlib.ExitStack() as closing:
         kind, _, number = where.partition(":")
         if kind == "local":
@@ -163,6 +164,7 @@ class DaskPool:
         del self._futures[key]
         try:
             answer: Answer = future.result()
+        # The group goes back to the coordinator, which looks for the cell that killed the worker.
         except KilledWorker as error:
             return key, Lost(str(error.last_worker.address))
         except WrongVersion as error:

@@ -45,6 +45,7 @@ class Job:
     rules: bool = False
 
     def settings(self) -> Settings:
+        """Return the settings of the run, which are the same on every worker."""
         return Settings(
             self.target,
             self.device,
@@ -95,6 +96,7 @@ def versions() -> dict[str, str]:
 
 
 def _digest_of_code() -> str:
+    """Return a digest of the sources of this project."""
     root = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
     for folder in _CODE:

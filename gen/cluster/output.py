@@ -94,11 +94,11 @@ class Output:
         of its tier.
         """
         # entries that were active in an earlier run are not in its file
-        known = complete and whole and not self.resumed
+        entries_are_known = complete and whole and not self.resumed
         never = [
             f"{name}: {where}"
             for name, where in sorted(self.active.items())
-            if known and name not in self.met
+            if entries_are_known and name not in self.met
         ]
         wall = round(time.perf_counter() - self._begin, 2)
         self._writer.close({"complete": complete, "wall_seconds": wall, "never_happened": never})
@@ -121,6 +121,7 @@ class Output:
 
     def _read(self, header: Mapping[str, object]) -> bool:
         """Read what an earlier run left. Return whether it left at least the header."""
+        # Of each cell only a number of 8 bytes stays in memory.
         numbers, began = array("Q"), False
         for record in records(self.path):
             if isinstance(record, CellResult):

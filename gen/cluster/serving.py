@@ -106,6 +106,7 @@ class Server:
             from gen.samples import opinfo
 
             opinfo.preload([(cell.op, family.ops.get(cell.op, {}))])
+        # The cell runs in a fork. If that dies, its last note says which sample it ran.
         begin = time.perf_counter()
         try:
             came = self._worker.ask(
@@ -116,11 +117,10 @@ class Server:
         except Crashed as error:
             sample, _, description = self._worker.noted().partition(" ")
             came = run_cell.lost(entries, int(sample) if sample else None, description, error)
-        facts |= (
-            run_cell.outcome_facts(came, family.name)
-            if isinstance(came, Ran)
-            else dict(zip(("outcome", "why"), came, strict=True))
-        )
+        if isinstance(came, Ran):
+            facts |= run_cell.outcome_facts(came, family.name)
+        else:
+            facts |= dict(zip(("outcome", "why"), came, strict=True))
         new_entries = {
             name: where
             for name, where in facts.pop("ledger").items()
@@ -213,6 +213,7 @@ def main(descriptor: int) -> None:
 
     The first message is a Job and the folder of the modules, every other one a Group.
     """
+    # The lifeline ends this process if the worker is killed, without a word through the pipe.
     connection = Connection(descriptor)
     lifeline = connection.recv()
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
@@ -221,6 +222,7 @@ def main(descriptor: int) -> None:
     if wrong:
         connection.send("; ".join(wrong))
         return
+    # What cannot be loaded is reported once, in the place of the first answer.
     server = Server(job, Path(root))
     try:
         server.load()

@@ -102,6 +102,7 @@ def run_group(job: Job, group: Group) -> Answer:
     tries = 0
     process = _take_process(job)
     while len(cells) < len(group.cells):
+        # After a death the rest of the group goes to a new process, first of all the same cell.
         process.send(Group(group.module, group.cells[len(cells) :]))
         try:
             while len(cells) < len(group.cells):

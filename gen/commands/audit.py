@@ -32,6 +32,7 @@ WIDE = ("float64", "complex128")  # in which a fault of one part in a thousand s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen audit`."""
     parser.add_argument(
         "--target", default="torch", help="the target that gets the faults (default torch)"
     )
@@ -118,6 +119,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{unexplained} survivors have no reason in {args.survivors}")
     if args.report:
         _write_report(args, findings, survivors)
+    # A survivor without a reason fails the audit, however many faults were caught.
     if not applied or unexplained:
         return 1
     return int(share < args.at_least)
@@ -182,22 +184,25 @@ def _of_rules(
     """Plant faults in rules, and run on each the cells that run the rule."""
     cells = eligible(checks, args.tier)
     workers = Workers(args.workers, args.target, args.device, args.modules)
-    known = reach.Map(
+    # First learn which cells run which rules, so that a fault is tried on those alone.
+    reach_map = reach.Map(
         CACHE / f"reach-{args.target}-{args.device}.json",
         reach.content(target.fingerprint(), args.modules),
     )
-    known.learn(reach.telling(cells), workers, _progress)
-    rules = Rules(target.rules(), known.reached(), args.seed)
+    reach_map.learn(reach.telling(cells), workers, _progress)
+    rules = Rules(target.rules(), reach_map.reached(), args.seed)
 
     def further(some: set[Rule]) -> None:
         ops = {cell.op for _, cell in cells.values()}
-        asked = {op for rule in some for op in rules.related(rule, ops)}
-        known.learn(
+        asked: set[str] = set()
+        for rule in some:
+            asked |= rules.related(rule, ops)
+        reach_map.learn(
             (key for key, (_, cell) in cells.items() if cell.op in asked and cell.dtype in WIDE),
             workers,
             _progress,
         )
-        rules.learn(known.reached())
+        rules.learn(reach_map.reached())
 
     # before the draw: which faults would show is unknown for a rule that no cell runs
     further(set(rules.unrun))
@@ -206,6 +211,7 @@ def _of_rules(
             f"{len(rules.inert)} of {len(rules.rules)} rules run, "
             "but no kind of fault changes what they give: not counted"
         )
+    # With --only, a limit would leave out faults that match.
     faults = list(rules.drawn() if args.all or args.only else islice(rules.drawn(), args.faults))
     if args.only:
         faults = [fault for fault in faults if fnmatchcase(str(fault), args.only)]

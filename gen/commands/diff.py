@@ -25,6 +25,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen diff`."""
     parser.add_argument(
         "runs",
         nargs="+",

@@ -16,6 +16,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen durations`."""
     parser.add_argument(
         "results",
         type=Path,

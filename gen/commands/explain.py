@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import pipeline
@@ -85,6 +85,7 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
         for reason in _reasons(plan, op, column):
             yield f"    {reason}"
         return
+    # Exclusions come first: an excluded case has no tier and no expectation.
     position = plan.columns.index(column)
     exclusions = [entry for entry in plan.entries if entry.kind == "exclude"]
     reasons = [entry for entry in exclusions if _holds(entry, op, position)]
@@ -254,6 +255,7 @@ def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
     part = next((part for part in tier.parts if part.has(op, position)), None)
     if part is None:
         return f"is not for this op or check ({_at(plan, ('tiers', name))})"
+    # Limits come first: a cell may be in a cover and still be one too many.
     spec_at = _at(plan, part.path)
     for index, (limit, columns) in enumerate(part.limits):
         if columns >> position & 1:
@@ -280,7 +282,8 @@ def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
         ops = [op]
         if own_factors[0] not in wanted:
             ops += range(len(plan.ops))
-        covering = (case for index in ops for case in _cases_with(plan, name, index, set(wanted)))
+        of_ops = (_cases_with(plan, name, index, set(wanted)) for index in ops)
+        covering = chain.from_iterable(of_ops)
         covering_cases.update(dict.fromkeys(islice(covering, 1)))
     return f"its {size}-tuples are covered by {', '.join(covering_cases)}"
 
@@ -311,6 +314,7 @@ def _expectation(entry: Entry) -> str:
 
 
 def _why(entry: Entry) -> str:
+    """Return the reason of an entry, with its link and its last day."""
     text = entry.spec.reason
     if entry.spec.link:
         text += f" {entry.spec.link}"

@@ -21,6 +21,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen facts`."""
     parser.add_argument(
         "versions",
         nargs="*",
@@ -43,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
         return _write()
     names = args.versions or [lock.nearest(lock.installed())]
     old = _read(names[0])
-    new = _read(names[1]) if len(names) == 2 else _installed(old)
-    differing_facts = [*edits(old, new, _families())]
+    new_facts = _read(names[1]) if len(names) == 2 else _installed(old)
+    differing_facts = [*edits(old, new_facts, _families())]
     _show(differing_facts, names, args.json)
     return int(bool(differing_facts))
 
@@ -74,13 +75,13 @@ def _read(version: str) -> torch_facts.Facts:
     return {**facts, "ops of OpInfo": _ops(catalog.load(Path(), version))}
 
 
-def _installed(known: torch_facts.Facts) -> torch_facts.Facts:
-    """Return the facts of the installed torch. `known`: those that it is compared with."""
+def _installed(known_facts: torch_facts.Facts) -> torch_facts.Facts:
+    """Return the facts of the installed torch. `known_facts`: those that it is compared with."""
     error = torch_facts.import_error()
     if error is not None:
         print(f"the runtime cannot be imported: {error!r}", file=sys.stderr)
         print("what the drop-in replaces is not compared, as it says that itself", file=sys.stderr)
-    return {**torch_facts.collect(known), "ops of OpInfo": _ops(catalog.build())}
+    return {**torch_facts.collect(known_facts), "ops of OpInfo": _ops(catalog.build())}
 
 
 def _ops(stored_catalog: catalog.Catalog) -> Mapping[str, str]:
@@ -116,6 +117,7 @@ def _write() -> int:
 
 
 def _show(edits_to_show: list[Edit], names: list[str], as_json: bool) -> None:
+    """Print the facts that differ, as lines or as JSON."""
     if as_json:
         print(json.dumps(list(map(vars, edits_to_show)), indent=1, ensure_ascii=False))
         return

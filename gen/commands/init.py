@@ -22,6 +22,7 @@ _PLACES = {"gitignore": ".gitignore", "workflow.yml": ".github/workflows/matrix.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen init`."""
     parser.add_argument("folder", type=Path, help="the folder of the new project; absent or empty")
     parser.add_argument(
         "--package",
@@ -57,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         return 2
     _require_empty(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # The project is written to a folder of another name, which takes the place of the empty one at
+    # once.
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         for path, text in files(package, args.requirement or requirement()).items():

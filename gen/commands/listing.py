@@ -90,12 +90,12 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             continue
         entries = list(plan.entries_of(index))
         for position in bits(cells[index] & columns):
-            known = _known(entries, position)
+            known = _entries_of_column(entries, position)
             if known or not args.known:
                 yield _case(plan, index, position, known)
 
 
-def _known(entries: Sequence[Entry], position: int) -> list[str]:
+def _entries_of_column(entries: Sequence[Entry], position: int) -> list[str]:
     """Return the names of the entries that concern a column."""
     return [f"{entry.kind}:{entry.name}" for entry in entries if entry.columns >> position & 1]
 
@@ -130,6 +130,7 @@ def _names_matching(plan: Plan, kind: str, globs: list[str] | None) -> set[str]:
 
     A filter without a match is a mistake, reported with the nearest name.
     """
+    # what there is of this kind, for the mistake
     everything = {
         "op": [op.name for op in plan.ops],
         "family": list(plan.loaded.matrix.families),
@@ -157,7 +158,9 @@ def _axis(text: str) -> tuple[str, str]:
     """Return the name and the value of `NAME=VALUE`. Raises MatrixError for unknown ones."""
     axis, _, value = text.partition("=")
     if value not in AXES.get(axis, ()):
-        pairs = [f"{name}={word}" for name, words in AXES.items() for word in words]
+        pairs: list[str] = []
+        for name, words in AXES.items():
+            pairs += [f"{name}={word}" for word in words]
         raise MatrixError(
             [
                 Problem(

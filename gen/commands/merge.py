@@ -23,6 +23,7 @@ _NAMED = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen merge`."""
     parser.add_argument(
         "results", type=Path, nargs="+", metavar="RESULTS", help="the results file of each shard"
     )
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Merge the results files, or say why they are not one run. Return the exit code."""
     try:
         counted = merge(args.results, args.out, args.modules)
     except ResultsError as error:
@@ -55,6 +57,7 @@ def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") ->
     headers = {path: _header(path) for path in paths}
     _refuse_mixture(headers)
     _refuse_missing_shards(headers)
+    # Another name, so that a reader never sees a part of the results.
     unfinished = out.with_name(out.name + ".tmp")
     first = {key: value for key, value in next(iter(headers.values())).items() if key != "event"}
     writer = Writer(unfinished, {**first, "shard": "1/1"})
@@ -85,6 +88,7 @@ def _copy(
         wall += end.get("wall_seconds", 0.0)
         active.update(end.get("active", {}))
     expected = next(iter(headers.values()))
+    # Whether an entry never happened is known only now, of all shards together.
     never = []
     if expected["narrowed"] == "no":
         copier.require_cells(expected, modules)
@@ -185,13 +189,15 @@ def _missing(seen: Any, header: Mapping[str, Any], modules: str) -> str:
     all_modules = find([modules], Path.cwd())
     if matrix_fingerprint(all_modules) != header["matrix"]:
         return f"; {modules} is another matrix, so they cannot be named"
-    names = (
-        node
-        for module in all_modules
-        for node in _nodes(module.name, tables(imported(module.path), header["tier"]))
-        if digest(node) not in seen
-    )  # fmt: skip
-    return ": " + ", ".join(node for node, _ in zip(names, range(_NAMED), strict=False)) + ", …"
+    names: list[str] = []
+    for module in all_modules:
+        for node in _nodes(module.name, tables(imported(module.path), header["tier"])):
+            if digest(node) not in seen:
+                names.append(node)
+            if len(names) == _NAMED:
+                # the other modules need not be imported
+                return f": {', '.join(names)}, …"
+    return f": {', '.join(names)}, …"
 
 
 def _nodes(name: str, cells: Mapping[str, Sequence[Any]]) -> Iterator[str]:

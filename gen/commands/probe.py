@@ -39,6 +39,7 @@ __all__ = ["Probe", "Seen", "add_arguments", "proposal", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen probe`."""
     parser.add_argument(
         "op",
         help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm",
@@ -86,23 +87,21 @@ def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
     one.
     """
     checks = Names(dict.fromkeys(plan.loaded.matrix.checks, 0), "check")
-    if idle := [glob for glob in globs or () if not checks.named(glob)]:
-        wanted = one_of(checks.sets)
-        raise MatrixError(
-            [
-                Problem(
-                    Mark("--checks"),
-                    "",
-                    f'no check matches "{glob}"',
-                    wanted,
-                    nearest(glob, checks.sets),
-                )
-                for glob in idle
-            ]
-        )
-    return (
-        None if globs is None else frozenset(name for glob in globs for name in checks.named(glob))
-    )
+    if globs is None:
+        return None
+    wanted = one_of(checks.sets)
+    problems: list[Problem] = []
+    names: set[str] = set()
+    for glob in globs:
+        matched = checks.named(glob)
+        names.update(matched)
+        if not matched:
+            what = f'no check matches "{glob}"'
+            near = nearest(glob, checks.sets)
+            problems.append(Problem(Mark("--checks"), "", what, wanted, near))
+    if problems:
+        raise MatrixError(problems)
+    return frozenset(names)
 
 
 def _require_device(device: str) -> None:
@@ -200,6 +199,7 @@ class Probe:
                 values=check.values,
             )
 
+        # Without entries, every failure is one that the proposal names.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             verdict = attempt(body, case, {}, self.today)
@@ -220,6 +220,7 @@ def pattern(error: BaseException) -> str:
 
 def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     """Return the entries, as text to paste. Comments say what the author must add."""
+    # A check is proposed if it compared anything, whether or not it passed.
     by_check: defaultdict[str, list[Seen]] = defaultdict(list)
     for one in seen:
         by_check[one.check].append(one)

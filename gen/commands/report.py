@@ -24,6 +24,7 @@ _COVERAGE = _CACHE / "coverage.json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen report`."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--results",
@@ -120,8 +121,6 @@ def _object(path: Path) -> dict[str, Mapping[str, Any]]:
         raise ResultsError(
             f"{path}: not JSON ({error}); `python -m gen generate` writes it"
         ) from error
-    return (
-        {name: part for name, part in data.items() if isinstance(part, dict)}
-        if isinstance(data, dict)
-        else {}
-    )
+    if not isinstance(data, dict):
+        return {}
+    return {name: part for name, part in data.items() if isinstance(part, dict)}

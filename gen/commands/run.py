@@ -39,6 +39,7 @@ _STOPPED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen run`."""
     add = parser.add_argument
     add(
         "modules",
@@ -150,6 +151,7 @@ def _run(args: argparse.Namespace) -> int:
     modules = _modules(args, root)
     selection = _selection(args)
     durations = read_durations(root / PLACE)
+    # Workers take seconds to start, so a run of no cells ends before.
     if next(groups(modules, selection, durations, 0.0, lambda node: False), None) is None:
         raise ClusterError(
             f"no cell of {' '.join(args.modules)} at tier {args.tier} matches "
@@ -345,6 +347,7 @@ def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) 
         if stopped == "stopped":
             return _STOPPED
         return 2
+    # A check of the coordinator itself: each cell has to have one outcome.
     if output.cells != expected:
         print(
             (

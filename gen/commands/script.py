@@ -22,6 +22,7 @@ from gen.targets.protocol import Target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen script`."""
     parser.add_argument(
         "case",
         metavar="CASE",

@@ -41,6 +41,7 @@ _ENDED = "ended"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen soak`."""
     parser.add_argument(
         "--minutes", type=above(0), default=10.0, help="how long to draw (default: %(default)s)"
     )
@@ -101,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
+    # The seed is printed, so that a soak can be repeated.
     number = random.SystemRandom().randrange(1 << 30) if args.seed is None else args.seed
     out = args.out or args.matrix.resolve().parent / ".cache" / "soak" / f"{args.target}-{number}"
     print(f"seed {number}, {len(subjects)} ops, target {args.target}, {args.minutes:g} minutes")
@@ -228,6 +230,7 @@ class _Soak:
         )
         process = context.Process(target=_work, args=arguments, daemon=True)
         process.start()
+        # `trying` is the draw that runs now: what to report if the process dies.
         trying: Finding | None = None
         since = time.monotonic()
         counts, by_target = (0, 0), False

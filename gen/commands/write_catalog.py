@@ -11,6 +11,7 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen catalog`."""
     parser.add_argument(
         "--out",
         type=Path,
@@ -21,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Write the catalog. Return the exit code 0."""
     facts = catalog.build()
     catalog.write(facts, args.out)
     print(f"{args.out}: {len(facts.ops)} ops of torch {facts.torch}")

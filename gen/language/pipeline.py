@@ -110,6 +110,7 @@ def _read_stages(text: str) -> list[tuple[str, int]]:
     """Return the words of a pipeline, each with its place in the text."""
     stages: list[tuple[str, int]] = []
     expects_stage = True
+    # Words and dots take turns, and each mistake has its place in the text.
     for token, start in _tokens(text):
         if token["bad"] or (token["dot"] and expects_stage):
             raise PipelineError(

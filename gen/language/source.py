@@ -205,6 +205,7 @@ class _Reader:
         """Return the merged root mapping of one file, or None if nothing in it is usable."""
         here = included_at or Mark(name)
         resolved = _real(path)
+        # A file that includes itself, perhaps through others, would never end.
         if any(resolved == earlier for earlier, _ in chain):
             names = [shown for _, shown in chain] + [name]
             self._problem(
@@ -214,6 +215,7 @@ class _Reader:
                 "files that do not include each other",
             )
             return None
+        # A file that two others include counts once.
         if resolved in self._seen:
             return yaml.MappingNode(_CORE + "map", [])
         self._seen.add(resolved)
@@ -242,11 +244,9 @@ class _Reader:
                 return None
             raw = path.read_bytes()
         except FileNotFoundError:
-            wanted = (
-                "a path relative to the file that names it"
-                if included_at
-                else "a matrix; `matrix-gen init FOLDER` makes a project with one"
-            )
+            wanted = "a matrix; `matrix-gen init FOLDER` makes a project with one"
+            if included_at:
+                wanted = "a path relative to the file that names it"
             self._problem(place, at, f"there is no file {name}", wanted)
             return None
         except OSError as error:
@@ -266,6 +266,7 @@ class _Reader:
         """Return the root mapping of a text. None, with a problem noted, if it has none."""
         loader = _Loader(_Text(text, name))
         try:
+            # before the nodes are built, which recurses
             deep = _too_deep(text)
             if deep is not None:
                 self._problem(
@@ -295,6 +296,7 @@ class _Reader:
                 Mark(name), "", "the file is empty", "at least `version: 1` and `families:`"
             )
             return None
+        # Tags and duplicate keys are mistakes of this file, which then merges nothing.
         count = len(self.problems)
         self._inspect(root)
         if len(self.problems) > count:
@@ -358,6 +360,7 @@ class _Reader:
             )
 
     def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
+        """Note keys of a mapping that stand twice, or that are no scalars."""
         seen: dict[str, Mark] = {}
         for key, _ in node.value:
             mark = _mark(key)
@@ -419,6 +422,7 @@ class _Reader:
             sections[key.value] = (key, value)
             return
         first_key, first = sections[key.value]
+        # Two files may both have a section, if both have a mapping or a list there.
         if type(first) is not type(value):
             self._problem(
                 _mark(value), key.value, f"another kind of value than at {_mark(first).short}"

@@ -39,7 +39,7 @@ _MANY = 10  # repetitions from which on backtracking may not end
 
 
 def matches_anything(pattern: str) -> bool:
-    """Return whether a message need not have any text for `pattern` to be found in it."""
+    """Return whether `pattern` matches messages of any text."""
     compiled = re.compile(pattern)
     return all(map(compiled.search, ("", "\x00", "no such message")))
 
@@ -171,7 +171,7 @@ def _pipeline(text: str) -> str:
 
 
 def _regex(text: str) -> str:
-    """Return a pattern that can be compiled, and that ends its search."""
+    """Return a pattern that can be compiled, and whose search comes to an end."""
     try:
         re.compile(text)
     except re.error as error:
@@ -207,7 +207,10 @@ def _exception(name: str) -> str:
     """
     known_exceptions = [*_EXCEPTIONS, "Mismatch", "Vacuous", "Crashed", "TimedOut"]
     near = difflib.get_close_matches(name, known_exceptions, n=1, cutoff=_SLIP)
-    if "." in name or name in known_exceptions or (not near and not hasattr(builtins, name)):
+    if "." in name or name in known_exceptions:
+        return name
+    is_slip = near or hasattr(builtins, name)
+    if not is_slip:
         return name
     raise fault(
         f'there is no exception "{name}"',

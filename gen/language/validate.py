@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -94,7 +95,8 @@ def _spread(matrix: Matrix) -> Matrix:
         left_out: set[str] = set()
         for glob in spread.not_checks:
             left_out.update(names.named(glob))
-        for name in dict.fromkeys(name for glob in spread.checks for name in names.named(glob)):
+        matched = chain.from_iterable(map(names.named, spread.checks))
+        for name in dict.fromkeys(matched):
             if name not in left_out and axis not in checks[name].over:
                 checks[name] = checks[name].model_copy(
                     update={"over": {**checks[name].over, axis: spread.values}}
@@ -120,13 +122,17 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
     path = _data_path(loc, read.data)
     value = detail["input"]
     mark = read.where(path)
+    # mistakes that `texts` and `spec` raise themselves, with all of their parts
     if kind == "matrix":
         path = (*path, *context["at"])
         mark = read.within(path, context["offset"]) if context["offset"] >= 0 else read.where(path)
         return Problem(mark, shown(path), context["what"], context["expected"], context["nearest"])
     if kind == "missing":
         return Problem(
-            read.where(path, key=True), shown(path), f'"{loc[-1]}" is missing', _wanted(loc)
+            read.where(path, key=True),
+            shown(path),
+            f'"{loc[-1]}" is missing',
+            _describe_wanted(loc),
         )
     if kind == "extra_forbidden":
         names = _keys(loc[:-1])
@@ -254,7 +260,7 @@ def _keys(loc: Sequence[str | int]) -> list[str]:
     )
 
 
-def _wanted(loc: Sequence[str | int]) -> str:
+def _describe_wanted(loc: Sequence[str | int]) -> str:
     """Say what a missing key should have been."""
     return {
         "reason": "`reason: …`, a sentence that says why",

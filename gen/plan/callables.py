@@ -132,7 +132,9 @@ def _lacks(path: Path, folder: Path, wanted: str) -> Missing | None:
 
 @cache
 def _names(path: Path) -> frozenset[str] | None:
-    """Return the names that a module binds at its top level. None if only running it could tell."""
+    """Return the names that a module binds at its top level. None if only running it would show
+    them.
+    """
     tree = ast.parse(path.read_bytes())
     names = frozenset(_names_bound_by(tree.body))
     if not names.isdisjoint({"*", "__getattr__"}) or _writes_to_itself(tree):

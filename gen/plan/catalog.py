@@ -222,7 +222,8 @@ def _read(text: str) -> Catalog:
     """Return the catalogue of a file's text."""
     data = json.loads(text)
     several = ("dtypes", "differentiable", "facts")
-    return Catalog.of(
-        data["torch"],
-        (Facts(**{**op, **{key: tuple(op[key]) for key in several}}) for op in data["ops"]),
-    )
+    ops = []
+    for op in data["ops"]:
+        tuples = {key: tuple(op[key]) for key in several}
+        ops.append(Facts(**{**op, **tuples}))
+    return Catalog.of(data["torch"], ops)

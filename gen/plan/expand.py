@@ -158,6 +158,7 @@ def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
     tiers = maker.tier_specs()
     if loaded.problems:
         raise MatrixError(loaded.problems)
+    # What an op could have, without what the matrix excludes.
     valid = list(possible)
     for entry in entries:
         if entry.kind == "exclude":
@@ -177,14 +178,12 @@ def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tu
     columns: list[Column] = []
     spans: dict[str, tuple[int, int]] = {}
     for name, check in loaded.matrix.checks.items():
-        wanted = (
-            dtypes.all
-            if check.dtypes is None
-            else dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
-        )
+        wanted = dtypes.all
+        if check.dtypes is not None:
+            wanted = dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
         start = len(columns)
         combinations = [axes_of(check, words) for words in product(*check.over.values())]
-        columns += [Column(name, dtype, axes) for dtype in wanted for axes in combinations]
+        columns += [Column(name, dtype, axes) for dtype, axes in product(wanted, combinations)]
         spans[name] = (start, len(columns) - start)
     return columns, spans
 
@@ -231,6 +230,7 @@ class _Maker:
             today,
         )
         self._all_dtypes = dtypes
+        # For each name the set of its columns or ops, as bits: globs become unions of these.
         matrix = loaded.matrix
         families, by_dtype, axes = (
             dict.fromkeys(matrix.families, 0),
@@ -271,9 +271,9 @@ class _Maker:
         """Return whether a glob may have matched what a mistake removed."""
         # only the columns show dtypes and axis values
         derived = names.what not in ("op", "family", "check")
-        return glob in self._loaded.cut or (
-            not self._loaded.cases_are_known and (derived or is_glob(glob))
-        )
+        if glob in self._loaded.cut:
+            return True
+        return not self._loaded.cases_are_known and (derived or is_glob(glob))
 
     # --- which cells there are --------------------------------------------------------------------
 
@@ -333,7 +333,8 @@ class _Maker:
         """Return the columns whose needs an op meets."""
         mask = 0
         for (needed, dtype, derivative), columns in columns_of.items():
-            if needed <= facts and dtype in dtypes and (not derivative or dtype in differentiable):
+            takes_dtype = dtype in dtypes and (not derivative or dtype in differentiable)
+            if takes_dtype and needed <= facts:
                 mask |= columns
         return mask
 
@@ -470,6 +471,7 @@ class _Maker:
 
     def _tolerances(self, names: entry_names.UniqueNames) -> Iterator[Entry]:
         """Yield an entry for the tolerance of each row and of each check."""
+        # A tolerance of a row or a check is an entry like any other, for all its columns or ops.
         everywhere = (1 << len(self._ops)) - 1
         for index, op in enumerate(self._ops):
             tolerance = op.spec.tolerance
@@ -575,6 +577,7 @@ def _choose_cells(
     """Return the cells of smaller tiers, and those that the part chooses from `universe`."""
     # a row that moved keeps the cells that were drawn for it
     rows = [op.row.get("former_name", op.name) for op in plan.ops]
+    # A cover builds on the cells of smaller tiers. Any other choice is added to them.
     wanted = part.spec.reduce
     if wanted.t is not None:
         chosen = reduce.cover(rows, universe, columns, wanted.t, cells_of_smaller_tiers)
@@ -587,8 +590,8 @@ def _choose_cells(
         chosen = _join(cells_of_smaller_tiers, universe)
     for limit, limited in part.limits:
         free = [
-            mask & limited & ~kept
-            for mask, kept in zip(chosen, cells_of_smaller_tiers, strict=True)
+            mask & limited & ~before
+            for mask, before in zip(chosen, cells_of_smaller_tiers, strict=True)
         ]
         room = max(
             0, limit.cells - sum((mask & limited).bit_count() for mask in cells_of_smaller_tiers)

@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from gen.errors import nearest, one_of
@@ -93,10 +94,8 @@ class Dtypes:
     @property
     def all(self) -> list[str]:
         """Return every dtype of a group, or every common dtype if there are no groups."""
-        return list(dict.fromkeys(dtype for group in self._groups.values() for dtype in group)) or [
-            *FLOATS[2:],
-            *COMPLEX[1:],
-        ]
+        of_groups = list(dict.fromkeys(chain.from_iterable(self._groups.values())))
+        return of_groups or [*FLOATS[2:], *COMPLEX[1:]]
 
     def resolve(self, words: Iterable[str], path: Path) -> list[str]:
         """Return the dtypes of words (groups or dtypes), in their order. Unknown words are noted as
@@ -213,7 +212,7 @@ class _Resolver:
         return False
 
     def _has_modules(self, row: OpRow, samples: Samples | None, path: Path) -> bool:
-        """Return whether what the row names can be found. Nothing is imported."""
+        """Return whether what the row names exists. Nothing is imported."""
         named = {
             "call": row.call,
             "reference": row.reference,
@@ -234,7 +233,8 @@ class _Resolver:
     def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
         """Return the op of a row, with the dtypes that it takes and those that are asked for."""
         facts = self._catalog.ops.get(name) if row.call is None else None
-        asked = self._asked(name, family_name, family, row, path, facts)
+        asked = self._dtypes_asked_for(name, family_name, family, row, path, facts)
+        # Torch's own facts come first. An op of the user's own takes what its row asks for.
         if facts:
             supported, differentiable = frozenset(facts.dtypes), frozenset(facts.differentiable)
         else:
@@ -254,7 +254,7 @@ class _Resolver:
             spec=row,
         )
 
-    def _asked(
+    def _dtypes_asked_for(
         self,
         name: str,
         family_name: str,
@@ -287,11 +287,11 @@ class _Resolver:
         """Return what run time needs of a row, beyond the facts of OpInfo."""
         data = self._loaded.source.data
         written = _at(data, path)
-        row_at_run_time = (
-            {key: value for key, value in written.items() if key not in OF_THE_EXPANSION}
-            if isinstance(written, dict)
-            else {}
-        )
+        row_at_run_time: dict[str, object] = {}
+        if isinstance(written, dict):
+            for key, value in written.items():
+                if key not in OF_THE_EXPANSION:
+                    row_at_run_time[key] = value
         if row.samples is None and family.samples is not None:
             row_at_run_time["samples"] = _at(data, ("families", family_name, "samples"))
         if row_at_run_time.get("samples") == "opinfo":
@@ -326,11 +326,9 @@ def refuse_missing_devices(loaded: Loaded) -> None:
 
 def _facts(facts_of_catalog: Facts | None, row: OpRow) -> frozenset[str]:
     """Return the facts of an op, from its catalog and from what its row states."""
-    facts = (
-        {*facts_of_catalog.facts, facts_of_catalog.kind}
-        if facts_of_catalog
-        else {"own", "deterministic", *DERIVATIVES}
-    )
+    facts = {"own", "deterministic", *DERIVATIVES}
+    if facts_of_catalog:
+        facts = {*facts_of_catalog.facts, facts_of_catalog.kind}
     if row.differentiable is False:
         facts -= DERIVATIVES
     for fact in SINGLE_FACTS:

@@ -8,6 +8,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gen.errors import MatrixError
 from gen.files import replace
 from gen.language import validate
 from gen.plan import catalog, expand
-from gen.plan.expand import Column, Plan
+from gen.plan.expand import Column, Plan, TierCells
 
 
 def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,17 +76,19 @@ def coverage(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return for each tier its reduction, its cells, and how many of the valid t-tuples they
     cover.
     """
+    return {name: _coverage_of(tier) for name, tier in plan.tiers.items()}
+
+
+def _coverage_of(tier: TierCells) -> dict[str, Any]:
+    """Return the coverage of one tier, as JSON has it."""
+    parts = (tier.spec, *tier.spec.also)
+    limits = chain.from_iterable(part.limit for part in parts)
     return {
-        name: {
-            "reduce": tier.spec.reduce.model_dump(exclude_none=True),
-            "limits": [
-                limit.model_dump() for part in (tier.spec, *tier.spec.also) for limit in part.limit
-            ],
-            "cases": tier.cells,
-            **asdict(tier.coverage),
-            "complete": tier.coverage.complete,
-        }
-        for name, tier in plan.tiers.items()
+        "reduce": tier.spec.reduce.model_dump(exclude_none=True),
+        "limits": [limit.model_dump() for limit in limits],
+        "cases": tier.cells,
+        **asdict(tier.coverage),
+        "complete": tier.coverage.complete,
     }
 
 

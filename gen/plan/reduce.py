@@ -107,15 +107,11 @@ def sample(
     """Return `cells` of the valid cells, by a rank that depends only on the seed and the cell. So a
     new op displaces few others.
     """
-    ranked = [
-        (
-            blake2b(f"{seed} {rows[index]} {columns[column]}".encode(), digest_size=8).digest(),
-            index,
-            column,
-        )
-        for index, mask in enumerate(valid)
-        for column in bits(mask)
-    ]
+    ranked: list[tuple[bytes, int, int]] = []
+    for index, mask in enumerate(valid):
+        for column in bits(mask):
+            text = f"{seed} {rows[index]} {columns[column]}"
+            ranked.append((blake2b(text.encode(), digest_size=8).digest(), index, column))
     chosen = [0] * len(rows)
     for _, index, column in sorted(ranked)[:cells]:
         chosen[index] |= 1 << column

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy
@@ -147,7 +148,8 @@ class Definite:
         """Return the derivative of each output along `directions`, one for each primal. None: it
         stays.
         """
-        sizes = [abs(v) for x in primals for v in x.flat if not isinstance(v, int) and v != 0]
+        numbers = chain.from_iterable(x.flat for x in primals)
+        sizes = [abs(v) for v in numbers if not isinstance(v, int) and v != 0]
         # The step of an outer derivative must be far larger than those inside of it.
         step = min(sizes, default=mpf(1)) * mp.ldexp(1, -FIRST - DEEPER * self._depth)
         ahead, behind = self._slopes(f, primals, directions, step)

@@ -160,6 +160,7 @@ def _norm(
 
 
 def _power(size: Array, p: object) -> Array:
+    """Return the sizes to a power. 0 stays 0."""
     if p == 2:
         return size * size
 

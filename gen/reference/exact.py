@@ -172,10 +172,12 @@ class Function:
         count = len(points[0])
         value, scale, reach, noise = (torch.zeros(count, dtype=torch.float64) for _ in range(4))
         unknown = torch.zeros(count, dtype=torch.bool)
+        # Near an argument of 0, differences of high order leave more noise.
         sizes = torch.tensor(points, dtype=torch.float64).abs()
         nearest = torch.where(sizes == 0, 1.0, sizes).amin(0).clamp(max=1.0)
         for (factors, orders), times in polynomial.terms.items():
             partials = [self.partial(orders, point) for point in zip(*points, strict=True)]
+            # A term without a derivative makes the whole entry unknown.
             unknown |= torch.tensor([number is None for number in partials])
             numbers = [number or 0.0 for number in partials]
             term = torch.tensor(numbers, dtype=torch.float64) * times
@@ -290,6 +292,7 @@ def partial(
     or if `f` is not defined on both sides.
     """
     order = sum(orders)
+    # Enough bits for the argument, for every step that is added to it, and for what cancels.
     spread = max((abs(math.log2(abs(x))) for x in point if x), default=0.0)
     at_zero = 0.0 in point
     bits = int(UNDERFLOW + spread + order * (FINE + 20 + spread + 300 * at_zero))
@@ -394,6 +397,7 @@ def save() -> None:
 
 
 def _read(path: Path) -> dict[str, float | str]:
+    """Return the content of a file of results. Without a readable one it is empty."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

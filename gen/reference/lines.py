@@ -195,7 +195,7 @@ def _nanmedian(xs: Row) -> object:
     return _median(_numbers(xs))
 
 
-def _only(number: object, xs: Row) -> int | None:
+def _place_of_only(number: object, xs: Row) -> int | None:
     """Return the place of what equals `number`, if it is the only one: of others the documentation
     names none.
     """
@@ -211,7 +211,7 @@ def _with_index(median: Callable[[Row], object]) -> Line:
     def value(xs: Row) -> tuple[Any, int | None]:
         if not xs:
             raise IndexError("no index")
-        return median(xs), _only(median(xs), xs)
+        return median(xs), _place_of_only(median(xs), xs)
 
     return Line(value, lambda xs: [_at(value(xs)[1], xs)], exact=True)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import product
+from itertools import chain, product
 from typing import Any, cast
 
 import torch
@@ -69,6 +69,7 @@ class Loop:
     def vjp(
         self, f: Flat, *primals: Tensor
     ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
+        """Return the outputs, and the function from cotangents to gradients."""
         xs, outputs = self._record(f, primals)
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -148,7 +149,7 @@ class Loop:
                 nonlocal outputs_count
                 rows = self.jacrev(f, argnums)(*xs)
                 outputs_count = len(rows)
-                return tuple(block for row in rows for block in row)
+                return tuple(chain.from_iterable(rows))
 
             flat = self.jacfwd(first, argnums)(*args)
             return tuple(
@@ -215,11 +216,12 @@ class Loop:
             outputs, pullback = self.vjp(f, *args)
             return (*outputs, *pullback(tuple(along)))
         if name == "jvp":
-            return tuple(x for part in self.jvp(f, args, along) for x in part)
+            outputs, pushed = self.jvp(f, args, along)
+            return (*outputs, *pushed)
         if name == "jacobian":
-            return tuple(block for row in self.jacrev(f, everywhere)(*args) for block in row)
+            return tuple(chain.from_iterable(self.jacrev(f, everywhere)(*args)))
         if name == "hessian":
-            return tuple(block for row in self.hessian(f, everywhere)(*args)[0] for block in row)
+            return tuple(chain.from_iterable(self.hessian(f, everywhere)(*args)[0]))
         gradient = self.grad(lambda *xs: f(*xs)[0])
         if name == "vhp":
             product = self.vjp(gradient, *args)[1](tuple(along))
@@ -350,6 +352,7 @@ class Loop:
         self, outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         """Return gradients of outputs by `xs`, zeros where nothing depends on them."""
+        # The engine refuses outputs without a history.
         pairs = [
             (output, cotangent)
             for output, cotangent in zip(outputs, cotangents, strict=True)

@@ -180,6 +180,7 @@ class Numeric(Loop):
             fives = zip(centre, at(step), at(-step), at(step / 2), at(-step / 2), strict=True)
             return tuple(_extrapolate(*five, step) for five in fives)
 
+        # A finer step only fills in what the coarse one could not give.
         first, *others = STEPS
         best = by(first)
         for step in others:

@@ -39,6 +39,7 @@ def _round(x: object, decimals: int = 0) -> object:
 
 
 def _power(x: Any, y: Any) -> object:
+    """Return a power of real numbers. Raises Undefined where it is not real or infinite."""
     if x == 0 and y < 0:
         raise Undefined("a negative power of 0")
     if x < 0 and y != mp.floor(y):
@@ -200,6 +201,9 @@ def _shrink(x: Any, lambd: float, pull: float) -> object:
 
 
 def _divide(x: Any, y: object, rounding_mode: str | None = None) -> object:
+    """Return the quotient, rounded by the mode. Raises Undefined where rounding decides the
+    result.
+    """
     if y == 0:
         raise Undefined("a division by 0")
     exact = x / y
@@ -274,6 +278,7 @@ def _floor_divide(x: Any, y: object) -> object:
 
 
 def _zeta(s: Any, q: Any) -> object:
+    """Return the Hurwitz zeta function for s above 1."""
     _require_above(s, 1, "zeta")
     _require_above(q, 0, "the shift of zeta")
     # for such s, all terms but the first round away

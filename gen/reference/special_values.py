@@ -111,7 +111,8 @@ def lcm(x: int, y: int) -> int:
 
 def _has_no_remainder(x: float, y: float) -> bool:
     """Return whether IEEE 754 makes the remainder of floats NaN."""
-    return math.isnan(x) or math.isnan(y) or math.isinf(x) or y == 0
+    has_nan = math.isnan(x) or math.isnan(y)
+    return has_nan or math.isinf(x) or y == 0
 
 
 def fmod(x: float, y: float) -> Any:
@@ -156,7 +157,7 @@ def power(x: float, y: float) -> Any:
         return x**y
     if x == 0 and y < 0:
         return _power_at_pole(x, y)
-    if x < 0 and math.isfinite(x) and math.isfinite(y) and y != math.floor(y):
+    if x < 0 and not some_edge(x, y) and y != math.floor(y):
         return NAN
     return math.pow(x, y)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Any, Protocol
 
 import numpy
@@ -207,6 +207,7 @@ def _elementwise(
                 for place, parameter in enumerate(_parameters(sample, rule))
                 if parameter < len(slopes_at_point)
             ]
+    # Some ops have several results for one element, such as frexp.
     columns: Iterable[Sequence[Any]] = [results]
     if any(isinstance(y, tuple) for y in results):
         columns = zip(*results, strict=True)
@@ -224,7 +225,10 @@ def _parameters(sample: Called, rule: Pointwise) -> list[int]:
     names = list(inspect.signature(rule.value).parameters)
     by_place = list(enumerate(args))
     by_place += [(names.index(name), value) for name, value in kwargs.items()]
-    return [next(k for k, value in by_place if value is mark) for mark in marks]
+    places: list[int] = []
+    for mark in marks:
+        places.append(next(k for k, value in by_place if value is mark))
+    return places
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -243,6 +247,7 @@ class _Rows:
 def _by_rows(sample: Called, x: Array, slopes: bool) -> tuple[tuple[Array, ...], list[Any]]:
     """Return results and products of a reduction or a scan."""
     how = _rows(sample, x)
+    # Each index of the other dimensions is a row.
     outer = [size for d, size in enumerate(x.shape) if d not in how.axes]
     inner = list(product(*(range(x.shape[d]) for d in how.axes)))
     results_of_rows: list[tuple[Any, ...]] = []
@@ -340,5 +345,6 @@ def _unroll(rows: Sequence[Sequence[object]], how: _Rows, x: Array) -> Array:
     if not x.ndim:
         return _array(list(rows[0]), ())
     outer = tuple(size for d, size in enumerate(x.shape) if d not in how.axes)
-    flat = _array([value for row in rows for value in row], (*outer, x.shape[how.axes[0]]))
+    values = list(chain.from_iterable(rows))
+    flat = _array(values, (*outer, x.shape[how.axes[0]]))
     return numpy.moveaxis(flat, -1, how.axes[0])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-from gen.report.changes import DETAILS, FAILURES, KINDS, Changes
+from gen.report.changes import DETAILS, FAILURES, KINDS, Change, Changes
 from gen.report.runs import History, Step, title
 from gen.run.results import OUTCOMES, CellResult, Results
 
@@ -125,17 +125,16 @@ def _nodes(cells: Sequence[CellResult]) -> list[str]:
 
 def _changes(changes_of_run: Changes) -> dict[str, object]:
     """Return the changed cells of each kind, with both results."""
+    return {kind: list(map(_change, changes_of_run.of(kind))) for kind in KINDS}
+
+
+def _change(change: Change) -> dict[str, object]:
+    """Return a changed cell with both of its results."""
     return {
-        kind: [
-            {
-                "node": change.now.node,
-                "op": change.now.op,
-                "before": _differing_facts(change.before, change.now),
-                "now": _differing_facts(change.now, change.before),
-            }
-            for change in changes_of_run.of(kind)
-        ]
-        for kind in KINDS
+        "node": change.now.node,
+        "op": change.now.op,
+        "before": _differing_facts(change.before, change.now),
+        "now": _differing_facts(change.now, change.before),
     }
 
 
@@ -174,21 +173,22 @@ def _without_infinities(data: Any) -> Any:
 def _run(run: Results) -> dict[str, Any]:
     """Return the settings, counts and failures of a run."""
     counts = run.counts()
-    failures = [
-        {
-            "node": cell.node,
-            "outcome": cell.outcome,
-            "why": cell.why,
-            "sample": cell.failing,
-            "command": command(cell, run.header),
-        }
-        for cell in run.cells
-        if cell.outcome in FAILURES
-    ]
+    failing = [cell for cell in run.cells if cell.outcome in FAILURES]
     return {
         **_settings(run.header),
         "complete": bool(run.end.get("complete")),
         "cells": len(run.cells),
         "counts": {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]},
-        "failures": failures,
+        "failures": [_failure(cell, run) for cell in failing],
+    }
+
+
+def _failure(cell: CellResult, run: Results) -> dict[str, object]:
+    """Return a cell that failed, with the command that runs it again."""
+    return {
+        "node": cell.node,
+        "outcome": cell.outcome,
+        "why": cell.why,
+        "sample": cell.failing,
+        "command": command(cell, run.header),
     }

@@ -1,8 +1,9 @@
-"""List the results files of a project, and tell which of them are one run."""
+"""List the results files of a project, and join those of one run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def joined(results: Sequence[Results]) -> list[Results]:
     """
     groups: list[list[Results]] = []
     for result in results:
-        group = next((found for found in groups if _is_one_of(result, found)), None)
+        group = next((some for some in groups if _is_one_of(result, some)), None)
         if group is None:
             groups.append([result])
         else:
@@ -132,4 +133,5 @@ def _join(group: Sequence[Results]) -> Results:
         "wall_seconds": sum(shard.end.get("wall_seconds", 0) for shard in ordered),
         "never_happened": [],
     }
-    return Results(header, tuple(cell for shard in ordered for cell in shard.cells), end)
+    cells = tuple(chain.from_iterable(shard.cells for shard in ordered))
+    return Results(header, cells, end)

@@ -114,6 +114,7 @@ class History:
 
 def history(runs: Sequence[Results]) -> History:
     """Return what the last of `runs` changed. There are two or more, oldest first."""
+    # Notes are taken first: afterwards each cell stands in a run once.
     notes: list[str] = []
     for run, name in zip(runs, _names_of_runs(len(runs)), strict=True):
         notes += _notes(run, name)

@@ -316,19 +316,23 @@ class _Data:
         if not cells:
             return ""
         place = f"{self._text(op)}.{self._checks.index(cells[0].check)}"
-        self._places[place] = [
-            [
-                self._text("-".join((cell.dtype, *cell.axes.values()))),
-                OUTCOMES.index(cell.outcome),
-                self._text(cell.why),
-                round(1000 * cell.seconds),
-                cell.samples,
-                self._text(cell.node.partition("::")[0]),
-                *(() if cell.failing is None else (cell.failing,)),
-            ]
-            for cell in sorted(cells, key=lambda cell: cell.id)
-        ]
+        in_order = sorted(cells, key=lambda cell: cell.id)
+        self._places[place] = list(map(self._numbers, in_order))
         return place
+
+    def _numbers(self, cell: CellResult) -> list[int]:
+        """Return a cell as the script of the page reads it."""
+        numbers = [
+            self._text("-".join((cell.dtype, *cell.axes.values()))),
+            OUTCOMES.index(cell.outcome),
+            self._text(cell.why),
+            round(1000 * cell.seconds),
+            cell.samples,
+            self._text(cell.node.partition("::")[0]),
+        ]
+        if cell.failing is not None:
+            numbers.append(cell.failing)
+        return numbers
 
     def _text(self, text: str) -> int:
         return self._texts.setdefault(text, len(self._texts))
@@ -367,20 +371,13 @@ def _reasons(cells: Sequence[CellResult]) -> list[tuple[str, int, int, str, str]
     for cell in cells:
         if cell.outcome == "xfailed":
             grouped[cell.why].append(cell)
-    return [
-        (
-            why,
-            len(cells_of_reason),
-            len({cell.op for cell in cells_of_reason}),
-            _list({cell_of_reason.check for cell_of_reason in cells_of_reason}),
-            _list(
-                {entry for cell_of_reason in cells_of_reason for entry in cell_of_reason.entries}
-            ),
-        )
-        for why, cells_of_reason in sorted(
-            grouped.items(), key=lambda item: (-len(item[1]), item[0])
-        )
-    ]
+    reasons = []
+    for why, some in sorted(grouped.items(), key=lambda item: (-len(item[1]), item[0])):
+        ops = {cell.op for cell in some}
+        checks = {cell.check for cell in some}
+        entries = set(chain.from_iterable(cell.entries for cell in some))
+        reasons.append((why, len(some), len(ops), _list(checks), _list(entries)))
+    return reasons
 
 
 def _list(words: set[str], shown: int = 6) -> str:

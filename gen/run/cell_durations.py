@@ -187,10 +187,8 @@ def _number(value: Any) -> float:
 
 def write_durations(path: Path, durations: Durations) -> None:
     """Write the file, with three digits of each number."""
-    data = {
-        name: {
-            key: float(f"{value:.3g}") for key, value in sorted(getattr(durations, name).items())
-        }
-        for name in ("checks", "ops", "families")
-    }
+    data: dict[str, dict[str, float]] = {}
+    for name in ("checks", "ops", "families"):
+        numbers = sorted(getattr(durations, name).items())
+        data[name] = {key: float(f"{value:.3g}") for key, value in numbers}
     replace(path, json.dumps(data, indent=1) + "\n")

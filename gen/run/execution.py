@@ -209,5 +209,5 @@ class Runner:
 
 
 def _portable(caught: Sequence[warnings.WarningMessage]) -> list[_Warned]:
-    """Return warnings in a form that can be pickled and given again."""
+    """Return warnings in a form that can be pickled and repeated."""
     return [(str(one.message), one.category, one.filename, one.lineno) for one in caught]

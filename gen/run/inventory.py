@@ -52,13 +52,9 @@ def find(arguments: Sequence[str], root: Path, patterns: Sequence[str] = PATTERN
     for argument in arguments:
         path = (root / argument.partition("::")[0]).resolve()
         if path.is_dir():
-            paths.update(
-                dict.fromkeys(
-                    p
-                    for p in path.rglob("*.py")
-                    if any(fnmatch(p.name, pattern) for pattern in patterns)
-                )
-            )
+            for file in path.rglob("*.py"):
+                if any(fnmatch(file.name, pattern) for pattern in patterns):
+                    paths[file] = None
         elif path.is_file():
             paths[path] = None
     return sorted((_module(path, root.resolve()) for path in paths), key=lambda module: module.name)
@@ -75,10 +71,8 @@ def _counts(path: Path, data: bytes) -> dict[str, int]:
     second = data.split(b"\n", 2)[1:2]
     counts_line = _COUNTS.fullmatch(second[0].decode("utf-8", "replace")) if second else None
     if counts_line is not None:
-        return {
-            tier: int(count)
-            for tier, count in (pair.split() for pair in counts_line["counts"].split(", "))
-        }
+        pairs = map(str.split, counts_line["counts"].split(", "))
+        return {tier: int(count) for tier, count in pairs}
     if b"@cases(" not in data:
         return {}
     checks = [cells for _, cells in checks_of(imported(path))]

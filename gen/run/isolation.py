@@ -62,7 +62,7 @@ class Worker:
         begin = time.perf_counter()
         try:
             self._connection.send(question)
-            if not self._answered(limit):
+            if not self._wait_for_answer(limit):
                 raise TimedOut(f"no result after {limit:g} s", self._end(signal.SIGABRT)[1])
             answered, answer = self._connection.recv()
         except (EOFError, OSError):
@@ -149,6 +149,7 @@ class Worker:
                 connection.send(answer)
             except OSError:
                 os._exit(0)
+            # The answer cannot be pickled. The worker lives on, and the question has an error.
             except Exception as error:
                 connection.send(
                     (
@@ -160,7 +161,7 @@ class Worker:
                     )
                 )
 
-    def _answered(self, limit: float | None) -> bool:
+    def _wait_for_answer(self, limit: float | None) -> bool:
         """Return whether there is an answer, or the process has ended, within the limit."""
         ends: list[Any] = [self._connection, *([] if self._process is None else [self._process])]
         ready = wait(ends, limit)
@@ -180,6 +181,7 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, by)
         status = _wait_for(pid, _GRACE)
+        # Processes that the worker has started are in its group. They may hold its pipe open.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
         if status is None:

@@ -136,6 +136,6 @@ def asked(name: str) -> OtherPython:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment in which this package and the project's modules are found."""
+    """Return an environment in which this package and the project's modules can be imported."""
     places = [os.getcwd(), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}

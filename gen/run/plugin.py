@@ -62,6 +62,9 @@ class Run:
     _target: Target | None = None
 
     def target(self) -> Target:
+        """Return the target, which is loaded at the first call. Raises UsageError for an unknown
+        name.
+        """
         if self._target is None:
             from gen.targets import load
 
@@ -105,6 +108,7 @@ _active = pytest.StashKey[Mapping[str, Known]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the matrix to pytest."""
     group = parser.getgroup("matrix", "the matrix of generated tests")
     group.addoption(
         "--target",
@@ -159,12 +163,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Read the options, and register what a run with them needs."""
     option = config.option
     shard = _shard_asked_for(option)
     _require_valid_options(option)
     project = declared(config.rootpath)
     run = _run_asked_for(config, shard, project.target)
     config.stash[_run] = run
+    # What cannot work is said now, and not when the first results are there.
     require_place(run.results, option.results)
     if shard[1] > 1:
         run.sharding = Sharding(shard, option.tier, _selection(config))
@@ -174,6 +180,7 @@ def pytest_configure(config: pytest.Config) -> None:
         run.absent = why_absent(project, device, here=_in_process(config))
         if not run.absent:
             require_device(device, here=_in_process(config))
+    # Workers of pytest-xdist send their results to the process that has started them.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_recorder_of(config, run), "matrix-recorder")
 
@@ -276,12 +283,14 @@ def _selection(config: pytest.Config) -> str:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the worker of the run."""
     run = config.stash.get(_run, None)
     if run is not None and run.runner is not None:
         run.runner.close()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
+    """Return the settings of the run as a line of pytest's header."""
     run = config.stash[_run]
     shown = run.header() | {"results": _relative(run.results, config.rootpath)}
     return "matrix: " + " · ".join(f"{key} {value}" for key, value in shown.items())
@@ -295,25 +304,23 @@ def family_of(module: Any) -> Family:
     """Return the table of a generated module. A module without a table is a family with its file's
     name."""
     table = getattr(module, "FAMILY", None)
-    return (
-        table
-        if isinstance(table, Family)
-        else Family(module.__name__.rpartition(".")[2].removeprefix("test_"))
-    )
+    if isinstance(table, Family):
+        return table
+    return Family(module.__name__.rpartition(".")[2].removeprefix("test_"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make the tests of a check: one for each of its cells at the tier."""
     cells = cells_of(metafunc.function)
     if cells is None:
         return
     run = metafunc.config.stash[_run]
     family = family_of(metafunc.module)
     try:
-        chosen = (
-            list(cells.at(run.tier))
-            if run.sharding is None
-            else run.sharding.cells(metafunc.module, metafunc.function.__name__)
-        )
+        if run.sharding is None:
+            chosen = list(cells.at(run.tier))
+        else:
+            chosen = run.sharding.cells(metafunc.module, metafunc.function.__name__)
         # One shard runs them, so that merged results have them once.
         if run.shard[0] == 1:
             chosen = [
@@ -341,18 +348,18 @@ def _cells_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> l
             name == metafunc.function.__name__
             and Path(path).name == Path(metafunc.module.__file__ or "").name
         )
-        if (
-            is_this_check
-            and case.endswith("]")
-            and case[:-1] not in chosen
-            and (cell := cells.named(case[:-1]))
-        ):
+        identifier = case.removesuffix("]")
+        if not is_this_check or identifier == case or identifier in chosen:
+            continue
+        cell = cells.named(identifier)
+        if cell is not None:
             cells_by_id.append(cell)
     return cells_by_id
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Remove checks without a cell at the tier, and tests that other shards run."""
     items[:] = [item for item in items if not _is_empty(item)]
     run = config.stash[_run]
     if run.sharding is not None:
@@ -365,8 +372,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Load before the first cell what cells need. The collector need not look at any of it again:
     it stays until the end."""
     run = session.config.stash[_run]
-    tiers = {cell.tier for item in session.items if (cell := _cell(item)) is not None}
-    if run.sharding is None and run.tier == TIERS[-1] and tiers and tiers.isdisjoint(TIERS[-1:]):
+    cells = filter(None, map(_cell, session.items))
+    tiers = {cell.tier for cell in cells}
+    is_whole_run = run.sharding is None and run.tier == TIERS[-1]
+    if is_whole_run and tiers and TIERS[-1] not in tiers:
         raise pytest.UsageError(NO_LARGEST_TIER)
     if session.config.option.collectonly:
         return
@@ -385,7 +394,8 @@ def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
     On other devices than the CPU, the workers load them: a process may not be forked once
     it has used a GPU.
     """
-    cells = [(item, cell) for item in items if (cell := _cell(item)) is not None]
+    pairs = [(item, _cell(item)) for item in items]
+    cells = [(item, cell) for item, cell in pairs if cell is not None]
     if cells:
         import torch
 
@@ -482,11 +492,8 @@ def _entries_elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ..
     They have perhaps the same cause, or are perhaps too narrow.
     """
     errors = [failure.error for failure in verdict.failures[:1]]
-    modules = {
-        id(module): module
-        for other in item.session.items
-        if (module := getattr(other, "module", None)) is not None
-    }
+    every_module = [getattr(other, "module", None) for other in item.session.items]
+    modules = {id(module): module for module in every_module if module is not None}
     names: dict[Known, str] = {}
     for family in map(family_of, modules.values()):
         for name, entry in family.known.items():
@@ -535,6 +542,7 @@ def _show(item: pytest.Function, ran: Ran) -> NoReturn:
         failures_by_error.setdefault(_without_numbers(told(failure.error)), []).append(failure)
     if not failures_by_error:
         raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
+    # Samples that fail alike are one report, so that a second kind of failure is seen.
     groups = list(failures_by_error.values())
     parts = [
         _report(item, group, verdict, None if place else ran)
@@ -622,6 +630,7 @@ def _command(item: pytest.Function, sample: int | None) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show of a failed cell its report alone, without a traceback of the plug-in."""
     report = yield
     if call.excinfo is not None and isinstance(call.excinfo.value, CellFailed):
         report.longrepr = str(call.excinfo.value)

@@ -39,11 +39,9 @@ class Declared:
                 f"device {device} is not available: "
                 f"{available} raised {type(error).__name__}: {error}"
             )
-        return (
-            ""
-            if is_there
-            else f"device {device} is not available: {reason or f'{available}() is false'}"
-        )
+        if is_there:
+            return ""
+        return f"device {device} is not available: {reason or f'{available}() is false'}"
 
 
 def declared(folder: Path) -> Declared:

@@ -11,6 +11,7 @@ import datetime
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,10 @@ class Recorder:
         self._complete = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Collect the facts of a cell from the reports of its setup, call and teardown."""
         facts = dict(report.user_properties).get(FACTS)
         if not isinstance(facts, dict):
-            facts = self._pending.get(report.nodeid) or _crashed(report)
+            facts = self._pending.get(report.nodeid) or _facts_of_crash(report)
             if facts is None:
                 return
         pending = self._pending.setdefault(report.nodeid, facts)
@@ -91,6 +93,9 @@ class Recorder:
             self.unwritten = f"{self.path}: {error.strerror}; the results of this run are not in it"
 
     def _open(self) -> Writer:
+        """Return the writer. The file is begun at the first cell, so that a run without cells
+        leaves none.
+        """
         if self._writer is None:
             self._writer = Writer(
                 self.path,
@@ -100,6 +105,9 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the last line, and let a run fail in which nothing passed or that could not be
+        written.
+        """
         # a shard without cells has results all the same
         if self.sharding is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = exitstatus = pytest.ExitCode.OK
@@ -138,16 +146,18 @@ class Recorder:
         """
         if not (self.whole and self._complete):
             return []
-        needed = {name for cell in self.cells for name in cell.entries}
+        needed = set(chain.from_iterable(cell.entries for cell in self.cells))
         return [
             f"{name}: {where}" for name, where in sorted(self.entries.items()) if name not in needed
         ]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print counts, what proved nothing, what was lacking and the slowest cells."""
         if not self.cells:
             return
         out = terminalreporter
         out.section("matrix")
+        # First what came of the cells, then what a reader should look at.
         counts = Counter(cell.outcome for cell in self.cells)
         present = [outcome for outcome in OUTCOMES if counts[outcome]]
         out.line(" · ".join(f"{counts[outcome]} {outcome}" for outcome in present))
@@ -227,12 +237,13 @@ def _first_line(text: str) -> str:
     return first[:300]
 
 
-def _crashed(report: pytest.TestReport) -> dict[str, object] | None:
+def _facts_of_crash(report: pytest.TestReport) -> dict[str, object] | None:
     """Return the facts of a cell whose worker died, from the node id."""
     module, _, rest = report.nodeid.partition("::")
     check, _, case = rest.rstrip("]").partition("[")
     op, *words = case.split("-")
-    if not report.failed or not check.startswith("test_") or not words or words[0] not in DTYPES:
+    is_cell = check.startswith("test_") and bool(words) and words[0] in DTYPES
+    if not report.failed or not is_cell:
         return None
     return {
         "id": case,

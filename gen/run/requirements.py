@@ -13,13 +13,13 @@ from gen.run.isolation import POSSIBLE, Worker
 from gen.run.project_defaults import Declared
 
 
-def require_place(path: Path, given: Path | None) -> None:
+def require_place(path: Path, option: Path | None) -> None:
     """Raise UsageError unless the results file can be written.
 
-    It can if it is a file or absent, in a folder or where one can be made. `given`: the path of the
-    option, for messages.
+    It can if it is a file or absent, in a folder or where one can be made. `option`: the path of
+    the option, for messages.
     """
-    shown = f"--results {given}" if given else str(path)
+    shown = f"--results {option}" if option else str(path)
     if path.exists() and not path.is_file():
         raise pytest.UsageError(
             f"{shown}: is {'a folder' if path.is_dir() else 'a device, a pipe or a socket'}"

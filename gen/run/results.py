@@ -172,6 +172,7 @@ class Writer:
         self._write(_json(data) + "\n")
 
     def _write(self, text: str) -> None:
+        """Write text at once. If the disk takes no more, close the file and raise."""
         try:
             self._file.write(text)
             self._file.flush()

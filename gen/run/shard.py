@@ -26,8 +26,9 @@ def parse_shard(text: str) -> Shard:
 
     Raises ValueError for any other text.
     """
-    index, slash, count = text.partition("/")
-    if not (slash and index.isdecimal() and count.isdecimal() and 1 <= int(index) <= int(count)):
+    index, _, count = text.partition("/")
+    are_numbers = index.isdecimal() and count.isdecimal()
+    if not (are_numbers and 1 <= int(index) <= int(count)):
         raise ValueError(f"--shard {text!r}: expected I/N with 1 <= I <= N, as 2/4")
     return int(index), int(count)
 
@@ -52,16 +53,16 @@ class Partition:
         self.count = count
         self._durations = durations
         self._spans: dict[Path, tuple[float, float]] = {}
+        # Each module is a span of the line, as long as its cells take.
         begin = 0.0
         for module in modules:
-            length = (
-                durations.family(module.family) * module.counts.get(tier, 0)
-                if module.counts
-                else _PLAIN
-            )
+            length = _PLAIN
+            if module.counts:
+                length = durations.family(module.family) * module.counts.get(tier, 0)
             self._spans[module.path] = begin, begin + length
             begin += length
         self._length = begin
+        # All on which a division depends, so that shards of two divisions cannot be merged.
         parts = [
             self.matrix,
             tier,
@@ -89,14 +90,10 @@ class Partition:
         self, path: Path, tables: Mapping[str, Sequence[Cell]], number: int
     ) -> dict[str, list[Cell]]:
         """Return the cells of shard `number` among those of a module: function -> cells."""
-        line = sorted(
-            (
-                (cell.op, turn, name, cell)
-                for turn, (name, cells) in enumerate(tables.items())
-                for cell in cells
-            ),
-            key=_by_op,
-        )
+        line: list[tuple[str, int, str, Cell]] = []
+        for turn, (name, cells) in enumerate(tables.items()):
+            line += [(cell.op, turn, name, cell) for cell in cells]
+        line.sort(key=_by_op)
         weights = [self._durations.cell(name.removeprefix("test_"), op) for op, _, name, _ in line]
         begin, end = self._spans[path]
         scale = (end - begin) / (sum(weights) or 1.0)

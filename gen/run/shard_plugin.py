@@ -46,6 +46,7 @@ class Sharding:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
+        """Divide the cells of all modules before any of them is imported."""
         config = session.config
         arguments = list(map(str, config.args))
         modules = find(arguments, config.rootpath, config.getini("python_files"))
@@ -73,6 +74,7 @@ class Sharding:
     def pytest_pycollect_makemodule(
         self, module_path: Path, parent: pytest.Collector
     ) -> pytest.Module | None:
+        """Leave out modules that have nothing for this shard."""
         path = module_path.resolve()
         if (
             self._ids
@@ -102,6 +104,7 @@ class Sharding:
         return not self._partition.knows(path) or self._partition.owner(path) == self.shard[0]
 
     def pytest_report_collectionfinish(self) -> str:
+        """Return the shard and the digests of its partition as a line."""
         return (
             f"matrix: shard {self.shard[0]}/{self.shard[1]} of partition "
             f"{self._partition.fingerprint}, matrix {self._partition.matrix}"

@@ -87,6 +87,7 @@ def settle(
     """
     xfails = {name: entry for name, entry in entries.items() if entry.kind == "xfail"}
     happened: dict[str, None] = {}
+    # Each failure needs an entry of its own exception and message.
     unexpected: list[SampleFailure] = []
     for failure in failures:
         name = _expecting(xfails, failure.error)
@@ -141,9 +142,8 @@ def _describe_unexpected(xfails: Mapping[str, Known], failure: SampleFailure) ->
 def brief(error: BaseException) -> str:
     """Return the exception in one line."""
     lines = str(error).strip().splitlines() or [""]
-    first = (
-        lines[0]
-        if isinstance(error, Mismatch | Vacuous | Crashed)
-        else f"{type(error).__name__}: {lines[0]}"
-    )
+    first = lines[0]
+    # messages of these exceptions are sentences of the checks themselves
+    if not isinstance(error, Mismatch | Vacuous | Crashed):
+        first = f"{type(error).__name__}: {first}"
     return first if len(first) <= 300 else first[:299] + "…"

@@ -166,8 +166,8 @@ def _fill(
             values = values * (4.0 / max(count, 1)) - 2.0
         return values.reshape(shape).to(dtype)
     if domain not in ("any", "positive", "unit", "nonzero"):
-        known = "any, positive, unit, nonzero, spd, symmetric, permutation, index, bool, distinct"
-        raise ValueError(f"no domain {domain!r}; known: {known}")
+        domains = "any, positive, unit, nonzero, spd, symmetric, permutation, index, bool, distinct"
+        raise ValueError(f"no domain {domain!r}; known: {domains}")
     return _uniform(domain, shape, dtype, described)
 
 
@@ -185,6 +185,7 @@ def _uniform(
         if domain == "nonzero":
             drawn = torch.where(drawn == 0, torch.ones_like(drawn), drawn)
         return drawn
+    # bounds of the domain, unless the description has its own
     least, most = _BOUNDS[bounds]
     low, high = described.get("low", least), described.get("high", most)
     real = _real(shape, low, high)

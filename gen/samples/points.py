@@ -71,7 +71,7 @@ def _subnormal(info: torch.finfo, parts: Iterable[float]) -> list[float]:
     return [sign * info.smallest_normal * part for part in parts for sign in (1, -1)]
 
 
-def _mixed(info: torch.finfo) -> list[float]:
+def _mixed_numbers(info: torch.finfo) -> list[float]:
     far = [info.max**0.51, 0.9 * info.max, -0.9 * info.max]
     near = [info.tiny**0.25, info.tiny**0.9]
     return [0.0, 1.0, 0.5, -3.0, *far, *near]
@@ -82,7 +82,7 @@ NUMBERS: dict[str, Callable[[torch.finfo], list[float]]] = {
     "huge": lambda info: _powers(info.max, (0.51, 0.7, 0.9, 0.99)),
     "tiny": lambda info: _powers(info.tiny, (0.51, 0.7, 0.9, 1.0)),
     "subnormal": lambda info: _subnormal(info, (0.5, 2**-10, 2**-20)),
-    "mixed": _mixed,
+    "mixed": _mixed_numbers,
     "edges": lambda info: [math.inf, -math.inf, math.nan, 0.0, -0.0, 1.0, -2.0, 0.5, -0.5],
     "verge": lambda info: _of_either_sign(_VERGE[info.bits]) + _subnormal(info, (0.5, 2**-10)),
 }
@@ -287,9 +287,11 @@ def _fill_row(x: Tensor, number: float | bool) -> Tensor:
     return changed
 
 
-def _scaled(
+def _scale_all(
     label: str, power: Callable[[torch.finfo], float]
 ) -> Callable[[Sample], Iterator[tuple[str, Inputs]]]:
+    """Return the fillings in which every number is scaled by a power of the range."""
+
     def words(sample: Sample) -> Iterator[tuple[str, Inputs]]:
         yield _each(sample, label, lambda x: x * power(torch.finfo(x.dtype)))
 
@@ -454,9 +456,9 @@ WORDS: dict[str, Callable[[Sample], Iterator[tuple[str, Inputs]]]] = {
     "one_nan": _one(float("nan")),
     "one_inf": _both_infinities,
     "masked_row": _masked_row,
-    "huge": _scaled("squares overflow", lambda info: info.max**0.51),
-    "tiny": _scaled("squares underflow", lambda info: info.smallest_normal**0.7),
-    "subnormal": _scaled("subnormal", lambda info: info.smallest_normal * 2**-6),
+    "huge": _scale_all("squares overflow", lambda info: info.max**0.51),
+    "tiny": _scale_all("squares underflow", lambda info: info.smallest_normal**0.7),
+    "subnormal": _scale_all("subnormal", lambda info: info.smallest_normal * 2**-6),
     "offset": _offset,
     "dominant": _dominant,
     "largest": _largest,

@@ -46,16 +46,16 @@ class Written:
         pullback.
         """
         name, outputs = self.tracer.function(f, primals)
-        given = ", ".join([name, *map(text_of, primals)])
-        pair = self.tracer.assign(f"{self.word(transform)}({given})", "r")
+        arguments_text = ", ".join([name, *map(text_of, primals)])
+        pair = self.tracer.assign(f"{self.word(transform)}({arguments_text})", "r")
         shown = self._outputs(f"{pair}[0]", outputs)
 
         def pullback(cotangents: Sequence[object]) -> Values:
             if len(outputs) == 1:
-                given = text_of(cotangents[0])
+                arguments_text = text_of(cotangents[0])
             else:
-                given = arguments(list(map(text_of, cotangents)))
-            found: Values = self.tracer.results(f"{pair}[1]({given})", tuple(primals))
+                arguments_text = arguments(list(map(text_of, cotangents)))
+            found: Values = self.tracer.results(f"{pair}[1]({arguments_text})", tuple(primals))
             return found
 
         return shown, pullback
@@ -76,14 +76,17 @@ class Written:
     ) -> object:
         """Write the call of a forward-mode transform. It returns outputs and tangents."""
         name, outputs = self.tracer.function(f, primals)
-        given = [arguments(list(map(text_of, xs))) for xs in (primals, tangents)]
-        pair = self.tracer.assign(f"{self.word(transform)}({', '.join([name, *given])})", "r")
+        argument_texts = [arguments(list(map(text_of, xs))) for xs in (primals, tangents)]
+        pair = self.tracer.assign(
+            f"{self.word(transform)}({', '.join([name, *argument_texts])})", "r"
+        )
         return self._outputs(f"{pair}[0]", outputs), self._outputs(f"{pair}[1]", outputs)
 
     def linearize(self, f: Callable[..., Values], *primals: Any) -> Any:
+        """Write the call of linearize, and each call of its pushforward."""
         name, outputs = self.tracer.function(f, primals)
-        given = ", ".join([name, *map(text_of, primals)])
-        pair = self.tracer.assign(f"{self.word('linearize')}({given})", "r")
+        arguments_text = ", ".join([name, *map(text_of, primals)])
+        pair = self.tracer.assign(f"{self.word('linearize')}({arguments_text})", "r")
 
         def push(tangents: Sequence[object]) -> Values:
             call = f"{pair}[1]({', '.join(map(text_of, tangents))})"
@@ -94,6 +97,8 @@ class Written:
     def vmap(
         self, f: Callable[..., Values], in_dims: tuple[int | None, ...]
     ) -> Callable[..., Values]:
+        """Write the call of vmap. Its function is traced on the first entries."""
+
         def g(*args: Any) -> Values:
             pairs = list(zip(args, in_dims, strict=True))
             first = [_first_entry(a, d) for a, d in pairs]
@@ -103,12 +108,15 @@ class Written:
                 f"{self.word('vmap')}({name}, "
                 f"in_dims={value(in_dims)})({', '.join(map(text_of, args))})"
             )
+            # Any values do: only shapes and dtypes of the batch matter to what follows.
             batch = tuple(_plain(y).expand(size, *y.shape) for y in outputs)
             return self._outputs(self.tracer.assign(call), batch)
 
         return g
 
     def grad(self, f: Callable[..., object]) -> Callable[..., Values]:
+        """Write the call of grad, whose function returns a number."""
+
         def g(*args: Any) -> Values:
             name, _ = self.tracer.function(f, args, scalar=True)
             call = (
@@ -195,6 +203,7 @@ class Written:
     def trace(
         self, f: Callable[..., Values], args: Sequence[object], *, dynamic: bool
     ) -> Callable[..., Values]:
+        """Write the call of make_fx."""
         mode = "symbolic" if dynamic else "real"
         examples = ", ".join(map(text_of, args))
         run = self._around(
@@ -206,6 +215,7 @@ class Written:
     def compiled(
         self, f: Callable[..., Values], *, partition: str, dynamic: bool
     ) -> Callable[..., Values]:
+        """Write the call of aot_function."""
         cut = {"default": "default_partition", "min_cut": "min_cut_rematerialization_partition"}[
             partition
         ]

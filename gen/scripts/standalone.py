@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -209,7 +210,9 @@ def _describe_stages(comparison: Comparison, target: str) -> str:
 def _worst_result(comparison: Comparison) -> int | None:
     """Return the number of the result that is furthest off, None for all of them."""
     expected, actual = comparison.expected, comparison.found
-    if expected is None or actual is None or len(expected) != len(actual) or len(expected) == 1:
+    if expected is None or actual is None:
+        return None
+    if len(expected) != len(actual) or len(expected) == 1:
         return None
 
     def off(pair: tuple[Tensor, Tensor]) -> float:
@@ -238,7 +241,7 @@ def _assign_results(
         results_to_assign = [results_to_assign[shown]]
     lines, results = tracer.scopes[0].written(list(map(text_of, results_to_assign)))
     tracer.scopes[0].lines.clear()
-    parts = [part for line in lines for part in line.splitlines()]
+    parts = chain.from_iterable(map(str.splitlines, lines))
     return [*parts, f"{name} = {python_values.one_or_tuple(results)}"]
 
 

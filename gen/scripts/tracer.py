@@ -104,7 +104,8 @@ def _is_primary(text: str) -> bool:
 
 def _may_move(line: Line, later: Sequence[Line], user: Line) -> bool:
     """Return whether the expression of a line may stand in the place of its name."""
-    if user.uses(line.name) > 1 or not line.pure or line.defines or user.defines:
+    is_plain = line.pure and not line.defines and not user.defines
+    if not is_plain or user.uses(line.name) > 1:
         return False
     if len(line.expression) + len(user.expression) >= _LONGEST:
         return False
@@ -159,6 +160,7 @@ class Tracer:
 
         A function with one result returns that, not a tuple. `scalar`: `f` itself does so.
         """
+        # The body is a scope of its own, whose lines are inlined before the function is written.
         parameters = [self.name("x") for _ in values]
         self.scopes.append(Scope())
         try:
@@ -172,12 +174,15 @@ class Tracer:
         returned = python_values.one_or_tuple(texts)
         parameter_list = ", ".join(parameters)
         if not lines:
+            # A function that only calls another one is that one: `torch.sin` for `lambda x:
+            # torch.sin(x)`.
             called = returned.removesuffix(f"({parameter_list})")
             if called != returned and re.fullmatch(r"[\w.]+", called):
                 return called, outputs
             return f"lambda {parameter_list}: {returned}", outputs
         name = self.name("f")
-        inner = "".join(f"\n    {part}" for line in lines for part in line.splitlines())
+        parts = itertools.chain.from_iterable(map(str.splitlines, lines))
+        inner = "".join(f"\n    {part}" for part in parts)
         definition = f"({parameter_list}):{inner}\n    return {returned}"
         self.scopes[-1].lines.append(Line(name, definition, defines=True))
         return name, outputs
@@ -226,8 +231,8 @@ class Traced(torch.Tensor):
         return _write_call(traced[0].tracer, _call(func, args, kwargs), result, pure=not writes)
 
 
-def _has_tensor(found: Any) -> bool:
-    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(found))
+def _has_tensor(result: Any) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(result))
 
 
 @contextmanager
@@ -236,6 +241,7 @@ def whole_functions() -> Iterator[None]:
     lose its backward.
     """
     base: Any = torch.autograd.Function
+    # `apply` is replaced on the base class, so that functions of any module are seen.
     native = base.__dict__["apply"]
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:

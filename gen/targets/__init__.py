@@ -46,11 +46,12 @@ def load(name: str) -> Target:
     if name in _BUILT_IN:
         module, attribute, arguments = _BUILT_IN[name]
         return cast("Target", getattr(importlib.import_module(module), attribute)(*arguments))
+    # Other packages may register targets. A mistake of theirs is reported with its entry point.
     points = list(entry_points(group=GROUP, name=name))
     if not points:
-        known = ", ".join(names())
+        known_names = ", ".join(names())
         raise LookupError(
-            f"no target {name!r}; known: {known}. "
+            f"no target {name!r}; known: {known_names}. "
             f"Others register under the entry point group {GROUP!r}."
         )
     if len(points) > 1:

@@ -55,6 +55,7 @@ def hooked(hook: Hook, only: Rule | None = None) -> Iterator[None]:
                     _jvp, hook, f"{name_of(func)} jvp", tangent_rule(op), record.elementwise
                 )
 
+    # Records are replaced in the table itself, which all parts of the runtime read.
     try:
         for func, record in records.items():
             RECORDS[func] = _with_hook(func, record, hook, only)
@@ -146,17 +147,17 @@ def _vjp(
     )
 
     def hooked(*values: Any) -> Any:
-        given = dict(zip(names, values, strict=True))
-        metas = [(given[shape], given[dtype]) for shape, dtype in facts]
+        arguments_by_name = dict(zip(names, values, strict=True))
+        metas = [(arguments_by_name[shape], arguments_by_name[dtype]) for shape, dtype in facts]
 
         def run(*inputs: object) -> Any:
             with _at_once(record.elementwise and "g" in own_names, inputs):
-                found = formula(*inputs)
+                gradient = formula(*inputs)
             if joint:
-                return found and tuple(map(_conform, found, metas))
-            return _conform(found, metas[0])
+                return gradient and tuple(map(_conform, gradient, metas))
+            return _conform(gradient, metas[0])
 
-        inputs = tuple(given[name] for name in own_names)
+        inputs = tuple(arguments_by_name[name] for name in own_names)
         result: Any = None
         for place, name in targets:
             others: dict[str, Callable[[], Any]] = {}
@@ -164,12 +165,13 @@ def _vjp(
                 others["swapped"] = partial(_exchange, run, inputs, place)
             elif sibling is not None:
                 others["swapped"] = lambda: _conform(
-                    table[sibling](*[given[name] for name in names_of_sibling]), metas[0]
+                    table[sibling](*[arguments_by_name[name] for name in names_of_sibling]),
+                    metas[0],
                 )
             call = Call(run, inputs, tuple(map(_role, own_names)), None, others, constant)
             if joint:
                 call = replace(call, place=place)
-            if name.split()[-1] not in given["needs"]:
+            if name.split()[-1] not in arguments_by_name["needs"]:
                 # the engine accepts no such gradient
                 call = replace(call, inert=frozenset(KINDS["vjp"]))
             result = hook(name, call)
@@ -236,12 +238,12 @@ def _jvp(
     def run(*inputs: Any) -> Any:
         with _at_once(elementwise, (*inputs[1], *inputs[2])):
             # changed as the level does it: expanded to the result's shape, in its dtype
-            found = rule(*inputs)
+            tangent = rule(*inputs)
         if isinstance(result, torch.Tensor):
-            return fit(leaves(found)[0], result)
-        if found is None or not isinstance(result, (tuple, list)):
-            return found
-        return tuple(_fit(t, r) for t, r in zip(found, result, strict=True))
+            return fit(leaves(tangent)[0], result)
+        if tangent is None or not isinstance(result, (tuple, list)):
+            return tangent
+        return tuple(_fit(t, r) for t, r in zip(tangent, result, strict=True))
 
     places = [place for place, t in enumerate(tangents) if t is not None]
     others: dict[str, Callable[[], Any]] = {}

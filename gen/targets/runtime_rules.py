@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def fingerprint() -> str:
 
 def rules() -> list[Rule]:
     """List every rule of every record, by name."""
-    every_rule = [rule for func, record in RECORDS.items() for rule in _rules_of(func, record)]
+    every_rule = chain.from_iterable(_rules_of(func, record) for func, record in RECORDS.items())
     return sorted(every_rule, key=lambda rule: rule.name)
 
 

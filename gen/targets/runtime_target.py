@@ -57,6 +57,7 @@ class RuntimeTarget:
         return func.vjp(f, *primals)
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
+        """Return outputs and a pullback by the session's engine."""
         if any(p.requires_grad for p in primals):
             return self._backward_inside_another(f, primals)
         xs = tuple(_leaf(p, True) for p in primals)
@@ -82,6 +83,7 @@ class RuntimeTarget:
     def dual(
         self, function: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]
     ) -> Any:
+        """Return outputs and tangents by dual tensors of the session."""
         forward_ad = runtime.autograd.forward_ad
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, map(_in_session, primals), map(_in_session, tangents))
@@ -95,6 +97,7 @@ class RuntimeTarget:
         in_dims: tuple[int | None, ...],
         out_dims: int | tuple[int | None, ...] = 0,
     ) -> Callable[..., Any]:
+        """Return `f` mapped over a batch, without the warnings of ops that run in a loop."""
         mapped = func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
         def g(*args: object) -> Any:
@@ -144,6 +147,7 @@ class RuntimeTarget:
         jits: bool,
         cache: object,
     ) -> Callable[..., Any]:
+        """Compile a function or module, by jit or by the AOT functions."""
         if jits:
             return jit(function)
         options: dict[str, Any] = {
@@ -172,6 +176,7 @@ class RuntimeTarget:
         *,
         reentrant: bool,
     ) -> Any:
+        """Return outputs and gradients of a checkpointed program in the session."""
         xs = [_leaf(x, x.requires_grad) for x in args]
         outputs = runtime.checkpoint.checkpoint(f, *xs, use_reentrant=reentrant)
         runtime.autograd.backward(outputs, tuple(map(runtime.wrap, cotangents)))
@@ -185,6 +190,7 @@ class RuntimeTarget:
         cotangents: Sequence[Tensor],
         kept: Sequence[int],
     ) -> Any:
+        """Return outputs, and gradients by the session's engine."""
         xs = [_leaf(x, x.requires_grad) for x in args]
         outputs = function(*xs)
         wanted = [x for x in xs if x.requires_grad]
@@ -198,12 +204,16 @@ class RuntimeTarget:
         args: tuple[object, ...],
         along: tuple[object, ...],
     ) -> tuple[Any, ...]:
+        """Return the flat results of a function of ``runtime.autograd.functional``."""
         result = call_functional(runtime.autograd.functional, name, f, args, along)
         return _unwrap_like(pytree.tree_leaves(result), args)
 
     def joint(
         self, f: Callable[..., object], args: Sequence[Tensor], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
+        """Return a function from values and cotangents to outputs and gradients, on tensors of the
+        session.
+        """
         compiled = self.compiled(f, partition=partition, dynamic=dynamic)
 
         def g(
@@ -234,6 +244,7 @@ class RuntimeTarget:
     def training(
         self, train: Callable[..., Any], parameters: Sequence[Tensor], *, session: bool
     ) -> tuple[Tensor, ...]:
+        """Train copies of the parameters, in the session or as torch's own."""
         copies = [parameter.clone() for parameter in parameters]
         if session:
             trained = [_leaf(p, True) for p in copies]
@@ -250,6 +261,7 @@ class RuntimeTarget:
         loss_reduction: str,
         input_grad: bool,
     ) -> tuple[Tensor, ...]:
+        """Return per-sample gradients by the runtime's ``call_for_per_sample_grads``."""
         module = Parametric(f, params)
         call = expanded_weights.call_for_per_sample_grads(
             module, batch_size=len(batch), loss_reduction=loss_reduction
@@ -271,6 +283,10 @@ class RuntimeTarget:
         given: Any,
         each: bool,
     ) -> tuple[Tensor, ...]:
+        """Answer from per-sample gradients: of a function for each sample, or of a context for a
+        batch.
+        """
+
         def of_function(batch: Tensor) -> PerSampleGrads:
             def loss(params: Sequence[Tensor], x: Tensor) -> Tensor:
                 return batch_loss(function(x[None], *params), 1, "sum")  # type: ignore[no-any-return]

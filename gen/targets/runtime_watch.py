@@ -70,7 +70,7 @@ class Watched:
         return result
 
     def _kinds_that_show(
-        self, name: str, call: Call, result: object, known: set[str]
+        self, name: str, call: Call, result: object, shown_before: set[str]
     ) -> Iterator[str]:
         """Yield the kinds of fault that would change the result of an execution."""
         truth = _plain(result)
@@ -80,7 +80,7 @@ class Watched:
         plain = replace(call, inputs=tuple(map(_plain, call.inputs)), others={})
         looked_into = not batched and all(map(_is_plain, plain.inputs))
         for kind in KINDS[self._parts[name]]:
-            if kind in known or kind in call.inert:
+            if kind in shown_before or kind in call.inert:
                 continue
             if batched and not moves(kind, _part_of_rule(call, result)):
                 continue

@@ -87,6 +87,7 @@ class TorchTarget:
         return torch.func.vjp(f, *primals)
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
+        """Return outputs and a pullback by the engine, which is recorded if the primals are."""
         nested = any(p.requires_grad for p in primals)
         xs = primals
         if not nested:
@@ -100,6 +101,7 @@ class TorchTarget:
         return torch.func.jvp(f, primals, tangents)
 
     def linearize(self, f: Callable[..., object], *primals: object) -> Any:
+        """Return outputs and the pushforward, without the warnings of its graph."""
         with warnings.catch_warnings():  # of the graph that linearize makes for itself
             warnings.filterwarnings(
                 "ignore", message="Attempted to insert a get_attr Node", category=UserWarning
@@ -113,6 +115,7 @@ class TorchTarget:
         primals: tuple[object, ...],
         tangents: tuple[object, ...],
     ) -> Any:
+        """Return outputs and tangents by dual tensors."""
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, primals, tangents)
             pairs = list(map(forward_ad.unpack_dual, function(*duals)))
@@ -122,6 +125,7 @@ class TorchTarget:
     def vmap(
         self, f: Callable[..., object], in_dims: tuple[int | None, ...], out_dims: Any = 0
     ) -> Callable[..., Any]:
+        """Return `f` mapped over a batch. Runs in a loop are counted."""
         mapped = torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
         def g(*args: object) -> Any:
@@ -148,6 +152,7 @@ class TorchTarget:
     def trace(
         self, function: Callable[..., object], args: Sequence[Tensor], *, dynamic: bool
     ) -> Any:
+        """Return the graph that make_fx captures."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         mode: Literal["symbolic", "real"] = "symbolic" if dynamic else "real"
@@ -169,6 +174,7 @@ class TorchTarget:
         jits: bool,
         cache: object,
     ) -> Callable[..., Any]:
+        """Compile a function or module by AOTAutograd, without a backend."""
         from functorch import compile as aot
 
         from gen.torch_private.compilers import functorch_config
@@ -176,6 +182,7 @@ class TorchTarget:
         cut = aot.min_cut_rematerialization_partition
         if partition == "default":
             cut = aot.default_partition
+        # The budget is a setting of torch, not an argument of the partition.
         budget = 0.5 if partition == "budget" else 1.0
         options: dict[str, Any] = {
             "fw_compiler": aot.nop,
@@ -221,6 +228,7 @@ class TorchTarget:
         cotangents: Sequence[Tensor],
         kept: Sequence[int],
     ) -> Any:
+        """Return outputs, and gradients by the engine."""
         outputs = function(*args)
         wanted = [x for x in args if x.requires_grad]
         found_gradients = gradients([outputs[place] for place in kept], wanted, cotangents)
@@ -234,6 +242,7 @@ class TorchTarget:
         *,
         reentrant: bool,
     ) -> Any:
+        """Return outputs and gradients of a checkpointed program."""
         outputs = torch.utils.checkpoint.checkpoint(f, *args, use_reentrant=reentrant)
         torch.autograd.backward(outputs, tuple(cotangents))
         return outputs, tuple(or_zeros(x.grad, x) for x in args if x.requires_grad)
@@ -245,12 +254,14 @@ class TorchTarget:
         args: tuple[object, ...],
         along: tuple[object, ...],
     ) -> tuple[Any, ...]:
+        """Return the flat results of a function of ``torch.autograd.functional``."""
         result = call_functional(torch.autograd.functional, name, f, args, along)
         return tuple(pytree.tree_leaves(result))
 
     def joint(
         self, f: Callable[..., object], args: Sequence[Tensor], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
+        """Return a function from values and cotangents to outputs and gradients, by AOTAutograd."""
         compiled = self.compiled(f, partition=partition, dynamic=dynamic)
 
         def g(
@@ -281,7 +292,7 @@ class TorchTarget:
         loss_reduction: str,
         input_grad: bool,
     ) -> tuple[Tensor, ...]:
-
+        """Return per-sample gradients by ExpandedWeights."""
         module = Parametric(f, params)
         call = per_sample_grad.call_for_per_sample_grads(
             module, batch_size=len(batch), loss_reduction=loss_reduction
