@@ -15,7 +15,8 @@ import torch
 from ..func.batch import BatchLevel
 from ..func.draws import DrawPerElement
 from ..func.dual_level import DualLevel, DualValue, tangent_of
-from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ..functionalize.functional_level import FunctionalLevel
+from ..functionalize.functional_value import FunctionalValue
 from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Value, levels_of
 from ..tape.running import computes_tangents

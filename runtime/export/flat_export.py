@@ -26,7 +26,8 @@ from ..aot.capture.joint import Joint, joint_graph
 from ..aot.capture.make_fx import make_fx
 from ..aot.capture.outputs import leaf_of
 from ..aot.python_state.frozen_state import FrozenState
-from ..functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ..functionalize.functional_level import FunctionalLevel
+from ..functionalize.functional_value import FunctionalValue
 from ..seam.escapes import living
 from ..seam.generator_states import own_draws
 from ..seam.user_code import watched

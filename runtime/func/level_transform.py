@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..functionalize.functional_level import FunctionalValue
+from ..functionalize.functional_value import FunctionalValue
 from ..seam.escapes import living
 from ..seam.level_mode import entered
 from ..seam.levels import Level, Value

@@ -14,18 +14,18 @@ its history at outer levels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ..errors import InplaceError, called_from, refuse_data_write
+from ..errors import InplaceError
 from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
 from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
 from ..rules.tensors import foreach
 from ..seam.containers import rewrapped, tensors_of
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Level, Value
+from ..seam.levels import Level
 from ..seam.memory_gate import address_of
 from ..seam.nested_views import view_of
 from ..seam.shells import faithful_shell
@@ -33,6 +33,7 @@ from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..tape.inplace import METADATA
 from ..torch_private.pytrees import pytree
 from ..trace.provenance import here, user_line
+from .functional_value import FunctionalValue, Place
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
 from .overlap import overlaps, refuse_gaps, same_start, same_strides, through_copy
 from .pure_calls import is_pure
@@ -66,53 +67,6 @@ from .writes import (
 )
 
 aten = torch.ops.aten
-
-
-class Place(NamedTuple):
-    """The place of a value: a store and the views that lead from its base to the value.
-    ``unrecorded``: one of them was made under no_grad."""
-
-    store: Store
-    chain: Chain = ()
-    unrecorded: bool = False
-
-
-class FunctionalValue(Value):
-    """A view of a store. ``_inner`` is its value at generation ``_seen``. ``FunctionalLevel.read``
-    returns its present value."""
-
-    _level: FunctionalLevel
-    _store: Store
-    _chain: Chain
-    _seen: int
-    _unrecorded: bool
-
-    @property
-    def _version(self) -> int:  # type: ignore[override]
-        return self._store.version
-
-    def count_write(self) -> None:
-        self._store.count(True)
-
-    @property
-    def data(self) -> Any:
-        v = aten.detach.default(self)
-        v._store.counter = [0]
-        return v
-
-    @data.setter
-    def data(self, new: torch.Tensor) -> None:
-        refuse_data_write()
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """As ``torch.Tensor.numpy``. The array has the memory of the present value, so no later
-        write of the program may change that."""
-        array = super().numpy(force=force)
-        self._store.memory.taken = called_from()
-        return array
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"FunctionalValue(level={self._level.number}, {self._level.read(self)!r})"
 
 
 class FunctionalLevel(Level):

@@ -33,7 +33,7 @@ from ..aot.python_state.nodes import Change
 from ..aot.python_state.program_state import RUN, ProgramState
 from ..aot.python_state.reads import same
 from ..aot.python_state.values import SIMPLE
-from ..functionalize.functional_level import FunctionalValue
+from ..functionalize.functional_value import FunctionalValue
 from ..seam.ambient import Ambient
 from ..seam.level_mode import EnteringMode, entering_mode
 from ..seam.levels import SCOPE, Level, values_of

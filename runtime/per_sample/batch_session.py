@@ -45,7 +45,17 @@ from .boundary_nodes import WRITTEN_ELSEWHERE, Pool, Refusal
 from .filled import filled_by
 from .followed_calls import FollowedCall, UsedParameters, apply_rule, leaves_of, without_history
 from .states import PARAMETERS, Inherited, Mixture, base_after_write
-from .uses import ParameterCall, Tap, Use, Uses, adapt, flattened, unflattened
+from .uses import (
+    ParameterCall,
+    Tap,
+    Use,
+    Uses,
+    adapt,
+    base_or_self,
+    count_of_writes,
+    flattened,
+    unflattened,
+)
 
 aten = torch.ops.aten
 _grad_enabled = torch.is_grad_enabled
@@ -104,7 +114,7 @@ class BatchSession(StandIn):
         # (session, state, number of writes when the state was put), see `put`
         entry, view = value.__dict__.get("_samples"), value._view
         is_own = entry is not None and entry[0]() is self
-        if is_own and entry[2] == _writes(value)[0]:
+        if is_own and entry[2] == count_of_writes(value)[0]:
             return entry[1]
         if view is not None:
             return self._state_of_view(value, view.base)
@@ -138,14 +148,14 @@ class BatchSession(StandIn):
 
     def put(self, value: Any, state: Any) -> None:
         """Give ``value`` a state. It holds until its memory is written to."""
-        value.__dict__["_samples"] = (weakref.ref(self), state, _writes(value)[0])
+        value.__dict__["_samples"] = (weakref.ref(self), state, count_of_writes(value)[0])
 
     def follow_data(self, out: Any, of: object) -> None:
         """Give ``out`` the state of ``of``. It is ``of.data`` or ``of.detach()``, and shares memory
         with it."""
         state = self.state(of)
         if out._view is None:
-            out.__dict__["_sample_writes"] = _writes(of)
+            out.__dict__["_sample_writes"] = count_of_writes(of)
         if state is not None and state is not PARAMETERS:
             self.put(out, state)
 
@@ -155,7 +165,7 @@ class BatchSession(StandIn):
         # all are asked before the first is given back, as a view asks its base
         for reference in self.lifted:
             tensor = reference()
-            if tensor is not None and edge_of(_whole(tensor)) is None:
+            if tensor is not None and edge_of(base_or_self(tensor)) is None:
                 plain.append(tensor)
         for tensor in plain:
             give_back(SESSION, tensor)
@@ -349,7 +359,7 @@ class BatchSession(StandIn):
             if not isinstance(output, Value):
                 continue
             # a view that is new follows its base
-            whole: Any = _whole(output) if written else output
+            whole: Any = base_or_self(output) if written else output
             if output.dtype in DIFFERENTIABLE and (edge := edge_of(whole)) is not None:
                 whole._edge = (Refusal(edge, (meta_of(whole, whole.dtype),), why), 0)
             self.put(whole, Mixture(why))
@@ -577,14 +587,14 @@ class BatchSession(StandIn):
         """Note that a call of ``op`` has filled its argument ``value`` with samples in
         ``place``."""
         of_base = self._state_of_base(value)
-        _writes(value)[0] += 1
+        count_of_writes(value)[0] += 1
         self.put(value, place)
         self._follow_base(value, place, of_base, op)
 
     def refuse_filled(self, value: object, op: Op, error: Mixed) -> None:
         """Note that a call of ``op`` has filled its argument ``value`` with a mixture of
         samples."""
-        _writes(value)[0] += 1
+        count_of_writes(value)[0] += 1
         self.refuse(value, self._why(op, error), written=True)
 
     def _record_write(self, call: FollowedCall) -> object:
@@ -592,7 +602,7 @@ class BatchSession(StandIn):
         outs = SESSION.record(call.op.func, call.args, call.kwargs)
         target = call.args[0]
         if isinstance(target, Value):
-            _writes(target)[0] += call.op.base_name not in GEOMETRY
+            count_of_writes(target)[0] += call.op.base_name not in GEOMETRY
         return outs
 
     def _follow_base(self, value: Any, state: object, of_base: object, op: Op) -> object:
@@ -628,20 +638,3 @@ def _state_of_copy(target: object, former: object, source: object) -> object:
     if edge_of(target) is None:
         return None
     return former  # a history that the copy does not enter goes on
-
-
-def _whole(value: Any) -> object:
-    """Return the base of a view, and any other tensor as it is."""
-    if value._view is None:
-        return value
-    return value._view.base
-
-
-def _writes(value: Any) -> list[int]:
-    """Return how often the memory of ``value`` was written to while samples were followed, in a
-    list that ``value.detach()`` shares."""
-    whole = value
-    if value._view is not None:
-        whole = value._view.base
-    count: list[int] = whole.__dict__.setdefault("_sample_writes", [0])
-    return count

@@ -34,6 +34,21 @@ NO_SECOND = (
 )
 
 
+def base_or_self(value: Any) -> object:
+    """Return the base of a view, and any other tensor as it is."""
+    if value._view is None:
+        return value
+    return value._view.base
+
+
+def count_of_writes(value: Any) -> list[int]:
+    """Return how often the memory of ``value`` was written to while samples were followed, in a
+    list that ``value.detach()`` shares."""
+    whole: Any = base_or_self(value)
+    count: list[int] = whole.__dict__.setdefault("_sample_writes", [0])
+    return count
+
+
 def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
     """Return each tensor with its version. A tensor of inference mode has none."""
     return [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]

@@ -11,6 +11,7 @@ does without the abstract values, which take a tenth of the time of its capture.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ from ..torch_private.native_tensors import (
     set_conj,
     set_neg,
 )
+from .graph_edits import add_call
 
 _META = torch.device("meta")
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -80,6 +82,22 @@ class AbstractValues:
         self.late = late
         self._noted: list[tuple[fx.Node, Geometry]] = []
         self._lock = lock_of(self, "_lock")
+
+    def item(self, node: fx.Node, i: object, abstract: Any) -> fx.Node:
+        """Return the node of result ``i`` of the call at ``node``, see :func:`rewrapped`; of its
+        only result, ``node`` itself."""
+        if i is None:
+            return node
+        if isinstance(i, tuple):
+            return self.item(self.item(node, i[0], abstract), i[1], abstract[i[0]])
+        got = add_call(node.graph, operator.getitem, (node, i))
+        got.meta.update(
+            (key, value)
+            for key, value in node.meta.items()
+            if key not in ("val", "tensor_meta", "unbacked_bindings")
+        )
+        self.describe(got, abstract[i])
+        return got
 
     def describe(self, node: fx.Node, value: Any, geometry: Geometry | None = None) -> Any:
         """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the

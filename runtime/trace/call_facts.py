@@ -251,3 +251,10 @@ _UNINITIALIZED = frozenset(
         aten.new_empty.default,
     )
 )
+
+
+def argument_at(func: Any, index: int, args: Any, kwargs: Any) -> Any:
+    """Return the argument of a call at position ``index`` of the schema, None without one."""
+    if index < len(args):
+        return args[index]
+    return kwargs.get(func._schema.arguments[index].name)

@@ -220,3 +220,18 @@ def _consists_of_values(tensor: object) -> bool:
         if _consists_of_values(part):
             return True
     return False
+
+
+def detach_from_tapes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the memory of a closed-over ``tensor`` that no tape around the trace
+    sees."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return tensor.data  # with a version of its own: a write of the trace is undone
+    if not isinstance(tensor, Value):
+        if tensor.requires_grad:
+            return tensor.detach()
+        return tensor
+    if tensor._level.number:
+        return tensor
+    # of the eager session: its tape has nothing to do with the trace
+    return constant_of(tensor.detach())  # type: ignore[no-any-return]

@@ -11,7 +11,6 @@ a trace of ``vjp(f)`` is a joint graph.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import isfinite
@@ -25,7 +24,7 @@ from ..seam import factories
 from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.keys import VIEWS
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Level, Value, constant_of
+from ..seam.levels import Level
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from ..seam.user_code import settle_error
@@ -38,15 +37,22 @@ from ..torch_private.fake_tensors import (
 from ..torch_private.mode_stacks import without_dispatch_to_python, without_modes
 from ..torch_private.native_functions import assert_async
 from .abstract_values import AbstractValues, run_abstractly, settle_if_of_shapes
-from .call_facts import OTHERWISE, CallFacts, facts_of, size_depends_on_values
+from .call_facts import OTHERWISE, CallFacts, argument_at, facts_of, size_depends_on_values
 from .graph_edits import add_call
 from .number_reads import TracedNumber, number_of, with_values
-from .outside import OutsideMemory, private_copy, refuse_made_of_values
+from .outside import OutsideMemory, detach_from_tapes, private_copy, refuse_made_of_values
 from .provenance import Provenance, here, refuse_default_dtype
 from .random_states import RandomStates
 from .symbols import SYMBOLIC, Abstraction
 from .torch_checks import complaint
-from .trace_value import TracedValue, escape
+from .trace_value import (
+    TracedValue,
+    differs_from_inner,
+    escape,
+    follows_from_arguments,
+    literal_of,
+    literals_in,
+)
 
 aten = torch.ops.aten
 _default_dtype = torch.get_default_dtype  # by one look-up
@@ -237,7 +243,7 @@ class Trace(Level):
             if isinstance(tensor, torch.nn.Parameter):
                 prefix = "_param_constant"
             node = self.attribute(tensor, prefix)
-            inner = _detach_from_tapes(tensor)
+            inner = detach_from_tapes(tensor)
             if self.abstraction is not None:
                 inner = self.abstraction.constant(inner, literal)
             self.outside.hold(tensor)
@@ -405,7 +411,7 @@ class Trace(Level):
         if self.provenance is not None:
             self.provenance.note(node)
         abstract = self.abstract.describe(node, out)
-        return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
+        return rewrapped(out, lambda t, i: self._value(t, self.abstract.item(node, i, abstract)))
 
     def _decompose(self, func: object, table: Callable[..., Any], args: Any, kwargs: Any) -> object:
         """Run the call by ``table``, its decomposition. The dispatcher marks the result of a view
@@ -449,7 +455,7 @@ class Trace(Level):
         ):
             return self._read_variable(func, args, kwargs)
         with without_modes() if self.abstraction is not None else _NOTHING:
-            return func(*list(map(_literal, args)), **kwargs)
+            return func(*list(map(literal_of, args)), **kwargs)
 
     def _read_variable(self, func: Any, args: Any, kwargs: Any) -> object:
         """Answer about elements that depend on the arguments of the program."""
@@ -493,23 +499,7 @@ class Trace(Level):
                     self.outside.literal(value)
             return value
         abstract = self.abstract.describe(node, out)
-        return rewrapped(out, lambda t, i: self._value(t, self._item(node, i, abstract)))
-
-    def _item(self, node: fx.Node, i: object, abstract: Any) -> fx.Node:
-        """Return the node of result ``i`` of the call at ``node``, see :func:`rewrapped`; of its
-        only result, ``node`` itself."""
-        if i is None:
-            return node
-        if isinstance(i, tuple):
-            return self._item(self._item(node, i[0], abstract), i[1], abstract[i[0]])
-        got = add_call(node.graph, operator.getitem, (node, i))
-        got.meta.update(
-            (key, value)
-            for key, value in node.meta.items()
-            if key not in ("val", "tensor_meta", "unbacked_bindings")
-        )
-        self.abstract.describe(got, abstract[i])
-        return got
+        return rewrapped(out, lambda t, i: self._value(t, self.abstract.item(node, i, abstract)))
 
     def _literal_of(
         self, func: Any, facts: CallFacts, args: Any, kwargs: Any, value: TracedValue
@@ -521,11 +511,11 @@ class Trace(Level):
             return literal
         if value.dim() or not facts.follows:
             return None
-        if any(map(_follows_from_arguments, items_of((*args, *kwargs.values())))):
+        if any(map(follows_from_arguments, items_of((*args, *kwargs.values())))):
             return None
         with without_modes() if self.abstraction is not None else _NOTHING:
             out: torch.Tensor = func(
-                *_literals(args), **dict(zip(kwargs, _literals(kwargs.values()), strict=True))
+                *literals_in(args), **dict(zip(kwargs, literals_in(kwargs.values()), strict=True))
             )
         return out
 
@@ -540,15 +530,17 @@ class Trace(Level):
     ) -> object:
         """Update the arguments that the call has written to, and return its results. Their values
         stay; where the call returns one, its node becomes the newest name of it."""
-        targets = tensors_of(_argument(func, i, args, kwargs) for i in facts.written)
+        targets = tensors_of(argument_at(func, i, args, kwargs) for i in facts.written)
         written = [t for t in targets if isinstance(t, TracedValue)]
         for t in written:
             if func is not aten.detach_.default:
                 t._literal = None
-            if _differs_from_inner(t):
+            if differs_from_inner(t):
                 refit(t, self._value(t._inner, t._node))
         abstract = self.abstract.describe(node, out)
-        returned = None if facts.returned is None else _argument(func, facts.returned, args, kwargs)
+        returned = (
+            None if facts.returned is None else argument_at(func, facts.returned, args, kwargs)
+        )
         if isinstance(out, torch.Tensor) and isinstance(returned, TracedValue):
             returned._node = node
             return returned
@@ -558,7 +550,7 @@ class Trace(Level):
             target = by_inner.get(id(tensor))
             if target is not None:
                 return target
-            return self._value(tensor, self._item(node, i, abstract))
+            return self._value(tensor, self.abstract.item(node, i, abstract))
 
         return rewrapped(out, value_of)
 
@@ -652,57 +644,3 @@ class Trace(Level):
 
 
 _NOTHING = nullcontext()
-
-
-def _literal(argument: object) -> Any:
-    """Return the elements of a constant of the program's text, and any other argument as it is."""
-    if isinstance(argument, TracedValue):
-        return argument._literal
-    return argument
-
-
-def _literals(args: Iterable[object]) -> list[object]:
-    """List :func:`_literal` of arguments, some of which may be lists."""
-    literals: list[Any] = []
-    for argument in args:
-        if isinstance(argument, (list, tuple)):
-            literals.append(list(map(_literal, argument)))
-        else:
-            literals.append(_literal(argument))
-    return literals
-
-
-def _follows_from_arguments(argument: object) -> bool:
-    """Return whether ``argument`` may be another one for other arguments of the program."""
-    return isinstance(argument, SYMBOLIC) or (
-        isinstance(argument, TracedValue) and argument._literal is None
-    )
-
-
-def _differs_from_inner(t: TracedValue) -> bool:
-    """Return whether the inner tensor of ``t`` has got other sizes or strides."""
-    if t.shape != t._inner.shape:
-        return True
-    return t.layout is torch.strided and t.stride() != t._inner.stride()
-
-
-def _detach_from_tapes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor on the memory of a closed-over ``tensor`` that no tape around the trace
-    sees."""
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        return tensor.data  # with a version of its own: a write of the trace is undone
-    if not isinstance(tensor, Value):
-        if tensor.requires_grad:
-            return tensor.detach()
-        return tensor
-    if tensor._level.number:
-        return tensor
-    # of the eager session: its tape has nothing to do with the trace
-    return constant_of(tensor.detach())  # type: ignore[no-any-return]
-
-
-def _argument(func: Any, index: int, args: Any, kwargs: Any) -> Any:
-    """Return the argument of a call at position ``index`` of the schema, None without one."""
-    if index < len(args):
-        return args[index]
-    return kwargs.get(func._schema.arguments[index].name)

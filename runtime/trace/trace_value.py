@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ..seam.user_code import noted
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.native_autograd import increment_version
 from .provenance import here
+from .symbols import SYMBOLIC
 
 
 class TracedValue(Value):
@@ -68,3 +70,35 @@ def escape(how: str) -> RuntimeError:
             f"or leave this part out of what is traced.{here()}"
         )
     )
+
+
+def literal_of(argument: object) -> Any:
+    """Return the elements of a constant of the program's text, and any other argument as it is."""
+    if isinstance(argument, TracedValue):
+        return argument._literal
+    return argument
+
+
+def literals_in(args: Iterable[object]) -> list[object]:
+    """List :func:`literal_of` of arguments, some of which may be lists."""
+    literals: list[Any] = []
+    for argument in args:
+        if isinstance(argument, (list, tuple)):
+            literals.append(list(map(literal_of, argument)))
+        else:
+            literals.append(literal_of(argument))
+    return literals
+
+
+def follows_from_arguments(argument: object) -> bool:
+    """Return whether ``argument`` may be another one for other arguments of the program."""
+    return isinstance(argument, SYMBOLIC) or (
+        isinstance(argument, TracedValue) and argument._literal is None
+    )
+
+
+def differs_from_inner(t: TracedValue) -> bool:
+    """Return whether the inner tensor of ``t`` has got other sizes or strides."""
+    if t.shape != t._inner.shape:
+        return True
+    return t.layout is torch.strided and t.stride() != t._inner.stride()

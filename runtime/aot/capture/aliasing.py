@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...functionalize.functional_level import FunctionalValue
+from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.overlap import shows_twice
 from ...rules.ops import op_of
 from ...seam.memory import storage_of

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from ...autograd.function_node import FunctionNode
-from ...functionalize.functional_level import FunctionalValue
+from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.pure_calls import is_pure
 from ...functionalize.stores import Memory
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of

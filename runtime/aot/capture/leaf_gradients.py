@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ...functionalize.functional_level import FunctionalValue
+from ...functionalize.functional_value import FunctionalValue
 from ...seam.level_mode import EnteringMode, entering_mode
 from ...seam.levels import Value
 from ...seam.memory import refuse_data

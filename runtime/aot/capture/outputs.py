@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...functionalize.functional_level import FunctionalValue
+from ...functionalize.functional_value import FunctionalValue
 from ...tape.values import GradValue
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import made_at

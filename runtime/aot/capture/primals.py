@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...functionalize.functional_level import FunctionalValue
+from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.stores import Chain, Memory, Replaced, Store
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...autograd.function_node import FunctionNode
-from ...functionalize.functional_level import FunctionalValue
+from ...functionalize.functional_value import FunctionalValue
 from ...seam import factories
 from ...seam.escapes import living
 from ...tape.engine import execute

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from ...functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ...functionalize.functional_level import FunctionalLevel
+from ...functionalize.functional_value import FunctionalValue
 from ...seam.shells import VALUES
 from ...tape import hooks
 from ...tape.values import GradValue

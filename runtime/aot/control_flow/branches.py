@@ -19,7 +19,8 @@ from torch import fx
 
 from ...autograd.function import Function, FunctionClass, rule, run_forward
 from ...func.draws import DrawPerElement
-from ...functionalize.functional_level import FunctionalLevel, FunctionalValue
+from ...functionalize.functional_level import FunctionalLevel
+from ...functionalize.functional_value import FunctionalValue
 from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
 from ...seam.generator_states import own_draws

@@ -547,7 +547,7 @@ class ObjectGraph(Snapshot):
     def settle(self) -> None:
         """Forget what only a capture needs, and what is not the graph's to keep alive."""
         super().settle()
-        tables: tuple[Any, ...] = (
+        for table in (
             self._named,
             self._index,
             self._modules,
@@ -555,8 +555,7 @@ class ObjectGraph(Snapshot):
             self._caches,
             self.opaque,
             self.roots,
-        )
-        for table in tables:
+        ):
             table.clear()
 
 
