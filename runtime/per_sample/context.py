@@ -94,6 +94,7 @@ class per_sample(PerSampleGrads):
         self._session = BatchSession(reduction, self._modules.path)
         self._functions = _Functions(self)
         self._shared: dict[int, Tensor] = {}
+        # results have the structure of the parameters, and errors name their paths
         spec = trees.flatten(tree)[1]
         paths = pytree.tree_flatten_with_path(tree)[0]
         self._leaves = [(pytree.keystr(path) or "the parameter", leaf) for path, leaf in paths]
@@ -101,7 +102,9 @@ class per_sample(PerSampleGrads):
             if not isinstance(leaf, torch.Tensor):
                 raise TypeError(f"per_sample: {name} must be a tensor, got {type(leaf).__name__}")
             self._enter(name, leaf)
-        self._changes: int | None = None  # the count of changes of the uses that `_found` shows
+        self._changes: int | None = (
+            None  # the count of changes of the uses that `_own_parameters` shows
+        )
         super().__init__([], spec, torch.zeros(0), (), memory_limit)
 
     def _enter(self, name: str, leaf: Tensor) -> None:
@@ -236,8 +239,9 @@ class per_sample(PerSampleGrads):
         uses, changes = self._session.uses.settled(), self._session.uses.changes
         if self._changes != changes:
             self._changes = changes
+            # terms are collected anew if a backward pass has added uses
             sources = by_source(uses)
-            self._found = [
+            self._own_parameters = [
                 Parameter(name, leaf.detach(), self._terms(leaf, sources))
                 for name, leaf in self._leaves
             ]
@@ -247,10 +251,10 @@ class per_sample(PerSampleGrads):
                 "per_sample: no backward pass has come to a use of the parameters, "
                 "so there are no gradients"
             )
-        return self._found or []
+        return self._own_parameters or []
 
     def _give_up(self) -> None:
-        self._found, self._held = [], []
+        self._own_parameters, self._held = [], []
         self._session.uses.clear()
 
     def __len__(self) -> int:
@@ -291,11 +295,13 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        # the session replaces some functions of torch; the native one is compared
         native = NATIVE.get(func, func)
         if name in ("__get__", "__set__", "__delete__") and native not in _READS:
             if native == _SET_DATA:
                 self._refuse_data(args[1])
             return func(*args, **kwargs)
+        # values that stand for the parameters, in place of the parameters
         tensors: list[Tensor] = []
         args = [self._value(argument, tensors) for argument in args]
         if kwargs:
@@ -379,6 +385,7 @@ class Modules:
         if not self.stack:
             return "the program"
         outermost, inner = self.stack[0], self.stack[-1]
+        # a module that the outermost one does not contain has no path
         names = [name for name, module in outermost.named_modules() if module is inner and name]
         kind = type(inner).__name__
         if not names:
@@ -437,6 +444,7 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
     x, hx = args[0], args[at]
     are_several = isinstance(hx, (list, tuple))
     states = list(hx) if are_several else [hx]
+    # `batch_first` is the last argument; a packed sequence has one dimension for all
     batch_dim = 0 if packed or args[-1] else 1
     place = _place_in_states(session, x, batch_dim, states[0], packed)
     arguments = list(args)
@@ -448,7 +456,7 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
 
 
 def _place_in_states(
-    session: BatchSession, value: Any, batch_dim: int, first: Tensor, packed: bool
+    session: BatchSession, value: Tensor, batch_dim: int, first: Tensor, packed: bool
 ) -> Place | None:
     """Return the place in the first states, of which ``first`` is one. None if the input ``value``
     has no samples, or not in its ``batch_dim``: the ops of the layer say what is wrong."""

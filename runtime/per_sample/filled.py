@@ -1,4 +1,4 @@
-"""Follow arguments that a call fills beside its results, as batch norm does its running
+"""Follow arguments that a call fills, besides its results, as batch norm fills its running
 statistics."""
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Filled:
     def __init__(self, op: Op, arguments: dict[str, Tensor]) -> None:
         self.op = op
         self.arguments: dict[str, Any] = arguments
+        # a call that turns out to mix samples is undone, and run on the parameters themselves
         self.before = {name: _memory(t).clone() for name, t in arguments.items()}
 
     def restore(self) -> None:
@@ -32,9 +33,11 @@ class Filled:
     def follow(self, session: Any, places: dict[str, Any], why: Mixed | None) -> None:
         """Give the arguments the states of what the call has written to them. ``places``: where the
         samples lie in them. ``why``: the reason if the call mixes samples."""
+        # in a batch of one, everything belongs to the one sample
         alone = session.size is not None and session.size < 2
         for name, t in self.arguments.items():
             place = ALONE if alone else places.get(name)
+            # a plain buffer, such as a running statistic, becomes a value until the context ends
             if not isinstance(t, Value):
                 self._lift(session, name, t)
             if why is None and isinstance(place, Place):
@@ -84,7 +87,7 @@ def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _memory(tensor: Any) -> Tensor:
+def _memory(tensor: Tensor) -> Tensor:
     """Return an alias of the tensor's memory, which no level follows."""
     if isinstance(tensor, Value):
         tensor = tensor._inner

@@ -79,7 +79,7 @@ class FollowedCall(NamedTuple):
         return Placed(op, named, places, results, size)
 
     def writes_samples_with_parameters(self) -> bool:
-        """Return whether what a call writes follows from parameters, beside samples."""
+        """Return whether a call of samples writes what follows from parameters."""
         # what a copy overwrites has no part in it
         read = self.states[1:] if self.op.base_name == "copy_" else self.states
         return self.has_samples() and any(s is PARAMETERS for s in read)
@@ -137,6 +137,7 @@ class UsedParameters:
                     f"per_sample: result {i} of {self.call.op.func} belongs to no "
                     "sample, and has a gradient"
                 )
+            # a sum or mean: each sample gets the same cotangent, or its part of it
             if isinstance(place, Pooled):
                 self.session.note_pool(place.factor)
                 by_sample[i] = g.expand(self.call.size) / place.factor

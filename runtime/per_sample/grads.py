@@ -52,7 +52,7 @@ class PerSampleGrads:
     ) -> None:
         self.losses, self.aux = losses, aux
         self.memory_limit = memory_limit
-        self._found: Sequence[Parameter] | None = parameters
+        self._own_parameters: Sequence[Parameter] | None = parameters
         self._spec = spec
         needed: list[Tensor] = []
         for parameter in parameters:
@@ -63,15 +63,15 @@ class PerSampleGrads:
     @property
     def _parameters(self) -> Sequence[Parameter]:
         """Return the parameters with their terms. Raise if ``keep=False`` has freed them."""
-        if self._found is None:
+        if self._own_parameters is None:
             raise RuntimeError(
                 "per_sample_grads: the gradients were given up by keep=False. "
                 "Ask for what you need before"
             )
-        return self._found
+        return self._own_parameters
 
     def _give_up(self) -> None:
-        self._found, self._held = None, []
+        self._own_parameters, self._held = None, []
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -176,6 +176,7 @@ class PerSampleGrads:
         for parameter in self._parameters:
             if parameter.value.is_complex():
                 raise ValueError(f"project: {parameter.name} is complex")
+        # one parameter at a time: projections add up, since a gradient is all of its parts
         of = self._projection(k, seed)
         projections = (
             of(index, p.value.shape, p.terms) for index, p in enumerate(self._parameters)
@@ -207,6 +208,7 @@ class PerSampleGrads:
             raise ValueError(f"materialize: out must be a tree of tensors of shapes {shapes}")
         for parameter, tensor in zip(self._parameters, leaves, strict=True):
             for start, stop in self._parts(parameter):
+                # a single term writes into the result, without a tensor in between
                 if len(parameter.terms) == 1:
                     parameter.terms[0].part(start, stop).write(tensor[start:stop])
                 else:
@@ -288,6 +290,8 @@ class PerSampleGrads:
         self._refuse_written()
         parameters: list[Any] = list(self._parameters)
         sums: list[Any] = [None] * len(parameters)
+        # from here on `parameters` alone refers to the factors, so each can be freed when it is
+        # used
         if not keep:
             self._give_up()
         for i in sorted(range(len(parameters)), key=lambda i: _bytes_of_sum(parameters[i])):
@@ -364,6 +368,7 @@ class PerSampleGrads:
         if term.gram_by_factors(other):
             return term.gram(other)
         numel = max(1, term.shape.numel() * term.dtype.itemsize)
+        # two blocks of dense gradients exist at once, one of each term
         step = max(1, self.memory_limit // (2 * numel))
         rows = []
         for i in range(0, term.size, step):
@@ -390,7 +395,10 @@ def _in_factors(terms: Sequence[Term]) -> bool:
 
 def _bytes_of_sum(parameter: Parameter) -> int:
     """Return how many bytes a sum of the gradients takes, less those of its factors."""
-    return parameter.value.nbytes - sum(t.nbytes for term in parameter.terms for t in term.held())
+    bytes_of_factors = 0
+    for term in parameter.terms:
+        bytes_of_factors += sum(tensor.nbytes for tensor in term.held())
+    return parameter.value.nbytes - bytes_of_factors
 
 
 def _check_per(per: str) -> str:

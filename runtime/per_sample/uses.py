@@ -75,11 +75,11 @@ class Uses:
     so there is room for them.
     """
 
-    __slots__ = ("_factor", "_found", "_versions", "_waiting", "changes")
+    __slots__ = ("_factor", "_uses", "_versions", "_waiting", "changes")
 
     def __init__(self) -> None:
         self.changes = 0  # how often uses were added or dropped
-        self._found: list[Use] = []
+        self._uses: list[Use] = []
         self._versions: list[tuple[Tensor, int]] = []
         self._waiting: list[tuple[Use, list[tuple[Tensor, int]]]] = []
         self._factor: Any = 1  # of those that wait
@@ -89,6 +89,7 @@ class Uses:
         or one for each sample, (B,)."""
         self.settle()
         self.changes += 1
+        # with their versions, to notice a write before they are settled
         self._waiting = [(use, versions(use[1].held())) for use in uses]
         self._factor = factor
 
@@ -98,6 +99,7 @@ class Uses:
         Called when the next call comes, and when somebody reads.
         """
         waiting, self._waiting = self._waiting, []
+        # a factor of one, the most frequent, needs no copies
         is_scaled = type(self._factor) is not int or self._factor != 1
         scale = _Scale(self._factor)  # one for all, as they may have the same tensors
         for (edge, term), saved_versions in waiting:
@@ -110,12 +112,12 @@ class Uses:
             else:
                 refuse_written(saved_versions, "a tensor that the gradients are computed of")
                 self._versions += versions(less.held())
-            self._found.append((edge, less))
+            self._uses.append((edge, less))
 
     def settled(self) -> Sequence[Use]:
         """Return all uses, none of which waits."""
         self.settle()
-        return self._found
+        return self._uses
 
     def held(self) -> list[tuple[Tensor, int]]:
         """Return the tensors that the gradients are computed of, with versions."""
@@ -125,7 +127,7 @@ class Uses:
     def clear(self) -> None:
         """Drop all uses."""
         self.changes += 1
-        self._found, self._versions, self._waiting = [], [], []
+        self._uses, self._versions, self._waiting = [], [], []
 
 
 class _Scale:
@@ -306,6 +308,7 @@ class ParameterCall:
         record = self.op.record
         if record is None:
             return None
+        # formulas of factors ask for arguments by name
         call = self._arguments()
         name = call.name_of(index)
         if name is None:  # one of a list
@@ -352,6 +355,7 @@ class ParameterCall:
                 return grad.new_zeros(grad.shape[1:])
             return gradient
 
+        # in the shape of the result; what was broadcast is summed up for each sample
         each = vmap(of_sample, in_dims=tuple(dims))(*operands)
         return _to_dtype(reduced(each, parameter.shape), parameter.dtype)
 
@@ -416,6 +420,7 @@ def adapt(op: Op, parts: list[Any], batched: list[bool], spec: Layout, size: int
     if op.base_name == "native_group_norm":
         parts[args[3]] = parts[args[0]].shape[1]
     elif op.base_name in ("_embedding_bag", "_embedding_bag_forward_only") and size > 1:
+        # offsets count from the first index of the sample, not of the batch
         offsets, length = parts[args[2]], parts[args[1]].shape[1]
         starts = torch.arange(size, device=offsets.device).unsqueeze(1) * length
         parts[args[2]], batched[args[2]] = offsets.reshape(size, -1) - starts, True

@@ -84,9 +84,11 @@ def _linear(session: Any, value: object, weight: object, bias: object = None) ->
     place = _place(session, value)
     if place is None or not _can_follow_linear(session, place, value, weight, bias):
         return NotImplemented
+    # without histories: the node below is the only one that the tape gets
     inner = list(map(SESSION.lowered, (value, weight, bias)))
     out = torch.nn.functional.linear(*inner)
     edges = list(map(_source, (value, weight, bias)))
+    # nothing that it computes from has a gradient
     if edges.count(None) == len(edges):
         v = SESSION.wrap(out)
     else:
@@ -159,6 +161,7 @@ def _recurrent(session: Any, func: object, args: Sequence[object]) -> object:
     place = _place_of_sequences(session, call)
     if place is None or not all(_is_weight(session, weight) for weight in call.params):
         return NotImplemented
+    # (N, T, …), and how many sequences have each time
     sequences = call.sequences()
     if sequences is None:
         return NotImplemented

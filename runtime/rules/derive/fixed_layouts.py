@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -70,11 +71,13 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
             # some kernels read indices by raw pointer, without strides
             if not is_batched or not tensor.is_floating_point():
                 tensor = tensor.contiguous()
+            # an argument with N: the batch is folded into it; without N, the batch is N
             if tensor.dim() == rank + 1:
                 inner = tensor.shape[1]
                 tensor = tensor.reshape(size * inner, *tensor.shape[2:])
             actual[index] = tensor
         if size_at is not None and inner is not None:
+            # the size argument counts the folded samples too
             actual[size_at] = [size * inner, *actual[size_at][1:]]
         out = func(*actual, **kwargs)
         if inner is None:
@@ -89,7 +92,7 @@ def broadcast_shape(*shapes: object) -> torch.Size:
     return torch.broadcast_shapes(*shapes)  # type: ignore[no-any-return]
 
 
-def pad_to(part: torch.Tensor, shape: Any) -> torch.Tensor:
+def pad_to(part: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return ``part`` padded with zeros at the end of each dimension to ``shape``."""
     if part.shape == shape:
         return part

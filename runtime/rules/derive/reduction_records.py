@@ -71,6 +71,7 @@ def reduction(
     the jvp is the real part of the sum, which the dual level takes. ``dim=False``: the op has no
     dimension arguments and reduces everything. ``product``: what multiplies with ``p``.
     """
+    # `partial` gets the result in the shape that broadcasts, so its position must be known
     asks = parameters(partial)
     at = asks.index("result") if "result" in asks else None
     geometry = ["self_shape"]
@@ -125,7 +126,7 @@ def selecting(
     as those of ``sort``."""
 
     def backward(
-        g: torch.Tensor, shape: Any, indices: torch.Tensor, d: int, has_dim: bool = True
+        g: torch.Tensor, shape: Sequence[int], indices: torch.Tensor, d: int, has_dim: bool = True
     ) -> torch.Tensor:
         """Scatter the cotangents to the elements that were picked."""
         if shape and not has_dim:

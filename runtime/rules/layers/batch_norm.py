@@ -6,7 +6,7 @@ The forward op updates the running statistics in place. They have no history.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -51,14 +51,14 @@ def _unit(
 def _vjp(
     g: Tensor,
     input: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     running_mean: object,
     running_var: object,
     training: bool,
     eps: float,
     result1: Tensor,
     result2: Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> object:
     """Return the gradients by input, weight and bias, by ATen's backward kernel."""
     mask = [name in needs for name in ("input", "weight", "bias")]
@@ -107,14 +107,14 @@ def _unit_t(t: Tensor, unit: Tensor, rstd: Tensor, training: bool) -> Tensor:
 def _backward(
     grad_out: Tensor,
     input: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     running_mean: object,
     running_var: object,
     save_mean: object,
     save_invstd: object,
     train: bool,
     eps: float,
-    output_mask: Any,
+    output_mask: Sequence[bool],
 ) -> tuple[object, ...]:
     """Return the backward in plain ops, of which derivatives of higher order are taken."""
     rank = input.dim()
@@ -138,12 +138,15 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, weight, bias, running_mean, running_var, training, momentum, eps = args
     rank = x.dim() - batched[0]
     C = x.shape[1 + batched[0]]
+    # only weight or bias have a batch: the normalized values are the same for all elements
     if not (batched[0] or batched[3] or batched[4]):
         results = func(x, None, None, running_mean, running_var, training, momentum, eps)
         out, mean, invstd = (tensor.unsqueeze(0).expand(size, *tensor.shape) for tensor in results)
         return _affine(out, weight, bias, C, rank), mean, invstd
+    # all of one element's channels become channels of one large batch norm
     means, variances = _Moving(running_mean, batched[3]), _Moving(running_var, batched[4])
-    if training and batched[0] and (means.is_shared() or variances.is_shared()):
+    is_shared = means.is_shared() or variances.is_shared()
+    if training and batched[0] and is_shared:
         raise BatchingError(
             "vmap: batch norm got a batched input, but the running_mean or running_var that it "
             "updates in place is not batched. Pass running statistics that are batched as well, "
@@ -195,7 +198,7 @@ class _Moving(NamedTuple):
         uncounted(self.t.copy_, updated)
 
 
-def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
+def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None, C: int, rank: int) -> Tensor:
     """Return ``out·weight + bias`` for a physical ``out`` (B, N, C, …) and vectors (C) or (B,
     C)."""
     for apply, tensor in ((torch.mul, weight), (torch.add, bias)):

@@ -9,6 +9,7 @@ these are again among the three.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,14 +29,14 @@ def _with_channels(bias: torch.Tensor, rank: int) -> torch.Tensor:
     return bias.reshape(*bias.shape[:-1], 1, bias.shape[-1], *[1] * (rank - 2))
 
 
-def _spread(bias: torch.Tensor, shape: Any) -> torch.Tensor:
+def _spread(bias: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return what a bias adds to an output of that shape."""
     if shape[1] == 0:  # ATen's result for an input without channels, whatever the bias is
         return bias.new_zeros(shape)
     return _with_channels(bias, len(shape)).expand(shape)
 
 
-def _gathered(g: torch.Tensor, dims: list[int], sizes: Any) -> torch.Tensor:
+def _gathered(g: torch.Tensor, dims: list[int], sizes: Sequence[int]) -> torch.Tensor:
     """Return the gradient by a bias of these sizes: ``g``, summed over ``dims``."""
     total = g.sum(dims)
     if total.shape[-1] != sizes[0]:
@@ -45,8 +46,9 @@ def _gathered(g: torch.Tensor, dims: list[int], sizes: Any) -> torch.Tensor:
 
 
 def _vjp(
-    g: Any, input: Any, weight: Any, bias_shape: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: Any, output_padding: Any, groups: Any, needs: Any,
+    g: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_shape: Any,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, needs: frozenset[str],
 ) -> Any:  # fmt: skip
     """Return the gradients by input, weight and bias that are wanted."""
     mask = ["input" in needs, "weight" in needs, "bias" in needs]
@@ -118,6 +120,7 @@ def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> 
     late = None
     if batched[1] or batched[2]:  # added to the result, since channels are folded with the batch
         late, bias = bias, None
+    # one weight for all: the batch becomes more samples
     if not batched[1]:
         if batched[0]:
             out = _from_samples(func(_into_samples(input), weight, bias, *rest, groups), size)
@@ -135,7 +138,12 @@ def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> 
     return out + _with_channels(late, out.dim() - 1)
 
 
-def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: bool) -> object:
+def _flops(
+    weight_shape: Sequence[int],
+    result_shape: Sequence[int],
+    input_shape: Sequence[int],
+    transposed: bool,
+) -> object:
     """Count a product and a sum for each meeting of an element with a weight. Each element of the
     result (of the input, if transposed) meets the weights of one channel."""
     elements = math.prod(result_shape)
@@ -145,14 +153,14 @@ def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: b
 
 
 def _windows(
-    g: Any,
-    input: Any,
-    weight_shape: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    g: torch.Tensor,
+    input: torch.Tensor,
+    weight_shape: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
     transposed: bool,
-    output_padding: Any,
+    output_padding: Sequence[int],
     groups: int,
 ) -> object:
     """Return the gradients of the weight for each sample, in factors.
@@ -196,8 +204,9 @@ register(
 
 
 def _backward_vjp(
-    gs: Any, grad_output: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: Any, output_padding: Any, groups: Any, needs: Any,
+    gs: Sequence[torch.Tensor | None], grad_output: torch.Tensor, input: torch.Tensor,
+    weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    transposed: bool, output_padding: Sequence[int], groups: int, needs: frozenset[str],
 ) -> object:  # fmt: skip
     """Return the gradients of the backward op by cotangent, input and weight."""
     by_input, by_weight, by_bias = gs
@@ -221,9 +230,10 @@ def _backward_vjp(
 
 
 def _backward_jvp(
-    grad_output_t: Any, input_t: Any, weight_t: Any, grad_output: Any, input: Any, weight: Any,
-    bias_sizes: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
-    output_padding: Any, groups: Any, output_mask: Any,
+    grad_output_t: torch.Tensor | None, input_t: torch.Tensor | None, weight_t: torch.Tensor | None,
+    grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_sizes: Any,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> Any:  # fmt: skip
     """Return the tangents of the backward op's results, by the product rule."""
     rest = (stride, padding, dilation, transposed, output_padding, groups)
@@ -257,6 +267,7 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     full = expand(g, batched[0], size)
     inputs = expand(input, batched[1], size)
     by_input = by_weight = by_bias = None
+    # each element as a group of channels, for gradients that must not be summed over elements
     grouped = (
         _into_groups(full),
         _into_groups(inputs),
@@ -290,8 +301,9 @@ register(
 
 
 def _flags_dropped(
-    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
-    output_padding: Any, groups: Any, *backend_flags: bool,
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, *backend_flags: bool,
 ) -> torch.Tensor:  # fmt: skip
     """Return the convolution without the flags for backends, which change no result."""
     return torch.convolution(
@@ -299,7 +311,9 @@ def _flags_dropped(
     )
 
 
-def _conv_tbc(self: Any, weight: Any, bias: Any, pad: int = 0) -> torch.Tensor:
+def _conv_tbc(
+    self: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pad: int = 0
+) -> torch.Tensor:
     """Return a convolution of (time, batch, channels) with a weight of shape (width, in, out)."""
     return torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(
         2, 0, 1

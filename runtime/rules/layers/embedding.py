@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ _DEFAULTS: tuple[Any, ...] = (-1, False, False)  # after weight, indices
 
 def _embedding_vjp(
     g: Tensor,
-    weight_shape: Any,
+    weight_shape: Sequence[int],
     indices: Tensor,
     padding_idx: int,
     scale_grad_by_freq: bool,
@@ -119,7 +120,11 @@ def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
 
 
 def _rows(
-    g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool
+    g: Tensor,
+    weight_shape: Sequence[int],
+    indices: Tensor,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
 ) -> Rows | None:
     """Return the gradients of the table for each sample, in factors.
 
@@ -162,7 +167,7 @@ def _bag_of(indices: Tensor, offsets: Tensor, bags: int) -> Tensor:
 
 def _weight_vjp(
     g: Tensor,
-    weight_shape: Any,
+    weight_shape: Sequence[int],
     indices: Tensor,
     offsets: Tensor,
     scale_grad_by_freq: bool,
@@ -179,6 +184,7 @@ def _weight_vjp(
         by_winner = torch.where((result2 > 0).unsqueeze(1), g, 0)  # an empty bag has none
         return by_row.scatter_add(0, result3, by_winner)
     bag = _bag_of(indices, offsets, g.shape[0])
+    # each looked-up row gets the cotangent of its bag, by the weight of the row in it
     rows = g.index_select(0, bag)
     if mode == MEAN:
         rows = rows / result2.index_select(0, bag).clamp_min(1).unsqueeze(1)
@@ -199,7 +205,7 @@ def _per_sample_vjp(
 
 
 def _bag_jvp(
-    weight_t: Any,
+    weight_t: Tensor | None,
     per_sample_weights_t: object,
     weight: Tensor,
     indices: Tensor,
@@ -263,6 +269,7 @@ def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) ->
     )
     if winners.dim() == 2 and own:  # back to rows of each element's own table
         winners = winners.remainder(rows)
+    # bags are numbered through all elements, and each element counts its own from 0
     if bag.numel() == size * n:
         bag = bag.reshape(size, n).remainder(max(bags, 1))
     else:
@@ -292,13 +299,14 @@ register(
 
 
 def _bag_rows(
-    g: Tensor, weight_shape: Any, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool,
-    mode: int, per_sample_weights: Tensor | None, padding_idx: int,
+    g: Tensor, weight_shape: Sequence[int], indices: Tensor, offsets: Tensor,
+    scale_grad_by_freq: bool, mode: int, per_sample_weights: Tensor | None, padding_idx: int,
 ) -> Rows | None:  # fmt: skip
     """Return the cotangent of each bag at its indices. ``indices``: (B, T). ``offsets``: (B,
     bags)."""
     if scale_grad_by_freq or mode == MAX:
         return None
+    # the bag of each index: the last one that starts before it
     places = torch.arange(indices.shape[1], device=indices.device)
     bags = (places.unsqueeze(1) >= offsets.unsqueeze(1)).sum(2) - 1
     each = g.gather(1, bags.unsqueeze(2).expand(-1, -1, g.shape[2]))

@@ -53,6 +53,7 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
 
 def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Return ``args`` with all tensors broadcast to one physical shape."""
+    # numbers and None among the arguments stay as they are
     at = [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
 
@@ -260,6 +261,7 @@ def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> ob
         each = each * weights
     if reduction == NONE:
         return each, x.new_zeros(size)
+    # the mean of `nll_loss` divides by the weights, not by the number of targets
     total = reduced_rows(weights, SUM)
     each = reduced_rows(each, SUM)
     if reduction == MEAN:
@@ -289,13 +291,13 @@ for _name in ("nll_loss", "nll_loss2d"):
     _forward, _backward = (getattr(kernels, f"{_name}_{way}") for way in ("forward", "backward"))
 
     def _nll_vjp(
-        g: Any,
-        self: Any,
-        target: Any,
-        weight: Any,
+        g: torch.Tensor,
+        self: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None,
         reduction: Any,
         ignore_index: Any,
-        result1: Any,
+        result1: torch.Tensor,
         op: Any = _backward,
     ) -> object:
         """Return the gradient of the log-probabilities, by the backward kernel."""
@@ -418,9 +420,9 @@ def _linear_cross_entropy(
 
 
 def _linear_cross_entropy_reduced(
-    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: str,
-    ignore_index: int, label_smoothing: float, batch_chunk_size: int, acc_policy: str,
-    acc_dtype: torch.dtype, *switches: bool,
+    input: torch.Tensor, linear_weight: Any, target: torch.Tensor, linear_bias: Any,
+    weight: torch.Tensor | None, reduction: str, ignore_index: int, label_smoothing: float,
+    batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype, *switches: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Return the loss, and empty gradients in place of those that the kernel returns with it."""
     options = {
@@ -435,8 +437,9 @@ def _linear_cross_entropy_reduced(
 
 
 def _linear_cross_entropy_none(
-    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, ignore_index: int,
-    batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype,
+    input: torch.Tensor, linear_weight: Any, target: torch.Tensor, linear_bias: Any,
+    weight: torch.Tensor | None, ignore_index: int, batch_chunk_size: int, acc_policy: str,
+    acc_dtype: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
     """Return the loss of each sample."""
     return _linear_cross_entropy(

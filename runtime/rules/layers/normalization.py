@@ -11,6 +11,7 @@ computed from the input.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -167,7 +168,7 @@ def _layer_dims(shape: Any, normalized_shape: Any) -> tuple[list[int], list[int]
     return list(range(at)), list(range(at, len(shape)))
 
 
-def _count(shape: Any, dims: list[int]) -> int:
+def _count(shape: Sequence[int], dims: list[int]) -> int:
     n = 1
     for dim in dims:
         n *= shape[dim]
@@ -175,14 +176,14 @@ def _count(shape: Any, dims: list[int]) -> int:
 
 
 def _layer_vjp(
-    gs: Any,
+    gs: Sequence[Tensor | None],
     input: Tensor,
-    normalized_shape: Any,
-    weight: Any,
-    bias: Any,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
     result1: Tensor,
     result2: Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients by the kernel, and those through mean and deviation, which it
     ignores."""
@@ -203,7 +204,7 @@ def _layer_vjp(
 
 
 def _layer_jvp(
-    input_t: Any,
+    input_t: Tensor | None,
     weight_t: object,
     bias_t: object,
     input: Tensor,
@@ -248,14 +249,14 @@ class _Layers(_Normalized):
 
 
 def _layer_backward_vjp(
-    gs: Any,
+    gs: Sequence[Tensor | None],
     grad_out: Tensor,
     input: Tensor,
     normalized_shape: object,
     mean: Tensor,
     rstd: Tensor,
     weight: object,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients of the backward op. Statistics and bias have none: they follow from the
     input, or are not read."""
@@ -266,9 +267,10 @@ def _layer_backward_vjp(
 
 
 def _layer_backward_jvp(
-    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor,
-    normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Any, output_mask: Any, mean_t: Any,
-    rstd_t: Any, bias_t: Any,
+    grad_out_t: Tensor | None, input_t: Tensor | None, weight_t: Tensor | None, grad_out: Tensor,
+    input: Tensor, normalized_shape: Sequence[int], mean: Tensor, rstd: Tensor,
+    weight: Tensor | None, output_mask: Sequence[bool], mean_t: Tensor | None,
+    rstd_t: Tensor | None, bias_t: Tensor | None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
     their own tangents are ignored.
@@ -288,6 +290,7 @@ def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     g = batch.expand(g, batched[0], size)
     gx = gw = gb = None
     if mask[0]:
+        # the kernel takes one weight for all rows, so a batch of weights goes into the cotangent
         full = [batch.expand(args[i], batched[i], size).contiguous() for i in (1, 3, 4)]
         shared_weight, scaled_g = weight, g
         if batched[5]:
@@ -317,7 +320,11 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
 
 
 def _layer_weight(
-    g: Tensor, input: Tensor, normalized_shape: Any, weight_shape: Any, eps: float
+    g: Tensor,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    eps: float,
 ) -> Dense:
     """Return the gradients of the weight for each sample."""
     return reduced(
@@ -367,16 +374,16 @@ def _per_group(t: Any) -> Any:
 
 
 def _group_vjp(
-    gs: Any,
+    gs: Sequence[Tensor | None],
     input: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     N: int,
     C: int,
     HxW: int,
     group: int,
     result1: Tensor,
     result2: Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients by the kernel, and those through mean and deviation, which it
     ignores."""
@@ -401,8 +408,8 @@ def _group_vjp(
 
 
 def _group_jvp(
-    input_t: Any, weight_t: Any, bias_t: Any, input: Tensor, weight: Any, N: int, C: int, HxW: int,
-    group: int, result1: Tensor, result2: Tensor,
+    input_t: Tensor | None, weight_t: Tensor | None, bias_t: Tensor | None, input: Tensor,
+    weight: Any, N: int, C: int, HxW: int, group: int, result1: Tensor, result2: Tensor,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the output and of the statistics."""
     rstd = _per_group(result2)
@@ -463,17 +470,17 @@ class _Groups(_Normalized):
 
 
 def _group_backward_vjp(
-    gs: Any,
+    gs: Sequence[Tensor | None],
     grad_out: Tensor,
     input: Tensor,
     mean: Tensor,
     rstd: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     N: int,
     C: int,
     HxW: int,
     group: int,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients of the backward op. Statistics have none: they follow from the input."""
     by_x, by_weight, by_bias = gs
@@ -484,9 +491,9 @@ def _group_backward_vjp(
 
 
 def _group_backward_jvp(
-    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, mean: Tensor,
-    rstd: Tensor, weight: Any, N: int, C: int, HxW: int, group: int, output_mask: Any, mean_t: Any,
-    rstd_t: Any,
+    grad_out_t: Tensor | None, input_t: Tensor | None, weight_t: Tensor | None, grad_out: Tensor,
+    input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, N: int, C: int, HxW: int,
+    group: int, output_mask: Sequence[bool], mean_t: Tensor | None, rstd_t: Tensor | None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
     their own tangents are ignored."""
@@ -513,6 +520,7 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
         gx = func(*flat, shared_weight, size * N, C, HxW, group, [True, False, False])[0].reshape(
             x.shape
         )
+    # sums over each channel, with the statistics of its group
     by_channel = g.reshape(size, N, group, C // group, HxW)
     total = by_channel.sum(-1)
     if mask[1]:
@@ -593,7 +601,7 @@ def _rms_backward(
     input: Tensor,
     normalized_shape: object,
     rstd: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     output_mask: Any,
 ) -> tuple[object, object]:
     """Return the gradients by input and weight that ``output_mask`` asks for."""

@@ -73,7 +73,9 @@ def _takes_another_way(
 def _misleads_nearest(n: int, m: int, scale: float | None) -> bool:
     """Return whether the gradient of a nearest kernel copies or doubles ``n`` elements, and the
     scale is another."""
-    return (m == n and scale != 1) or (m == 2 * n and scale != 2)
+    seems_a_copy = m == n and scale != 1
+    seems_doubled = m == 2 * n and scale != 2
+    return seems_a_copy or seems_doubled
 
 
 def _by_matrices(
@@ -232,12 +234,12 @@ def _grid_sampler(name: str, rank: int) -> None:
 
     def vjp(
         g: object,
-        input: Any,
-        grid: Any,
+        input: torch.Tensor,
+        grid: torch.Tensor,
         interpolation_mode: object,
         padding_mode: object,
         align_corners: object,
-        needs: Any,
+        needs: frozenset[str],
     ) -> Any:
         """Return the gradients by input and grid that are wanted."""
         mask = ["input" in needs, "grid" in needs]

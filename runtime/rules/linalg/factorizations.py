@@ -8,6 +8,7 @@ the adjoint of this map for ``<X, Y> = Re tr(X^H Y)``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -93,6 +94,7 @@ def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa:
     k, l1, u1 = _lu_parts(l, u)
     wide, tall = u.shape[-1] > k, l.shape[-2] > k
     gl, gu = zeros_if_none(gl, l), zeros_if_none(gu, u)
+    # the triangles that hold the cotangents of L and U, see the head of this file
     below = l1.mH @ gl[..., :k, :]
     above = gu[..., :k] @ u1.mH
     if wide:
@@ -113,6 +115,7 @@ def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Te
     """Return the tangents of L and U, from the tangent of their product."""
     k, l1, u1 = _lu_parts(l, u)
     wide, tall = u.shape[-1] > k, l.shape[-2] > k
+    # L^-1 dA U^-1 = L^-1 dL + dU U^-1: the first part is strictly lower, the second upper
     half = solve_triangular(l1, t[..., :k, :], upper=False, unit=True)
     middle = solve_triangular(u1, half[..., :k], upper=True, left=False)
     below, above = middle.tril(-1), middle.triu()
@@ -144,7 +147,11 @@ def _packed(
 
 
 def _linalg_lu_vjp(
-    gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, pivot: bool
+    gs: Sequence[torch.Tensor | None],
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+    result2: torch.Tensor,
+    pivot: bool,
 ) -> Any:
     """Return the cotangent of A = P L U. Without pivoting P is left out."""
     g = _lu_vjp(gs[1], gs[2], result1, result2)
@@ -271,7 +278,9 @@ def _from_upper(t: torch.Tensor) -> torch.Tensor:
     return above + above.mH + matrix_of(real(on))
 
 
-def _qr_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> object:
+def _qr_vjp(
+    gs: Sequence[torch.Tensor | None], result0: torch.Tensor, result1: torch.Tensor, mode: str
+) -> object:
     """Return the cotangent of A. Either cotangent may be None."""
     q, r = result0, result1
     _qr_differentiable(mode, q, r)

@@ -122,7 +122,7 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
 _CONTRACTION: dict[str, Any] = {"fresh": True, "cost": "high"}
 
 
-def _flops(result_shape: Any, self_shape: Any) -> object:
+def _flops(result_shape: Sequence[int], self_shape: Sequence[int]) -> object:
     return 2 * math.prod(result_shape) * self_shape[-1]
 
 
@@ -347,6 +347,7 @@ def _trilinear(
     """Return the sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of
     size one at its ``expand``."""
     rank = i1.dim() + len(expand1)
+    # as an einsum: one letter per dimension, without those that an argument does not have
     letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
     parts = [
         "".join(c for d, c in enumerate(letters) if d not in missing)

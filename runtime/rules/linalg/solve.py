@@ -7,6 +7,7 @@ factorization that an op also returns, so that higher derivatives by the matrix 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ def _vjp(
     left: bool,
     adjoint: bool,
     result: Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients by A and B: one more solve, with the adjoint, and its product with X."""
     by_b = solve_factored(A, LU, pivots, g, left, not adjoint)
@@ -187,7 +188,7 @@ register(
 
 def _solve_vjp(
     g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, result1: torch.Tensor,
-    result2: torch.Tensor, B_shape: Any, left: bool, needs: Any,
+    result2: torch.Tensor, B_shape: Sequence[int], left: bool, needs: frozenset[str],
 ) -> Pair:  # fmt: skip
     """Return the gradients by A and B. A solution is a vector where B is one."""
     vector = is_vector_rhs(A.shape, B_shape)
@@ -203,7 +204,7 @@ def _solve_jvp(
     A: torch.Tensor,
     A_t: object,
     B_t: object,
-    B_shape: Any,
+    B_shape: Sequence[int],
     result: torch.Tensor,
     result1: torch.Tensor,
     result2: torch.Tensor,
@@ -265,7 +266,7 @@ def _triangular_vjp(
     upper: bool,
     left: bool,
     unitriangular: bool,
-    needs: Any,
+    needs: frozenset[str],
 ) -> Pair:
     """Return the gradients by the matrix, of which the op reads a triangle, and by B."""
     by_b = solve_triangular(self.mH, g, upper=not upper, left=left, unit=unitriangular)
@@ -277,7 +278,7 @@ def _triangular_vjp(
 
 def _triangular_jvp(
     self: torch.Tensor,
-    self_t: Any,
+    self_t: Tensor | None,
     B_t: object,
     result: torch.Tensor,
     upper: bool,
@@ -330,6 +331,7 @@ register(
 
 
 def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Solve a batch of systems with factors and pivots."""
     physical = [
         expand(argument, is_batched, size)
         for argument, is_batched in zip(args, batched, strict=True)
@@ -345,7 +347,7 @@ def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -
 
 
 def _cholesky_solve_vjp(
-    g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: Any
+    g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: frozenset[str]
 ) -> Pair:
     """Return the gradients by B and by the factor."""
     by_b = torch.cholesky_solve(g, input2, upper)
@@ -367,13 +369,14 @@ def _lu_solve_vjp(
     left: bool,
     adjoint: bool,
     result: torch.Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, object, object]:
     """Return the gradients by the packed factors, the pivots (none) and B."""
     by_b = aten.linalg_lu_solve(LU, pivots, g, left=left, adjoint=not adjoint)
     if "LU" not in needs:
         return None, None, by_b
     by_a = -_on_side(by_b, result.mH, left)
+    # through A = P L U to the triangles of the packed factors
     by_permuted = aten.lu_unpack(LU, pivots, False, True)[0].mT @ adjoint_if(adjoint, by_a)
     lower = LU.tril(-1) + eye_like(LU, LU.shape[-1])
     return (by_permuted @ LU.triu().mH).tril(-1) + (lower.mH @ by_permuted).triu(), None, by_b
@@ -411,6 +414,7 @@ register("linalg_ldl_solve", batch=_by_pivots_batch, cost="high", family="linalg
 
 def _pinv_vjp(g: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     a, p = self, result
+    # the three terms of Golub and Pereyra: within the range, and what leaves range and kernel
     outside_range = g.mH - a @ (p @ g.mH)
     outside_kernel = g.mH - (g.mH @ p) @ a
     return -(p.mH @ g @ p.mH) + outside_range @ p @ p.mH + p.mH @ p @ outside_kernel
@@ -456,7 +460,11 @@ def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor
 
 
 def _lstsq_vjp(
-    gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: Any
+    gs: Sequence[Tensor | None],
+    self: torch.Tensor,
+    b: torch.Tensor,
+    result0: torch.Tensor,
+    needs: frozenset[str],
 ) -> Pair:
     """Return the gradients by the matrix and by the right-hand side.
 
@@ -506,6 +514,7 @@ def _lstsq_jvp(
 def _lstsq_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
     """Run ``lstsq`` on a batch, with equal leading dimensions of matrices and right-hand sides."""
     a, b, vector = one_rhs_per_matrix(size, batched, args)
+    # `lstsq` does not broadcast leading dimensions
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
     x, *others = func(a, b, *args[2:], **kwargs)

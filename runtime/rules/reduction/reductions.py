@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,7 +31,9 @@ aten = torch.ops.aten
 # ---- sums and means (sum itself is in core)
 
 
-def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+def _mean_vjp(
+    g: torch.Tensor, shape: Sequence[int], dim: Any = None, keepdim: bool = False
+) -> torch.Tensor:
     each = g / max(count_of(shape, dim), 1)
     if each.dim():
         each = restored(each, len(shape), dim, keepdim)
@@ -129,7 +132,7 @@ reduction(
 
 
 def _aminmax_vjp(
-    gs: Any,
+    gs: Sequence[torch.Tensor | None],
     self: torch.Tensor,
     dim: int | None,
     keepdim: bool,
@@ -271,6 +274,7 @@ def _renorm_scale(
 
     The derivative is by each element, conjugated. ATen, too, adds 1e-7 to the norm.
     """
+    # a slice is all of the tensor at one index of `dim`
     dims = [d for d in range(self.dim()) if d != dim % self.dim()]
     norm = aten.linalg_vector_norm(self, p, dims, True)
     over = norm > maxnorm
@@ -320,7 +324,12 @@ def _cdist_backward(
 
 
 def _cdist_vjp(
-    g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, result: torch.Tensor, needs: Any
+    g: torch.Tensor,
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    p: float,
+    result: torch.Tensor,
+    needs: frozenset[str],
 ) -> object:
     """Return the gradients by the rows of both matrices, by ATen's backward kernel."""
     first = second = None
@@ -446,7 +455,12 @@ def _with_mean_vjp(partial: Any) -> object:
     Either cotangent may be None."""
 
     def back(
-        gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor
+        gs: Sequence[torch.Tensor | None],
+        self: torch.Tensor,
+        dim: Any,
+        correction: Any,
+        keepdim: bool,
+        *result: torch.Tensor,
     ) -> Any:
         """Add the gradients by the spread and by the mean."""
         g_spread, g_mean = gs
@@ -550,7 +564,7 @@ def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs:
 
 
 def _segments_back(
-    g: Any,
+    g: torch.Tensor,
     result: object,
     data: object,
     reduce: str,

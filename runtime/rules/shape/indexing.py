@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,15 @@ aten = torch.ops.aten
 # One index per element
 
 
-def _gather_back(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> torch.Tensor:
+def _gather_back(
+    g: torch.Tensor, self_shape: Sequence[int], dim: int, index: torch.Tensor
+) -> torch.Tensor:
     return g.new_zeros(self_shape).scatter_add(dim, index, g)
 
 
-def _gathered(g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Any) -> torch.Tensor:
+def _gathered(
+    g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Sequence[int]
+) -> torch.Tensor:
     """Return the cotangent of the source of a scatter: that of the places it went to."""
     part = g.gather(dim, index)
     if len(src_shape) != index.dim():  # the index has no elements, or one of the two is a number
@@ -74,12 +78,14 @@ register(
 
 
 def _index_select_back(
-    g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor
+    g: torch.Tensor, self_shape: Sequence[int], dim: int, index: torch.Tensor
 ) -> torch.Tensor:
     return g.new_zeros(self_shape).index_add(dim, index, g)
 
 
-def _rows_of(g: torch.Tensor, dim: int, index: torch.Tensor, source_shape: Any) -> torch.Tensor:
+def _rows_of(
+    g: torch.Tensor, dim: int, index: torch.Tensor, source_shape: Sequence[int]
+) -> torch.Tensor:
     return g.index_select(dim, index.reshape(-1)).reshape(source_shape)
 
 
@@ -93,6 +99,7 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> o
     like = x
     if not batched[2]:
         like = expand(x, batched[0], size)
+    # a mask of the filled places, by the same op on booleans
     flags = (bool(batched[0] or not batched[2]), False, batched[2], False)
     nowhere = torch.zeros_like(like, dtype=torch.bool)
     fill = aten.index_fill.int_Scalar
@@ -100,14 +107,18 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> o
     return torch.where(mask, value.reshape(size, *[1] * rank).to(x.dtype), x)
 
 
-def _selected_rows(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> Rows | None:
+def _selected_rows(
+    g: torch.Tensor, self_shape: Sequence[int], dim: int, index: torch.Tensor
+) -> Rows | None:
     """Return the gradients of a table, in factors."""
     if len(self_shape) != 2 or dim not in (0, -2):
         return None
     return Rows(index, g, self_shape[0])
 
 
-def _indexed_rows(g: torch.Tensor, self_shape: Any, indices: Any) -> Rows | None:
+def _indexed_rows(
+    g: torch.Tensor, self_shape: Sequence[int], indices: Sequence[torch.Tensor | None]
+) -> Rows | None:
     """Return the gradients of a table that is indexed by one tensor of row numbers."""
     if len(self_shape) != 2 or len(indices) != 1:
         return None
@@ -158,7 +169,7 @@ linear(
 # Advanced indexing
 
 
-def _index_back(g: torch.Tensor, self_shape: Any, indices: Any) -> object:
+def _index_back(g: torch.Tensor, self_shape: Sequence[int], indices: object) -> object:
     return aten.index_put(g.new_zeros(self_shape), indices, g, True)
 
 
@@ -169,7 +180,7 @@ def _put_self_back(g: torch.Tensor, indices: object, accumulate: bool) -> torch.
     return overwritten
 
 
-def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> object:
+def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Sequence[int]) -> object:
     """Return the cotangent of the values that ``index_put`` wrote."""
     mask = indices[0]
     if len(indices) == 1 and mask.dtype is torch.bool and len(values_shape) <= g.dim() - mask.dim():
@@ -226,7 +237,7 @@ def _ranks(mask: torch.Tensor, count: int) -> torch.Tensor:
     return (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(count - 1, 0))
 
 
-def _masked_scatter(self: Any, mask: Any, source: Any) -> object:
+def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> object:
     """Return ``self`` with the elements of ``source``, in order, at the true elements of the
     mask."""
     if not source.numel():
@@ -237,7 +248,9 @@ def _masked_scatter(self: Any, mask: Any, source: Any) -> object:
     return torch.where(mask, taken, self)
 
 
-def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: Any) -> torch.Tensor:
+def _masked_scatter_source(
+    g: torch.Tensor, mask: torch.Tensor, source_shape: Sequence[int]
+) -> torch.Tensor:
     """Return the cotangent of the source: each element gets that of the place it went to."""
     mask = mask.expand(g.shape)
     source = g.new_zeros(source_shape).reshape(-1)
@@ -331,7 +344,7 @@ def _reduced_back(
     return at.clear_if_excluded(grad_self), grad_src
 
 
-def _product_of_others(src: Any, dim: int, index: Any) -> object:
+def _product_of_others(src: torch.Tensor, dim: int, index: torch.Tensor) -> object:
     """Return for each source the product of the other sources with the same place.
 
     It avoids division, so that derivatives of every order are right if sources are zero. With

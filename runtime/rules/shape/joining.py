@@ -3,6 +3,7 @@ of an argument or a constant."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ linear(
 
 
 def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+    """Join batches. ATen ignores empty vectors, which a batch would make matrices."""
     tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [
         batch.expand(tensor, is_batched, size)
@@ -70,6 +72,7 @@ def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
 
 
 def _stack_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+    """Stack batches along a physical dimension."""
     tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [
         batch.expand(tensor, is_batched, size)
@@ -102,7 +105,9 @@ register("block_diag", decomposition=_block_diag, family="joining")
 # Repeats and reorderings
 
 
-def _repeat_back(g: torch.Tensor, self_shape: Any, repeats: Any) -> torch.Tensor:
+def _repeat_back(
+    g: torch.Tensor, self_shape: Sequence[int], repeats: Sequence[int]
+) -> torch.Tensor:
     """Sum the cotangents of all copies."""
     if not repeats:
         return g.reshape(self_shape)

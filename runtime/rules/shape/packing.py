@@ -19,7 +19,7 @@ from ..record import register
 _pack = torch.ops.aten._pack_padded_sequence.default
 
 
-def _rows(sizes: Any, lengths: torch.Tensor, batch_first: bool) -> Any:
+def _rows(sizes: Sequence[int], lengths: torch.Tensor, batch_first: bool) -> Any:
     """Return the steps that exist, as row numbers of the first two dimensions flattened, in the
     order of packing; and how many each time has."""
     steps = torch.arange(sizes[0] * sizes[1]).view(*sizes[:2], 1)
@@ -74,10 +74,10 @@ def packed_again(out: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def _unpack(
-    g: torch.Tensor, input_shape: Any, lengths: torch.Tensor, batch_first: bool
+    g: torch.Tensor, input_shape: Sequence[int], lengths: torch.Tensor, batch_first: bool
 ) -> torch.Tensor:
     """Return the gradient of the padded input. Each packed row goes back to its step and sequence,
-    which are found by packing the step numbers."""
+    which come from packing the step numbers."""
     rows, _ = _rows(input_shape, lengths, batch_first)
     padded = g.new_zeros(input_shape).flatten(0, 1)
     return padded.index_add(0, rows.to(g.device), g).view(input_shape)

@@ -75,7 +75,9 @@ def _defined(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
 # ---- from dense tensors to nested ones
 
 
-def _transposed_padding(g: Tensor, padded_shape: Any, fuse_transform_0213: bool) -> Tensor:
+def _transposed_padding(
+    g: Tensor, padded_shape: Sequence[int], fuse_transform_0213: bool
+) -> Tensor:
     """Return the cotangent of the padded tensor, with zeros where it was padded."""
     if fuse_transform_0213:
         raise MissingRule(
@@ -300,7 +302,7 @@ register(
 def _rows_of_table(
     g: Tensor,
     indices: Tensor,
-    weight_shape: Any,
+    weight_shape: Sequence[int],
     padding_idx: int,
     scale_grad_by_freq: bool,
     sparse: bool,
@@ -340,6 +342,7 @@ def _by_parts(formula: Formula, target: str) -> Formula:
 
     def gradient(*args: object) -> Tensor:
         """Run the formula for each component, and nest the results."""
+        # per argument: a tuple with what each component takes, or one value for all
         columns = [column(name, argument) for name, argument in zip(asks, args, strict=True)]
         n = next(len(c) for c in columns if isinstance(c, tuple))
         for index, c in enumerate(columns):
@@ -371,14 +374,14 @@ def _normalized(
     gs: Gradients,
     input: Tensor,
     input_nested: NestedMeta,
-    normalized_shape: Any,
+    normalized_shape: Sequence[int],
     weight: object,
     bias: object,
     result1: Tensor,
     result2: Tensor,
     needs: object,
 ) -> tuple[object, ...]:
-    """Return the gradients by the dense formula, for the rows of all components at once."""
+    """Return the gradients by the dense formula, for the rows of all components together."""
     row, mean = (-1, *normalized_shape), (-1, *(1 for _ in normalized_shape))
     g, *of_statistics = gs
     gradients = (
